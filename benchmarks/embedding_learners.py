@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.embeddings import Analogies, Recipe, WordVectors, evaluate, vectors_of
-from chimera.embeddings.leaves import Leaves
+from chimera.embeddings.run_files import VectorWriter
 
 DATA = Path(os.environ.get("CHIMERA_DATA", ".")) / "text"
 WIKI, MOBY, STOP_WORDS = DATA / "wiki_sample.txt.gz", DATA / "moby_dick.txt", DATA / "stopwords_english.txt"
@@ -56,7 +56,7 @@ def learn(folder: Path, setting: str, learners: int, epochs: float, seed: int) -
     trainer = (
         recipe.experiment().with_settings(seldom).trainer(out=folder / f"{setting}-{learners}-{seed}-{time.time()}")
     )
-    trainer.callbacks.append(Leaves(trainer.run_dir))
+    trainer.callbacks.append(VectorWriter(trainer.run_dir))
     run = trainer.fit()
     return run.cost.samples / run.cost.seconds, vectors_of(run.run_dir)
 

@@ -26,13 +26,13 @@ import numpy as np
 
 from chimera.core.engine import ENGINES
 from chimera.data.download import data_folder
-from chimera.data.text.pipelines import Pipelines, Stages
-from chimera.data.text.source import Reader
+from chimera.data.text.pipeline.pipelines import Pipelines, Stages
+from chimera.data.text.reading.source import Reader
 from chimera.data.text.text import Text
 
 BATCH = 512
 STAGES: tuple[Stages, ...] = ("fused", "apart")
-PRELOAD = ["chimera.data.text.kernels", "chimera.data.text.pipelines"]
+PRELOAD = ["chimera.data.text.kernels", "chimera.data.text.pipeline.pipelines"]
 
 
 class ReadingLearner:

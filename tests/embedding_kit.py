@@ -1,4 +1,4 @@
-"""A small model with an embedding, in NumPy, that knows which rows a batch needs."""
+"""A small embedding model in NumPy that returns the rows that a batch needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORDS, WIDTH = 400, 6
 
 
 class Embedding:
-    """Tells the word in the middle from its neighbours, among random others: CBOW with negatives that a batch shares."""
+    """CBOW with negative samples that all windows of a batch share."""
 
     def __init__(self, words: int = WORDS, width: int = WIDTH, negatives: int = 8) -> None:
         self.layout = Layout(("embedding", "output", "bias"), ((words, width), (words, width), (words,)))
@@ -91,7 +91,7 @@ class Embedding:
 
 
 def windows(count: int = 2000, words: int = WORDS, seed: int = 0) -> Split:
-    """Return windows in which the middle follows from its neighbours; few words are frequent, as in a text."""
+    """Return windows whose middle word depends on its neighbours; word frequencies are skewed, as in a text."""
     rng = np.random.default_rng(seed)
     inputs = (words * rng.random((count, 4)) ** 3).astype(np.int64)
     targets = inputs.min(1)

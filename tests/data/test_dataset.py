@@ -17,7 +17,7 @@ Y = np.array([0, 1, 2, 0, 1, 2])
 
 
 class Pairs:
-    """A map-style data set of no library."""
+    """A map-style data set without a library."""
 
     def __init__(self, pairs):
         self.pairs = pairs
@@ -49,7 +49,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("kind", SAME)
-def test_the_same_data_in_any_form_is_the_same_data_set(kind):
+def test_equal_data_in_any_form_gives_equal_data_sets(kind):
     data = Dataset.of(SAME[kind]())
     assert np.array_equal(data.inputs, X)
     assert np.array_equal(data.targets, Y)
@@ -70,13 +70,13 @@ def test_the_same_data_in_any_form_is_the_same_data_set(kind):
         ([0, 1000, 0], ("0", "1000"), [0, 1, 0]),
     ],
 )
-def test_labels_are_numbered_in_order_and_indices_from_0_stay_as_they_are(labels, classes, indices):
+def test_labels_get_sorted_indices_and_indices_from_0_are_kept(labels, classes, indices):
     data = Dataset.of((np.zeros((3, 1)), np.array(labels)))
     assert data.classes == classes
     assert data.targets.tolist() == indices
 
 
-def test_the_classes_can_be_given_by_name_or_number():
+def test_classes_are_given_by_name_or_number():
     assert Dataset.of((X, Y), classes=10).outputs == 10
     assert Dataset.of((X, Y), classes=["red", "green", "blue", "grey"]).outputs == 4
     assert Dataset.of((X, ["b", "a", "b", "a", "b", "a"]), classes=["b", "a"]).targets.tolist() == [0, 1] * 3
@@ -96,7 +96,7 @@ def test_values_are_float32_targets(targets, task, outputs):
     assert (data.classes, data.outputs, data.task) == (None, outputs, "regression")
 
 
-def test_many_different_integers_could_be_either_and_must_be_said_to_be_one():
+def test_many_different_integers_need_an_explicit_task():
     many = (np.zeros((100, 1)), np.arange(100) // 3)
     with pytest.raises(DataError, match=r"34 different integers in 100 samples.*task='regression'"):
         Dataset.of(many)
@@ -105,14 +105,14 @@ def test_many_different_integers_could_be_either_and_must_be_said_to_be_one():
     assert Dataset.of(many, task="regression").outputs == 1
 
 
-def test_one_number_a_sample_becomes_a_column_and_indices_stay_integers_on_demand():
+def test_one_number_per_sample_becomes_a_column_and_indices_can_stay_integers():
     assert Dataset.of(([1, 2, 3], [0, 1, 0])).inputs.tolist() == [[1.0], [2.0], [3.0]]
     words = Dataset.of((np.array([[7, 2**30 + 1]]), [0]), keep_integers=True)
     assert words.inputs.dtype == np.int64
     assert words.inputs.tolist() == [[7, 2**30 + 1]]
 
 
-BAD = {
+INVALID = {
     "empty": (lambda: ([], []), "inputs are empty"),
     "empty arrays": (lambda: (np.zeros((0, 3)), np.zeros(0)), "inputs are empty"),
     "no columns": (lambda: (np.zeros((3, 0)), np.zeros(3)), "inputs are empty"),
@@ -130,10 +130,10 @@ BAD = {
     "dates": (lambda: (X.astype("datetime64[s]"), Y), "datetime64"),
     "text inputs": (lambda: ([["a"], ["b"]], [0, 1]), "inputs are strings"),
     "three axes of targets": (lambda: (X, np.zeros((6, 1, 1))), "targets have shape"),
-    "an array alone": (lambda: X, "alone has no targets"),
-    "a tensor alone": (lambda: torch.zeros(3, 2), "alone has no targets"),
-    "three things": (lambda: (X, Y, X), "a tuple of length 3 is no data set"),
-    "a number": (lambda: 3, "a int is no data set"),
+    "an array alone": (lambda: X, "has no targets"),
+    "a tensor alone": (lambda: torch.zeros(3, 2), "has no targets"),
+    "three things": (lambda: (X, Y, X), "a tuple of length 3 is not a data set"),
+    "a number": (lambda: 3, "a int is not a data set"),
     "a single value": (lambda: (X, 3), "targets are a single value"),
     "not pairs": (lambda: Pairs([1, 2]), r"item 0 of the Pairs is not a pair"),
     "inputs only": (lambda: torch.utils.data.TensorDataset(torch.zeros(3, 2)), "holds 1 tensors"),
@@ -141,18 +141,18 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
-def test_bad_data_is_one_clear_line(kind):
-    make, message = BAD[kind]
+@pytest.mark.parametrize("kind", INVALID)
+def test_invalid_data_gives_a_one_line_error(kind):
+    make, message = INVALID[kind]
     with pytest.raises(DataError, match=message) as caught:
         Dataset.of(make())
     assert "\n" not in str(caught.value)
 
 
-def test_texts_cannot_be_regressed_and_rows_cannot_be_classified():
+def test_text_targets_reject_regression_and_row_targets_reject_classification():
     with pytest.raises(DataError, match=r"strings \('a'"):
         Dataset.of(([1, 2], ["a", "b"]), task="regression")
-    with pytest.raises(DataError, match="give one label a sample"):
+    with pytest.raises(DataError, match="give one label per sample"):
         Dataset.of((X, X), task="classification")
 
 
@@ -167,7 +167,7 @@ def test_texts_cannot_be_regressed_and_rows_cannot_be_classified():
         (X[:0].astype(np.float32), Y[:0], None, "empty"),
     ],
 )
-def test_the_constructor_takes_final_arrays_only(inputs, targets, classes, message):
+def test_the_constructor_accepts_only_converted_arrays(inputs, targets, classes, message):
     with pytest.raises(DataError, match=message):
         Dataset(inputs, targets, classes)
 
@@ -176,7 +176,7 @@ rows = st.lists(st.integers(0, 5), max_size=20).map(lambda found: np.array(found
 
 
 @given(indices=rows)
-def test_take_copies_the_rows_asked_for(indices):
+def test_take_copies_the_requested_rows(indices):
     data = Dataset.of((X, Y))
     inputs, targets = data.take(indices)
     assert np.array_equal(inputs, X[indices])
@@ -187,7 +187,7 @@ def test_take_copies_the_rows_asked_for(indices):
         assert np.array_equal(data.subset(indices).targets, Y[indices])
 
 
-def test_its_arrays_cannot_be_written_and_do_not_lock_the_users_own():
+def test_arrays_are_read_only_and_the_users_arrays_stay_writable():
     mine = X.astype(np.float32)
     data = Dataset.of((mine, Y))
     assert np.shares_memory(data.inputs, mine)
@@ -196,7 +196,7 @@ def test_its_arrays_cannot_be_written_and_do_not_lock_the_users_own():
     mine[0] = 7
 
 
-def test_pickled_out_of_band_it_weighs_next_to_nothing_and_comes_back_without_a_copy():
+def test_out_of_band_pickles_are_small_and_are_loaded_without_a_copy():
     data = Dataset.of((np.ones((1000, 100)), np.arange(1000) % 4), name="ones")
     buffers: list[pickle.PickleBuffer] = []
     stream = pickle.dumps(data, protocol=5, buffer_callback=buffers.append)
@@ -207,7 +207,7 @@ def test_pickled_out_of_band_it_weighs_next_to_nothing_and_comes_back_without_a_
     assert (back.name, back.classes, back.fingerprint()) == ("ones", data.classes, data.fingerprint())
 
 
-def test_the_fingerprint_sees_every_change():
+def test_the_fingerprint_changes_with_every_change_of_the_data():
     base = Dataset.of((X, Y))
     others = [
         Dataset.of((X, Y), classes=4),
@@ -225,7 +225,7 @@ labelled = st.integers(2, 80).flatmap(lambda n: st.lists(st.integers(0, 4), min_
 
 
 @given(labels=labelled, fraction=st.floats(0.01, 0.99), seed=st.integers(0, 99))
-def test_a_split_is_a_partition_with_the_same_share_of_every_class(labels, fraction, seed):
+def test_a_split_is_a_stratified_partition(labels, fraction, seed):
     train, test = split_indices(len(labels), fraction, seed, labels)
     assert sorted([*train, *test]) == list(range(len(labels)))
     assert len(train) >= 1
@@ -250,13 +250,13 @@ PARTS = {
 
 
 @pytest.mark.parametrize("kind", PARTS)
-def test_a_train_and_a_test_part_stay_what_they_are(kind):
+def test_given_train_and_test_parts_are_kept(kind):
     split = Split.of(PARTS[kind](), test_fraction=0.5)
     assert np.array_equal(split.train.inputs, X)
     assert np.array_equal(split.test.inputs, X[:3])
 
 
-def test_two_frames_are_two_parts_if_a_target_column_is_named():
+def test_two_frames_are_a_train_and_a_test_part_if_the_target_column_is_given():
     frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "kind": ["x", "y", "x"], "label": ["p", "q", "r"]})
     split = Split.of((frame, frame[1:2]), target="label")
     assert split.test.inputs.tolist() == [[2.0, 0.0, 1.0]]
@@ -274,7 +274,7 @@ def test_the_test_part_has_the_classes_of_the_train_part():
         Split.of((train, (X[:2], np.array(["a", "z"]))))
 
 
-def test_parts_that_do_not_fit_are_an_error():
+def test_parts_that_do_not_match_are_an_error():
     with pytest.raises(DataError, match=r"differ in input shape: \(2,\) and \(1,\)"):
         Split.of(((X, Y), (X[:, :1], Y)))
     with pytest.raises(DataError, match="differ in classes"):
@@ -313,7 +313,7 @@ def test_a_limit_keeps_some_train_samples_and_all_test_samples(limit, seed):
         ({"scale_target": True}, "targets of 'data' are indices"),
     ],
 )
-def test_bad_options_of_a_split_are_errors(options, message):
+def test_invalid_options_of_a_split_are_errors(options, message):
     with pytest.raises(ConfigurationError, match=message):
         Split.of((X, Y), **options)
 

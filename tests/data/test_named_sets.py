@@ -13,17 +13,17 @@ import sklearn.datasets
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data import mnist as mnist_module
-from chimera.data import shipped
+from chimera.data import scikit_learn
 from chimera.data.dataset import DATASETS
-from chimera.data.idx import read_idx
+from chimera.data.readers.idx import read_idx
 
 REAL = Path(os.environ.get("CHIMERA_DATA", "nowhere")) / "mnist"
 FILES = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
 
 
 @pytest.fixture(autouse=True)
-def nothing_found(tmp_path, monkeypatch):
-    """No data folder, an empty cache, and a proxy that refuses: no test here reaches a network."""
+def no_data_and_no_network(tmp_path, monkeypatch):
+    """Unset the data folder, empty the cache, and set a proxy that refuses, so that no test uses the network."""
     monkeypatch.delenv("CHIMERA_DATA", raising=False)
     for name in ("XDG_CACHE_HOME", "SCIKIT_LEARN_DATA"):
         monkeypatch.setenv(name, str(tmp_path / name))
@@ -31,7 +31,7 @@ def nothing_found(tmp_path, monkeypatch):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(urllib.request, "_opener", None)  # urllib keeps the proxies it found first, here and afterwards
+    monkeypatch.setattr(urllib.request, "_opener", None)  # urllib caches the proxies at the first use
 
 
 def idx(array):
@@ -52,7 +52,7 @@ def write_images(folder, *, zipped, train=30, test=10, labels=None):
     return arrays
 
 
-SHIPPED = {
+OF_SCIKIT_LEARN = {
     "iris": ((150, 4), 3, sklearn.datasets.load_iris),
     "wine": ((178, 13), 3, sklearn.datasets.load_wine),
     "breast-cancer": ((569, 30), 2, sklearn.datasets.load_breast_cancer),
@@ -61,12 +61,12 @@ SHIPPED = {
 }
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", OF_SCIKIT_LEARN)
 @pytest.mark.parametrize("files", [True, False], ids=["files", "loaders"])
-def test_the_shipped_sets_hold_what_scikit_learn_holds(name, files, monkeypatch):
+def test_data_sets_of_scikit_learn_have_its_content(name, files, monkeypatch):
     if not files:
-        monkeypatch.setattr(shipped, "_folder", lambda: None)
-    shape, outputs, load = SHIPPED[name]
+        monkeypatch.setattr(scikit_learn, "_folder", lambda: None)
+    shape, outputs, load = OF_SCIKIT_LEARN[name]
     options = {"standardize": False} | ({"scale_target": False} if name == "diabetes" else {})
     split = DATASETS.create(name, options)
     bunch = load()
@@ -83,11 +83,11 @@ def test_the_shipped_sets_hold_what_scikit_learn_holds(name, files, monkeypatch)
         assert split.train.classes == tuple(map(str, bunch.target_names))
 
 
-@pytest.mark.parametrize("name", SHIPPED)
-def test_the_shipped_sets_are_ready_for_sgd_by_default(name):
+@pytest.mark.parametrize("name", OF_SCIKIT_LEARN)
+def test_data_sets_of_scikit_learn_are_scaled_for_sgd_by_default(name):
     split = DATASETS.create(name, {"test_fraction": 0.3, "seed": 4, "limit": 60})
     assert len(split.train) == 60
-    assert len(split.test) == round(0.3 * SHIPPED[name][0][0])
+    assert len(split.test) == round(0.3 * OF_SCIKIT_LEARN[name][0][0])
     assert split.train.name == name
     if name == "digits":
         assert split.train.inputs.min() >= 0
@@ -100,7 +100,7 @@ def test_the_shipped_sets_are_ready_for_sgd_by_default(name):
         assert abs(split.train.targets.std() - 1) < 1e-5
 
 
-def test_digits_come_flat_or_as_images():
+def test_digits_are_flat_or_images():
     flat, image = (DATASETS.create("digits", {"shape": shape}) for shape in ("flat", "image"))
     assert (flat.train.input_shape, image.train.input_shape) == ((64,), (1, 8, 8))
     assert np.array_equal(flat.train.inputs, image.train.inputs.reshape(-1, 64))
@@ -114,7 +114,7 @@ def test_digits_come_flat_or_as_images():
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("place", ["path", "folder of its own", "data folder", "cache"])
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
-def test_images_are_found_wherever_they_may_lie(name, place, zipped, tmp_path, monkeypatch):
+def test_images_are_found_in_every_supported_place(name, place, zipped, tmp_path, monkeypatch):
     folder = tmp_path / "data" / (name if place == "folder of its own" else "")
     images, labels, test_images, test_labels = write_images(folder, zipped=zipped)
     options = {"path": str(folder)} if place == "path" else {}
@@ -130,12 +130,12 @@ def test_images_are_found_wherever_they_may_lie(name, place, zipped, tmp_path, m
     assert split.train.outputs == 10
     image = DATASETS.create(name, options | {"shape": "image", "limit": 7})
     assert (len(image.train), len(image.test), image.train.input_shape) == (7, 10, (1, 4, 4))
-    anew = DATASETS.create(name, options | {"test_fraction": 0.5, "standardize": True})
-    assert (len(anew.train), len(anew.test)) == (20, 20)
-    assert np.allclose(anew.train.inputs.mean(axis=0), 0, atol=1e-5)
+    again = DATASETS.create(name, options | {"test_fraction": 0.5, "standardize": True})
+    assert (len(again.train), len(again.test)) == (20, 20)
+    assert np.allclose(again.train.inputs.mean(axis=0), 0, atol=1e-5)
 
 
-def test_the_files_of_one_set_are_not_taken_for_the_other(tmp_path):
+def test_files_of_another_data_set_are_rejected(tmp_path):
     write_images(tmp_path / "fashion", zipped=True, labels=(9, 0, 0, 3, 0, 2, 7, 2))
     with pytest.raises(DataError, match="holds fashion-mnist, not mnist"):
         DATASETS.create("mnist", {"path": str(tmp_path / "fashion")})
@@ -143,37 +143,37 @@ def test_the_files_of_one_set_are_not_taken_for_the_other(tmp_path):
 
 
 def test_missing_or_mismatched_files_are_named(tmp_path):
-    with pytest.raises(DataError, match=f"no mnist in .*: wanted are {FILES[0]}"):
+    with pytest.raises(DataError, match=f"no mnist in .*: needed are {FILES[0]}"):
         DATASETS.create("mnist", {"path": str(tmp_path)})
     write_images(tmp_path, zipped=True)
     (tmp_path / f"{FILES[2]}.gz").unlink()
     with pytest.raises(DataError, match=f"lacks {FILES[2]}"):
         DATASETS.create("mnist", {"path": str(tmp_path)})
     (tmp_path / FILES[2]).write_bytes(idx(np.zeros((9, 4, 4), np.uint8)))
-    with pytest.raises(DataError, match="do not belong together"):
+    with pytest.raises(DataError, match="do not match"):
         DATASETS.create("mnist", {"path": str(tmp_path)})
 
 
 GOOD = idx(np.arange(24, dtype=np.uint8).reshape(2, 3, 4))
-BAD_IDX = {
+INVALID_IDX = {
     "empty": (b"", "begins with nothing"),
-    "foreign": (b"PK\x03\x04" + bytes(40), "no IDX file .* begins with 504b0304, not 00000803"),
+    "foreign": (b"PK\x03\x04" + bytes(40), "not an IDX file .* begins with 504b0304, not 00000803"),
     "labels": (idx(np.zeros(9, np.uint8)), "begins with 00000801"),
     "floats": (b"\x00\x00\x0d\x03" + GOOD[4:], "begins with 00000d03"),
-    "header cut": (GOOD[:10], "no IDX file"),
+    "header cut": (GOOD[:10], "not an IDX file"),
     "truncated": (GOOD[:-1], "2 x 3 x 4 bytes"),
     "too long": (GOOD + b"!", "2 x 3 x 4 bytes"),
     "terabytes": (
         bytes((0, 0, 8, 3)) + b"\xff" * 12 + bytes(50),
-        "4294967295 x 4294967295 x 4294967295 bytes|unpacks to more",
+        "4294967295 x 4294967295 x 4294967295 bytes|decompresses to more",
     ),
 }
 
 
-@pytest.mark.parametrize("kind", BAD_IDX)
+@pytest.mark.parametrize("kind", INVALID_IDX)
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_bad_idx_file_is_one_clear_line_and_allocates_nothing(kind, zipped, tmp_path):
-    content, message = BAD_IDX[kind]
+def test_an_invalid_idx_file_gives_a_one_line_error_before_allocation(kind, zipped, tmp_path):
+    content, message = INVALID_IDX[kind]
     path = tmp_path / "file"
     path.write_bytes(gzip.compress(content) if zipped else content)
     with pytest.raises(DataError, match=message) as caught:
@@ -182,7 +182,7 @@ def test_a_bad_idx_file_is_one_clear_line_and_allocates_nothing(kind, zipped, tm
     assert str(path) in str(caught.value)
 
 
-def test_a_damaged_or_cut_gzip_stream_is_an_error(tmp_path):
+def test_a_damaged_or_truncated_gzip_stream_is_an_error(tmp_path):
     path = tmp_path / "file.gz"
     whole = gzip.compress(idx(np.random.default_rng(0).integers(0, 256, (9, 9, 9)).astype(np.uint8)))
     for content in (whole[:-1], whole[:-9], whole[:40], whole[:60] + b"????" + whole[64:], whole[:-6] + b"??????"):
@@ -200,7 +200,9 @@ def test_a_damaged_or_cut_gzip_stream_is_an_error(tmp_path):
     ("name", "wanted"),
     [("mnist", FILES[3]), ("fashion-mnist", FILES[3]), ("california-housing", "california-housing.npz")],
 )
-def test_without_files_and_network_it_says_what_is_wanted_and_where_it_looked(name, wanted, tmp_path, monkeypatch):
+def test_without_files_and_network_the_error_names_the_files_and_the_searched_places(
+    name, wanted, tmp_path, monkeypatch
+):
     monkeypatch.setenv("CHIMERA_DATA", str(tmp_path / "mine"))
     begin = time.monotonic()
     with pytest.raises(DataError) as caught:
@@ -213,7 +215,7 @@ def test_without_files_and_network_it_says_what_is_wanted_and_where_it_looked(na
     assert not (tmp_path / "XDG_CACHE_HOME" / "chimera" / f"{name}.npz").exists()
 
 
-def test_a_download_is_kept(tmp_path, monkeypatch):
+def test_a_download_is_cached(tmp_path, monkeypatch):
     images, labels = np.full((70_000, 2, 2), 51, np.uint8), (np.arange(70_000) % 10).astype(np.uint8)
     monkeypatch.setattr(mnist_module, "_of_openml", lambda number: (images, labels))
     first = DATASETS.create("mnist")
@@ -226,7 +228,7 @@ def test_a_download_is_kept(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("place", [0.25, 0.5, 0.75, None], ids=["early", "middle", "late", "cut"])
-def test_a_damaged_copy_in_the_cache_is_noticed(place, tmp_path, monkeypatch):
+def test_a_damaged_file_in_the_cache_is_an_error(place, tmp_path, monkeypatch):
     images, labels = np.full((60_010, 2, 2), 51, np.uint8), (np.arange(60_010) % 10).astype(np.uint8)
     monkeypatch.setattr(mnist_module, "_of_openml", lambda number: (images, labels))
     DATASETS.create("mnist")
@@ -243,7 +245,7 @@ def test_a_damaged_copy_in_the_cache_is_noticed(place, tmp_path, monkeypatch):
     assert len(DATASETS.create("mnist").test) == 10
 
 
-def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
+def test_an_unwritable_cache_gives_a_warning(tmp_path, monkeypatch):
     images, labels = np.zeros((60_010, 1, 1), np.uint8), np.zeros(60_010, np.uint8)
     monkeypatch.setattr(mnist_module, "_of_openml", lambda number: (images, labels))
     (tmp_path / "XDG_CACHE_HOME").write_text("a file where a folder should be")
@@ -263,11 +265,11 @@ def test_california_housing_is_read_from_the_users_files(tmp_path, monkeypatch):
     assert split.train.task == "regression"
 
 
-COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]  # how many of each digit MNIST trains on
+COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]  # train samples of each digit of MNIST
 
 
 @pytest.mark.parametrize("kind", ["written", "real"] if (REAL / f"{FILES[0]}.gz").exists() else ["written"])
-def test_sixty_thousand_images_are_read_quickly(kind, tmp_path):
+def test_60_000_images_are_read_within_2_seconds(kind, tmp_path):
     if kind == "written":
         shapes = ((60_000, 28, 28), (60_000,), (10_000, 28, 28), (10_000,))
         for name, shape in zip(FILES, shapes, strict=True):
@@ -281,13 +283,13 @@ def test_sixty_thousand_images_are_read_quickly(kind, tmp_path):
     assert np.bincount(split.train.targets).tolist() == (COUNTS if kind == "real" else [6000] * 10)
 
 
-def test_every_set_is_listed_with_one_line():
+def test_every_data_set_is_listed_with_a_summary():
     names = [entry.name for entry in DATASETS.entries()]
-    assert {*SHIPPED, "mnist", "fashion-mnist", "california-housing", "csv", "npz", "text"} == set(names)
+    assert {*OF_SCIKIT_LEARN, "mnist", "fashion-mnist", "california-housing", "csv", "npz", "text"} == set(names)
     assert all(entry.summary for entry in DATASETS.entries())
 
 
 @pytest.mark.parametrize("name", ["iris", "wine", "breast-cancer", "diabetes"])
-def test_columns_are_called_as_in_scikit_learn(name: str) -> None:
+def test_columns_have_the_names_of_scikit_learn(name: str) -> None:
     loader = getattr(sklearn.datasets, f"load_{name.replace('-', '_')}")
     assert DATASETS.create(name, {}).train.features == tuple(loader()["feature_names"])

@@ -35,7 +35,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "options"), TRUE_PARTITIONS)
 @given(case=labels_and_workers, seed=st.integers(0, 1000))
-def test_every_sample_goes_to_one_worker_and_nobody_goes_empty(name, options, case, seed):
+def test_every_sample_is_assigned_to_one_worker_and_no_worker_is_empty(name, options, case, seed):
     labels, world_size = case
     parts = PARTITIONERS.create(name, options)(labels, world_size, rng(seed))
     assert len(parts) == world_size
@@ -44,14 +44,14 @@ def test_every_sample_goes_to_one_worker_and_nobody_goes_empty(name, options, ca
 
 
 @pytest.mark.parametrize(("name", "options"), TRUE_PARTITIONS)
-def test_same_seed_same_partition(name, options):
+def test_equal_seeds_give_equal_partitions(name, options):
     labels = rng(3).integers(0, 5, 200)
     one, other = (PARTITIONERS.create(name, options)(labels, 7, rng(1)) for _ in range(2))
     assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 @given(case=labels_and_workers)
-def test_replicas_hold_everything(case):
+def test_replicas_hold_all_samples(case):
     labels, world_size = case
     parts = Replicate()(labels, world_size, rng())
     assert [part.tolist() for part in parts] == [list(range(len(labels)))] * world_size
@@ -66,11 +66,11 @@ def test_iid_and_balanced_dirichlet_sizes_differ_by_one_at_most(n, seed, world_s
 
 
 def shares(labels: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
-    """The share of each class in each part, shape (workers, classes)."""
+    """Return the share of each class in each part, shape (workers, classes)."""
     return np.stack([np.bincount(labels[part], minlength=10) / len(part) for part in parts])
 
 
-def test_dirichlet_goes_from_one_class_a_worker_to_the_mixture_of_all_as_alpha_grows():
+def test_dirichlet_mixtures_range_from_one_class_to_iid_as_alpha_grows():
     labels = np.repeat(np.arange(10), 1000)
     purest = [shares(labels, Dirichlet(alpha=alpha)(labels, 10, rng())).max(axis=1).mean() for alpha in (1e-4, 1, 1e5)]
     assert purest[0] > 0.9
@@ -79,7 +79,7 @@ def test_dirichlet_goes_from_one_class_a_worker_to_the_mixture_of_all_as_alpha_g
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1e5])
-def test_dirichlet_draws_each_mixture_around_the_shares_of_the_classes(alpha):
+def test_the_mean_of_dirichlet_mixtures_is_the_share_of_the_classes(alpha):
     """The mean of Dirichlet(alpha p) is p: the first worker's mean over many seeds is within five standard errors of p."""
     labels, expected, draws = np.repeat(np.arange(3), [800, 150, 50]), np.array([0.8, 0.15, 0.05]), 200
     first = [shares(labels, Dirichlet(alpha=alpha)(labels, 10, rng(seed))[:1])[0, :3] for seed in range(draws)]
@@ -89,7 +89,7 @@ def test_dirichlet_draws_each_mixture_around_the_shares_of_the_classes(alpha):
     assert (np.abs(np.mean(first, axis=0) - expected) < 5 * np.sqrt(variance / draws)).all()
 
 
-def test_dirichlet_draws_a_second_mixture_around_what_is_left():
+def test_dirichlet_draws_a_second_mixture_from_the_remaining_samples():
     """Each mixture is one class. The first worker has taken 100 of 150 of class 0; 50, 50 and 100 samples are left.
 
     The second one has 50 of class 1 and 50 of another class in two ways: class 1 first (probability 50 / 300), then class 0
@@ -106,7 +106,7 @@ def test_dirichlet_draws_a_second_mixture_around_what_is_left():
 
 
 @pytest.mark.parametrize("balanced", [True, False])
-def test_dirichlet_keeps_the_least_number_of_samples(balanced):
+def test_dirichlet_respects_min_samples(balanced):
     labels = rng().integers(0, 3, 100)
     for seed in range(20):
         parts = Dirichlet(alpha=0.01, balanced=balanced, min_samples=9)(labels, 10, rng(seed))
@@ -128,19 +128,19 @@ def test_quantity_follows_the_power_law():
 
 @pytest.mark.parametrize("name", ["iid", "contiguous", "quantity", "by-label", "dirichlet"])
 def test_more_workers_than_samples_is_an_error_that_names_the_partition(name):
-    with pytest.raises(DataError, match=f"'{name}' needs .* each of 4 workers, and there are 3"):
+    with pytest.raises(DataError, match=f"'{name}' needs .* each of 4 workers, and has 3"):
         PARTITIONERS.create(name)(np.array([0, 1, 2]), 4, rng())
 
 
 @pytest.mark.parametrize("name", ["by-label", "dirichlet"])
 @pytest.mark.parametrize("targets", [np.zeros(9, np.float32), np.zeros((9, 2), np.float32)])
-def test_a_partition_by_class_refuses_values(name, targets):
+def test_a_partition_by_class_rejects_values(name, targets):
     with pytest.raises(DataError, match=f"'{name}' needs class labels.*use 'iid'"):
         PARTITIONERS.create(name)(targets, 2, rng())
 
 
 @pytest.mark.parametrize("name", ["iid", "contiguous", "quantity", "replicate"])
-def test_the_others_take_values_of_any_shape(name):
+def test_other_partitions_accept_values_of_any_shape(name):
     parts = PARTITIONERS.create(name)(np.zeros((9, 2), np.float32), 2, rng())
     assert set(np.concatenate(parts)) == set(range(9))
 
@@ -157,7 +157,7 @@ def test_the_others_take_values_of_any_shape(name):
         ("iid", {"alpha": 1}),
     ],
 )
-def test_a_bad_option_is_an_error_that_names_it(name, options):
+def test_an_invalid_option_is_an_error_that_names_it(name, options):
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         PARTITIONERS.create(name, options)
 
@@ -169,6 +169,6 @@ def test_no_workers_and_unknown_names_are_errors():
         PARTITIONERS.create("fair")
 
 
-def test_a_thousand_workers_are_dealt_quickly_and_completely():
+def test_all_samples_are_assigned_to_a_thousand_workers():
     labels = rng().integers(0, 10, 60_000)
     assert sum(map(len, Dirichlet(alpha=0.3)(labels, 1000, rng()))) == 60_000

@@ -1,4 +1,4 @@
-"""Scaling: what standardizing did, kept so that new rows get the same."""
+"""Standardization of features, its inverse, and its composition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chimera.data.dataset import Split
 from chimera.data.scaling import Scaling
 
 
-def test_scaled_rows_have_mean_0_and_deviation_1_and_come_back() -> None:
+def test_scaling_gives_mean_0_and_deviation_1_and_can_be_undone() -> None:
     values = np.random.default_rng(0).normal(5, 3, (50, 4))
     values[:, 2] = 7  # a constant feature becomes 0
     scaling = Scaling.of(values)
@@ -19,7 +19,7 @@ def test_scaled_rows_have_mean_0_and_deviation_1_and_come_back() -> None:
     np.testing.assert_allclose(scaling.undo(scaled), values, rtol=1e-5)
 
 
-def test_two_scalings_after_one_another_are_one() -> None:
+def test_two_scalings_compose_to_one() -> None:
     values = np.random.default_rng(0).normal(5, 3, (50, 4))
     first, second = Scaling.of(values), Scaling.of(values**2)
     np.testing.assert_allclose(
@@ -27,7 +27,7 @@ def test_two_scalings_after_one_another_are_one() -> None:
     )
 
 
-def test_a_split_keeps_how_it_was_scaled() -> None:
+def test_a_split_stores_its_scaling() -> None:
     rng = np.random.default_rng(0)
     raw = rng.normal(5, 3, (50, 4)).astype(np.float32), rng.normal(9, 2, 50).astype(np.float32)
     plain = Split.of(raw, task="regression")

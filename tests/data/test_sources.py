@@ -26,7 +26,7 @@ TABLES = {
 
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("ending", ["table.csv", "table.csv.gz", "table.data"])
-def test_a_table_is_read_however_it_is_written(tmp_path, kind, ending):
+def test_a_table_is_read_in_every_format(tmp_path, kind, ending):
     path = tmp_path / ending
     content = TABLES[kind].encode()
     path.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
@@ -42,7 +42,7 @@ def write(path, text):
     return str(path)
 
 
-def test_the_target_is_a_column_by_name_or_place_and_the_last_by_default(tmp_path):
+def test_the_target_is_a_column_by_name_or_index_and_the_last_by_default(tmp_path):
     path = write(tmp_path / "t.csv", "a,b,c\n1,2.5,x\n3,4.5,y\n")
     assert Dataset.of(path).classes == ("x", "y")
     assert Dataset.of(path, target="a").classes == ("1", "3")
@@ -55,32 +55,32 @@ def test_the_target_is_a_column_by_name_or_place_and_the_last_by_default(tmp_pat
     assert (several.outputs, several.features) == (2, ("c=x", "c=y"))
 
 
-def test_the_first_line_can_be_said_to_be_names_or_not(tmp_path):
+def test_the_header_option_overrides_detection(tmp_path):
     path = write(tmp_path / "t.csv", "e,p\nx,e\nx,p\n")
     assert len(Dataset.of(path)) == 2
     assert len(Dataset.of(path, header=False)) == 3
 
 
-BAD_TABLES = {
+INVALID_TABLES = {
     "empty": ("", "is empty"),
     "names only": ("a,b\n", "empty"),
     "one column": ("a\n1\n2\n", "1 columns"),
-    "long line": ("a,b\n1,2\n1,2,3\n", "as many cells in every line"),
+    "long line": ("a,b\n1,2\n1,2,3\n", "equal numbers of cells in all lines"),
     "missing": ("a,b,y\n1,,0\n1,2,1\n,,1\n", "column 'a' lacks 1 of 3 values, the first in row 2"),
     "missing target": ("a,y\n1,0\n2,\n", "column 'y' lacks 1 of 2 values, the first in row 1"),
     "infinite": ("a,y\n1,0\ninf,1\n", "1 of 2 values are NaN or infinite"),
 }
 
 
-@pytest.mark.parametrize("kind", BAD_TABLES)
-def test_a_bad_table_is_one_clear_line(tmp_path, kind):
-    content, message = BAD_TABLES[kind]
+@pytest.mark.parametrize("kind", INVALID_TABLES)
+def test_an_invalid_table_gives_a_one_line_error(tmp_path, kind):
+    content, message = INVALID_TABLES[kind]
     with pytest.raises(DataError, match=message) as caught:
         Dataset.of(write(tmp_path / "bad.csv", content))
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_are_no_table_are_errors(tmp_path):
+def test_files_that_are_not_tables_are_errors(tmp_path):
     (tmp_path / "bytes.csv").write_bytes(bytes(range(256)) * 9)
     with pytest.raises(DataError, match="not a text file"):
         Dataset.of(tmp_path / "bytes.csv")
@@ -97,7 +97,7 @@ def test_files_that_are_no_table_are_errors(tmp_path):
         Dataset.of(write(tmp_path / "t.csv", "a,b\n1,2\n"), target="z")
 
 
-def test_frames_become_numbers_column_by_column():
+def test_columns_of_frames_are_converted_by_type():
     frame = pd.DataFrame(
         {
             "truth": [True, False, True],
@@ -126,18 +126,18 @@ def test_frames_become_numbers_column_by_column():
         (["a", None, "b"], "'c' lacks 1 of 3"),
     ],
 )
-def test_a_column_that_cannot_be_numbers_is_named(column, message):
+def test_the_error_names_a_column_that_cannot_be_converted(column, message):
     with pytest.raises(DataError, match=message):
         Dataset.of(pd.DataFrame({"c": column, "y": [0, 1, 0]}))
 
 
-def test_a_column_of_too_many_texts_is_refused():
+def test_a_column_with_too_many_texts_is_rejected():
     frame = pd.DataFrame({"id": [f"row {i}" for i in range(1200)], "y": range(1200)})
     with pytest.raises(DataError, match="'id' holds 1200 different texts"):
         Dataset.of(frame)
 
 
-def test_a_text_that_only_the_test_part_has_is_0_in_all_columns(tmp_path):
+def test_a_text_that_only_the_test_part_has_is_0_in_all_one_hot_columns(tmp_path):
     train = write(tmp_path / "train.csv", "c,y\nred,1\nblue,0\n")
     test = write(tmp_path / "test.csv", "c,y\ngreen,1\nred,0\n")
     split = Split.of((train, test))
@@ -148,7 +148,7 @@ def test_a_text_that_only_the_test_part_has_is_0_in_all_columns(tmp_path):
 
 
 @pytest.mark.parametrize(("inputs", "targets"), [("inputs", "targets"), ("x", "y"), ("X", "y")])
-def test_npz_files_hold_inputs_and_targets_or_both_parts(tmp_path, inputs, targets):
+def test_npz_files_have_one_pair_or_a_train_and_a_test_part(tmp_path, inputs, targets):
     x, y = np.arange(8).reshape(4, 2), np.array([0, 1, 0, 1])
     np.savez(tmp_path / "whole.npz", **{inputs: x, targets: y})
     assert Dataset.of(tmp_path / "whole.npz").inputs.tolist() == x.tolist()
@@ -159,18 +159,18 @@ def test_npz_files_hold_inputs_and_targets_or_both_parts(tmp_path, inputs, targe
         DATASETS.create("npz", {"path": str(tmp_path / "parts.npz")}),
     ):
         assert (len(split.train), split.test.inputs.tolist(), split.test.name) == (4, [[2, 3]], "parts.npz")
-    with pytest.raises(DataError, match=r"Split\.of reads both"):
+    with pytest.raises(DataError, match=r"read both with Split\.of"):
         Dataset.of(tmp_path / "parts.npz")
 
 
-def test_bad_npz_files_are_one_clear_line(tmp_path):
+def test_invalid_npz_files_give_a_one_line_error(tmp_path):
     def check(name, message):
         with pytest.raises(DataError, match=message) as caught:
             Dataset.of(tmp_path / name)
         assert "\n" not in str(caught.value)
 
     np.savez(tmp_path / "other.npz", a=1, b=2)
-    check("other.npz", "holds a, b: wanted are inputs and targets")
+    check("other.npz", "holds a, b: needed are inputs and targets")
     np.savez(tmp_path / "objects.npz", x=np.array([{}], object), y=[0])
     check("objects.npz", "cannot be read as .npz")
     (tmp_path / "text.npz").write_text("not a zip")
@@ -188,7 +188,7 @@ def test_bad_npz_files_are_one_clear_line(tmp_path):
     check("cut.npz", "cannot be read as .npz")
 
 
-def test_the_csv_set_takes_its_options_from_a_user(tmp_path):
+def test_the_csv_data_set_accepts_options(tmp_path):
     rows = "\n".join(f"{i},{'even' if i % 2 == 0 else 'odd'},{i / 10}" for i in range(20))
     path = write(tmp_path / "t.csv", "n,parity,value\n" + rows)
     split = DATASETS.create("csv", {"path": path, "target": "parity", "test_fraction": 0.25, "limit": 10})

@@ -1,4 +1,4 @@
-"""Word vectors: every file gives back what was written, gensim reads the same, and wrong files are told by their line."""
+"""Word vectors: round trips of all file formats, equality with gensim, and errors for invalid files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def vectors(draw: Any) -> WordVectors:
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(vectors())
 @pytest.mark.parametrize("ending", sorted(FORMATS))
-def test_every_format_gives_back_the_same_words_and_bits(ending: str, tmp_path: Path, given: WordVectors) -> None:
+def test_every_format_restores_the_same_words_and_bits(ending: str, tmp_path: Path, given: WordVectors) -> None:
     path = tmp_path / f"some{ending}"
     given.save(path)
     back = WordVectors.load(path, given.words if ending == ".csv" else None)
@@ -49,7 +49,7 @@ def test_every_format_gives_back_the_same_words_and_bits(ending: str, tmp_path: 
 
 
 @pytest.mark.parametrize("ending", [".txt", ".bin"])
-def test_gensim_reads_what_is_written_and_the_other_way_round(ending: str, tmp_path: Path) -> None:
+def test_gensim_and_chimera_read_the_files_of_each_other(ending: str, tmp_path: Path) -> None:
     models = pytest.importorskip("gensim.models")
     odd = WordVectors(
         ["a", "ß", "#1", "日本", "e\u0301", "-"],
@@ -81,7 +81,7 @@ def test_a_file_is_written_without_a_second_copy_of_all_vectors(ending: str, tmp
     assert peak < vectors.vectors.nbytes / 4
 
 
-def test_embeddings_csv_is_a_row_of_numbers_a_word(tmp_path: Path) -> None:
+def test_embeddings_csv_has_a_row_of_numbers_per_word(tmp_path: Path) -> None:
     SOME.save(tmp_path / "embeddings.csv")
     assert np.array_equal(np.loadtxt(tmp_path / "embeddings.csv", dtype=np.float32), SOME.vectors)
     with pytest.raises(DataError, match="give the vocabulary"):
@@ -90,7 +90,7 @@ def test_embeddings_csv_is_a_row_of_numbers_a_word(tmp_path: Path) -> None:
         WordVectors.load(tmp_path / "embeddings.csv", WORDS[1:])
 
 
-def test_what_is_asked_is_answered_as_gensim_does() -> None:
+def test_queries_have_the_answers_of_gensim() -> None:
     models = pytest.importorskip("gensim.models")
     big = WordVectors([f"w{i}" for i in range(200)], RNG.normal(size=(200, 8)))
     theirs = models.KeyedVectors(8)
@@ -104,7 +104,7 @@ def test_what_is_asked_is_answered_as_gensim_does() -> None:
     assert big.similarity("w5", "w9") == pytest.approx(float(theirs.similarity("w5", "w9")), abs=1e-6)
 
 
-def test_evaluations_are_those_of_gensim(tmp_path: Path) -> None:
+def test_evaluations_are_equal_to_those_of_gensim(tmp_path: Path) -> None:
     models = pytest.importorskip("gensim.models")
     names = [f"w{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(300)]
     grid = RNG.normal(size=(2, 12))
@@ -113,7 +113,7 @@ def test_evaluations_are_those_of_gensim(tmp_path: Path) -> None:
     theirs = models.KeyedVectors(12)
     theirs.add_vectors(names, some.vectors)
     pairs = [(names[i], names[j], f"{RNG.random():.3f}") for i, j in RNG.integers(0, 300, (80, 2))]
-    lines = ["# a comment", "first\tsecond\tscore", *("\t".join(pair) for pair in pairs), "unheard\twaa\t3.0"]
+    lines = ["# a comment", "first\tsecond\tscore", *("\t".join(pair) for pair in pairs), "unknown\twaa\t3.0"]
     (tmp_path / "pairs.tsv").write_text("\n".join(lines))
     found = evaluate(some, tmp_path / "pairs.tsv")
     assert isinstance(found, Similarities)
@@ -132,7 +132,7 @@ def test_evaluations_are_those_of_gensim(tmp_path: Path) -> None:
         questions.append(f"{a.title()} {names[i + 1]} {c} {best if i % 3 else names[(i + 11) % 300]}")
         if i == 100:
             questions.append(": two parts")
-    (tmp_path / "questions.txt").write_text("\n".join([*questions, "waa nobody wab wac", ""]))
+    (tmp_path / "questions.txt").write_text("\n".join([*questions, "waa unknown wab wac", ""]))
     asked = evaluate(some, tmp_path / "questions.txt")
     assert isinstance(asked, Analogies)
     score, sections = theirs.evaluate_word_analogies(tmp_path / "questions.txt")
@@ -152,7 +152,7 @@ def test_ties_get_the_mean_rank(tmp_path: Path) -> None:
     assert evaluate(SOME, tmp_path / "ties.txt").spearman == pytest.approx(expected)  # type: ignore[union-attr]
 
 
-def test_a_word_that_is_not_there_brings_similar_ones() -> None:
+def test_the_error_for_an_unknown_word_names_similar_ones() -> None:
     for ask in (
         SOME.neighbours,
         lambda word: SOME.similarity("king", word),
@@ -174,13 +174,13 @@ def test_a_word_that_is_not_there_brings_similar_ones() -> None:
         SOME.neighbours("king", 0)
 
 
-def test_cosines_survive_vectors_of_any_size() -> None:
+def test_cosines_are_right_for_vectors_of_any_length() -> None:
     some = WordVectors(["a", "b", "none"], [[1e-30, 1e-30], [2e30, 2e30], [0, 0]])
     assert some.similarity("a", "b") == pytest.approx(1)
     assert some.similarity("a", "none") == 0
 
 
-def test_vectors_that_are_none_are_refused() -> None:
+def test_invalid_vectors_are_rejected() -> None:
     for bad, said in [
         ((["a", "a"], np.ones((2, 2))), "'a' occurs twice"),
         ((["a"], np.ones((2, 2))), "1 words need as many vectors"),
@@ -193,10 +193,10 @@ def test_vectors_that_are_none_are_refused() -> None:
         SOME.vectors[0] = 1
 
 
-def test_words_that_a_file_cannot_hold_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
+def test_words_that_a_format_cannot_hold_are_rejected_without_a_file(tmp_path: Path) -> None:
     for word in ("two words", "", "line\n", "\ud800"):
         for ending in sorted(set(FORMATS) - {".csv"}):
-            with pytest.raises(ConfigurationError, match=r"empty or holds white space|UTF-8"):
+            with pytest.raises(ConfigurationError, match=r"empty or has white space|UTF-8"):
                 WordVectors([word], [[1.0]]).save(tmp_path / f"x{ending}")
     with pytest.raises(ConfigurationError, match=r"ends in \.bin, \.csv"):
         SOME.save(tmp_path / "x.doc")
@@ -210,30 +210,30 @@ def safetensors_header(header: dict[str, Any]) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
-HOSTILE: list[tuple[str, bytes, str]] = [
+INVALID_FILES: list[tuple[str, bytes, str]] = [
     ("x.csv", b"", "is empty"),
     ("x.csv", b"1 2\n3\n", "line 2: it has 1 numbers"),
     ("x.csv", b"1 2\nx 3\n", "line 2: 'x'|line 2: b'x' is not a number"),
     ("x.csv", b"1 2\n\n3 4\n", "line 2: there are no numbers"),
     ("x.csv", b"1 nan\n", "line 1: there is a number that is not finite"),
     ("x.csv", b"1 1e39\n", "line 1: there is a number that is not finite"),
-    ("x.txt", b"", "line 1: the number of words"),
-    ("x.txt", b"words dim\n", "line 1: the number of words"),
-    ("x.txt", b"999999999999 999999\na 1\n", "cannot hold"),
-    ("x.txt", b"0 3\n", "cannot hold"),
-    ("x.txt", b"2 2\na 1 2\nb 1\n", "line 3: a word and 2 numbers"),
+    ("x.txt", b"", "line 1: expected the number of words"),
+    ("x.txt", b"words dim\n", "line 1: expected the number of words"),
+    ("x.txt", b"999999999999 999999\na 1\n", "do not fit"),
+    ("x.txt", b"0 3\n", "do not fit"),
+    ("x.txt", b"2 2\na 1 2\nb 1\n", "line 3: expected a word and 2 numbers"),
     ("x.txt", b"2 2\na 1 2\nb 1 y\n", "line 3: .*'y' is not a number"),
     ("x.txt", b"2 2\na 1 2\n\xff 1 2\n", "line 3: the word .* UTF-8"),
-    ("x.txt", b"1 2\na 1 2\nb 1 2\n", "goes on after"),
-    ("x.txt", b"2 2\na 1 2\n             ", "line 3: a word and 2 numbers"),
-    ("x.bin", b"\x80\x02}q\x00.", "line 1: the number of words"),
-    ("x.bin", b"99999999 9999\nab", "cannot hold"),
+    ("x.txt", b"1 2\na 1 2\nb 1 2\n", "has data after"),
+    ("x.txt", b"2 2\na 1 2\n             ", "line 3: expected a word and 2 numbers"),
+    ("x.bin", b"\x80\x02}q\x00.", "line 1: expected the number of words"),
+    ("x.bin", b"99999999 9999\nab", "do not fit"),
     ("x.bin", b"2 1\nab \0\0\0\0ab12345", "word 2: the file ends"),
-    ("x.bin", b"1 1\nab \0\0\0\0more", "goes on after"),
+    ("x.bin", b"1 1\nab \0\0\0\0more", "has data after"),
     ("x.bin", b"1 1\n\xff \0\0\0\0", "word 1: the word .* UTF-8"),
     ("x.bin", b"1 1\nab \0\0\xc0\x7f", "not a finite number"),
-    ("x.h5", b"", "no HDF5 file"),
-    ("x.h5", b"nothing at all", "no HDF5 file"),
+    ("x.h5", b"", "not an HDF5 file"),
+    ("x.h5", b"nothing at all", "not an HDF5 file"),
     ("x.safetensors", b"", "not a readable safetensors file"),
     ("x.safetensors", b"\xff" * 30, "not a readable safetensors file"),
     (
@@ -241,15 +241,13 @@ HOSTILE: list[tuple[str, bytes, str]] = [
         safetensors_header({"vectors": {"dtype": "F32", "shape": [1 << 40, 9], "data_offsets": [0, 9]}}),
         "not a readable safetensors file",
     ),
-    ("x.safetensors", safetensors_header({}), "it holds nothing"),
+    ("x.safetensors", safetensors_header({}), "has nothing"),
     ("x.pkl", b"", "ends in"),
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "said"), HOSTILE)
-def test_a_file_that_is_not_what_it_says_is_told_in_one_line(
-    name: str, content: bytes, said: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("name", "content", "said"), INVALID_FILES)
+def test_an_invalid_file_gives_a_one_line_error(name: str, content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigurationError, match=said) as caught:
         WordVectors.load(tmp_path / name, ["a"] if name == "x.csv" else None)
@@ -257,7 +255,7 @@ def test_a_file_that_is_not_what_it_says_is_told_in_one_line(
 
 
 @pytest.mark.parametrize("ending", sorted(FORMATS))
-def test_a_file_that_is_not_there(ending: str, tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(ending: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No such file"):
         WordVectors.load(tmp_path / f"x{ending}", ["a"])
 
@@ -265,7 +263,7 @@ def test_a_file_that_is_not_there(ending: str, tmp_path: Path) -> None:
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 @pytest.mark.parametrize("ending", sorted(set(FORMATS) - {".csv", ".vec", ".hdf5"}))
-def test_damaged_files_raise_nothing_but_errors_of_ours(ending: str, tmp_path: Path, data: Any) -> None:
+def test_damaged_files_raise_only_chimera_errors(ending: str, tmp_path: Path, data: Any) -> None:
     path = tmp_path / f"x{ending}"
     SOME.save(path)
     raw = bytearray(path.read_bytes())
@@ -278,7 +276,7 @@ def test_damaged_files_raise_nothing_but_errors_of_ours(ending: str, tmp_path: P
 
 
 @pytest.mark.long
-def test_whichever_byte_of_an_hdf5_file_is_wrong_the_error_is_ours(tmp_path: Path) -> None:
+def test_any_wrong_byte_of_an_hdf5_file_raises_only_chimera_errors(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     path = tmp_path / "x.h5"
     SOME.save(path)
@@ -289,7 +287,7 @@ def test_whichever_byte_of_an_hdf5_file_is_wrong_the_error_is_ours(tmp_path: Pat
             WordVectors.load(path)
 
 
-def test_hdf5_takes_nothing_from_elsewhere(tmp_path: Path) -> None:
+def test_hdf5_reads_no_external_data(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     (tmp_path / "secret").write_bytes(b"a" * 400)
     path = tmp_path / "x.h5"
@@ -309,44 +307,44 @@ def test_hdf5_takes_nothing_from_elsewhere(tmp_path: Path) -> None:
             WordVectors.load(path)
 
 
-def test_without_h5py_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_h5py_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(MissingExtraError, match=r"chimera-dml\[hdf5\]"):
         SOME.save(tmp_path / "x.h5")
 
 
-BAD_EVALUATIONS = [
+INVALID_EVALUATIONS = [
     ("", "is empty"),
     ("# only this\n", "is empty"),
     ("king queen 1\nking queen\n", "line 2: 'king queen' is not two words"),
     ("king queen 1\nking queen x\n", "line 2"),
     ("king\tqueen\n", "line 1"),
-    (": s\nking queen man woman\nking queen man\n", "line 3: 'king queen man' is not four words"),
+    (": s\nking queen man woman\nking queen man\n", "line 3: 'king queen man' is neither four words"),
     (": s\nno such words here\n", "none of 1 questions"),
-    ("a b 1\nc d 2\n", "of 2 pairs too few"),
+    ("a b 1\nc d 2\n", "too few of 2 pairs"),
     ("king queen nan\nking man nan\n", "line 2"),
 ]
 
 
-@pytest.mark.parametrize(("text", "said"), BAD_EVALUATIONS)
-def test_a_bad_evaluation_file_is_told_by_its_line(text: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "said"), INVALID_EVALUATIONS)
+def test_the_error_for_an_invalid_evaluation_file_names_the_line(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text(text)
     with pytest.raises(DataError, match=said):
         evaluate(SOME, tmp_path / "x.txt")
 
 
-def test_evaluation_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_evaluation_files_are_errors(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="UTF-8"):
         evaluate(SOME, tmp_path / "x.txt")
     with pytest.raises(DataError, match="No such file"):
         evaluate(SOME, tmp_path / "none.txt")
     (tmp_path / "same.txt").write_text("a b 1\na c 2\nb c 3\n")
-    with pytest.raises(DataError, match="have learnt nothing"):
+    with pytest.raises(DataError, match="carry no information"):
         evaluate(WordVectors("abc", np.zeros((3, 2))), tmp_path / "same.txt")
 
 
-def test_the_unigram_model() -> None:
+def test_the_unigram_cross_entropy() -> None:
     counts, targets = np.array([9, 4, 0]), np.array([0, 0, 1, 2])
     expected = -np.mean(np.log(np.array([10, 10, 5, 1]) / 16))
     assert unigram_cross_entropy(counts, targets) == pytest.approx(expected)

@@ -90,7 +90,7 @@ def reference(model: Any, name: str, options: dict[str, Any], flat: torch.Tensor
             list(
                 zip(
                     paths.nodes[slice(*paths.begin[t : t + 2])],
-                    paths.turns[slice(*paths.begin[t : t + 2])],
+                    paths.labels[slice(*paths.begin[t : t + 2])],
                     itertools.repeat(1.0),
                 )
             )
@@ -338,7 +338,7 @@ def test_huffman_paths_are_those_of_a_shortest_code(counts: list[int]) -> None:
 
     paths = huffman_paths(np.array(counts))
     lengths = np.diff(paths.begin)
-    codes = {tuple(zip(paths.nodes[a:b], paths.turns[a:b], strict=False)) for a, b in itertools.pairwise(paths.begin)}
+    codes = {tuple(zip(paths.nodes[a:b], paths.labels[a:b], strict=False)) for a, b in itertools.pairwise(paths.begin)}
     assert len(codes) == len(counts)
     assert (paths.nodes[paths.begin[:-1]] == len(counts) - 2).all()  # all begin at the root
     assert sum(0.5 ** int(length) for length in lengths) == 1  # a complete binary tree
@@ -375,7 +375,7 @@ def test_counts_and_data_that_do_not_fit_are_refused() -> None:
         (None, "needs the option 'counts'"),
         (COUNTS[1:], "one for each"),
         (-COUNTS, "negative"),
-        (COUNTS * 0, "all 0"),
+        (COUNTS * 0, "one must be above 0"),
     ):
         with pytest.raises(ConfigurationError, match=said):
             make("skip-gram", {}, counts=counts)
@@ -390,14 +390,14 @@ def test_what_are_no_windows_of_its_words_is_refused(order: str) -> None:
     model = make("cbow", {"output": "negative-sampling", "order": order})
     inputs, targets = batch()
     for strange, said in [
-        ((inputs + WORDS, targets), "context words go from"),
-        ((inputs - 1, targets), "context words go from -2"),
-        ((inputs, targets - WORDS), "words go from"),
-        ((inputs, targets + WORDS), "words go from"),
+        ((inputs + WORDS, targets), "context words range from"),
+        ((inputs - 1, targets), "context words range from -2"),
+        ((inputs, targets - WORDS), "words range from"),
+        ((inputs, targets + WORDS), "words range from"),
         ((inputs.astype(np.float32), targets), "indices into the vocabulary"),
-        ((inputs[:, 0], targets), "context words a window"),
-        ((np.hstack([inputs, inputs]), targets), "context words a window"),
-        ((inputs[:3], targets), "3 windows with 9 words"),
+        ((inputs[:, 0], targets), "context words per window"),
+        ((np.hstack([inputs, inputs]), targets), "context words per window"),
+        ((inputs[:3], targets), "3 windows and 9 targets"),
         ((inputs[:0], targets[:0]), "0 windows"),
     ]:
         for ask in (model.gradient, model.evaluate, lambda data: model.descend(data, 0.1)):

@@ -24,9 +24,9 @@ from torch import nn
 
 import chimera
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError
-from chimera.data import unpacking
 from chimera.data.dataset import Dataset
-from chimera.data.idx import read_idx
+from chimera.data.readers import decompression
+from chimera.data.readers.idx import read_idx
 from chimera.embeddings import WordVectors
 from chimera.inference import models
 from chimera.inference.inputs import queries
@@ -60,7 +60,7 @@ def refused(read: Callable[[], Any], path: Path, said: str | None = None) -> Non
 @pytest.fixture(autouse=True)
 def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the bombs of these tests small."""
-    monkeypatch.setattr(unpacking, "ALWAYS_BYTES", 1 << 20)
+    monkeypatch.setattr(decompression, "MIN_LIMIT_BYTES", 1 << 20)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -185,13 +185,13 @@ UNPACKED: dict[str, tuple[str, Callable[[Path], Path], Callable[[Path], Any]]] =
 def test_a_file_unpacks_to_a_bounded_multiple_of_its_size(kind: str, tmp_path: Path) -> None:
     name, write, read = UNPACKED[kind]
     path = write(tmp_path / name)
-    refused(lambda: read(path), path, "unpacks to more than 100 times its own bytes")
+    refused(lambda: read(path), path, "decompresses to more than 100 times its size")
 
 
 def test_what_unpacks_to_less_is_read(tmp_path: Path) -> None:
     rows = "".join(f"{x},{x % 3}\n" for x in np.random.default_rng(0).integers(0, 99, 220_000).tolist())
     path = written(tmp_path / "x.csv.gz", rows.encode())
-    assert len(rows) > unpacking.most_bytes(0)
+    assert len(rows) > decompression.max_decompressed_bytes(0)
     assert len(Dataset.of(path)) == 220_000
 
 

@@ -42,7 +42,7 @@ REVIEWED = {
     "core/extras.py": "constants",
     "core/kernels.py": "a constant of the caller",
     "core/registry.py": "load_object itself, which refuses names of others; the families' own packages",
-    "data/shipped.py": "a constant",
+    "data/scikit_learn.py": "a constant",
     "embeddings/files.py": "a constant",
     "engines/http/engine.py": "a constant",
     "engines/local/forkserver.py": "what the driver preloads, from its own command line",

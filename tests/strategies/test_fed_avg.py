@@ -17,7 +17,7 @@ from chimera.core.message import Encoded
 from chimera.data.dataset import DATASETS, Split
 from chimera.data.order import ShardOrder, orders
 from chimera.data.partition import PARTITIONERS
-from chimera.data.supply import Parted
+from chimera.data.provider import PartitionedData
 from chimera.models.conversion import build_model
 from chimera.strategies.participation import Participation, Work
 from chimera.training.artifacts.checkpoint import Checkpoints
@@ -217,8 +217,8 @@ def test_a_worker_that_is_asked_again_answers_what_it_did() -> None:
 
 
 def test_data_that_is_dealt_anew_goes_on_where_it_was(fit: Fit) -> None:
-    supply = Parted(DATASETS.create("digits").train, PARTITIONERS.create("iid"), BATCH, SEED)
-    dealing = Sharding(supply, 3, lambda workers: workers * 4 * BATCH, steps_per_round=4)
+    provider = PartitionedData(DATASETS.create("digits").train, PARTITIONERS.create("iid"), BATCH, SEED)
+    dealing = Sharding(provider, 3, lambda workers: workers * 4 * BATCH, steps_per_round=4)
     before = [order.batch(step) for order in dealing.orders for step in range(dealing.step_of(2))]
     dealing.reshard(2, 2)
     after = [order.batch(dealing.step_of(2) + step) for order in dealing.orders for step in range(4)]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import chimera
 from chimera.core.call import work
 from chimera.core.errors import ActorLost
-from chimera.data.order import DealtOrder, Order
-from chimera.data.supply import Supply
+from chimera.data.order import GlobalOrder, Order
+from chimera.data.provider import DataProvider
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.sharding import Sharding
 
@@ -49,13 +49,13 @@ class Runners:
 
 
 @dataclass(frozen=True)
-class Dealt(Supply):
+class Dealt(DataProvider):
     samples: int
     batch_size: int
 
     def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[Order]:
         places = {"world_size": world_size, "batch_size": self.batch_size, "since": since, "begin": begin}
-        return [DealtOrder(self.samples, rank=rank, seed=0, **places) for rank in range(world_size)]
+        return [GlobalOrder(self.samples, rank=rank, seed=0, **places) for rank in range(world_size)]
 
 
 def dealing(world_size: int, samples: int = 100, batch_size: int = 1) -> Sharding:

@@ -11,7 +11,7 @@ import torch
 from chimera.core import call
 from chimera.core.message import Encoded
 from chimera.data.dataset import Dataset
-from chimera.data.order import DealtOrder
+from chimera.data.order import GlobalOrder
 from chimera.models.torch_model import TorchModel
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.worker.learner import Learner
@@ -39,8 +39,8 @@ def preparing() -> Iterator[Preparing]:
     call.enter(before)
 
 
-def order(seed: int = 0) -> DealtOrder:
-    return DealtOrder(ROWS, world_size=2, rank=1, batch_size=BATCH, seed=seed)
+def order(seed: int = 0) -> GlobalOrder:
+    return GlobalOrder(ROWS, world_size=2, rank=1, batch_size=BATCH, seed=seed)
 
 
 def gradients(between: Callable[[Learner], None]) -> list[np.ndarray]:

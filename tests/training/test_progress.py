@@ -11,7 +11,7 @@ import chimera
 from chimera.core.engine import Engine
 from chimera.data.dataset import Dataset, Split
 from chimera.data.partition import Partitioner
-from chimera.data.supply import Parted
+from chimera.data.provider import PartitionedData
 from chimera.training.experiment.resolve import split_of
 from chimera.training.run.intervals import Intervals
 from training.conftest import Fit
@@ -29,7 +29,7 @@ class Watcher(chimera.Callback):
 
 
 @dataclass(frozen=True)
-class Queued(Parted):
+class Queued(PartitionedData):
     """Data in memory behind a queue that is half full."""
 
     def fill(self) -> dict[str, float]:
@@ -37,7 +37,7 @@ class Queued(Parted):
 
 
 class QueuedDataset(Dataset):
-    def supply(self, engine: Engine, partition: Partitioner, *, workers: int, batch_size: int, seed: int) -> Queued:
+    def provider(self, engine: Engine, partition: Partitioner, *, workers: int, batch_size: int, seed: int) -> Queued:
         return Queued(self, partition, batch_size, seed)
 
 

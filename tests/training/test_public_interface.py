@@ -119,7 +119,7 @@ def test_what_a_factory_by_name_makes_is_read_like_data_that_are_given(
 
 def test_a_factory_by_name_takes_options_and_one_that_makes_no_data_is_refused(tmp_path: Path, importable: str) -> None:
     assert fit(tmp_path, {"name": f"{importable}:pair", "rows": 40}).cost.rounds == 4
-    with pytest.raises(DataError, match="no data set") as caught:
+    with pytest.raises(DataError, match="not a data set") as caught:
         fit(tmp_path / "other", f"{importable}:nothing")
     assert "\n" not in str(caught.value)
 

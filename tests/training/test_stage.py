@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chimera.data.order import DealtOrder
+from chimera.data.order import GlobalOrder
 from chimera.engines.simulated import Simulated
 from chimera.models.torch_model import TorchModel
 from chimera.strategies.parts import Parts
@@ -26,7 +26,7 @@ def weights(parts: Parts, device: str | None) -> list[np.ndarray]:
         workers = [
             engine.spawn(
                 Stage, rank, pieces[rank % parts.readers], data,
-                DealtOrder(len(data), world_size=REPLICAS, rank=rank // parts.readers, batch_size=16, seed=1),
+                GlobalOrder(len(data), world_size=REPLICAS, rank=rank // parts.readers, batch_size=16, seed=1),
                 parts=parts, optimizer=OptimizerSettings.of("adam", {"lr": 0.01}), device=device,
             )
             for rank in range(REPLICAS * parts.readers)

@@ -88,11 +88,11 @@ def run_grid(
     as_json: bool,
     quiet: bool,
     command: list[str],
-    leave: Callable[[Path], None] | None = None,
+    write_files: Callable[[Path], None] | None = None,
 ) -> None:
     """Run the grid and show its progress; ``command`` is the command line that starts it again.
 
-    ``leave`` writes further files to the folder of each finished run.
+    ``write_files`` writes further files to the folder of each finished run.
     """
     from chimera.cli.grid_display import GridDisplay
     from chimera.training.comparison.comparison import compare as run_comparison
@@ -110,8 +110,8 @@ def run_grid(
                 callbacks=[display],
             )
         for run in comparison.runs:
-            if leave is not None and run["state"] == "finished":
-                leave(comparison.folder / run["folder"])
+            if write_files is not None and run["state"] == "finished":
+                write_files(comparison.folder / run["folder"])
         display.finish(comparison)
     if as_json:
         import msgspec

@@ -196,8 +196,8 @@ def learn(
 ) -> None:
     """Train word vectors with several learners that average their weights."""
     from chimera.core.errors import ConfigurationError
-    from chimera.embeddings.leaves import Leaves, leave_vectors
     from chimera.embeddings.recipe import Recipe
+    from chimera.embeddings.run_files import VectorWriter, write_vectors
 
     counts = [part.strip() for part in learners.split(",")]
     if not all(part.isdecimal() and int(part) for part in counts):
@@ -254,7 +254,7 @@ def learn(
             as_json=as_json,
             quiet=quiet,
             command=_again(),
-            leave=lambda folder: leave_vectors(folder, also),
+            write_files=lambda folder: write_vectors(folder, also),
         )
         return
     run_experiment(
@@ -264,7 +264,7 @@ def learn(
         as_json=as_json,
         quiet=quiet,
         command=_again(),
-        leaves=lambda folder: Leaves(folder, also),
+        file_writer=lambda folder: VectorWriter(folder, also),
     )
 
 

@@ -69,7 +69,7 @@ def save(run: Run, file: Annotated[Path, typer.Argument(metavar="FILE")]) -> Non
 
 
 def _vectors(run: Path) -> WordVectors:
-    from chimera.embeddings.leaves import vectors_of
+    from chimera.embeddings.run_files import vectors_of
     from chimera.embeddings.word_vectors import WordVectors
 
     return WordVectors.load(run) if run.is_file() else vectors_of(run)

@@ -87,19 +87,19 @@ def run_experiment(
     as_json: bool,
     quiet: bool,
     command: list[str],
-    leaves: Callable[[Path], Callback] | None = None,
+    file_writer: Callable[[Path], Callback] | None = None,
 ) -> None:
     """Run the experiment and show its progress; ``command`` is the command line that starts it again.
 
-    ``leaves`` makes a callback that writes further files to the folder of the run.
+    ``file_writer`` makes a callback that writes further files to the folder of the run.
     """
     from chimera.cli.display import Display, title_of
 
     with _answers(as_json) as answers:
         display = Display.of(title_of(experiment), quiet=quiet)
         trainer = experiment.trainer(callbacks=[display], out=out, resume=resume)
-        if leaves is not None:
-            trainer.callbacks.append(leaves(trainer.run_dir))
+        if file_writer is not None:
+            trainer.callbacks.append(file_writer(trainer.run_dir))
         try:
             with display:
                 run = trainer.fit()

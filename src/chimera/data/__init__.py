@@ -1,1 +1,1 @@
-"""Data sets, how they are parted among workers, and in which order they are read."""
+"""Data sets, their partition among workers, and the order in which workers read them."""

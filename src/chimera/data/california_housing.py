@@ -1,4 +1,4 @@
-"""California housing: what houses in 20,640 districts of California were worth in 1990."""
+"""California housing: the values of houses in 20,640 districts of California in 1990."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ def california_housing(
 
     Parameters
     ----------
-    path : a CSV file with the value in its last column, or an .npz file with ``inputs`` and ``targets``. Else
-        ``california-housing.npz`` or ``.csv`` in ``$CHIMERA_DATA``; else scikit-learn's copy, which it downloads once.
-    limit : how many train samples to keep, chosen at random.
-    test_fraction : how much becomes the test part.
-    seed : of these two choices.
-    standardize : give every feature mean 0 and deviation 1.
-    scale_target : give the value mean 0 and deviation 1, so that plain SGD learns it; losses are then in squared deviations.
+    path : a CSV file with the value in its last column, or an .npz file with ``inputs`` and ``targets``. By default
+        ``california-housing.npz`` or ``.csv`` in ``$CHIMERA_DATA``, or else scikit-learn's copy, which is downloaded once.
+    limit : number of train samples to keep, chosen at random; default all.
+    test_fraction : share of the samples that becomes the test part.
+    seed : seed of the limit and of the split.
+    standardize : give every feature mean 0 and standard deviation 1.
+    scale_target : give the value mean 0 and standard deviation 1, so that plain SGD converges; losses are then in squared
+        standard deviations.
     """
     return Split.of(
         _load(path),
@@ -49,9 +50,7 @@ def _load(path: str | None) -> Dataset:
     file = Path(path) if path is not None else next((place for place in places if place.is_file()), None)
     if file is not None:
         return Dataset.of(file, task="regression", name=_NAME)
-    advice = (
-        f"wanted is {_FILES[0]} or {_FILES[1]}: say where it is with the option 'path', or put it into $CHIMERA_DATA"
-    )
+    advice = f"needed is {_FILES[0]} or {_FILES[1]}: set the option 'path' to the file, or put it into $CHIMERA_DATA"
     with downloading(_NAME, f"{advice} ({home or 'not set'})"):
         from sklearn.datasets import fetch_california_housing
 

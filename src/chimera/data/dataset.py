@@ -1,4 +1,4 @@
-"""Data in memory: a data set, its split into a train and a test part, and the names of those that come with Chimera."""
+"""Data in memory: a data set, its split into a train and a test part, and the registry of data sets."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.registry import Registry
-from chimera.data import sources, table
-from chimera.data.arrays import Task, as_inputs, as_targets
+from chimera.data.readers import sources, table
+from chimera.data.readers.arrays import Task, as_inputs, as_targets
 from chimera.data.scaling import Scaling
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Inputs and targets, one row a sample; `Dataset.of` makes one from almost anything.
+    """Inputs and targets, one row per sample. `Dataset.of` converts most sources of data.
 
-    Its arrays are read-only and C-contiguous, and pickle with protocol 5 leaves them out of band, so that an engine can
-    hold them once in shared memory for all workers.
+    The arrays are read-only and C-contiguous. Pickle protocol 5 transfers them out of band, so that an engine can store
+    them once in shared memory for all workers.
 
     Attributes
     ----------
     inputs : float32 features (or int64 indices), shape (n, ...).
     targets : int64 class indices, shape (n,), or float32 values, shape (n,) or (n, k).
-    classes : the labels of the class indices, or None for a regression; "0", "1", ... if the indices come without labels.
-    features : the names of the columns of ``inputs``, if known.
-    name : what messages and reports call it.
-    input_scaling, target_scaling : how raw rows became these, if they were standardized.
+    classes : the labels of the class indices, or None for a regression; "0", "1", ... if the indices have no labels.
+    features : names of the columns of ``inputs``, if known.
+    name : name of the data set in messages and reports.
+    input_scaling, target_scaling : the scaling that turned raw rows into these, if they were standardized.
     """
 
-    immutable: ClassVar[bool] = True  # so that all workers of a process may have one
+    immutable: ClassVar[bool] = True  # so that all workers of a process can share one
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
@@ -50,7 +50,7 @@ class Dataset:
             if not isinstance(array, np.ndarray) or array.dtype.name not in kinds or not array.ndim:
                 raise DataError(f"the {what} must be an array of {' or '.join(kinds)}: Dataset.of converts others")
             view = np.ascontiguousarray(array).view()
-            view.flags.writeable = False  # as in a worker, where it lies in shared memory
+            view.flags.writeable = False  # as in a worker, where the array is in shared memory
             object.__setattr__(self, what, view)
         if len(self.inputs) != len(self.targets):
             raise DataError(f"there are {len(self.inputs)} inputs but {len(self.targets)} targets")
@@ -62,7 +62,7 @@ class Dataset:
                 object.__setattr__(self, "classes", tuple(str(index) for index in range(high + 1)))
             if low < 0 or high >= len(self.classes or ()):
                 raise DataError(
-                    f"class indices go from {low} to {high}: 0 to {len(self.classes or ()) - 1} are allowed"
+                    f"class indices range from {low} to {high}: 0 to {len(self.classes or ()) - 1} are allowed"
                 )
         elif self.classes is not None:
             raise DataError("a data set with classes needs class indices (int64) as targets")
@@ -85,28 +85,29 @@ class Dataset:
         Parameters
         ----------
         source : a pair (inputs, targets), a map-style torch ``Dataset`` (stacked once), a frame, a path, or a `Dataset`.
-        target : tables only: the name or the place of the target column (or a list of them); else the last one.
-        task : ``"classification"`` or ``"regression"``; else strings, integers and truth values are classes and other
-            numbers values. Integers that begin at 0 and leave fewer gaps than there are classes are class indices
-            already, others are labels, numbered in order.
-        classes : the labels in the order of their indices, or how many classes there are.
-        header : CSV only: whether the first line names the columns; else it does if no cell in it is a number.
-        keep_integers : leave integer inputs alone, as int64: indices into an embedding, say.
-        like : the train part, when reading its test part: the same classes and the same one-hot columns.
-        name : what messages and reports call it.
+        target : tables only: the name or the index of the target column, or a list of them; default the last column.
+        task : ``"classification"`` or ``"regression"``. By default strings, integers and Booleans are classes and other
+            numbers values. Integers from 0 with fewer gaps than classes are class indices already. Other integers are
+            labels, which get indices in sorted order.
+        classes : the labels in the order of their indices, or the number of classes.
+        header : CSV only: whether the first line has the names of the columns; by default it does if no cell in it is a
+            number.
+        keep_integers : keep integer inputs, as int64, such as indices into an embedding.
+        like : the train part, to read the test part with the same classes and one-hot columns.
+        name : name of the data set in messages and reports.
 
         Raises
         ------
-        DataError : empty, ragged, of unequal lengths, not finite, or of a kind that cannot be read.
+        DataError : the data is empty, ragged, of unequal lengths, not finite, or of a kind that cannot be read.
         """
         if isinstance(source, Dataset):
             return source
         found = sources.pairs(source, target=target, header=header)
         if len(found) > 1:
-            raise DataError(f"{source} holds a train and a test part: Split.of reads both")
+            raise DataError(f"{source} holds a train and a test part: read both with Split.of")
         name = name or (sources.name_of(source) if like is None else like.name)
-        reading = _Reading(task, classes, keep_integers, like, name)
-        return reading.dataset(*found[0])
+        conversion = _Conversion(task, classes, keep_integers, like, name)
+        return conversion.dataset(*found[0])
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -118,7 +119,7 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """How many outputs a model of it needs: the number of classes, or of target columns."""
+        """The number of outputs of a model for this data: the number of classes, or of target columns."""
         if self.classes is not None:
             return len(self.classes)
         return 1 if self.targets.ndim == 1 else int(self.targets.shape[1])
@@ -129,7 +130,7 @@ class Dataset:
         return "regression" if self.classes is None else "classification"
 
     def take(self, indices: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return copies of the inputs and targets of these rows. On the hot path: once a step."""
+        """Return copies of the inputs and targets of these rows. Called once per step."""
         return self.inputs.take(indices, axis=0), self.targets.take(indices, axis=0)
 
     def subset(self, indices: NDArray[np.int64]) -> Dataset:
@@ -138,7 +139,7 @@ class Dataset:
         return replace(self, inputs=inputs, targets=targets)
 
     def fingerprint(self) -> str:
-        """Return a hash of the content, 64 hexadecimal digits: equal data, equal fingerprint. 2 GB/s or so."""
+        """Return a hash of the content, 64 hexadecimal digits; about 2 GB/s. Equal data has equal fingerprints."""
         content = hashlib.sha256(repr((self.classes, self.features)).encode())
         for array in (self.inputs, self.targets):
             content.update(f"{array.dtype.str}{array.shape}".encode())
@@ -147,8 +148,8 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """How raw inputs and targets become a `Dataset`; the fields are the arguments of `Dataset.of`."""
+class _Conversion:
+    """The conversion of raw inputs and targets to a `Dataset`. The fields are arguments of `Dataset.of`."""
 
     task: Task | None = None
     classes: int | Sequence[str] | None = None
@@ -172,11 +173,11 @@ class _Reading:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """What is learnt from and what is measured on.
+    """A train part and a test part.
 
     Attributes
     ----------
-    train, test : data sets with inputs of one shape and the same classes.
+    train, test : data sets with inputs of the same shape and the same classes.
     """
 
     train: Dataset
@@ -200,49 +201,49 @@ class Split:
         limit: int | None = None,
         **reading: Any,
     ) -> Split:
-        """Return a split of anything that `Dataset.of` reads, of a pair (train, test) of such things, or of a `Split`.
+        """Return a split of a source that `Dataset.of` reads, of a pair (train, test) of such sources, or of a `Split`.
 
         Parameters
         ----------
-        test_fraction : how much becomes the test part, if there is none yet; of each class the same fraction.
-        seed : of the choice which samples are tested on, and which ``limit`` leaves.
-        standardize : give every input feature mean 0 and deviation 1, measured on the train part.
-        scale_target : the same for the values of a regression, whose losses are then in squared deviations.
-        limit : how many train samples to keep, chosen at random; all of the test part stays.
+        test_fraction : share of the samples that becomes the test part if there is none; the same share of each class.
+        seed : seed of the choice of test samples and of the samples that ``limit`` keeps.
+        standardize : give every input feature mean 0 and standard deviation 1, computed on the train part.
+        scale_target : the same for the values of a regression. Losses are then in squared standard deviations.
+        limit : number of train samples to keep, chosen at random; default all. The test part is not changed.
         reading : further options of `Dataset.of`.
         """
         whole = cls._read(source, reading)
-        split = whole if isinstance(whole, Split) else cls._cut(whole, test_fraction, seed)
+        split = whole if isinstance(whole, Split) else cls._split_off_test(whole, test_fraction, seed)
         if limit is not None:
             split = split.limited(limit, seed)
         return split.standardized(inputs=standardize, targets=scale_target)
 
     @staticmethod
     def _read(source: Any, reading: dict[str, Any]) -> Split | Dataset:
-        """Return what the source is: parts of its own, or one data set that is still to be cut."""
+        """Read a source: a train and a test part, or one data set that must still be split."""
         if isinstance(source, Split | Dataset):
             return source
         if isinstance(source, tuple | list) and len(source) == 2:
             frames = reading.get("target") is not None and all(map(sources.is_frame, source))
-            if frames or all(isinstance(part, Dataset) or sources.is_whole(part) for part in source):
+            if frames or all(isinstance(part, Dataset) or sources.has_own_targets(part) for part in source):
                 train = Dataset.of(source[0], **reading)
                 if isinstance(source[1], Dataset):
                     return Split(train, _with_classes(source[1], train.classes))
                 return Split(train, Dataset.of(source[1], **reading | {"like": train}))
         found = sources.pairs(source, **{key: reading.pop(key) for key in ("target", "header") if key in reading})
         reading.setdefault("name", sources.name_of(source))
-        train = _Reading(**reading).dataset(*found[0])
+        train = _Conversion(**reading).dataset(*found[0])
         if len(found) == 1:
             return train
-        return Split(train, _Reading(**reading | {"like": train}).dataset(*found[1]))
+        return Split(train, _Conversion(**reading | {"like": train}).dataset(*found[1]))
 
     @classmethod
-    def _cut(cls, whole: Dataset, test_fraction: float, seed: int) -> Self:
+    def _split_off_test(cls, whole: Dataset, test_fraction: float, seed: int) -> Self:
         train, test = split_indices(len(whole), test_fraction, seed, labels=whole.targets if whole.classes else None)
         return cls(whole.subset(train), whole.subset(test))
 
     def limited(self, samples: int, seed: int = 0) -> Split:
-        """Return a split with at most this many train samples, chosen at random, in the order they had."""
+        """Return a split with at most this many train samples, chosen at random; their order is kept."""
         if samples < 1:
             raise ConfigurationError(f"the limit of train samples is {samples}: at least 1 is needed")
         if samples >= len(self.train):
@@ -251,9 +252,9 @@ class Split:
         return Split(self.train.subset(np.sort(kept)), self.test)
 
     def standardized(self, *, inputs: bool = True, targets: bool = False) -> Split:
-        """Return a split with mean 0 and deviation 1 in the train part, by feature; a constant feature becomes 0.
+        """Return a split in which each feature has mean 0 and standard deviation 1 in the train part.
 
-        The test part is shifted and scaled as the train part is, never by what it holds itself.
+        A constant feature becomes 0. The test part is scaled with the mean and deviation of the train part.
         """
         train, test = dict[str, Any](), dict[str, Any]()
         for what in ["inputs"] * inputs + ["targets"] * targets:
@@ -273,11 +274,11 @@ def split_indices(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the (train, test) row numbers of a seeded split, each in ascending order.
 
-    With ``labels``, the number of test samples of each class differs from its exact share by less than one: the samples
-    are shuffled, put in order of their labels, and drawn at equal distances.
+    With ``labels`` the split is stratified: the number of test samples of each class differs from its exact share by less
+    than one. The samples are shuffled, sorted by label, and drawn at equal distances.
     """
     if not 0 < test_fraction < 1:
-        raise ConfigurationError(f"test_fraction is {test_fraction}: it must lie between 0 and 1")
+        raise ConfigurationError(f"test_fraction is {test_fraction}: it must be between 0 and 1")
     if samples < 2:
         raise DataError("one sample alone cannot be split into a train and a test part")
     rng = _generator(seed, "split")

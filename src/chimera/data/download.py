@@ -1,4 +1,4 @@
-"""Where data lie on this machine, and how they get there."""
+"""Folders of data sets on this machine, and downloads into the cache."""
 
 from __future__ import annotations
 
@@ -18,39 +18,41 @@ from numpy.typing import NDArray
 from chimera.core.errors import DataError
 from chimera.core.private import make_folder
 
-SILENCE_S = 30.0
-"""How long a server may say nothing before a download is given up, in seconds."""
+DOWNLOAD_TIMEOUT_S = 30.0
+"""Seconds without data from a server after which a download fails."""
 
 
 def data_folder() -> Path | None:
-    """Return ``$CHIMERA_DATA``, the folder with the user's own copies of data sets, if it is set."""
+    """Return ``$CHIMERA_DATA``, the folder with the user's own copies of data sets; None if it is not set."""
     folder = os.environ.get("CHIMERA_DATA")
     return Path(folder).expanduser() if folder else None
 
 
 def cache_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/chimera``, or ``~/.cache/chimera``: where downloads are kept. Not made yet."""
+    """Return ``$XDG_CACHE_HOME/chimera``, or ``~/.cache/chimera``, the folder of downloads. It may not exist."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "chimera"
 
 
 @contextmanager
 def downloading(what: str, advice: str) -> Iterator[None]:
-    """Show on stderr that ``what`` is being downloaded, and turn what goes wrong into one line that ends in ``advice``.
+    """Show on stderr that ``what`` is being downloaded; turn errors into one line that ends in ``advice``.
 
     Raises
     ------
-    DataError : no network, no answer, or not what was asked for.
+    DataError : there is no network, the server does not answer, or the answer is not the data.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(SILENCE_S)  # scikit-learn sets none, and a silent server would hold us for ever
+    socket.setdefaulttimeout(
+        DOWNLOAD_TIMEOUT_S
+    )  # scikit-learn sets no timeout, and would wait for a silent server for ever
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     try:
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns at every retry; the error below says it once
+            warnings.simplefilter("ignore")  # scikit-learn warns at every retry; the error below reports it once
             progress.add_task(f"downloading {what}", total=None)
             yield
     except (OSError, EOFError, HTTPException, ValueError) as error:  # ValueError: an answer that is not the data
@@ -60,8 +62,8 @@ def downloading(what: str, advice: str) -> Iterator[None]:
         socket.setdefaulttimeout(before)
 
 
-def keep(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write an .npz file into the cache, so that it is there whole or not at all; where that fails, warn and go on."""
+def save_to_cache(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write an .npz file into the cache atomically; if that fails, only warn."""
     try:
         make_folder(path.parent)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:

@@ -1,12 +1,12 @@
-"""The user's own files by name: ``csv`` and ``npz``."""
+"""The data sets ``csv`` and ``npz``, which read files of the user."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from chimera.data import sources, table
-from chimera.data.arrays import Task
 from chimera.data.dataset import DATASETS, Split
+from chimera.data.readers import sources, table
+from chimera.data.readers.arrays import Task
 
 
 @DATASETS.register("csv")
@@ -23,22 +23,24 @@ def csv(
     standardize: bool = True,
     scale_target: bool = False,
 ) -> Split:
-    """A CSV file: one line a sample, one column the target; text columns become one-hot columns.
+    """A CSV file with one sample per line and a target column; text columns become one-hot columns.
 
     Parameters
     ----------
-    path : the file, gzipped or not; its separator is found from its first lines.
-    test_path : a second file with the test part; else a fraction of the first is the test part.
-    target : the name or the place of the target column, or a list of them; else the last one.
-    task : ``"classification"`` or ``"regression"``; else texts and integers are classes, other numbers values.
-    header : whether the first line names the columns; else it does if no cell in it is a number.
-    limit : how many train samples to keep, chosen at random.
-    test_fraction : how much becomes the test part.
-    seed : of these two choices.
-    standardize : give every feature mean 0 and deviation 1, measured on the train part.
+    path : the file, gzipped or not. The separator is detected from the first lines.
+    test_path : a second file with the test part; by default a fraction of the first file is the test part.
+    target : the name or the index of the target column, or a list of them; default the last column.
+    task : ``"classification"`` or ``"regression"``; by default texts and integers are classes, other numbers values.
+    header : whether the first line has the names of the columns; by default it does if no cell in it is a number.
+    limit : number of train samples to keep, chosen at random; default all.
+    test_fraction : share of the samples that becomes the test part.
+    seed : seed of the limit and of the split.
+    standardize : give every feature mean 0 and standard deviation 1, computed on the train part.
     scale_target : the same for the values of a regression.
     """
-    frames = [table.read_csv(sources.existing(file), header=header) for file in (path, test_path) if file is not None]
+    frames = [
+        table.read_csv(sources.existing_file(file), header=header) for file in (path, test_path) if file is not None
+    ]
     last = frames[0].columns[-1] if target is None else target
     return Split.of(
         (frames[0], frames[1]) if test_path is not None else frames[0],
@@ -70,15 +72,15 @@ def npz(
     Parameters
     ----------
     path : the file.
-    task : ``"classification"`` or ``"regression"``; else integers and texts are classes, other numbers values.
-    keep_integers : leave integer inputs alone: indices into an embedding, say.
-    limit : how many train samples to keep, chosen at random.
-    test_fraction : how much becomes the test part, if the file has none.
-    seed : of these two choices.
-    standardize : give every feature mean 0 and deviation 1, measured on the train part.
+    task : ``"classification"`` or ``"regression"``; by default integers and texts are classes, other numbers values.
+    keep_integers : keep integer inputs, such as indices into an embedding.
+    limit : number of train samples to keep, chosen at random; default all.
+    test_fraction : share of the samples that becomes the test part, if the file has none.
+    seed : seed of the limit and of the split.
+    standardize : give every feature mean 0 and standard deviation 1, computed on the train part.
     scale_target : the same for the values of a regression.
     """
-    pairs = sources.read_npz(sources.existing(path))
+    pairs = sources.read_npz(sources.existing_file(path))
     return Split.of(
         tuple(pairs) if len(pairs) == 2 else pairs[0],
         task=task,

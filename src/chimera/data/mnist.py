@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.dataset import DATASETS, Dataset, Split, split_indices
-from chimera.data.download import cache_folder, data_folder, downloading, keep
-from chimera.data.idx import read_idx
-from chimera.data.sources import read_npz
+from chimera.data.download import cache_folder, data_folder, downloading, save_to_cache
+from chimera.data.readers.idx import read_idx
+from chimera.data.readers.sources import read_npz
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Shape: TypeAlias = Literal["flat", "image"]
@@ -24,14 +24,14 @@ _TRAIN = 60_000
 
 @dataclass(frozen=True)
 class _Images:
-    """A set of images in the form of MNIST.
+    """A data set in the format of MNIST.
 
     Attributes
     ----------
-    name : of the data set, of its folder in ``$CHIMERA_DATA`` and of its file in the cache.
-    openml : the number of the data set on OpenML.
+    name : name of the data set, of its folder in ``$CHIMERA_DATA`` and of its file in the cache.
+    openml : number of the data set on OpenML.
     classes : the labels.
-    first_labels : of the original train part; the two sets name their files alike, and this tells them apart.
+    first_labels : first labels of the original train part. They distinguish the two data sets, whose files have equal names.
     """
 
     name: str
@@ -64,12 +64,12 @@ def mnist(
     Parameters
     ----------
     path : the folder with the four IDX files, gzipped or not, or an .npz file with ``x_train, y_train, x_test, y_test``.
-        Else they are looked for in ``$CHIMERA_DATA/mnist``, in ``$CHIMERA_DATA`` and in the cache, and then downloaded.
+        By default they are searched in ``$CHIMERA_DATA/mnist``, in ``$CHIMERA_DATA`` and in the cache, then downloaded.
     shape : ``"flat"`` for (784,), ``"image"`` for (1, 28, 28).
-    limit : how many train samples to keep, chosen at random.
-    test_fraction : split all images anew, with this fraction to test on; else the original parts.
-    seed : of these two choices.
-    standardize : give every pixel mean 0 and deviation 1.
+    limit : number of train samples to keep, chosen at random; default all.
+    test_fraction : share of all images that becomes the test part; by default the original parts are kept.
+    seed : seed of the limit and of the split.
+    standardize : give every pixel mean 0 and standard deviation 1.
     """
     return _split(_MNIST, path, shape, limit, test_fraction, seed, standardize)
 
@@ -86,7 +86,7 @@ def fashion_mnist(
 ) -> Split:
     """Fashion-MNIST: 60,000 train and 10,000 test images of clothes, scaled to [0, 1] (Xiao et al. 2017).
 
-    The options are those of `mnist`; the files are looked for in ``$CHIMERA_DATA/fashion-mnist``, then as there.
+    The options are those of `mnist`; the files are searched in ``$CHIMERA_DATA/fashion-mnist`` first.
     """
     return _split(_FASHION, path, shape, limit, test_fraction, seed, standardize)
 
@@ -136,21 +136,21 @@ def _load(which: _Images, path: str | None) -> tuple[Bytes, Bytes, Bytes, Bytes]
         files = _found(place)
         if files:
             return _checked(which, place, [read_idx(file, 3 if "images" in file.name else 1) for file in files])
-    looked = f"looked in {', '.join(map(str, places))}"
-    wanted = f"wanted are {', '.join(_FILES)} (or with .gz)"
+    searched = f"searched in {', '.join(map(str, places))}"
+    needed = f"needed are {', '.join(_FILES)} (or with .gz)"
     if path is not None:
-        raise DataError(f"no {which.name} in {path}: {wanted}")
-    advice = f"{wanted}; {looked}; put them there, or say where they are with the option 'path' or with $CHIMERA_DATA"
+        raise DataError(f"no {which.name} in {path}: {needed}")
+    advice = f"{needed}; {searched}; put them there, or set the option 'path' or $CHIMERA_DATA to their folder"
     with downloading(f"{which.name} from OpenML", advice):
         images, labels = _of_openml(which.openml)
     names = ("x_train", "y_train", "x_test", "y_test")
     arrays = (images[:_TRAIN], labels[:_TRAIN], images[_TRAIN:], labels[_TRAIN:])
-    keep(cached, dict(zip(names, arrays, strict=True)))
+    save_to_cache(cached, dict(zip(names, arrays, strict=True)))
     return arrays
 
 
 def _found(folder: Path) -> list[Path]:
-    """Return the four files in ``folder``, or none if it holds none of them."""
+    """Return the four files in ``folder``; an empty list if it holds none of them."""
     files = [
         next((place for place in (folder / name, folder / f"{name}.gz") if place.is_file()), None) for name in _FILES
     ]
@@ -165,7 +165,7 @@ def _checked(which: _Images, place: Path, arrays: list[Bytes]) -> tuple[Bytes, B
         raise DataError(f"{place} does not hold the images and labels of a train and a test part as bytes")
     images, labels, test_images, test_labels = arrays
     if (len(images), len(test_images)) != (len(labels), len(test_labels)) or images.shape[1:] != test_images.shape[1:]:
-        raise DataError(f"the images and labels in {place} do not belong together: {[a.shape for a in arrays]}")
+        raise DataError(f"the images and labels in {place} do not match: {[a.shape for a in arrays]}")
     for other in (_MNIST, _FASHION):
         if other is not which and tuple(labels[:8].tolist()) == other.first_labels:
             raise DataError(

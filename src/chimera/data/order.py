@@ -1,4 +1,4 @@
-"""In which order samples are read. Stateless: the step number says everything, so that resuming needs nothing else."""
+"""The order in which workers read samples. It is a function of the step number, so a resumed run needs no other state."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Order(Protocol):
 
     Attributes
     ----------
-    batch_size : how many samples a batch has; always.
-    steps_per_epoch : after how many steps all workers together have processed as many samples as the data set has.
-    share : how many of the samples are this worker's, on average.
+    batch_size : samples in each batch.
+    steps_per_epoch : number of steps in which all workers together process as many samples as the data set has.
+    share : number of samples that this worker reads per epoch, on average.
     """
 
     batch_size: int
@@ -32,21 +32,22 @@ class Order(Protocol):
     share: float
 
     def batch(self, step: int) -> Indices:
-        """Return the sample numbers, shape (batch_size,), of ``step``, from 0; possibly read-only."""
+        """Return the sample indices, shape (batch_size,), of ``step``, counted from 0. The array may be read-only."""
 
 
-class DealtOrder:
-    """One endless stream of permutations of the data, from which each step takes the next batch for every worker.
+class GlobalOrder:
+    """An endless stream of permutations of the data, from which each step takes the next batch of every worker.
 
-    Step t takes ``world_size * batch_size`` samples, and each rank its slice of them: N workers with batches of B read at
-    each step exactly what one worker with batches of N * B reads. A step may go over the end of an epoch, or several.
+    Step t takes ``world_size * batch_size`` samples, and each rank reads its slice of them. So N workers with batches of B
+    read in each step exactly what one worker with batches of N * B reads. A step may cross the end of one or more epochs.
 
     Parameters
     ----------
-    n_samples : how many samples the data set has.
-    world_size, rank, batch_size : how many workers, which of them, and how many samples each takes a step.
-    seed : of the permutations; each epoch has its own.
-    since, begin : the step from which on they deal so, and how many samples of the stream were dealt before it.
+    n_samples : number of samples in the data set.
+    world_size, rank : number of workers, and the number of this one.
+    batch_size : samples per worker and step.
+    seed : seed of the permutations; each epoch has its own permutation.
+    since, begin : first step of this order, and the number of samples of the stream that were read before it.
     """
 
     __slots__ = ("batch_size", "begin", "n_samples", "rank", "seed", "share", "since", "steps_per_epoch", "world_size")
@@ -56,7 +57,7 @@ class DealtOrder:
     ) -> None:
         _check(n_samples, batch_size, seed)
         if not 0 <= rank < world_size:
-            raise ConfigurationError(f"rank {rank} is none of {world_size} workers")
+            raise ConfigurationError(f"rank {rank} is not one of {world_size} workers")
         self.n_samples, self.world_size, self.rank = n_samples, world_size, rank
         self.batch_size, self.seed = batch_size, seed
         self.since, self.begin = since, begin
@@ -64,9 +65,9 @@ class DealtOrder:
         self.share = n_samples / world_size
 
     def batch(self, step: int) -> Indices:
-        """Return the sample numbers of this rank at ``step``."""
-        dealt = self.begin + ((step - self.since) * self.world_size + self.rank) * self.batch_size
-        epoch, begin = divmod(dealt, self.n_samples)
+        """Return the sample indices of this rank at ``step``."""
+        start = self.begin + ((step - self.since) * self.world_size + self.rank) * self.batch_size
+        epoch, begin = divmod(start, self.n_samples)
         end = begin + self.batch_size
         permutation = _permutation(self.seed, epoch, self.n_samples)
         if end <= self.n_samples:
@@ -75,7 +76,7 @@ class DealtOrder:
         return np.concatenate(epochs)[begin:end]
 
     def own(self) -> Indices:
-        """Return a share of the samples that is no other rank's, though this one reads them all in time."""
+        """Return samples that only this rank owns, such as for evaluation; over time the rank reads all samples."""
         return np.arange(self.rank, self.n_samples, self.world_size)
 
 
@@ -84,10 +85,11 @@ class ShardOrder:
 
     Parameters
     ----------
-    indices : the numbers of the samples that the worker holds.
-    batch_size : how many it takes a step; may be more than it holds.
-    seed, rank : of the permutations; each epoch of each rank has its own.
-    steps_per_epoch : steps for a pass over the whole data by all workers; without it, over these samples by this one.
+    indices : indices of the samples that the worker holds.
+    batch_size : samples per step; may be more than the worker holds.
+    seed, rank : seed of the permutations; each epoch of each rank has its own permutation.
+    steps_per_epoch : steps in which all workers read as many samples as the data set has; by default the steps of one pass
+        of this worker over its samples.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class ShardOrder:
         self._epoch, self._shuffled = -1, np.empty(0, np.int64)
 
     def batch(self, step: int) -> Indices:
-        """Return the sample numbers of ``step``."""
+        """Return the sample indices of ``step``."""
         size = len(self.indices)
         epoch, begin = divmod(step * self.batch_size, size)
         end = begin + self.batch_size
@@ -109,12 +111,12 @@ class ShardOrder:
         return np.concatenate([self._shuffle(epoch + i) for i in range(-(-end // size))])[begin:end]
 
     def own(self) -> Indices:
-        """Return the numbers of the samples that the worker holds."""
+        """Return the indices of the samples that the worker holds."""
         return self.indices
 
     def _shuffle(self, epoch: int) -> Indices:
         if epoch != self._epoch:
-            # rank + 1: zeros at the end of a seed are ignored, and rank 0 would share the stream of DealtOrder
+            # rank + 1: zeros at the end of a seed are ignored, and rank 0 would share the stream of GlobalOrder
             rng = np.random.default_rng([self.seed, epoch, self.rank + 1])
             self._epoch, self._shuffled = epoch, rng.permutation(self.indices).astype(np.int64, copy=False)
             self._shuffled.flags.writeable = False
@@ -129,12 +131,14 @@ def _shard_order(indices: NDArray[Any], batch_size: int, seed: int, rank: int, s
 
 
 @dataclass(frozen=True)
-class HeldOrder:
-    """The order of a worker that holds the data of others too: it reads its own, unless it is asked for theirs.
+class MultiBlockOrder:
+    """The order of a worker that holds several blocks of data, such as for gradient coding.
+
+    By default the worker reads its own block. A call can name another one.
 
     Attributes
     ----------
-    parts : the orders of all whose data it holds, its own first.
+    parts : the order of each block, the worker's own block first.
     """
 
     parts: tuple[Any, ...]
@@ -146,39 +150,39 @@ class HeldOrder:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Return that of its own."""
+        """Return that of its own block."""
         return float(self.parts[0].steps_per_epoch)
 
     @property
     def share(self) -> float:
-        """Return that of its own."""
+        """Return that of its own block."""
         return float(self.parts[0].share)
 
     @property
     def rank(self) -> int:
-        """Return its own."""
+        """Return the rank of the worker."""
         return int(self.parts[0].rank)
 
     def batch(self, step: int) -> Indices:
-        """Return the sample numbers of its own."""
+        """Return the sample indices of its own block."""
         return self.parts[0].batch(step)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class OwnOrder:
-    """The order of a worker whose data only it knows; it is made where they are.
+    """The order of a worker whose data the driver does not have. The worker turns it into a `ShardOrder`.
 
     Attributes
     ----------
-    batch_size : how many samples a step takes.
-    seed : of the permutations.
+    batch_size : samples per step.
+    seed : seed of the permutations.
     """
 
     batch_size: int
     seed: int
 
     def of(self, samples: int, rank: int) -> ShardOrder:
-        """Return the order in which the worker of a rank reads so many samples of its own."""
+        """Return the order in which the worker of a rank reads its own ``samples`` samples."""
         return ShardOrder(np.arange(samples), batch_size=self.batch_size, seed=self.seed, rank=rank)
 
 
@@ -194,13 +198,13 @@ def orders(
 ) -> list[Order]:
     """Return the order of each worker, in rank order.
 
-    ``since`` and ``begin`` are for data that is dealt anew amid a run (see `DealtOrder`); where each worker has samples of
-    its own, all are parted anew, and the steps only count on.
+    ``since`` and ``begin`` are for data that is divided again during a run (see `GlobalOrder`). If each worker has its own
+    samples, all samples are partitioned again, and only the step numbers continue.
 
     Raises
     ------
-    DataError : the data cannot be parted so: fewer samples than workers, or values where classes are needed.
-    ConfigurationError : what the partitioner returns is not one array of sample numbers for each worker.
+    DataError : there are fewer samples than workers, or values where the partition needs classes.
+    ConfigurationError : the partitioner does not return one array of sample indices for each worker.
     """
     samples = len(dataset)
     _check(samples, batch_size, seed)
@@ -208,7 +212,7 @@ def orders(
     parts = checked_parts(partitioner(dataset.targets, world_size, rng), world_size, samples)
     if getattr(partitioner, "dealt", False):
         return [
-            DealtOrder(
+            GlobalOrder(
                 samples,
                 world_size=world_size,
                 rank=rank,
@@ -229,7 +233,10 @@ def orders(
 
 
 def checked_parts(parts: Sequence[Any], world_size: int, samples: int) -> list[Indices]:
-    """Return the parts as arrays, one object where the partitioner gave one; anybody may have written it."""
+    """Check the parts, since any user may write a partitioner, and return them as arrays.
+
+    Parts that are the same object stay the same object.
+    """
     if len(parts) != world_size:
         raise ConfigurationError(
             f"the partition makes {len(parts)} parts for {world_size} workers: it must return one array for each"
@@ -238,17 +245,17 @@ def checked_parts(parts: Sequence[Any], world_size: int, samples: int) -> list[I
     for rank, part in enumerate(arrays[id(part)] for part in parts):
         if part.ndim != 1 or not part.size or part.dtype.kind not in "iu":
             raise ConfigurationError(
-                f"the partition gives worker {rank} an array of {part.dtype}, shape {part.shape}: it must be whole numbers, "
-                "one sample's or more, in one dimension"
+                f"the partition gives worker {rank} an array of {part.dtype}, shape {part.shape}: it must be a one-dimensional "
+                "array of integers with at least one sample"
             )
         if part.min() < 0 or part.max() >= samples:
             raise ConfigurationError(
-                f"the partition gives worker {rank} samples from {part.min()} to {part.max()}, and there are 0 to {samples - 1}"
+                f"the partition gives worker {rank} samples from {part.min()} to {part.max()}: 0 to {samples - 1} are allowed"
             )
     return [arrays[id(part)] for part in parts]
 
 
-@lru_cache(maxsize=8)  # a process that holds many workers, as the simulated engine does, shuffles once for all
+@lru_cache(maxsize=8)  # a process with many workers, such as that of the simulated engine, shuffles only once
 def _permutation(seed: int, epoch: int, samples: int) -> Indices:
     permutation = np.random.default_rng([seed, epoch]).permutation(samples)
     permutation.flags.writeable = False

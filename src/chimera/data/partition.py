@@ -1,4 +1,4 @@
-"""Partitions: which worker holds which samples."""
+"""Partitions of the samples among workers."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ Indices: TypeAlias = NDArray[np.int64]
 
 
 class Partitioner(Protocol):
-    """Deals the samples to the workers. All but `Replicate` give each sample to one worker, and none goes empty.
+    """A function that assigns samples to workers.
+
+    All partitioners but `Replicate` assign each sample to one worker, and at least one sample to each worker.
 
     Attributes
     ----------
-    dealt : whether all workers draw from one common stream instead (see `chimera.data.order.DealtOrder`), so that a run
-        with any number of workers reads the same samples at the same step. Optional; False where it is missing.
+    global_order : whether all workers read from one global stream instead (see `chimera.data.order.GlobalOrder`). Runs with any
+        number of workers then read the same samples in the same step. Optional; default False.
     """
 
     def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:
-        """Return the sample numbers of each worker, in rank order.
+        """Return the sample indices of each worker, in rank order.
 
         Parameters
         ----------
-        labels : the targets, shape (n,) or (n, k); class indices (integers) where the partition goes by class.
-        world_size : how many workers.
-        rng : where all randomness comes from.
+        labels : the targets, shape (n,) or (n, k); class indices (integers) if the partition depends on classes.
+        world_size : number of workers.
+        rng : source of all randomness.
 
         Raises
         ------
-        DataError : fewer samples than workers, or values where it needs classes.
+        DataError : there are fewer samples than workers, or values where the partition needs classes.
         """
 
 
@@ -45,7 +47,7 @@ PARTITIONERS: Registry[Partitioner] = Registry("partition", "chimera.data")
 @PARTITIONERS.register("iid")
 @dataclass(frozen=True, kw_only=True)
 class Iid:
-    """Every worker draws from all samples, shuffled: the parts are alike, and differ in size by one at most."""
+    """All workers read from one shuffled stream: the parts have equal distributions, and sizes that differ by at most 1."""
 
     dealt: ClassVar[bool] = True
 
@@ -58,7 +60,7 @@ class Iid:
 @PARTITIONERS.register("contiguous")
 @dataclass(frozen=True, kw_only=True)
 class Contiguous:
-    """Every worker holds one run of the samples as they lie; sizes differ by one at most."""
+    """Every worker holds one contiguous range of samples; sizes differ by at most 1."""
 
     def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:  # noqa: ARG002
         """Return equal pieces of 0 to n-1; ``rng`` is not used."""
@@ -69,10 +71,10 @@ class Contiguous:
 @PARTITIONERS.register("replicate")
 @dataclass(frozen=True, kw_only=True)
 class Replicate:
-    """Every worker holds all samples, and reads them in an order of its own."""
+    """Every worker holds all samples, and reads them in its own order."""
 
     def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:  # noqa: ARG002
-        """Return 0 to n-1 for everyone, one array that all share; ``rng`` is not used."""
+        """Return 0 to n-1 for all workers, as one shared array; ``rng`` is not used."""
         _check("replicate", labels, world_size, least=0)
         return [np.arange(len(labels))] * world_size
 
@@ -80,11 +82,11 @@ class Replicate:
 @PARTITIONERS.register("quantity")
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """Quantity skew: the workers hold like samples, but rank r a number of them in proportion to (r + 1) ** -exponent.
+    """Quantity skew: equal distributions, but rank r holds a number of samples proportional to (r + 1) ** -exponent.
 
     Attributes
     ----------
-    exponent : of the power law; 0 is equal parts, and the larger, the more goes to the first workers.
+    exponent : exponent of the power law. With 0 all parts are equal; a larger one gives more to the first workers.
     """
 
     exponent: float = 1.0
@@ -97,7 +99,7 @@ class Quantity:
         """Return pieces of a random permutation, the largest first."""
         _check("quantity", labels, world_size)
         weights = np.arange(1, world_size + 1, dtype=np.float64) ** -self.exponent
-        spare = len(labels) - world_size  # beyond the one sample that everyone gets
+        spare = len(labels) - world_size  # besides the one sample that each worker gets
         bounds = np.rint(np.cumsum(weights) / weights.sum() * spare).astype(np.int64) + np.arange(1, world_size + 1)
         return np.split(rng.permutation(len(labels)), bounds[:-1])
 
@@ -105,11 +107,11 @@ class Quantity:
 @PARTITIONERS.register("by-label")
 @dataclass(frozen=True, kw_only=True)
 class ByLabel:
-    """Shards of the samples sorted by label, a few for each worker (McMahan et al. 2017).
+    """Shards of the samples sorted by label, some for each worker (McMahan et al. 2017).
 
     Attributes
     ----------
-    shards_per_worker : how many; with 2, as in the paper, most workers see two classes only.
+    shards_per_worker : shards of each worker; with 2, as in the paper, most workers have only two classes.
     """
 
     shards_per_worker: int = 2
@@ -121,14 +123,14 @@ class ByLabel:
             )
 
     def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:
-        """Cut the samples in order of their labels into equal shards, and deal these at random."""
+        """Cut the samples, sorted by label, into equal shards, and assign these at random."""
         _check_classes("by-label", labels)
         _check("by-label", labels, world_size, least=self.shards_per_worker)
         shuffled = rng.permutation(len(labels))
         ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
         shards = np.array_split(ordered, world_size * self.shards_per_worker)
-        hands = rng.permutation(len(shards)).reshape(world_size, self.shards_per_worker)
-        return [np.concatenate([shards[shard] for shard in hand]) for hand in hands]
+        assigned = rng.permutation(len(shards)).reshape(world_size, self.shards_per_worker)
+        return [np.concatenate([shards[shard] for shard in numbers]) for numbers in assigned]
 
 
 @PARTITIONERS.register("dirichlet")
@@ -138,11 +140,11 @@ class Dirichlet:
 
     Attributes
     ----------
-    alpha : concentration, above 0. A worker's mixture is drawn around that of the whole data, Dirichlet(alpha times the
-        classes' shares): 100 is close to IID, 0.1 leaves most workers one class.
-    balanced : whether all workers hold equally many samples, as in the paper. Else each class is dealt to the workers by
+    alpha : concentration, above 0. A worker's mixture is drawn from Dirichlet(alpha times the shares of the classes in the
+        whole data): 100 is close to IID, with 0.1 most workers have one class.
+    balanced : whether all workers hold equally many samples, as in the paper. Otherwise each class is divided by
         proportions drawn from Dirichlet(alpha, ..., alpha) (Yurochkin et al. 2019), and sizes are skewed too.
-    min_samples : the fewest samples of a worker; where the draw leaves fewer, the largest part gives some up.
+    min_samples : the smallest number of samples of a worker; if a draw gives fewer, samples of the largest part are moved.
     """
 
     alpha: float = 0.5
@@ -158,7 +160,7 @@ class Dirichlet:
             )
 
     def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:
-        """Draw how many samples of each class each worker gets, and deal the samples of each class at random."""
+        """Draw the number of samples of each class and worker, and assign the samples of each class at random."""
         _check_classes("dirichlet", labels)
         _check("dirichlet", labels, world_size, least=self.min_samples)
         classes, places = np.unique(labels, return_inverse=True)
@@ -179,8 +181,8 @@ class Dirichlet:
         for rank, size in enumerate(sizes.tolist()):
             mixture = _draw_dirichlet(self.alpha * held / held.sum(), rng)
             while size:
-                mixture = np.where(left > 0, mixture, 0.0)  # a class that ran out leaves the mixture
-                if mixture.sum() < 1e-9:  # all of it ran out: draw another one, around what is left
+                mixture = np.where(left > 0, mixture, 0.0)  # a class without samples left is removed from the mixture
+                if mixture.sum() < 1e-9:  # no class of the mixture is left: draw another one from the rest
                     mixture[left > 0] = _draw_dirichlet(self.alpha * left[left > 0] / left.sum(), rng)
                 drawn = np.minimum(rng.multinomial(size, mixture / mixture.sum()), left)
                 counts[rank] += drawn
@@ -189,22 +191,22 @@ class Dirichlet:
         return counts
 
     def _skewed(self, held: Indices, world_size: int, rng: np.random.Generator) -> Indices:
-        """Return counts, shape (world_size, classes), each column dealt by its own proportions."""
+        """Return counts, shape (world_size, classes), each column divided by its own proportions."""
         columns = [rng.multinomial(n, _draw_dirichlet(np.full(world_size, self.alpha), rng)) for n in held.tolist()]
         counts = np.stack(columns, axis=1).astype(np.int64)
         sizes = counts.sum(axis=1)
         for rank in np.flatnonzero(sizes < self.min_samples).tolist():
             while sizes[rank] < self.min_samples:
-                giver = int(sizes.argmax())
-                label = int(counts[giver].argmax())
-                moved = min(self.min_samples - sizes[rank], sizes[giver] - self.min_samples, counts[giver, label])
-                counts[[giver, rank], label] += np.array([-moved, moved])
-                sizes[[giver, rank]] += np.array([-moved, moved])
+                largest = int(sizes.argmax())
+                label = int(counts[largest].argmax())
+                moved = min(self.min_samples - sizes[rank], sizes[largest] - self.min_samples, counts[largest, label])
+                counts[[largest, rank], label] += np.array([-moved, moved])
+                sizes[[largest, rank]] += np.array([-moved, moved])
         return counts
 
 
 def _draw_dirichlet(concentration: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Draw a mixture; a concentration so small that every weight underflows leaves one class, as in the limit."""
+    """Draw a mixture. If all weights underflow, because the concentration is tiny, return one class, as in the limit."""
     weights = rng.dirichlet(concentration)
     total = weights.sum()
     if np.isfinite(total) and total > 0:
@@ -220,7 +222,7 @@ def _check(name: str, labels: NDArray[Any], world_size: int, least: int = 1) -> 
     if len(labels) < max(world_size * least, 1):
         each = "one sample" if least <= 1 else f"{least} samples"
         raise DataError(
-            f"the partition {name!r} needs at least {each} for each of {world_size} workers, and there are {len(labels)}: "
+            f"the partition {name!r} needs at least {each} for each of {world_size} workers, and has {len(labels)}: "
             "use fewer workers or more data"
         )
 

@@ -1,4 +1,4 @@
-"""How good word vectors are: by the judgements of people on pairs of words, and by analogies."""
+"""Evaluation of word vectors by human similarity judgements and by analogies."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from chimera.embeddings.word_vectors import WordVectors
 
 @dataclass(frozen=True)
 class Similarities:
-    """How well cosines order pairs of words as people do.
+    """The rank correlation of cosines with human similarity judgements.
 
     Attributes
     ----------
-    name : of the file, without its ending.
+    name : name of the file, without its ending.
     spearman : rank correlation, -1 to 1, over the pairs whose words are known.
-    pairs, unknown : how many pairs there are, and in how many a word is unknown.
+    pairs, unknown : number of pairs, and of pairs with an unknown word.
     """
 
     name: str
@@ -31,14 +31,14 @@ class Similarities:
 
 @dataclass(frozen=True)
 class Analogies:
-    """How many questions "a is to b as c is to what" are answered with the one right word.
+    """The accuracy on analogy questions ``a : b :: c : ?``.
 
     Attributes
     ----------
-    name : of the file, without its ending.
+    name : name of the file, without its ending.
     accuracy : 0 to 1, over the questions whose words are known.
-    questions, unknown : how many questions there are, and in how many a word is unknown.
-    sections : for each section its right answers and its known questions.
+    questions, unknown : number of questions, and of questions with an unknown word.
+    sections : for each section its numbers of correct answers and of questions with known words.
     """
 
     name: str
@@ -49,21 +49,21 @@ class Analogies:
 
 
 def evaluate(vectors: WordVectors, path: str | Path) -> Similarities | Analogies:
-    """Evaluate word vectors by a file; what it holds decides how.
+    """Evaluate word vectors by a file of pairs or of analogies; its content decides which.
 
-    Pairs stand one a line with a number, by tabs or blanks (MEN: Bruni, Tran and Baroni, 2014, Multimodal Distributional
-    Semantics; WordSim-353: Finkelstein et al., 2002, Placing Search in Context); a first line without a number is a header.
-    Analogies stand four words a line, in sections that begin with ``: name`` (Mikolov et al., 2013). Lines that begin with
-    ``#`` are passed over.
+    A line of pairs has two words and a number, separated by tabs or blanks (MEN: Bruni, Tran and Baroni, 2014, Multimodal
+    Distributional Semantics; WordSim-353: Finkelstein et al., 2002, Placing Search in Context). A first line without a number
+    is a header. A line of analogies has four words; sections begin with ``: name`` (Mikolov et al., 2013). Lines that begin
+    with ``#`` are skipped.
 
     Raises
     ------
-    DataError : a line that is neither, by its number, or not enough that is known.
+    DataError : a line has another format (the message has its number), or too few words are known.
     """
     path = Path(path)
     lines = list(_lines(path))
     if not lines:
-        raise DataError(f"{path} is empty: pairs of words with a number, or questions of four words, were expected")
+        raise DataError(f"{path} is empty: expected pairs of words with a number, or questions of four words")
     first = lines[0][1]
     if first.startswith(":") or (len(first.split()) == 4 and "\t" not in first):
         return _analogies(vectors, path, lines)
@@ -71,11 +71,11 @@ def evaluate(vectors: WordVectors, path: str | Path) -> Similarities | Analogies
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the number and the text of each line that says something."""
+    """Yield the number and the text of each line that is not blank or a comment."""
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no text in UTF-8") from error
+        raise DataError(f"{path} is not text in UTF-8") from error
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     for number, line in enumerate(text.split("\n"), 1):
@@ -101,11 +101,11 @@ def _similarities(vectors: WordVectors, path: Path, lines: list[tuple[int, str]]
             judged.append(value)
             places.append((a, b))
     if len(set(judged)) < 2:
-        raise DataError(f"{path}: of {pairs} pairs too few have known words for a correlation")
+        raise DataError(f"{path}: too few of {pairs} pairs have known words for a correlation")
     left, right = np.array(places).T
     cosines = np.einsum("ij,ij->i", vectors.unit[left], vectors.unit[right])
     if np.ptp(cosines) == 0:
-        raise DataError(f"{path}: all pairs have the same cosine: these vectors have learnt nothing")
+        raise DataError(f"{path}: all pairs have the same cosine: the vectors carry no information")
     return Similarities(path.stem, float(spearmanr(judged, cosines).statistic), pairs, pairs - len(judged))
 
 
@@ -127,7 +127,7 @@ def _analogies(vectors: WordVectors, path: Path, lines: list[tuple[int, str]]) -
             continue
         fields = line.split()
         if len(fields) != 4:
-            raise DataError(f"{path}, line {number}: {line!r} is not four words, nor a section ': name'")
+            raise DataError(f"{path}, line {number}: {line!r} is neither four words nor a section ': name'")
         questions += 1
         places = [place for place in map(vectors.place, fields) if place is not None]
         if len(places) == 4:

@@ -1,7 +1,7 @@
-"""Files of word vectors: numbers alone, word2vec's text and binary formats, HDF5 and safetensors.
+"""Files of word vectors: CSV without words, word2vec's text and binary formats, HDF5 and safetensors.
 
-A file's ending says which it is. Files may come from anywhere: no size that one states is believed before it is compared with
-the file's own, and nothing in one is run.
+The ending of a file sets its format. Files are untrusted: every size that a file states is compared with the size of the file,
+and no code in a file is run.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from chimera.embeddings.word_vectors import WordVectors
 
 Content: TypeAlias = tuple[Sequence[str], NDArray[np.float32]]
-_DIGITS = "%.9g"  # enough for every float32 to be read back as it was
+_DIGITS = "%.9g"  # enough digits to read back every float32 exactly
 _BLANK = b" \t\n\r\v\f"
-_LONGEST_LINE_BYTES = 1 << 24
+_MAX_LINE_BYTES = 1 << 24
 _SMALL_CHUNK_BYTES = 1 << 24  # h5py's own chunks are smaller
 
 
@@ -36,22 +36,22 @@ class _Format(NamedTuple):
 
 
 def save(vectors: WordVectors, path: Path) -> None:
-    """Write a file; readers see the old one until the new one is whole.
+    """Write a file atomically.
 
     Raises
     ------
-    ConfigurationError : an unknown ending, or a word that the format cannot hold.
+    ConfigurationError : the ending is unknown, the file cannot be written, or the format cannot hold a word.
     """
     write = _format(path).write
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        private.write(beside, b"")  # the formats' libraries keep the mode of a file that is there
-        write(vectors, beside)
-        beside.replace(path)
+        private.write(temporary, b"")  # libraries that write the formats keep the mode of an existing file
+        write(vectors, temporary)
+        temporary.replace(path)
     except OSError as error:
         raise ConfigurationError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def load(path: Path, words: Sequence[str] | None) -> Content:
@@ -62,9 +62,9 @@ def load(path: Path, words: Sequence[str] | None) -> Content:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     if inside and words is not None and tuple(inside) != tuple(words):
-        raise DataError(f"{path} holds other words than those given")
+        raise DataError(f"the words in {path} differ from the given ones")
     if not inside and words is None:
-        raise DataError(f"{path} holds vectors without their words: give the vocabulary, in the same order")
+        raise DataError(f"{path} has vectors without words: give the vocabulary, in the same order")
     return inside or list(words or ()), vectors
 
 
@@ -75,7 +75,7 @@ def _format(path: Path) -> _Format:
 
 
 def _encoded(vectors: WordVectors) -> list[bytes]:
-    """Return the words in UTF-8, for formats in which white space ends a word."""
+    """Return the words in UTF-8, for formats that separate words by white space."""
     encoded = []
     for word in vectors.words:
         try:
@@ -83,7 +83,7 @@ def _encoded(vectors: WordVectors) -> list[bytes]:
         except UnicodeEncodeError as error:
             raise ConfigurationError(f"the word {word!r} cannot be written in UTF-8") from error
         if not raw or any(byte in _BLANK for byte in raw):
-            raise ConfigurationError(f"the word {word!r} is empty or holds white space, which ends a word in a file")
+            raise ConfigurationError(f"the word {word!r} is empty or has white space, which separates words in a file")
         encoded.append(raw)
     return encoded
 
@@ -110,14 +110,14 @@ def _read_numbers(path: Path) -> Content:
                 raise DataError(f"{path}, line {number}: it has {row.size} numbers, the lines before {rows[0].size}")
             rows.append(row)
     if not rows:
-        raise DataError(f"{path} is empty: lines of numbers were expected")
+        raise DataError(f"{path} is empty: expected lines of numbers")
     return (), np.array(rows)
 
 
 def _line(file: Any, path: Path, number: int) -> bytes:
-    line: bytes = file.readline(_LONGEST_LINE_BYTES)
-    if len(line) == _LONGEST_LINE_BYTES:
-        raise DataError(f"{path}, line {number}: it is longer than {_LONGEST_LINE_BYTES} bytes")
+    line: bytes = file.readline(_MAX_LINE_BYTES)
+    if len(line) == _MAX_LINE_BYTES:
+        raise DataError(f"{path}, line {number}: the line is longer than {_MAX_LINE_BYTES} bytes")
     return line
 
 
@@ -135,14 +135,14 @@ def _numbers(fields: Sequence[bytes], where: str) -> NDArray[np.float32]:
 
 
 def _header(file: Any, path: Path, bytes_a_number: int) -> tuple[int, int]:
-    """Return how many words and elements the first line states, if the file can hold as many."""
+    """Return the numbers of words and of elements in the first line, checked against the size of the file."""
     fields = _line(file, path, 1).split()
     if len(fields) != 2 or not all(field.isdigit() and len(field) < 19 for field in fields):
-        raise DataError(f"{path}, line 1: the number of words and that of elements were expected")
+        raise DataError(f"{path}, line 1: expected the number of words and the number of elements")
     words, dim = map(int, fields)
     left = path.stat().st_size - file.tell()
     if words < 1 or dim < 1 or words * dim * bytes_a_number > left:
-        raise DataError(f"{path} states {words} words of {dim} elements, which {left} bytes cannot hold")
+        raise DataError(f"{path} states {words} words of {dim} elements, which do not fit into {left} bytes")
     return words, dim
 
 
@@ -163,16 +163,16 @@ def _read_text(path: Path) -> Content:
             where = f"{path}, line {place + 2}"
             fields = _line(file, path, place + 2).split()
             if len(fields) != dim + 1:
-                raise DataError(f"{where}: a word and {dim} numbers were expected, there are {len(fields)} fields")
+                raise DataError(f"{where}: expected a word and {dim} numbers, not {len(fields)} fields")
             words.append(_decoded(fields[0], where))
             vectors[place] = _numbers(fields[1:], where)
-        _nothing_more(file, path)
+        _check_end(file, path)
     return words, vectors
 
 
-def _nothing_more(file: Any, path: Path) -> None:
+def _check_end(file: Any, path: Path) -> None:
     if file.read(1 << 16).strip():
-        raise DataError(f"{path} goes on after the number of words that it states")
+        raise DataError(f"{path} has data after the number of words that it states")
 
 
 def _write_binary(vectors: WordVectors, path: Path) -> None:
@@ -197,10 +197,10 @@ def _read_binary(path: Path) -> Content:
             raise DataError(f"{where}: the file ends before its vector does")
         words.append(
             _decoded(content[begin:end].lstrip(b"\n"), where)
-        )  # some writers end a row by a line feed, some do not
+        )  # some programs end a row with a line feed, others do not
         vectors[place] = np.frombuffer(content, "<f4", dim, end + 1)
     if content[at:].strip():
-        raise DataError(f"{path} goes on after the number of words that it states")
+        raise DataError(f"{path} has data after the number of words that it states")
     return words, vectors
 
 
@@ -219,7 +219,7 @@ def _write_hdf5(vectors: WordVectors, path: Path) -> None:
 
 def _read_hdf5(path: Path) -> Content:
     h5py = _h5py()
-    with path.open("rb") as raw:  # so that an error of reading is the system's
+    with path.open("rb") as raw:  # a missing file raises the error of the system, not of h5py
         size = os.fstat(raw.fileno()).st_size
     try:
         with h5py.File(path, "r") as file:
@@ -239,13 +239,13 @@ def _read_hdf5(path: Path) -> Content:
                 found[name] = part[()]
     except DataError:
         raise
-    except (OSError, RuntimeError, KeyError, ValueError) as error:  # whichever h5py makes of the damage
-        raise DataError(f"{path} is no HDF5 file: {error}") from error
+    except (OSError, RuntimeError, KeyError, ValueError) as error:  # h5py raises any of these for damaged files
+        raise DataError(f"{path} is not an HDF5 file: {error}") from error
     return _unpacked(found, path)
 
 
 def _chunk_bytes(part: Any) -> int:
-    """Return how many bytes reading any element allocates."""
+    """Return the number of bytes that a read of any element allocates."""
     return math.prod(part.chunks or ()) * int(part.dtype.itemsize)
 
 
@@ -266,7 +266,7 @@ def _write_safetensors(vectors: WordVectors, path: Path) -> None:
 def _read_safetensors(path: Path) -> Content:
     found = read_tensors(path)
     if set(found) != {"words", "vectors"}:
-        raise DataError(f"{path} must hold 'words' and 'vectors', it holds {', '.join(sorted(found)) or 'nothing'}")
+        raise DataError(f"{path} must have 'words' and 'vectors', and has {', '.join(sorted(found)) or 'nothing'}")
     return _unpacked(found, path)
 
 
@@ -279,4 +279,4 @@ FORMATS = {
     ".hdf5": _Format(_write_hdf5, _read_hdf5),
     ".safetensors": _Format(_write_safetensors, _read_safetensors),
 }
-"""How files of each ending are written and read."""
+"""Writer and reader of each ending."""

@@ -1,4 +1,4 @@
-"""Word vectors from text, in one call: the usual choices, written down as an experiment like any other."""
+"""Word vectors from text in one call: default settings as an ordinary experiment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chimera.training.artifacts.result import Run
     from chimera.training.progress.callback import Callback
 
-_SAMPLED: dict[str, Any] = {
+_SAMPLED_DEFAULTS: dict[str, Any] = {
     "batch_size": 2048,
     "local_steps": 100,
     "evaluate_every": 5,
@@ -27,7 +27,7 @@ _SAMPLED: dict[str, Any] = {
     "strategy": {"aggregation": "touched", "scaled": True},
     "data": {},
 }
-_LEARN: dict[str, dict[str, Any]] = {
+_DEFAULTS: dict[str, dict[str, Any]] = {
     "softmax": {
         "batch_size": 32,
         "local_steps": 50,
@@ -40,38 +40,38 @@ _LEARN: dict[str, dict[str, Any]] = {
         "strategy": {"send": "weights", "scaled": True},
         "data": {"shuffle": True},
     },
-    "negative-sampling": _SAMPLED,
-    "hierarchical-softmax": _SAMPLED,
+    "negative-sampling": _SAMPLED_DEFAULTS,
+    "hierarchical-softmax": _SAMPLED_DEFAULTS,
 }
-"""What an output is learnt with, unless told otherwise; the rate of SGD is per word."""
+"""Default settings for training with each output; the learning rate of SGD is per word."""
 
-_PATIENCE_EPOCHS = 100
-"""After so many passes a run ends that has not met its target, if nothing else ends it."""
-_EVERY_ROUNDS = 20
-"""After so many rounds there is a checkpoint: it holds what all learners remember."""
+_MAX_EPOCHS = 100
+"""Number of passes after which a run without another limit ends if it has not met its target."""
+_CHECKPOINT_ROUNDS = 20
+"""Rounds between checkpoints; few, since a checkpoint holds the state of all learners."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How to learn word vectors; `experiment` says it in full.
+    """Settings for training word vectors; `experiment` returns them as a complete experiment.
 
     Attributes
     ----------
     paths : text files, plain or gzip, or folders of them.
-    learners : how many learn at once.
-    pipelines : how many actors read the text for them; 0: each learner reads its own part itself. By default 1 for ``softmax``,
-        and 0 for the others, which learn nearly as fast as a text is read.
-    stages : ``fused``: a pipeline is one actor; ``apart``: tokenizer, filter and batcher are three.
-    model, output, dim : ``cbow`` or ``skip-gram``, what its vectors are asked, and how long they are.
-    target_loss, epochs, rounds, max_seconds : when to stop; 5 passes over the text if nothing is said.
+    learners : number of learners that train in parallel; default 2.
+    pipelines : number of pipelines that read the text for the learners; with 0 each learner reads its own part. Default 1 for
+        ``softmax``, and 0 for the other outputs, which train nearly as fast as a text is read.
+    stages : ``fused``: a pipeline is one actor; ``apart``: tokenizer, filter and batcher are three actors.
+    model, output, dim : ``cbow`` or ``skip-gram``, the output layer, and the dimension of the vectors.
+    target_loss, epochs, rounds, max_seconds : conditions to stop; default 5 passes over the text.
     batch_size, local_steps : windows in a batch, and batches between two averages.
-    optimizer, learning_rate : of each learner. The rate of ``sgd`` is per word, as in word2vec: an experiment file has it times
-        the batch size, since gradients are means over a batch. It decays linearly to 0 over the epochs or rounds, unless
-        something else may end the run. It is the rate of one learner, and multiplied by their number, except where sampled
-        outputs learn by batches and not word by word.
-    strategy : ``fed-avg``, which averages, or any other.
-    engine, seed : as everywhere.
-    data, model_options : more options of the text (see `chimera.data.text.Text.of`) and of the model.
+    optimizer, learning_rate : optimizer of each learner, and its learning rate. The rate of ``sgd`` is per word, as in
+        word2vec: an experiment file has it times the batch size, since gradients are means over a batch. It decays linearly
+        to 0 over the epochs or rounds, unless another condition can end the run. The rate of one learner is multiplied by
+        the number of learners, except for sampled outputs in batches.
+    strategy : ``fed-avg`` (the default), which averages, or another one.
+    engine, seed : engine and seed of the run.
+    data, model_options : further options of the text (see `chimera.data.text.Text.of`) and of the model.
     """
 
     paths: Sequence[str | os.PathLike[str]]
@@ -96,46 +96,48 @@ class Recipe:
     model_options: Mapping[str, Any] = field(default_factory=dict)
 
     def experiment(self) -> Experiment:
-        """Return the experiment in full.
+        """Return the complete experiment.
 
         Raises
         ------
-        ConfigurationError : options that do not go together.
+        ConfigurationError : an option is invalid, or options conflict.
         """
         if self.learners < 1:
             raise ConfigurationError(f"learners must be at least 1, not {self.learners}")
-        if self.output not in _LEARN:
-            raise ConfigurationError(f"the output {self.output!r} is unknown; known: {', '.join(_LEARN)}")
-        usual = _LEARN[self.output]
-        batch_size = usual["batch_size"] if self.batch_size is None else self.batch_size
+        if self.output not in _DEFAULTS:
+            raise ConfigurationError(f"the output {self.output!r} is unknown; known: {', '.join(_DEFAULTS)}")
+        defaults = _DEFAULTS[self.output]
+        batch_size = defaults["batch_size"] if self.batch_size is None else self.batch_size
         train: dict[str, Any] = {"workers": self.learners, "batch_size": batch_size, "seed": self.seed}
         limits = {"epochs": self.epochs, "rounds": self.rounds, "max_seconds": self.max_seconds}
         given = {name: limit for name, limit in limits.items() if limit is not None}
         if self.target_loss is not None:
             train["target"] = {"loss": self.target_loss}
-        train |= given or {"epochs": 5 if self.target_loss is None else _PATIENCE_EPOCHS}
+        train |= given or {"epochs": 5 if self.target_loss is None else _MAX_EPOCHS}
         known_end = set(given) <= {"epochs", "rounds"} and bool(given or self.target_loss is None)
-        optimizer = self._optimizer(usual, batch_size, decays=known_end)
+        optimizer = self._optimizer(defaults, batch_size, decays=known_end)
         strategy: dict[str, Any] = {"name": self.strategy}
         if self.strategy == "fed-avg":
-            local_steps = usual["local_steps"] if self.local_steps is None else self.local_steps
-            strategy |= {"local_steps": local_steps, "local_optimizer": optimizer, **usual["strategy"]}
+            local_steps = defaults["local_steps"] if self.local_steps is None else self.local_steps
+            strategy |= {"local_steps": local_steps, "local_optimizer": optimizer, **defaults["strategy"]}
             in_batches = "shared_negatives" in self.model_options or self.model_options.get("order") == "batch"
-            if "lr" not in optimizer or in_batches:  # a batch that moves a row many times at once bears no larger rate
+            if (
+                "lr" not in optimizer or in_batches
+            ):  # many gradients of one row in a batch add up, so a larger rate would diverge
                 strategy.pop("scaled", None)
-            train |= {"evaluate_every": usual["evaluate_every"], "checkpoint_every": _EVERY_ROUNDS}
+            train |= {"evaluate_every": defaults["evaluate_every"], "checkpoint_every": _CHECKPOINT_ROUNDS}
         else:
             if self.local_steps is not None:
-                raise ConfigurationError(f"local_steps says nothing to the strategy {self.strategy!r}: use fed-avg")
+                raise ConfigurationError(f"local_steps has no effect with the strategy {self.strategy!r}: use fed-avg")
             train["optimizer"] = optimizer
-        data = {"stride": usual["stride"], "seed": self.seed, **usual["data"], **self.data}
+        data = {"stride": defaults["stride"], "seed": self.seed, **defaults["data"], **self.data}
         paths = [str(Path(path).expanduser().resolve()) for path in self.paths]
         return Experiment(
             {
                 "data": {
                     "name": "text",
                     "path": paths,
-                    "pipelines": usual["pipelines"] if self.pipelines is None else self.pipelines,
+                    "pipelines": defaults["pipelines"] if self.pipelines is None else self.pipelines,
                     "stages": self.stages,
                     **data,
                 },
@@ -143,7 +145,7 @@ class Recipe:
                     "name": self.model,
                     "output": self.output,
                     "dim": self.dim,
-                    **usual["model"],
+                    **defaults["model"],
                     **self.model_options,
                 },
                 "strategy": strategy,
@@ -153,14 +155,14 @@ class Recipe:
             "chimera embed",
         )
 
-    def _optimizer(self, usual: Mapping[str, Any], batch_size: int, *, decays: bool) -> dict[str, Any]:
-        name = usual["optimizer"] if self.optimizer is None else self.optimizer
+    def _optimizer(self, defaults: Mapping[str, Any], batch_size: int, *, decays: bool) -> dict[str, Any]:
+        name = defaults["optimizer"] if self.optimizer is None else self.optimizer
         rate = self.learning_rate
-        if rate is None and name == usual["optimizer"]:
-            rate = usual["rate"]
+        if rate is None and name == defaults["optimizer"]:
+            rate = defaults["rate"]
         table: dict[str, Any] = {"name": name}
         if name == "sgd" and self.output != "softmax":
-            table["lr"] = (usual["rate"] if rate is None else rate) * batch_size
+            table["lr"] = (defaults["rate"] if rate is None else rate) * batch_size
             if decays:
                 table["schedule"] = "linear"
         elif rate is not None:
@@ -175,20 +177,20 @@ def embed(
     callbacks: Sequence[Callback] = (),
     **options: Any,
 ) -> Run:
-    """Learn word vectors from text files; `chimera.embeddings.vectors_of` reads them from the run's folder.
+    """Train word vectors on text files; `chimera.embeddings.vectors_of` reads them from the run's folder.
 
     Parameters
     ----------
     out, callbacks : see `Trainer`.
-    also : further files of vectors to leave, such as ``embeddings.bin``; their endings say how.
-    options : those of `Recipe`.
+    also : further files of vectors to write, such as ``embeddings.bin``; their endings set the formats.
+    options : options of `Recipe`.
 
     Raises
     ------
-    ConfigurationError, DataError : options or texts that cannot be used.
+    ConfigurationError, DataError : options or texts are invalid.
     """
-    from chimera.embeddings.leaves import Leaves
+    from chimera.embeddings.run_files import VectorWriter
 
     trainer = Recipe(paths=paths, **options).experiment().trainer(out=out, callbacks=list(callbacks))
-    trainer.callbacks.append(Leaves(trainer.run_dir, also))
+    trainer.callbacks.append(VectorWriter(trainer.run_dir, also))
     return trainer.fit()

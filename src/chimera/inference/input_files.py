@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from chimera.core.errors import DataError
-from chimera.data.npy import read_header
-from chimera.data.table import is_number, separator_of
+from chimera.data.readers.npy import read_header
+from chimera.data.readers.table import is_number, separator_of
 
 IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 MAX_LINE_BYTES = 16 << 20
@@ -147,14 +147,14 @@ def _cell(cell: str, *, comma: bool) -> Any:
 def _array_rows(file: Any, name: str) -> Iterator[Any]:
     """Yield each row of the array: an array, or a number if it has one axis."""
     try:
-        shape, by_columns, dtype = read_header(file)
+        shape, fortran_order, dtype = read_header(file)
     except ValueError as error:
         raise DataError(f"{name} cannot be read as .npy: {error}") from error
     if dtype.names is not None:
         raise DataError(f"{name} contains {dtype}: only arrays of numbers, booleans or texts are read")
     if not shape:
         raise DataError(f"{name} contains an array without axes, which has no rows")
-    if by_columns and len(shape) > 1:
+    if fortran_order and len(shape) > 1:
         raise DataError(f"{name} is stored in column-major order: save np.ascontiguousarray(array)")
     each = math.prod(shape[1:]) * dtype.itemsize
     if not each:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.data.sources import is_frame
+from chimera.data.readers.sources import is_frame
 from chimera.inference import input_files
 
 MAX_QUERIES = 10_000_000

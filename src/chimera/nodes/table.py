@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
-from chimera.data.table import read_csv
+from chimera.data.readers.table import read_csv
 from chimera.models.model import Task
 
 X_FILE, Y_FILE = "X_train.csv", "y_train.csv"

@@ -16,7 +16,7 @@ from chimera.training.actors import Actors
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.cluster.sharding import Sharding
-from chimera.training.experiment.resolve import supply_of
+from chimera.training.experiment.resolve import provider_of
 from chimera.training.experiment.settings import Settings
 from chimera.training.model_parallel.actors import ACTORS, PartActors
 from chimera.training.privacy.cluster import PrivateCluster
@@ -45,7 +45,7 @@ class Assembly:
         """Reserve resources for the workers, start them, and return the cluster."""
         settings, workers = self.settings, self.settings.workers
         if settings.strategy.holds(workers) is not None and (
-            self.engine.nodes_own_data or hasattr(self.train, "supply")
+            self.engine.nodes_own_data or hasattr(self.train, "provider")
         ):
             raise ConfigurationError(
                 "this strategy computes each block on several workers, which needs a data set in memory that workers share"
@@ -54,7 +54,7 @@ class Assembly:
         actors = self._actors() if parts is None else self._part_actors(parts)
         actors.reserve_workers(workers)
         readers = 1 if parts is None else parts.readers
-        supply = supply_of(
+        provider = provider_of(
             self.engine,
             self.train,
             settings.partition,
@@ -63,7 +63,7 @@ class Assembly:
             seed=settings.seed,
         )
         steps = settings.strategy.steps_per_round()
-        sharding = Sharding(supply, workers, self._samples_per_round, steps, readers, settings.strategy.holds)
+        sharding = Sharding(provider, workers, self._samples_per_round, steps, readers, settings.strategy.holds)
         kind: Callable[..., TrainingCluster] = TrainingCluster
         if settings.privacy is not None:
             kind = partial(PrivateCluster, settings.privacy, momenta=not settings.local_optimizer.plain)
@@ -97,7 +97,7 @@ class Assembly:
             privacy=settings.privacy,
             extensions=settings.strategy.worker_extensions,
             # A worker that waits for batches during a call lets other workers run, which would overwrite a shared model.
-            shared=settings.strategy.replicas == "none" and not hasattr(self.train, "supply"),
+            shared=settings.strategy.replicas == "none" and not hasattr(self.train, "provider"),
         )
 
     def _part_actors(self, parts: Parts | Halves) -> PartActors:

@@ -1,4 +1,4 @@
-"""A learner that only reads. It stands in a module of its own, so that any process can import it."""
+"""Actors of the tests of pipelines, in a module that any process can import."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from chimera.core.errors import ConflictError
-from chimera.data.text.calls import Calls
+from chimera.data.text.pipeline.prefetch import PrefetchQueue
 from chimera.data.text.text import Text
 
 
 class ReadingLearner:
-    """Takes batches as a learner does, and gives them back."""
+    """A learner that reads batches and returns them."""
 
     def __init__(self, text: Text, order: Any) -> None:
         self.text, self.order = text, order
@@ -32,8 +32,8 @@ class ReadingLearner:
         return float(self.order.fill())
 
 
-class Source:
-    """Makes values that follow each other."""
+class Producer:
+    """A producer of consecutive values."""
 
     def __init__(self, first: int) -> None:
         self.first = first
@@ -42,18 +42,18 @@ class Source:
         return self.first + place
 
     def failing(self, place: int) -> int:
-        raise ConflictError(f"there is nothing at {place}")
+        raise ConflictError(f"there is no value at {place}")
 
 
-class Taker:
-    """Takes values from a source, two ahead."""
+class Consumer:
+    """A consumer that prefetches two values from a producer."""
 
-    def __init__(self, source: Any, fails_from: int = 1000) -> None:
-        self.source, self.fails_from = source, fails_from
-        self.calls = Calls(self.ask, 1, 2)
+    def __init__(self, producer: Any, fails_from: int = 1000) -> None:
+        self.producer, self.fails_from = producer, fails_from
+        self.calls = PrefetchQueue(self.request, 1, 2)
 
-    def ask(self, place: int) -> Any:
-        return self.source.value(place) if place < self.fails_from else self.source.failing(place)
+    def request(self, place: int) -> Any:
+        return self.producer.value(place) if place < self.fails_from else self.producer.failing(place)
 
     def take(self, place: int) -> int:
         return int(self.calls.get(place))
@@ -61,5 +61,5 @@ class Taker:
     def waiting(self) -> int:
         return self.calls.done()
 
-    def follow(self, source: Any) -> None:
-        self.source = source
+    def follow(self, producer: Any) -> None:
+        self.producer = producer

@@ -1,4 +1,4 @@
-"""Pipelines of actors: what they give is what a learner reads by itself, whatever dies, and they end cleanly."""
+"""Pipelines of actors: they give the windows that a learner would read itself, also after failures, and end cleanly."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ import pytest
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError, ConflictError, DataError
 from chimera.data.dataset import DATASETS
-from chimera.data.text.pipelines import Pipelines
+from chimera.data.text.pipeline.pipelines import Pipelines
 from chimera.data.text.text import Text
-from data.text.actors import ReadingLearner, Source, Taker
+from data.text.actors import Consumer, Producer, ReadingLearner
 from data.text.texts import random_text, written
 
 LIMIT_S = 60.0
-STEPS = [*range(60), 59, 3, 200, 201, 58]  # with 200 windows each, of some 26,000 in a part: it goes back and ahead
-PRELOAD = {"preload": ["chimera.data.text.kernels", "chimera.data.text.pipelines"]}  # of the processes of local
+STEPS = [*range(60), 59, 3, 200, 201, 58]  # 200 windows each, of about 26,000 in a part, with seeks back and ahead
+PRELOAD = {
+    "preload": ["chimera.data.text.kernels", "chimera.data.text.pipeline.pipelines"]
+}  # for the processes of the local engine
 RAY = pytest.param(("ray", {}), marks=pytest.mark.long)
 
 
@@ -55,16 +57,16 @@ def learners(engine: Engine, text: Text, orders: list[Any]) -> list[Any]:
 
 
 def until(engine: Engine, ask: Callable[[], Any], wanted: Callable[[Any], bool]) -> Any:
-    """Ask again until the answer is as wanted; virtual time passes in the asking."""
+    """Repeat a call until its result is accepted. The calls also advance virtual time."""
     deadline = time.monotonic() + LIMIT_S
     while not wanted(value := engine.get(ask(), LIMIT_S)):
-        assert time.monotonic() < deadline, f"it stays {value}"
+        assert time.monotonic() < deadline, f"the value stays {value}"
     return value
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("stages", ["fused", "apart"])
-def test_a_pipeline_for_each_learner_gives_what_it_would_read_itself(
+def test_a_pipeline_per_learner_gives_the_windows_of_direct_reading(
     engine: Engine, text: Text, pipelines: Any, stages: str
 ) -> None:
     orders = pipelines(pipelines=2, learners=2, seed=4, stages=stages).orders(2, 200)
@@ -79,7 +81,7 @@ def test_a_pipeline_for_each_learner_gives_what_it_would_read_itself(
 def test_learners_that_share_a_pipeline_get_each_window_once(engine: Engine, text: Text, pipelines: Any) -> None:
     made = pipelines(pipelines=2, learners=5, stages="apart")
     some = learners(engine, text, made.orders(5, 512))
-    whole = engine.get([learner.read(list(range(16))) for learner in some], LIMIT_S)  # 16 batches are a block
+    whole = engine.get([learner.read(list(range(16))) for learner in some], LIMIT_S)  # 16 batches are one block
     for index in range(2):
         blocks = [rows.reshape(8192, 5) for rows in whole[index::2]]
         stream = text.stream(index, 2, 0).take(0, 12 * 8192).reshape(12, 8192, 5)
@@ -95,7 +97,7 @@ def test_learners_that_share_a_pipeline_get_each_window_once(engine: Engine, tex
 @pytest.mark.parametrize(
     ("stages", "kind"), [("fused", "pipeline"), ("apart", "tokenizer"), ("apart", "filter"), ("apart", "batcher")]
 )
-def test_after_a_stage_died_and_was_mended_learners_go_on(
+def test_learners_continue_after_a_stage_died_and_was_replaced(
     engine: Engine, text: Text, pipelines: Any, stages: str, kind: str
 ) -> None:
     made = pipelines(pipelines=2, learners=2, stages=stages)
@@ -105,10 +107,10 @@ def test_after_a_stage_died_and_was_mended_learners_go_on(
     pending = some[1].read(list(range(3, 500)))
     engine.kill(victim)
     alone = text.orders(2, 200, 0)[1]
-    found = engine.get(pending, LIMIT_S)  # whoever gets nothing more reads by himself
+    found = engine.get(pending, LIMIT_S)  # a learner without a pipeline reads the files itself
     np.testing.assert_array_equal(found[:, :, 2], [text.take(alone.batch(step))[1] for step in range(3, 500)])
     assert made.lost() == [f"{kind} 1"]
-    assert made.mend() == [f"{kind} 1"]
+    assert made.replace_lost() == [f"{kind} 1"]
     assert made.lost() == []
     for learner, order in zip(some, made.orders(2, 200), strict=True):
         learner.follow(order)
@@ -117,7 +119,7 @@ def test_after_a_stage_died_and_was_mended_learners_go_on(
         np.testing.assert_array_equal(rows[:, :, 2], [text.take(order.batch(step))[1] for step in STEPS])
 
 
-def test_queues_fill_up_to_their_bound_and_are_read_without_taking_from_them(
+def test_queues_fill_up_to_their_bound_and_a_report_takes_nothing_from_them(
     engine: Engine, text: Text, pipelines: Any
 ) -> None:
     made = pipelines(pipelines=1, learners=1, stages="apart", ahead=2)
@@ -133,35 +135,37 @@ def test_queues_fill_up_to_their_bound_and_are_read_without_taking_from_them(
     np.testing.assert_array_equal(read[0, :, 2], text.take(text.orders(1, 200, 0)[0].batch(100))[1])
 
 
-def test_a_call_made_ahead_while_the_other_was_dead_is_made_again(engine: Engine) -> None:
-    taker = engine.spawn(Taker, first := engine.spawn(Source, 10))
-    assert engine.get(taker.take(0), LIMIT_S) == 10  # and 1 and 2 are made
-    until(engine, taker.waiting, lambda values: values == 2)
+def test_a_prefetch_call_on_a_dead_producer_is_retried(engine: Engine) -> None:
+    consumer = engine.spawn(Consumer, first := engine.spawn(Producer, 10))
+    assert engine.get(consumer.take(0), LIMIT_S) == 10  # 1 and 2 are prefetched
+    until(engine, consumer.waiting, lambda values: values == 2)
     engine.kill(first)
     until(engine, list, lambda _: any(actor is first for actor in engine.lost()))
-    assert engine.get(taker.take(1), LIMIT_S) == 11  # with that, a call is made on the dead
-    engine.get(taker.follow(engine.spawn(Source, 20)), LIMIT_S)
-    assert engine.get(taker.take(2), LIMIT_S) == 12
-    assert engine.get(taker.take(3), LIMIT_S) == 23
+    assert engine.get(consumer.take(1), LIMIT_S) == 11  # this calls the dead producer
+    engine.get(consumer.follow(engine.spawn(Producer, 20)), LIMIT_S)
+    assert engine.get(consumer.take(2), LIMIT_S) == 12
+    assert engine.get(consumer.take(3), LIMIT_S) == 23
 
 
-def test_an_error_made_ahead_counts_as_made_and_reaches_whoever_takes_it(engine: Engine) -> None:
-    taker = engine.spawn(Taker, engine.spawn(Source, 10), 2)
-    assert engine.get(taker.take(0), LIMIT_S) == 10
-    until(engine, taker.waiting, lambda values: values == 2)
-    assert engine.get(taker.take(1), LIMIT_S) == 11
-    with pytest.raises(ConflictError, match="there is nothing at 2"):
-        engine.get(taker.take(2), LIMIT_S)
+def test_an_error_of_a_prefetch_call_is_raised_when_its_value_is_taken(engine: Engine) -> None:
+    consumer = engine.spawn(Consumer, engine.spawn(Producer, 10), 2)
+    assert engine.get(consumer.take(0), LIMIT_S) == 10
+    until(engine, consumer.waiting, lambda values: values == 2)
+    assert engine.get(consumer.take(1), LIMIT_S) == 11
+    with pytest.raises(ConflictError, match="there is no value at 2"):
+        engine.get(consumer.take(2), LIMIT_S)
 
 
-def test_fresh_shared_pipelines_go_on_behind_what_was_taken(engine: Engine, text: Text, pipelines: Any) -> None:
+def test_new_shared_pipelines_continue_after_the_windows_that_were_taken(
+    engine: Engine, text: Text, pipelines: Any
+) -> None:
     made = pipelines(pipelines=1, learners=2)
     (learner, _) = learners(engine, text, made.orders(2, 100, since=50, begin=10_000))
     rows = engine.get(learner.read([50]), LIMIT_S)
     np.testing.assert_array_equal(rows[0], text.stream(0, 1, 0).take(10_000, 100))
 
 
-def test_all_stages_end_whatever_is_under_way(engine: Engine, text: Text, pipelines: Any) -> None:
+def test_all_stages_end_while_calls_are_in_flight(engine: Engine, text: Text, pipelines: Any) -> None:
     made = pipelines(pipelines=2, learners=2, stages="apart")
     some = learners(engine, text, made.orders(2, 100))
     pending = [learner.read(list(range(100))) for learner in some]
@@ -172,7 +176,7 @@ def test_all_stages_end_whatever_is_under_way(engine: Engine, text: Text, pipeli
     assert made.actors == []
 
 
-def test_what_a_stage_cannot_read_arrives_as_itself(engine: Engine, tmp_path: Path) -> None:
+def test_an_error_of_a_stage_is_raised_at_the_learner(engine: Engine, tmp_path: Path) -> None:
     path = written(tmp_path / "t.txt", random_text(500))
     text = Text.of(path, test_windows=10)
     made = Pipelines(engine, text, learners=1, stages="apart")
@@ -193,13 +197,13 @@ def test_what_a_stage_cannot_read_arrives_as_itself(engine: Engine, tmp_path: Pa
         ({"learners": 1, "seed": -1}, "the seed is -1"),
     ],
 )
-def test_pipelines_that_cannot_be_are_refused(text: Text, options: dict[str, Any], said: str) -> None:
+def test_invalid_pipelines_are_rejected(text: Text, options: dict[str, Any], said: str) -> None:
     with ENGINES.create("simulated") as engine, pytest.raises(ConfigurationError, match=said):
         Pipelines(engine, text, **options)
 
 
-def test_what_is_imported_ahead_exists() -> None:
+def test_all_preloaded_modules_exist() -> None:
     ahead = [module for entry in DATASETS.entries() for module in entry.preload]
     assert "chimera.core.jit_ready" in ahead
-    for module in ahead:  # where an import fails, actors' processes say nothing, and start slowly
+    for module in ahead:  # a failed preload is not reported, and makes the start of processes slow
         importlib.import_module(module)

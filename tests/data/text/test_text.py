@@ -1,4 +1,4 @@
-"""A text as a training set: its vocabulary, its windows, its orders, and what is wrong with texts that cannot be used."""
+"""A text as a training set: its vocabulary, windows and orders, and errors for invalid texts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError
 from chimera.data.dataset import DATASETS, Split
-from chimera.data.text.source import Reader
+from chimera.data.text.reading.source import Reader
+from chimera.data.text.reading.tokens import Part
 from chimera.data.text.stop_words import ENGLISH
-from chimera.data.text.stream import OwnBlocks, WindowStream
+from chimera.data.text.stream import LocalBlocks, WindowStream
 from chimera.data.text.text import Text
-from chimera.data.text.tokens import Part
 from chimera.data.text.vocabulary import Vocabulary
 from data.text.texts import naive_words, random_text, words_of, written
 
@@ -38,7 +38,7 @@ def held_out(text: Text) -> set[tuple[int, ...]]:
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a text of several blocks."""
+    """Write a text of several blocks."""
     return written(tmp_path_factory.mktemp("book") / "book.txt", random_text(130_000))
 
 
@@ -48,14 +48,14 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     st.sampled_from(["sliding", "disjoint"]),
     st.sampled_from([3, 5]),
 )
-def test_a_pass_gives_every_window_once_in_order_but_those_of_the_test(
+def test_a_pass_gives_every_window_once_in_order_except_test_windows(
     tmp_path_factory: pytest.TempPathFactory, words: list[str], bounds: Any, stride: Any, width: int
 ) -> None:
     path = written(tmp_path_factory.mktemp("text") / "t.txt", " ".join(words))
     try:
         text = Text.of(path, vocabulary=Vocabulary("abc"), width=width, stride=stride, bounds=bounds, test_windows=1)
     except DataError as error:
-        assert "too few words" in str(error) or "ask for fewer" in str(error) or "no word of" in str(error)  # noqa: PT017
+        assert "too few words" in str(error) or "set a smaller number" in str(error) or "no word of" in str(error)  # noqa: PT017
         return
     expected, run = [], list[str]()
     for word in naive_words(path.read_bytes() + b"\n", text.rules):
@@ -71,7 +71,7 @@ def test_a_pass_gives_every_window_once_in_order_but_those_of_the_test(
     assert text.windows == len(expected) - 1
     expected = [window for window in expected if window != held]
     if expected:
-        assert windows(text, 0, 2 * len(expected)) == expected * 2  # the next pass begins anew
+        assert windows(text, 0, 2 * len(expected)) == expected * 2  # the next pass has the same windows
     else:
         with pytest.raises(DataError, match="has too few words for a window"):
             windows(text, 0, 1)
@@ -83,7 +83,7 @@ def test_a_pass_gives_every_window_once_in_order_but_those_of_the_test(
     st.sampled_from([30, 300]),
     st.sampled_from([0.0, 0.2]),
 )
-def test_any_windows_asked_for_in_any_order_are_those_of_the_stream(
+def test_windows_at_any_position_are_those_of_the_stream(
     tmp_path_factory: pytest.TempPathFactory, asked: list[tuple[int, int]], block_bytes: int, sample: float
 ) -> None:
     path = written(tmp_path_factory.mktemp("text") / "t.txt", random_text(120, vocabulary=20))
@@ -91,26 +91,26 @@ def test_any_windows_asked_for_in_any_order_are_those_of_the_stream(
     part = Part.of(text.source, text.rules, 0, 1, block_bytes)
 
     def stream() -> WindowStream:
-        return WindowStream(OwnBlocks(part, text.assembler(0, 1, 0)), barren=1000, name=text.name)
+        return WindowStream(LocalBlocks(part, text.assembler(0, 1, 0)), max_empty_blocks=1000, name=text.name)
 
     whole, entered = stream().take(0, 600), stream()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("chimera.data.text.stream._MOST_MARKS", 5)
+        patch.setattr("chimera.data.text.stream._MAX_MARKS", 5)
         for begin, count in asked:
             np.testing.assert_array_equal(entered.take(begin, count), whole[begin : begin + count])
 
 
 @pytest.mark.parametrize("sample", [0.0, 0.01])
-def test_a_batch_depends_on_part_and_step_alone(book: Path, sample: float) -> None:
+def test_a_batch_depends_only_on_part_and_step(book: Path, sample: float) -> None:
     text = Text.of(book, sample=sample)
     order = text.orders(2, 500, 3)[1]
     steps = [*range(300), 299, 0, 150, 20, 700, 299]
     read = {step: text.take(order.batch(step)) for step in range(701)}
     passes = 701 / order.steps_per_epoch
-    assert passes > 2, "it must go over the text several times"
-    anew = pickle.loads(pickle.dumps(text))
+    assert passes > 2, "the test must read the text several times"
+    copy = pickle.loads(pickle.dumps(text))
     for step in steps:
-        inputs, targets = anew.take(order.batch(step))
+        inputs, targets = copy.take(order.batch(step))
         np.testing.assert_array_equal(inputs, read[step][0])
         np.testing.assert_array_equal(targets, read[step][1])
         assert inputs.shape == (500, 4)
@@ -118,7 +118,7 @@ def test_a_batch_depends_on_part_and_step_alone(book: Path, sample: float) -> No
         assert inputs.dtype == targets.dtype == np.int64
 
 
-def test_a_part_has_the_windows_of_its_own_words(book: Path) -> None:
+def test_a_part_has_the_windows_of_its_words(book: Path) -> None:
     text = Text.of(book, test_windows=1)
     (held,) = held_out(text)
     for index in range(3):
@@ -129,7 +129,7 @@ def test_a_part_has_the_windows_of_its_own_words(book: Path) -> None:
         np.testing.assert_array_equal(text.stream(index, 3, 0).take(0, len(rows) + 1), [*rows, rows[0]])
 
 
-def test_windows_of_the_test_never_occur_in_training(book: Path) -> None:
+def test_test_windows_never_occur_in_training(book: Path) -> None:
     text = Text.of(book, test_windows=2000, sample=0.02)
     held = held_out(text)
     assert len(held) > 1500
@@ -150,9 +150,9 @@ def test_sampled_test_windows_are_seeded_and_spread_over_the_text(book: Path) ->
     assert 0.4 < share < 0.6
 
 
-def test_frequent_words_are_sampled_as_often_as_word2vec_says(book: Path) -> None:
+def test_frequent_words_are_sampled_with_the_probability_of_word2vec(book: Path) -> None:
     text = Text.of(book, sample=0.01, test_windows=1)
-    kept = text.windowing.kept(text.counts)
+    kept = text.windowing.keep_probabilities(text.counts)
     assert kept is not None
     f = text.counts / text.counts.sum()
     np.testing.assert_allclose(kept[:-1], np.minimum(1, (np.sqrt(f / 0.01) + 1) * 0.01 / f), rtol=1e-6)
@@ -167,10 +167,10 @@ def test_frequent_words_are_sampled_as_often_as_word2vec_says(book: Path) -> Non
     clean = part.clean(reader, 0)
     assert clean == part.clean(reader, part.blocks)
     first, second = assembler.tokens(clean, 0), assembler.tokens(clean, part.blocks)
-    assert not np.array_equal(first, second), "each pass draws anew"
+    assert not np.array_equal(first, second), "each pass has its own draws"
 
 
-def test_the_words_are_those_asked_for(tmp_path: Path) -> None:
+def test_options_select_the_words(tmp_path: Path) -> None:
     path = written(tmp_path / "t.txt", "b b b a a a c c d The the THE the 12 3,5 x9y " * 3)
 
     def words(**options: Any) -> tuple[str, ...]:
@@ -179,7 +179,7 @@ def test_the_words_are_those_asked_for(tmp_path: Path) -> None:
     assert words() == ("the", "a", "b", "c", "d", "x", "y")
     assert words(vocabulary_size=3) == ("the", "a", "b")
     assert words(min_count=6) == ("the", "a", "b", "c")
-    assert words(stop_words="english") == ("b", "c", "x", "y")  # a, d and the are
+    assert words(stop_words="english") == ("b", "c", "x", "y")  # a, d and the are stop words
     assert words(stop_words=written(tmp_path / "stop.txt", "The\nc b")) == ("a", "d", "x", "y")
     assert words(longest=2) == ("a", "b", "c", "d", "x", "y")
     assert words(number_token="<num>")[:2] == ("<num>", "the")
@@ -189,7 +189,7 @@ def test_the_words_are_those_asked_for(tmp_path: Path) -> None:
     assert {"the", "of", "don", "t"} <= ENGLISH
 
 
-def test_a_vocabulary_comes_back_from_its_file(tmp_path: Path) -> None:
+def test_a_vocabulary_is_read_back_from_its_file(tmp_path: Path) -> None:
     text = Text.of(
         written(tmp_path / "t.txt", "one two two 3 three three three " * 9), number_token="<num>", test_windows=1
     )
@@ -213,7 +213,7 @@ def test_folders_and_gzip_give_the_same_text(tmp_path: Path) -> None:
             np.testing.assert_array_equal(packed.take(ours.batch(step))[0], unpacked.take(theirs.batch(step))[0])
 
 
-def test_test_windows_come_from_a_file_and_stay_where_they_stand(tmp_path: Path) -> None:
+def test_test_windows_of_a_file_are_not_excluded_from_training(tmp_path: Path) -> None:
     path = written(tmp_path / "t.txt", "a b c d e " * 20)
     test = written(tmp_path / "test.txt", "a B c d e\n\nc d e a b\n")
     text = Text.of(path, test=test)
@@ -223,11 +223,11 @@ def test_test_windows_come_from_a_file_and_stay_where_they_stand(tmp_path: Path)
     assert text.windows == 96
     seen = {"".join(window) for window in windows(text, 0, 200)}
     assert seen == {"abcde", "bcdea", "cdeab", "deabc", "eabcd"}
-    with pytest.warns(RuntimeWarning, match=r"1 windows are left out.* lacks a word; the first is 'zoo' in line 2"):
+    with pytest.warns(RuntimeWarning, match=r"1 windows are skipped.* lacks a word; the first is 'zoo' in line 2"):
         assert len(Text.of(path, test=written(test, "a b c d e\na b zoo d e\n")).test) == 1
 
 
-def test_it_stands_where_a_data_set_does(book: Path) -> None:
+def test_a_text_has_the_interface_of_a_data_set(book: Path) -> None:
     split = DATASETS.create("text", {"path": [str(book)], "stride": "disjoint", "test_windows": 50})
     text: Any = split.train
     assert isinstance(text, Text)
@@ -238,7 +238,7 @@ def test_it_stands_where_a_data_set_does(book: Path) -> None:
     assert len(pickle.dumps(text)) < 20_000
 
 
-def test_learners_that_join_go_on_where_the_others_stood(book: Path) -> None:
+def test_learners_that_join_continue_at_the_position_of_the_others(book: Path) -> None:
     text = Text.of(book)
     before, after = text.orders(2, 100, 0)[1], text.orders(2, 100, 0, since=30, begin=30 * 2 * 100)[1]
     np.testing.assert_array_equal(text.take(before.batch(40))[0], text.take(after.batch(40))[0])
@@ -255,18 +255,23 @@ CUT_SHORT = gzip.compress(bytes(97 + i * i % 26 for i in range(9999)), mtime=0)[
         ("empty.txt", b"", {}, "empty.txt is empty"),
         ("blank.txt", b" \n 12 \n", {}, "blank.txt has no words"),
         ("short.txt", b"only three words", {}, "too few words for a training window: 3 are known"),
-        ("few.txt", b"a few words more than one window", {}, "has 3 windows, and test_windows = 1000 of them .* ask for fewer"),
-        ("binary.txt", bytes(range(256)) * 9, {}, "binary.txt is no text: 2.. of its first 2304 bytes are control"),
-        ("utf16.txt", "hello world".encode("utf-16"), {}, "utf16.txt is no text"),
-        ("plain.gz", b"not packed", {}, "plain.gz is not a whole gzip file"),
-        ("cut.gz", CUT_SHORT, {}, "cut.gz is not a whole gzip file"),
+        (
+            "few.txt",
+            b"a few words more than one window",
+            {},
+            "has 3 windows, too few to exclude test_windows = 1000 from training: set a smaller number",
+        ),
+        ("binary.txt", bytes(range(256)) * 9, {}, "binary.txt is not text: 2.. of its first 2304 bytes are control"),
+        ("utf16.txt", "hello world".encode("utf-16"), {}, "utf16.txt is not text"),
+        ("plain.gz", b"not packed", {}, "plain.gz is not a complete gzip file"),
+        ("cut.gz", CUT_SHORT, {}, "cut.gz is not a complete gzip file"),
         ("strange.txt", b"no known word", {"vocabulary": Vocabulary(["zebra"])}, "has no word of the vocabulary, .* zebra"),
         ("t.txt", b"a b c", {"stop_words": "no such file"}, "stop words 'no such file' cannot be read"),
         ("t.txt", b"a b c", {"stop_words": "english", "min_count": 9}, "t.txt has no words: none of its 3"),
         ("t.txt", b"a b c", {"vocabulary": "no such file"}, "the vocabulary 'no such file' cannot be read: No such file"),
     ],
 )  # fmt: skip
-def test_a_text_that_cannot_be_used_is_refused_in_one_line(
+def test_an_invalid_text_gives_a_one_line_error(
     tmp_path: Path, name: str, content: bytes | None, options: dict[str, Any], said: str
 ) -> None:
     path = tmp_path / name if content is None else written(tmp_path / name, content)
@@ -280,10 +285,10 @@ def test_a_text_that_cannot_be_used_is_refused_in_one_line(
     [
         ("a b a", "has the word 'a' twice"),
         (" \n", "has no words"),
-        (b"\xff\xfe", "is no text in UTF-8"),
+        (b"\xff\xfe", "is not text in UTF-8"),
     ],
 )
-def test_a_vocabulary_that_cannot_be_used_is_refused(tmp_path: Path, content: str | bytes, said: str) -> None:
+def test_an_invalid_vocabulary_is_rejected(tmp_path: Path, content: str | bytes, said: str) -> None:
     with pytest.raises(DataError, match=said):
         Text.of(written(tmp_path / "t.txt", "a b c"), vocabulary=written(tmp_path / "v.txt", content))
 
@@ -292,12 +297,12 @@ def test_a_vocabulary_that_cannot_be_used_is_refused(tmp_path: Path, content: st
     ("content", "said"),
     [
         ("a b c d e\na b c d\n", "has 4 words in line 2: a window has 5"),
-        ("a b zoo d e", "has no window of known words; unknown is 'zoo' in line 1"),
+        ("a b zoo d e", "has no window of known words; unknown: 'zoo' in line 1"),
         ("", "has no window of known words"),
-        (b"\xff\xfe", "is no text in UTF-8"),
+        (b"\xff\xfe", "is not text in UTF-8"),
     ],
 )
-def test_a_file_of_test_windows_that_cannot_be_used_is_refused(tmp_path: Path, content: str | bytes, said: str) -> None:
+def test_an_invalid_file_of_test_windows_is_rejected(tmp_path: Path, content: str | bytes, said: str) -> None:
     with pytest.raises(DataError, match=said):
         Text.of(written(tmp_path / "t.txt", "a b c d e " * 9), test=written(tmp_path / "test.txt", content))
 
@@ -312,24 +317,24 @@ def test_a_file_of_test_windows_that_cannot_be_used_is_refused(tmp_path: Path, c
         ({"vocabulary_size": 0}, "vocabulary_size is 0"),
         ({"min_count": 0}, "min_count is 0"),
         ({"seed": -1}, "the seed is -1"),
-        ({"vocabulary": Vocabulary(["a"]), "stop_words": "english"}, "stop_words has nothing to choose"),
-        ({"vocabulary": Vocabulary(["a"]), "min_count": 2}, "min_count has nothing to choose"),
+        ({"vocabulary": Vocabulary(["a"]), "stop_words": "english"}, "stop_words has no effect"),
+        ({"vocabulary": Vocabulary(["a"]), "min_count": 2}, "min_count has no effect"),
     ],
 )
-def test_options_that_cannot_be_used_are_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_rejected(tmp_path: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         Text.of(written(tmp_path / "t.txt", "a b c d e " * 9), **options)
 
 
-def test_what_is_odd_but_can_be_used_is_said_once(tmp_path: Path) -> None:
+def test_unusual_but_valid_input_gives_one_warning(tmp_path: Path) -> None:
     full, empty = written(tmp_path / "t.txt", "a b c d e " * 9), written(tmp_path / "empty.txt", "")
     with pytest.warns(RuntimeWarning, match=r"empty.txt is empty") as caught:
         Text.of([full, empty], test_windows=1)
     assert len(caught) == 1
-    with pytest.warns(RuntimeWarning, match="2 words of the vocabulary cannot occur in a text, 'Whale' for one"):
+    with pytest.warns(RuntimeWarning, match="2 words of the vocabulary cannot occur in a text, such as 'Whale'"):
         text = Text.of(full, test_windows=1, vocabulary=Vocabulary(["a", "Whale", "b", "don't"]))
     assert text.counts.tolist() == [9, 0, 9, 0]
-    with pytest.raises(DataError, match="holds no text"):
+    with pytest.raises(DataError, match="has no text"):
         Text.of(written(_folder(tmp_path) / "table.csv", "1, 2").parent)
 
 
@@ -347,22 +352,20 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path: Path) -> Non
         text.take(text.orders(1, 8, 0)[0].batch(0))
 
 
-def test_a_part_without_words_says_so(tmp_path: Path) -> None:
+def test_a_part_without_words_is_an_error(tmp_path: Path) -> None:
     text = Text.of(written(tmp_path / "t.txt", "a b c d e " * 50 + " " * 500), test_windows=1)
     with pytest.raises(DataError, match=r"part 2 of 2 of t.txt has too few words for a window"):
         text.take(text.orders(2, 8, 0)[1].batch(0))
 
 
-def test_nothing_is_said_about_a_text_that_is_fine(book: Path) -> None:
+def test_a_valid_text_gives_no_warning(book: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Text.of(book, stop_words="english", sample=1e-3)
 
 
 @pytest.mark.parametrize("stride", ["sliding", "disjoint"])
-def test_shuffled_windows_are_the_same_in_another_order_that_can_be_entered_anywhere(
-    tmp_path: Path, stride: Any
-) -> None:
+def test_shuffled_windows_are_a_permutation_with_random_access(tmp_path: Path, stride: Any) -> None:
     path = written(tmp_path / "t.txt", random_text(3000))
     test = written(tmp_path / "test.txt", " ".join(random_text(3000).split()[:5]))
     plain, mixed, fresh = (Text.of(path, stride=stride, test=test, shuffle=each) for each in (False, True, True))

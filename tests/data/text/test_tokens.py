@@ -1,4 +1,4 @@
-"""What is read of a text does not depend on how it is cut into files, parts and blocks."""
+"""The words of a text do not depend on its division into files, parts and blocks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.data.text.source import Reader, Source, TextFile
-from chimera.data.text.tokens import Part, Rules
+from chimera.data.text.reading.source import Reader, Source, TextFile
+from chimera.data.text.reading.tokens import Part, Rules
 from chimera.data.text.vocabulary import Vocabulary
 from data.text.texts import naive_words, words_of, written
 
@@ -42,7 +42,7 @@ def words_in(source: Source, rules: Rules, parts: int, block_bytes: int) -> list
 
 
 @given(st.binary(max_size=80) | TEXTS, RULES, st.integers(1, 4), st.integers(1, 90))
-def test_any_bytes_in_any_parts_and_blocks_give_the_words_of_the_definition(
+def test_any_bytes_in_any_parts_and_blocks_give_the_words_of_the_reference(
     tmp_path_factory: pytest.TempPathFactory, text: bytes, rules: Rules, parts: int, block_bytes: int
 ) -> None:
     source = sources(tmp_path_factory.mktemp("text"), text)
@@ -50,7 +50,7 @@ def test_any_bytes_in_any_parts_and_blocks_give_the_words_of_the_definition(
 
 
 @given(st.lists(TEXTS.filter(bool), min_size=1, max_size=4), st.booleans(), st.integers(1, 3), st.integers(1, 50))
-def test_files_one_after_the_other_are_one_text_with_line_ends_between(
+def test_several_files_are_one_text_with_line_ends_between(
     tmp_path_factory: pytest.TempPathFactory, texts: list[bytes], packed: bool, parts: int, block_bytes: int
 ) -> None:
     source = sources(tmp_path_factory.mktemp("text"), *texts, packed=packed)
@@ -59,7 +59,7 @@ def test_files_one_after_the_other_are_one_text_with_line_ends_between(
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 60)), max_size=12), st.booleans())
-def test_reading_goes_back_and_ahead(
+def test_reads_can_go_back_and_ahead(
     tmp_path_factory: pytest.TempPathFactory, places: list[tuple[int, int]], packed: bool
 ) -> None:
     texts = [bytes(range(65, 65 + size)) * 3 for size in (26, 1, 40)]
@@ -71,12 +71,12 @@ def test_reading_goes_back_and_ahead(
 
 
 @given(st.binary(max_size=200) | TEXTS, RULES)
-def test_a_table_finds_and_counts_what_the_text_holds(
+def test_a_table_finds_and_counts_the_words_of_a_text(
     tmp_path_factory: pytest.TempPathFactory, text: bytes, rules: Rules
 ) -> None:
     words = [word for word in naive_words(text, rules) if word != "."]
     source = sources(tmp_path_factory.mktemp("text"), text + b"\nzz")
-    vocabulary = Vocabulary.built(source, Rules(rules.number_token, None, rules.bounds))
+    vocabulary = Vocabulary.build(source, Rules(rules.number_token, None, rules.bounds))
     every = naive_words(text + b"\nzz", Rules(rules.number_token))
     counted = {word: every.count(word) for word in set(every)}
     assert vocabulary.words == tuple(sorted(counted, key=lambda word: (-counted[word], word)))
@@ -87,7 +87,7 @@ def test_a_table_finds_and_counts_what_the_text_holds(
     assert [vocabulary.words[index] for index in found if index >= 0] == words
 
 
-def test_a_table_keeps_apart_many_words() -> None:
+def test_a_table_distinguishes_many_words() -> None:
     words = ["".join(chr(97 + (place // 26**k) % 26) for k in range(5)) for place in range(200_000)]
     table = Vocabulary(words).table(Rules())
     some = np.random.default_rng(0).permutation(len(words))[:50_000]
@@ -95,7 +95,7 @@ def test_a_table_keeps_apart_many_words() -> None:
     np.testing.assert_array_equal(table.find(np.frombuffer(clean, np.uint8)), some)
 
 
-def test_a_big_file_is_read_in_little_memory(tmp_path: Path) -> None:
+def test_a_large_file_is_read_in_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "big.txt"
     line = b"the white whale swims before him as the monomaniac incarnation " * 1000
     with path.open("wb") as file:
@@ -112,9 +112,9 @@ def test_a_big_file_is_read_in_little_memory(tmp_path: Path) -> None:
     assert peak_bytes < 4 << 20 < source.size / 7
 
 
-def test_a_word_without_end_is_refused_before_it_fills_memory(tmp_path: Path) -> None:
+def test_an_endless_word_is_rejected_before_it_fills_memory(tmp_path: Path) -> None:
     source = Source.of(written(tmp_path / "endless.txt", b"a" * (64 << 20)))
-    with pytest.raises(DataError, match="is no text: it has 1048576 letters without a space"):
+    with pytest.raises(DataError, match="is not text: it has 1048576 letters without a space"):
         Part.of(source, Rules(), 0, 1).clean(Reader(source), 0)
 
 
@@ -122,11 +122,11 @@ def test_a_word_without_end_is_refused_before_it_fills_memory(tmp_path: Path) ->
     ("options", "said"),
     [
         ({"bounds": "words"}, "the bounds 'words' are unknown"),
-        ({"number_token": "num"}, "could be a word"),
-        ({"number_token": "a b>"}, "could be a word"),
+        ({"number_token": "num"}, "could be a normal word"),
+        ({"number_token": "a b>"}, "could be a normal word"),
         ({"longest": 0}, "a word has 1 letter or more"),
     ],
 )
-def test_rules_that_cannot_be_used_are_refused(options: dict[str, object], said: str) -> None:
+def test_invalid_rules_are_rejected(options: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         Rules(**options)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Plain text as training data for word embeddings: vocabulary, windows, and the stages that make them (docs/text.md)."""
+"""Plain text as training data for word embeddings: vocabulary, windows, and pipeline stages (docs/text.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chimera.data.dataset import DATASETS, Dataset, Split
 
 
 @DATASETS.register(
-    "text", preload=("chimera.core.jit_ready", "chimera.data.text.kernels", "chimera.data.text.pipelines")
+    "text", preload=("chimera.core.jit_ready", "chimera.data.text.kernels", "chimera.data.text.pipeline.pipelines")
 )
 def plain_text(
     *,
@@ -33,9 +33,9 @@ def plain_text(
     stages: Literal["fused", "apart"] = "fused",
     ahead: int = 2,
 ) -> Split:
-    """Context windows of plain text files, whose middle word is to be predicted (docs/text.md); options of `Text.of`."""
+    """Context windows of plain text files, from which a model predicts the middle word (docs/text.md); options of `Text.of`."""
     if stop_words is not None and stop_words_path is not None:
-        raise ConfigurationError("stop_words and stop_words_path both say which words to leave out: give one of them")
+        raise ConfigurationError("stop_words and stop_words_path both set the words to exclude: give one of them")
     from chimera.data.text.text import Text
 
     read = Text.of(
@@ -58,4 +58,4 @@ def plain_text(
         stages=stages,
         ahead=ahead,
     )
-    return Split(cast(Dataset, read), read.test)  # it stands where a data set does, see `Text`
+    return Split(cast(Dataset, read), read.test)  # `Text` has the interface of a data set

@@ -1,4 +1,4 @@
-"""Windows to test on: read from a file, or drawn from the text; training never sees them."""
+"""Test windows, read from a file or drawn from the text."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
-from chimera.data.text.tokens import Rules
+from chimera.data.text.reading.tokens import Rules
 from chimera.data.text.vocabulary import Vocabulary
 from chimera.data.text.windows import Windows
 
 
 def read_windows(path: str | os.PathLike[str], vocabulary: Vocabulary, rules: Rules, width: int) -> Windows:
-    """Read one window a line, words with spaces between them, the target in the middle.
+    """Read one window per line: words separated by spaces, the target in the middle.
 
-    Windows with words that the vocabulary lacks are left out, with one warning.
+    Windows with words that are not in the vocabulary are skipped, with one warning.
 
     Raises
     ------
-    DataError : the file is missing or no text, a line has another number of words, or no window is left.
+    DataError : the file is missing or not text, a line has another number of words, or no window is left.
     """
     what = f"the file of test windows {str(path)!r}"
     try:
@@ -30,7 +30,7 @@ def read_windows(path: str | os.PathLike[str], vocabulary: Vocabulary, rules: Ru
     except OSError as error:
         raise DataError(f"{what} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{what} is no text in UTF-8: {error}") from error
+        raise DataError(f"{what} is not text in UTF-8: {error}") from error
     rows, unknown = [], []
     for number, line in enumerate(lines, 1):
         words = [word if word == rules.number_token else word.lower() for word in line.split()]
@@ -47,20 +47,20 @@ def read_windows(path: str | os.PathLike[str], vocabulary: Vocabulary, rules: Ru
         else:
             rows.append([vocabulary.index[word] for word in words])
     if not rows:
-        raise DataError(f"{what} has no window of known words" + (f"; unknown is {unknown[0]}" if unknown else ""))
+        raise DataError(f"{what} has no window of known words" + (f"; unknown: {unknown[0]}" if unknown else ""))
     if unknown:
         warnings.warn(
-            f"{what}: {len(unknown)} windows are left out, since the vocabulary lacks a word; the first is {unknown[0]}",
+            f"{what}: {len(unknown)} windows are skipped, since the vocabulary lacks a word; the first is {unknown[0]}",
             RuntimeWarning,
             stacklevel=3,
         )
     return np.array(rows, np.int32)
 
 
-class Drawing:
-    """Draws windows from a stream, each with the same chance, without knowing how many will come.
+class Reservoir:
+    """A reservoir sample: windows drawn from a stream of unknown length, each with the same probability.
 
-    Every window gets a random number, and those with the smallest are kept (Efraimidis and Spirakis 2006, equal weights).
+    Every window gets a random key. The windows with the smallest keys are kept (Efraimidis and Spirakis 2006, equal weights).
     """
 
     def __init__(self, count: int, seed: int, width: int) -> None:
@@ -69,7 +69,7 @@ class Drawing:
         self._windows: Windows = np.empty((0, width), np.int32)
 
     def add(self, windows: Windows) -> None:
-        """Let more windows take part."""
+        """Add windows of the stream."""
         numbers = self._rng.random(len(windows))
         if len(self._numbers) == self._count:
             low = numbers < self._numbers[-1]
@@ -78,6 +78,6 @@ class Drawing:
         first = np.argsort(numbers, kind="stable")[: self._count]
         self._numbers, self._windows = numbers[first], windows[first]
 
-    def drawn(self) -> Windows:
-        """Return those that were drawn."""
+    def sample(self) -> Windows:
+        """Return the sampled windows."""
         return self._windows

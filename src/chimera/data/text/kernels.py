@@ -1,7 +1,8 @@
-"""The loops over letters and words, compiled by numba and kept on disk; imported when a text is read, not before.
+"""Loops over letters and words, compiled by numba and cached on disk. They are imported only when a text is read.
 
-A table of words: ``arena`` holds their letters one after the other, word k from ``starts[k]`` to ``starts[k + 1]``; ``slots``
-(a power of two, at most half full) says which word has a hash, or -1, and ``hashes`` has it whole (open addressing).
+A table of words is a hash table with open addressing. ``arena`` holds the letters of all words, word k from ``starts[k]`` to
+``starts[k + 1]``. ``slots`` (its size is a power of two, at most half of it is used) holds the number of the word, or -1;
+``hashes`` holds the full hash of each slot.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 SPACE, BOUND_BYTE, ZERO = 32, 10, 48
 BOUND = -1
-"""Stands among word indices where no window may reach across."""
+"""Marks a boundary among word indices, which no window may cross."""
 
 _OFFSET, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a, 64 bits
 
@@ -21,7 +22,7 @@ _OFFSET, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV
 def _njit(function: Any) -> Any:
     try:
         return numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # there is no folder to keep it in
+    except RuntimeError:  # there is no folder for the cache
         return numba.njit(nogil=True)(function)
 
 
@@ -43,14 +44,14 @@ def scan(
     counts: Any,
     out: Any,
 ) -> Any:
-    """Go through clean text from ``at``: look up each word, or count it.
+    """Scan clean text from ``at``: look up each word, or count it.
 
-    With room in ``out``, the indices of known words go there, and bounds. With none, all words are counted in ``counts``,
-    new ones added to the table; it stops before a word for which there is no room.
+    If ``out`` has room, write the indices of known words and boundaries to it. If ``out`` is empty, count all words in
+    ``counts`` and add new ones to the table; stop before a word for which the table has no room.
 
     Returns
     -------
-    where it stopped, how many indices it wrote, how many words the table has.
+    the position of the stop, the number of indices written, the number of words in the table.
     """
     adding, written, size = len(out) == 0, 0, len(text)
     while at < size:
@@ -65,7 +66,7 @@ def scan(
         hash_ = (_OFFSET ^ np.uint64(byte)) * _PRIME
         at += 1
         length = 1
-        if byte == ZERO:  # a number, however long
+        if byte == ZERO:  # a number of any length
             while at < size and text[at] == ZERO:
                 at += 1
         else:
@@ -123,7 +124,7 @@ def rehash(slots: Any, hashes: Any, new_slots: Any, new_hashes: Any) -> None:
 
 @_njit
 def hash_rows(rows: Any, slots: Any) -> None:
-    """Put the numbers of different rows into ``slots``, all -1 before."""
+    """Write the numbers of distinct rows to the hash table ``slots``, which is all -1 before."""
     for row in range(len(rows)):
         slot = _row_slot(rows[row], 0, rows.shape[1], slots)
         while slots[slot] >= 0:
@@ -141,8 +142,8 @@ def _row_slot(tokens: Any, begin: int, width: int, slots: Any) -> Any:
 
 
 @_njit
-def _held(tokens: Any, begin: int, rows: Any, slots: Any) -> Any:
-    """Say whether the window that begins here is one of ``rows``."""
+def _contains(tokens: Any, begin: int, rows: Any, slots: Any) -> Any:
+    """Return whether the window that begins at ``begin`` is one of ``rows``."""
     width = rows.shape[1]
     slot = _row_slot(tokens, begin, width, slots)
     while slots[slot] >= 0:
@@ -159,11 +160,11 @@ def _held(tokens: Any, begin: int, rows: Any, slots: Any) -> Any:
 
 @_njit
 def assemble(tokens: Any, stride: int, rows: Any, slots: Any, out: Any) -> Any:
-    """Write the windows of a stretch of tokens to ``out``, shape (at least as many, width), but those among ``rows``.
+    """Write the windows of a sequence of tokens, except those in ``rows``, to ``out``, shape (at least as many, width).
 
     Returns
     -------
-    how many windows it wrote, and how many tokens at the end belong to the window that comes next.
+    the number of windows written, and the number of tokens at the end that belong to the next window.
     """
     width, written, run = out.shape[1], 0, 0
     for at in range(len(tokens)):
@@ -174,7 +175,7 @@ def assemble(tokens: Any, stride: int, rows: Any, slots: Any, out: Any) -> Any:
         if run < width:
             continue
         begin = at - width + 1
-        if len(rows) == 0 or not _held(tokens, begin, rows, slots):
+        if len(rows) == 0 or not _contains(tokens, begin, rows, slots):
             for place in range(width):
                 out[written, place] = tokens[begin + place]
             written += 1

@@ -1,4 +1,4 @@
-"""Words that carry grammar rather than content, to be left out of vocabularies."""
+"""Function words, which vocabularies can exclude."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from chimera.core.errors import DataError
-from chimera.data.text.tokens import Rules
+from chimera.data.text.reading.tokens import Rules
 
 _ENGLISH = """
 a an the this that these those
@@ -18,17 +18,17 @@ and or but nor so yet if then else than as because while although though unless 
 of in on at by for with from to into onto upon about above below over under between among through during before after
 against within without along across behind beyond toward towards up down off out near
 not no none neither either both each every all any some such same other another only own
-very too just also even still again ever never now here there when where why how once
+very too just also even still again ever never now here there when once where why how
 more most less least much many few
 s t d m o re ve ll don doesn didn isn aren wasn weren hasn haven hadn won wouldn shouldn couldn mustn mightn needn shan ain
 """
 
 ENGLISH = frozenset(_ENGLISH.split())
-"""The English function words, and what is left of contractions once apostrophes are spaces."""
+"""The English function words, and the parts of contractions, since apostrophes become spaces."""
 
 
 def stop_words(which: str | os.PathLike[str] | None) -> frozenset[str]:
-    """Return the words to leave out: none, those of ``"english"``, or those of a file, as a text would show them.
+    """Return the words to exclude: none, those of ``"english"``, or those of a file, tokenized as a text is.
 
     Raises
     ------
@@ -43,5 +43,5 @@ def stop_words(which: str | os.PathLike[str] | None) -> frozenset[str]:
     except OSError as error:
         raise DataError(f"the stop words {str(which)!r} cannot be read: {error.strerror}; known: english") from error
     if not words:
-        raise DataError(f"the file of stop words {str(which)!r} holds no word")
+        raise DataError(f"the file of stop words {str(which)!r} has no words")
     return words

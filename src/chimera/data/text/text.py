@@ -1,4 +1,4 @@
-"""A text as a training set: what a learner takes of it are context windows, made while the text is read."""
+"""A text as a training set of context windows, which are made while the text is read."""
 
 from __future__ import annotations
 
@@ -13,48 +13,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
-from chimera.data.arrays import Task
 from chimera.data.dataset import Dataset
+from chimera.data.readers.arrays import Task
 from chimera.data.text.held_out import read_windows
-from chimera.data.text.orders import TextOrder, Ticket, text_orders
-from chimera.data.text.source import Paths, Source
-from chimera.data.text.stop_words import stop_words as words_to_leave_out
-from chimera.data.text.stream import Blocks, OwnBlocks, ShuffledBlocks, WindowStream
-from chimera.data.text.survey import survey
-from chimera.data.text.tokens import Bounds, Part, Rules
+from chimera.data.text.pipeline.orders import BatchSpec, TextOrder, text_orders
+from chimera.data.text.reading.source import Paths, Source
+from chimera.data.text.reading.tokens import Bounds, Part, Rules
+from chimera.data.text.statistics import text_statistics
+from chimera.data.text.stop_words import stop_words as excluded_words
+from chimera.data.text.stream import Blocks, LocalBlocks, ShuffledBlocks, WindowStream
 from chimera.data.text.unigram import unigram_cross_entropy
 from chimera.data.text.vocabulary import Vocabulary
-from chimera.data.text.windows import Assembler, Held, Stride, Windowing, Windows
+from chimera.data.text.windows import Assembler, ExcludedWindows, Stride, Windowing, Windows
 from chimera.data.text.words import WordTable
 
 if TYPE_CHECKING:
     from chimera.core.engine import Engine
-    from chimera.data.supply import Supply
+    from chimera.data.provider import DataProvider
 
 Batch: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 _EMPTY_PASSES = 100
-"""So many passes may sub-sampling leave without a window before a part counts as too short."""
+"""Number of passes without a window, due to sub-sampling, after which a part counts as too short."""
 
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """Text files, a vocabulary and how windows are made of them; `Text.of` makes one.
+    """Text files, a vocabulary, and the rules that make windows of them. `Text.of` creates one.
 
-    It stands where a `Dataset` of training samples does, but holds no samples: it is small wherever it is sent, and reads
-    the files where it arrives, which must lie there under the same paths. A batch is (inputs, targets): the indices of the
-    context words, int64 (n, width - 1), and of the words in the middle, int64 (n,).
+    It has the interface of a `Dataset` of training samples, but holds no samples, so it is small to send. Each process reads
+    the files itself, and must have them under the same paths. A batch is (inputs, targets): the indices of the context words,
+    int64 (n, width - 1), and of the middle words, int64 (n,).
 
     Attributes
     ----------
-    source, rules, vocabulary, windowing : the files, what a word is, the known words with their counts, and the windows.
-    test : the windows to test on, a data set.
-    held_out : whether none of them occurs in training, wherever in the text the same words stand.
-    windows : training windows in a pass over the text without sub-sampling. One that is drawn for the test and occurs in
-        the text several times counts once.
-    content : a hash of the files, as far as words go.
-    shuffle : whether windows come in random order within stretches of the text of some megabytes; else as they stand there.
-    pipelines, stages, ahead : who reads for the learners, see `Pipelines`; with 0 pipelines each reads its own part by itself.
+    source, rules, vocabulary, windowing : the files, the definition of a word, the known words with their counts, and the
+        definition of windows.
+    test : the test windows, a data set.
+    held_out : whether test windows are excluded from training, at all positions where the same words occur.
+    windows : number of training windows in a pass over the text without sub-sampling. A test window that occurs several
+        times in the text is subtracted once.
+    content : a hash of the words in the files.
+    shuffle : whether windows are shuffled within ranges of some megabytes of text; by default they are in text order.
+    pipelines, stages, ahead : see `Pipelines`; with 0 pipelines each learner reads its own part itself.
     """
 
     source: Source
@@ -97,26 +98,27 @@ class Text:
         stages: Literal["fused", "apart"] = "fused",
         ahead: int = 2,
     ) -> Text:
-        """Read a text: once if the vocabulary is given, else once more to build it.
+        """Read a text: one pass if the vocabulary is given, otherwise a second one to build it.
 
         Parameters
         ----------
         paths : a file, plain or gzip, a folder with such files, or a list of both.
-        vocabulary : the words to know, or a file of them; else they are those of the text.
-        vocabulary_size : how many words of the text to know at most, the most frequent ones.
-        min_count : how often a word must occur in the text to be known.
-        stop_words : words not to know: ``"english"``, or a file of them.
+        vocabulary : the known words, or a file of them; by default the words of the text.
+        vocabulary_size : maximum number of known words; the most frequent ones are kept. Default all.
+        min_count : minimum number of occurrences of a known word in the text.
+        stop_words : words to exclude from the vocabulary: ``"english"``, or a file of them.
         width, stride, sample : see `Windowing`.
         bounds, number_token, longest : see `Rules`.
-        test : a file of windows to test on, one a line, the target in the middle. If they stand in the text, they stay there.
-        test_windows : without such a file, how many windows of the text to test on; they are left out of training.
-        seed : of their choice.
-        shuffle, pipelines, stages, ahead : who reads for the learners of a run, see `Text`.
+        test : a file of test windows, one per line, the target in the middle. If the text contains them, they are not
+            excluded from training.
+        test_windows : without such a file, the number of windows of the text that are excluded from training for the test.
+        seed : seed of their choice.
+        shuffle, pipelines, stages, ahead : see `Text`.
 
         Raises
         ------
-        DataError : files that are missing, empty or no text; no known words, or too few for a window.
-        ConfigurationError : options that do not go together, or values out of range.
+        DataError : files are missing, empty or not text; there are no known words, or too few for a window.
+        ConfigurationError : options conflict, or values are out of range.
         """
         if test_windows < 1:
             raise ConfigurationError(f"test_windows is {test_windows}: at least 1 is needed")
@@ -126,44 +128,42 @@ class Text:
         choice = {"vocabulary_size": vocabulary_size, "min_count": min_count if min_count != 1 else None}
         choice["stop_words"] = stop_words  # type: ignore[assignment]
         if vocabulary is not None and (idle := [name for name, value in choice.items() if value is not None]):
-            raise ConfigurationError(
-                f"a vocabulary is given, so {idle[0]} has nothing to choose: leave one of them out"
-            )
-        left_out = words_to_leave_out(stop_words)
+            raise ConfigurationError(f"{idle[0]} has no effect if a vocabulary is given: remove one of them")
+        excluded = excluded_words(stop_words)
         given = vocabulary if isinstance(vocabulary, Vocabulary | None) else Vocabulary.read(vocabulary)
         source = Source.of(paths)
         if given is None:
-            given = Vocabulary.built(source, rules, size=vocabulary_size, min_count=min_count, stop_words=left_out)
+            given = Vocabulary.build(source, rules, size=vocabulary_size, min_count=min_count, stop_words=excluded)
         elif strange := given.unreachable(rules):
             warnings.warn(
-                f"{len(strange)} words of the vocabulary cannot occur in a text, {strange[0]!r} for one: "
-                "words are runs of the letters a to z, in lower case",
+                f"{len(strange)} words of the vocabulary cannot occur in a text, such as {strange[0]!r}: "
+                "words are sequences of the letters a to z, in lower case",
                 RuntimeWarning,
                 stacklevel=2,
             )
-        held = test_windows if test is None else read_windows(test, given, rules, width)
-        found = survey(Part.of(source, rules, 0, 1), given, windowing, held, seed)
+        test_part = test_windows if test is None else read_windows(test, given, rules, width)
+        found = text_statistics(Part.of(source, rules, 0, 1), given, windowing, test_part, seed)
         inputs, targets = as_batch(found.test)
-        known = given.counted(found.counts)
+        known = given.with_counts(found.counts)
         tested = Dataset(inputs, targets, known.words, name=f"{source.name}, test windows")
         read = source, rules, known, windowing, tested, found.windows, found.content
         return cls(*read, test is None, shuffle, pipelines, stages, ahead)
 
     def __len__(self) -> int:
-        """How many training windows a pass over the text has; with sub-sampling, about how many."""
-        kept = self.windowing.kept(self.counts)
+        """The number of training windows in a pass over the text; approximate with sub-sampling."""
+        kept = self.windowing.keep_probabilities(self.counts)
         share = 1.0 if kept is None else float((self.counts * kept[:-1]).sum() / self.counts.sum())
         return max(round(self.windows * share), 1)
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """How often each word of the vocabulary occurs in the text."""
+        """The number of occurrences of each word of the vocabulary in the text."""
         assert self.vocabulary.counts is not None  # `of` has counted them
         return self.vocabulary.counts
 
     @property
     def name(self) -> str:
-        """What messages and reports call it."""
+        """The name in messages and reports."""
         return self.source.name
 
     @property
@@ -173,7 +173,7 @@ class Text:
 
     @property
     def outputs(self) -> int:
-        """How many words are known."""
+        """The number of known words."""
         return len(self.vocabulary)
 
     @property
@@ -183,7 +183,7 @@ class Text:
 
     @property
     def task(self) -> Task:
-        """A word is predicted."""
+        """``"classification"``: a word is predicted."""
         return "classification"
 
     def fingerprint(self) -> str:
@@ -194,42 +194,42 @@ class Text:
             content.update(array.tobytes())
         return content.hexdigest()
 
-    def take(self, ticket: Ticket) -> Batch:
-        """Return the batch that a ticket of one of this text's orders is for."""
-        return as_batch(ticket.windows(self))
+    def take(self, spec: BatchSpec) -> Batch:
+        """Return the batch that an order of this text described for a step."""
+        return as_batch(spec.windows(self))
 
     def orders(self, world_size: int, batch_size: int, seed: int, *, since: int = 0, begin: int = 0) -> list[TextOrder]:
-        """Return the order of each learner, where each reads a part of its own by itself.
+        """Return the order of each learner, if each reads its own part itself.
 
         Parameters
         ----------
-        since, begin : the step from which on they read so, and how many windows all had taken before it.
+        since, begin : first step of the orders, and the number of windows that all learners took before it.
         """
         return text_orders(len(self), world_size, batch_size, seed, since=since, begin=begin)
 
-    def supply(self, engine: Engine, partition: Any, *, workers: int, batch_size: int, seed: int) -> Supply:
-        """Return how learners get at the windows: see ``pipelines``.
+    def provider(self, engine: Engine, partition: Any, *, workers: int, batch_size: int, seed: int) -> DataProvider:
+        """Return the provider of windows for the learners, with or without pipelines.
 
         Raises
         ------
-        ConfigurationError : a partition, which says nothing to a text, or more pipelines than learners.
+        ConfigurationError : a partition is set, which has no effect on a text, or there are more pipelines than learners.
         """
-        from chimera.data.text.pipelines import Pipelines
-        from chimera.data.text.supply import OwnReading, Piped
+        from chimera.data.text.pipeline.pipelines import Pipelines
+        from chimera.data.text.pipeline.provider import DirectReading, PipelinedReading
 
         if not getattr(partition, "dealt", False):
             raise ConfigurationError(
-                "a text is cut into stretches, one for each pipeline: leave the partition at 'iid'"
+                "a text is divided into contiguous parts, one per learner or pipeline: leave the partition at 'iid'"
             )
         if not self.pipelines:
-            return OwnReading(self, batch_size, seed)
+            return DirectReading(self, batch_size, seed)
         made = Pipelines(
             engine, self, pipelines=self.pipelines, learners=workers, seed=seed, stages=self.stages, ahead=self.ahead
         )
-        return Piped(engine, made, batch_size, engine.virtual_time)
+        return PipelinedReading(engine, made, batch_size, engine.virtual_time)
 
     def figures(self) -> dict[str, Any]:
-        """Return what the summary of a run says of the text, the loss of its unigram model on the test windows included."""
+        """Return the figures of the text for the summary of a run, with the test loss of its unigram model."""
         return {
             "vocabulary": self.outputs,
             "words": int(self.counts.sum()),
@@ -238,46 +238,46 @@ class Text:
         }
 
     def part(self, index: int, parts: int) -> Part:
-        """Return one of ``parts`` stretches of the text of equal length."""
+        """Return one of ``parts`` parts of the text of equal length."""
         return Part.of(self.source, self.rules, index, parts)
 
     def assembler(self, index: int, parts: int, seed: int) -> Assembler:
-        """Return what makes the windows of a part; the seed is that of sub-sampling."""
-        return Assembler(self._table, self.vocabulary, self.windowing, self._held, (seed, index, parts))
+        """Return the assembler of windows of a part; the seed is that of sub-sampling."""
+        return Assembler(self._table, self.vocabulary, self.windowing, self._excluded, (seed, index, parts))
 
     def stream(self, index: int, parts: int, seed: int) -> WindowStream:
-        """Return the windows of a part, made in this process; the same stream as long as the text is cut so."""
+        """Return the windows of a part, made in this process. The stream is cached until ``parts`` or ``seed`` change."""
         key = (index, parts, seed)
         if key not in self._streams:
             for other in [other for other in self._streams if other[1:] != key[1:]]:
                 del self._streams[other]
-            blocks = OwnBlocks(self.part(index, parts), self.assembler(*key))
+            blocks = LocalBlocks(self.part(index, parts), self.assembler(*key))
             self._streams[key] = self.stream_of(blocks, index, parts)
         return self._streams[key]
 
     def stream_of(self, blocks: Blocks, index: int, parts: int) -> WindowStream:
-        """Return the windows of a part, as these blocks of it come."""
-        barren = self.part(index, parts).blocks * (_EMPTY_PASSES if self.windowing.sample else 1)
+        """Return the windows of a part, made from these blocks of it."""
+        empty_blocks = self.part(index, parts).blocks * (_EMPTY_PASSES if self.windowing.sample else 1)
         name = f"part {index + 1} of {parts} of {self.name}" if parts > 1 else self.name
         if self.shuffle:
             blocks = ShuffledBlocks(blocks, (index, parts))
-        return WindowStream(blocks, barren=barren, name=name)
+        return WindowStream(blocks, max_empty_blocks=empty_blocks, name=name)
 
     @cached_property
     def _table(self) -> WordTable:
         return self.vocabulary.table(self.rules)
 
     @cached_property
-    def _held(self) -> Held:
+    def _excluded(self) -> ExcludedWindows:
         half = self.windowing.width // 2
         if not self.held_out:
-            return Held(np.empty((0, self.windowing.width), np.int32))
-        return Held(np.insert(self.test.inputs, half, self.test.targets, axis=1).astype(np.int32))
+            return ExcludedWindows(np.empty((0, self.windowing.width), np.int32))
+        return ExcludedWindows(np.insert(self.test.inputs, half, self.test.targets, axis=1).astype(np.int32))
 
     def __getstate__(self) -> dict[str, Any]:
-        made_anew = {"_table": None, "_held": None, "_streams": None}
-        kept = {key: value for key, value in self.__dict__.items() if key not in made_anew}
-        return kept | {"test": (self.test.inputs, self.test.targets, self.test.name)}  # its words are the vocabulary's
+        rebuilt = {"_table": None, "_excluded": None, "_streams": None}
+        kept = {key: value for key, value in self.__dict__.items() if key not in rebuilt}
+        return kept | {"test": (self.test.inputs, self.test.targets, self.test.name)}  # its classes are the vocabulary
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         inputs, targets, name = state["test"]

@@ -1,4 +1,4 @@
-"""The model that knows how often words occur, and nothing else: what any other has to beat."""
+"""The unigram model, which knows only the frequencies of words: the baseline of every other model."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from chimera.core.errors import DataError
 
 
 def unigram_cross_entropy(counts: ArrayLike, targets: ArrayLike) -> float:
-    """Return the cross-entropy, in nats a word, of a unigram model of the training text on other words.
+    """Return the cross-entropy, in nats per word, of a unigram model of the training text on other words.
 
     Parameters
     ----------
-    counts : how often each word occurs in the training text, shape (V,). Each counts once more (Laplace's rule), so that a
-        word that does not occur there has a probability.
-    targets : indices of the words that are to be predicted, shape (n,).
+    counts : number of occurrences of each word in the training text, shape (V,). 1 is added to each (Laplace smoothing), so
+        that words that do not occur have a probability above 0.
+    targets : indices of the words to predict, shape (n,).
 
     Raises
     ------
-    DataError : no words, or indices that no count belongs to.
+    DataError : there are no words, or an index is out of range.
     """
     seen, words = np.asarray(counts, np.float64) + 1, np.asarray(targets)
     if not words.size:

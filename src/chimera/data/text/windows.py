@@ -1,4 +1,4 @@
-"""From words to windows: sub-sampling, and runs of words with the target in the middle."""
+"""Sub-sampling of words, and windows of consecutive words with the target in the middle."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ NO_TOKENS: Tokens = np.empty(0, np.int32)
 
 @dataclass(frozen=True)
 class Windowing:
-    """How windows are taken from a run of words; words that the vocabulary lacks are not there at all.
+    """The definition of windows over a sequence of words. Words outside the vocabulary are removed first.
 
     Attributes
     ----------
-    width : words in a window, the target in the middle: odd, at least 3.
-    stride : ``"sliding"``: a window for every word that has enough on both sides; ``"disjoint"``: each word is in one.
-    sample : frequent words are left out at random, those more frequent than about this part of all words; 0 for none.
+    width : words per window, the target in the middle: odd, at least 3.
+    stride : ``"sliding"``: one window for every word with enough neighbours on both sides; ``"disjoint"``: each word is in
+        one window.
+    sample : threshold of sub-sampling: words with a larger relative frequency are dropped at random; 0 drops none.
     """
 
     width: int = 5
@@ -42,18 +43,18 @@ class Windowing:
         if self.stride not in ("sliding", "disjoint"):
             raise ConfigurationError(f"the stride {self.stride!r} is unknown; known: sliding, disjoint")
         if not 0 <= self.sample < 1:
-            raise ConfigurationError(f"sample is {self.sample}: it is a part of all words, 0 or more and below 1")
+            raise ConfigurationError(f"sample is {self.sample}: it is a relative frequency, 0 or more and below 1")
 
     @property
     def step(self) -> int:
-        """How many words further the next window begins."""
+        """The distance of the starts of consecutive windows, in words."""
         return 1 if self.stride == "sliding" else self.width
 
-    def kept(self, counts: NDArray[np.int64]) -> NDArray[np.float32] | None:
-        """Return with which probability each word is kept, and 1 for bounds at the end; None if all are.
+    def keep_probabilities(self, counts: NDArray[np.int64]) -> NDArray[np.float32] | None:
+        """Return the probability of keeping each word, with 1 for boundaries at the end; None if all words are kept.
 
-        Mikolov et al. 2013, "Distributed representations of words and phrases", equation 5, as word2vec's code has it:
-        (sqrt(f / sample) + 1) * sample / f for a word that is a part f of all.
+        Mikolov et al. 2013, "Distributed representations of words and phrases", equation 5, in the form of word2vec's code:
+        (sqrt(f / sample) + 1) * sample / f for a word of relative frequency f.
         """
         if not self.sample:
             return None
@@ -62,12 +63,12 @@ class Windowing:
             return np.append(np.minimum((np.sqrt(ratio) + 1) / ratio, 1), 1).astype(np.float32)
 
 
-class Held:
-    """Windows that are kept out of training.
+class ExcludedWindows:
+    """The set of windows that are excluded from training.
 
     Parameters
     ----------
-    windows : shape (n, width); possibly the same one several times.
+    windows : shape (n, width); may have duplicates.
     """
 
     def __init__(self, windows: Windows) -> None:
@@ -79,27 +80,32 @@ class Held:
 
 
 class Assembler:
-    """Makes windows of one block after the other. It remembers nothing: what a block leaves over is the caller's to keep.
+    """The conversion of blocks of text to windows. It is stateless: the caller keeps the remaining tokens of a block.
 
     Parameters
     ----------
-    table : of the vocabulary.
-    vocabulary : with counts, if there is sub-sampling.
-    held : windows that must not come out.
-    seed : with the number of the block, that of sub-sampling; so every pass over the text draws anew.
+    table : word table of the vocabulary.
+    vocabulary : the vocabulary; it needs counts for sub-sampling.
+    excluded : windows to exclude.
+    seed : seed of sub-sampling, combined with the number of the block, so that every pass has its own draws.
     """
 
     def __init__(
-        self, table: WordTable, vocabulary: Vocabulary, windowing: Windowing, held: Held, seed: tuple[int, ...] = ()
+        self,
+        table: WordTable,
+        vocabulary: Vocabulary,
+        windowing: Windowing,
+        excluded: ExcludedWindows,
+        seed: tuple[int, ...] = (),
     ) -> None:
         from chimera.data.text import kernels
 
-        self._table, self._windowing, self._held, self._seed = table, windowing, held, seed
+        self._table, self._windowing, self._excluded, self._seed = table, windowing, excluded, seed
         self._assemble = kernels.assemble
-        self._kept = None if vocabulary.counts is None else windowing.kept(vocabulary.counts)
+        self._kept = None if vocabulary.counts is None else windowing.keep_probabilities(vocabulary.counts)
 
     def tokens(self, clean: Any, number: int) -> Tokens:
-        """Return the indices of the known words of a block that are kept, and -1 for each bound."""
+        """Return the indices of the known words of a block that sub-sampling keeps, and -1 for each boundary."""
         tokens = self._table.find(np.frombuffer(clean, np.uint8))
         if self._kept is None:
             return tokens
@@ -112,14 +118,14 @@ class Assembler:
         Parameters
         ----------
         clean : the block, as clean text.
-        number : the block's.
-        carry : the tokens that the block before left over.
+        number : number of the block.
+        carry : remaining tokens of the block before.
         """
         return self.joined(np.concatenate((carry, self.tokens(clean, number))))
 
     def joined(self, tokens: Tokens) -> tuple[Windows, Tokens]:
-        """Return the windows of a run of tokens, and what is left over."""
+        """Return the windows of a sequence of tokens, and the remaining tokens."""
         width, step = self._windowing.width, self._windowing.step
         out = np.empty((len(tokens) // step + 1, width), np.int32)
-        written, over = self._assemble(tokens, step, self._held.rows, self._held.slots, out)
+        written, over = self._assemble(tokens, step, self._excluded.rows, self._excluded.slots, out)
         return out[:written], tokens[len(tokens) - over :].copy()

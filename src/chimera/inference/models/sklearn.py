@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.data.npy import open_archive
+from chimera.data.readers.npy import open_archive
 from chimera.inference.models.table import KINDS, existing_path, file_stamp
 from chimera.models.construction import first_line
 

@@ -1,6 +1,6 @@
 """Word embeddings: CBOW and skip-gram, with a full softmax, negative sampling or hierarchical softmax.
 
-A batch is context words, int64 (n, w), -1 where there is none, and the words in their middle, int64 (n,).
+A batch is the context words, int64 (n, w), -1 where there is none, and the words in the middle, int64 (n,).
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ def cbow(
 
     Parameters
     ----------
-    input_shape, outputs : ``(w,)``, how many context words a window has, and the number of words.
-    counts : how often each word occurs in the text; a full softmax does not need it.
+    input_shape, outputs : ``(w,)``, the number of context words in a window, and the number of words.
+    counts : number of occurrences of each word in the text; a full softmax does not need it.
     output : ``softmax`` over all words (needs torch), ``negative-sampling`` or ``hierarchical-softmax``.
-    dim : elements of a word's vector.
-    negatives : words drawn against each word (5).
-    shared_negatives : draw this many for a whole batch instead, each weighted so that they count as ``negatives``.
-    noise_power : negatives are drawn in proportion to ``counts ** noise_power`` (0.75).
-    order : ``batch`` (the default): local steps of SGD are steps with the mean gradient; ``word``: they learn the windows of a
-        batch one after another, each with its share of the learning rate, as word2vec's own code does.
-    combiner : what the sum of c context vectors is divided by: c (``mean``) or its square root (``sqrtn``, the default where
-        it is an option). With the root SGD moves the pooled vector as far as word2vec's own code, which divides on the way in
-        and not on the way back; otherwise the two differ by the scale of the vectors only.
-    all_words : whether an evaluation looks at all words for each window, for cross-entropy and accuracy (yes).
+    dim : dimension of a word vector.
+    negatives : number of negative samples per word; default 5.
+    shared_negatives : number of negative samples for a whole batch instead, weighted so that they count as ``negatives``.
+    noise_power : negatives are drawn in proportion to ``counts ** noise_power``; default 0.75.
+    order : ``batch`` (the default): local steps of SGD use the mean gradient; ``word``: SGD processes the windows of a batch
+        one after another, each with its share of the learning rate, like the code of word2vec.
+    combiner : divisor of the sum of c context vectors: c (``mean``) or its square root (``sqrtn``, the default where it is an
+        option). With the root, SGD moves the pooled vector as far as the code of word2vec, which divides in the forward pass
+        and not in the backward pass. Otherwise the two differ only by the scale of the vectors.
+    all_words : whether an evaluation scores all words for each window, to get cross-entropy and accuracy; default True.
     """
-    given = _Given("cbow", input_shape, outputs, counts, task, output, dim, seed)
+    given = _Settings("cbow", input_shape, outputs, counts, task, output, dim, seed)
     sampled = _set(
         negatives=negatives, shared_negatives=shared_negatives, noise_power=noise_power, order=order,
         combiner=combiner, all_words=all_words,
     )  # fmt: skip
     if output == "softmax":
-        given.need_torch(sampled)
+        given.require_torch(sampled)
         from chimera.models.word2vec.softmax import Cbow
 
         return Cbow(outputs, dim)
@@ -89,13 +89,13 @@ def skip_gram(
     all_words: bool | None = None,
     seed: int = 0,
 ) -> Any:
-    """Skip-gram: a word is predicted from each word around it alone; the loss of a window is the sum over these.
+    """Skip-gram: each context word alone predicts the middle word; the loss of a window is the sum over its context words.
 
-    Source: Mikolov et al. (2013), Efficient Estimation of Word Representations in Vector Space. As in word2vec's own code the
-    vectors that are kept are those of the context words: over a text in which every word is once in the middle, the pairs
-    are the same either way. The options are those of `cbow`.
+    Source: Mikolov et al. (2013), Efficient Estimation of Word Representations in Vector Space. As in the code
+    of word2vec, the resulting vectors are those of the context words. If every word of a text is once in the middle, the
+    pairs are the same in both directions. The options are those of `cbow`.
     """
-    given = _Given("skip-gram", input_shape, outputs, counts, task, output, dim, seed)
+    given = _Settings("skip-gram", input_shape, outputs, counts, task, output, dim, seed)
     sampled = _set(
         negatives=negatives,
         shared_negatives=shared_negatives,
@@ -104,7 +104,7 @@ def skip_gram(
         all_words=all_words,
     )
     if output == "softmax":
-        given.need_torch(sampled)
+        given.require_torch(sampled)
         from chimera.models.torch_model import TorchModel
         from chimera.models.word2vec.softmax import SkipGram
 
@@ -117,8 +117,8 @@ def _set(**options: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Given:
-    """What both models are made of, checked."""
+class _Settings:
+    """The checked arguments of both models."""
 
     name: str
     input_shape: tuple[int, ...]
@@ -137,12 +137,12 @@ class _Given:
         _positive(self.name, dim=self.dim)
         take_room(self.words * self.dim)
 
-    def refuse(self, options: Mapping[str, Any], where: str) -> None:
+    def reject(self, options: Mapping[str, Any], where: str) -> None:
         for name in options:
             raise ConfigurationError(f"model {self.name!r}, option {name!r}: it has no effect with {where}")
 
-    def need_torch(self, options: Mapping[str, Any]) -> None:
-        self.refuse(options, "output = 'softmax'")
+    def require_torch(self, options: Mapping[str, Any]) -> None:
+        self.reject(options, "output = 'softmax'")
         try:
             importlib.import_module("torch")
         except ImportError as error:
@@ -155,7 +155,7 @@ class _Given:
         all_words = options.pop("all_words", True)
         make: functools.partial[Any]
         if self.output == "hierarchical-softmax":
-            self.refuse(options, "output = 'hierarchical-softmax'")
+            self.reject(options, "output = 'hierarchical-softmax'")
             make = functools.partial(HierarchicalSoftmax, counts)
         else:
             negatives, power = options.get("negatives", 5), options.get("noise_power", 0.75)
@@ -165,7 +165,7 @@ class _Given:
                 raise ConfigurationError(f"{what}, option 'noise_power': {power!r} must be from 0 to 1")
             if shared is not None and order == "word":
                 raise ConfigurationError(
-                    f"{what}: 'shared_negatives' are those of a batch, so order = 'word' cannot be"
+                    f"{what}: 'shared_negatives' are drawn per batch, so order = 'word' cannot be used"
                 )
             make = functools.partial(NegativeSampling, counts, negatives, power)
             if shared is not None:

@@ -1,4 +1,4 @@
-"""The binary tree of hierarchical softmax: frequent words lie near its root."""
+"""The Huffman tree of hierarchical softmax: frequent words are near its root."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """The way to each word from the root, one after another.
+    """The concatenated paths from the root to each word.
 
     Attributes
     ----------
-    begin : where the way to word i begins, shape (V + 1,), int64.
-    nodes : inner nodes from the root on, 0 to V - 2, the root the last; int32.
-    turns : 1 where the way turns left, which is the answer yes, else 0; uint8.
+    begin : start of the path to word i in the other arrays, shape (V + 1,), int64.
+    nodes : inner nodes of the paths, 0 to V - 2, of which the root is V - 2; int32.
+    labels : label of each node of a path: 1 if the path goes to the left child, otherwise 0; uint8.
     """
 
     begin: NDArray[np.int64]
     nodes: NDArray[np.int32]
-    turns: NDArray[np.uint8]
+    labels: NDArray[np.uint8]
 
 
 def huffman_paths(counts: NDArray[np.int64]) -> Paths:
-    """Return the paths of a Huffman tree; a word that does not occur counts as one that occurs once.
+    """Return the paths of a Huffman tree; a count of 0 is treated as 1.
 
     Source: Morin and Bengio (2005), Hierarchical Probabilistic Neural Network Language Model; the Huffman tree is that of
     Mikolov et al. (2013), Efficient Estimation of Word Representations in Vector Space.
     """
     words = counts.size
     parents, left = _merge(np.maximum(counts, 1))
-    steps: list[tuple[NDArray[np.int64], ...]] = []  # (words, their inner nodes, turns), from the leaves up
-    here, who = np.arange(words), np.arange(words)
-    while words > 1 and who.size:
+    steps: list[tuple[NDArray[np.int64], ...]] = []  # (words, their inner nodes, labels), from the leaves up
+    here, word = np.arange(words), np.arange(words)
+    while words > 1 and word.size:
         above = parents[here]
-        steps.append((who, above - words, left[here]))
-        going = above != 2 * words - 2
-        here, who = above[going], who[going]
+        steps.append((word, above - words, left[here]))
+        unfinished = above != 2 * words - 2
+        here, word = above[unfinished], word[unfinished]
     lengths = np.zeros(words, np.int64)
-    for who, _, _ in steps:
-        lengths[who] += 1
+    for word, _, _ in steps:
+        lengths[word] += 1
     begin = np.concatenate([[0], np.cumsum(lengths)])
-    nodes, turns = np.empty(begin[-1], np.int32), np.empty(begin[-1], np.uint8)
-    for up, (who, inner, turn) in enumerate(steps):
-        place = begin[who + 1] - 1 - up
-        nodes[place], turns[place] = inner, turn
-    return Paths(begin, nodes, turns)
+    nodes, labels = np.empty(begin[-1], np.int32), np.empty(begin[-1], np.uint8)
+    for up, (word, inner, label) in enumerate(steps):
+        place = begin[word + 1] - 1 - up
+        nodes[place], labels[place] = inner, label
+    return Paths(begin, nodes, labels)
 
 
 def _merge(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Merge the two lightest nodes until one is left; return of each node its parent and whether it is the left child.
+    """Merge the two lightest nodes until one is left. Return the parent of each node, and whether it is the left child.
 
-    Leaves are 0 to V - 1. Inner nodes become heavier as they are made, so two queues do: leaves in order, and inner nodes.
+    Leaves are 0 to V - 1. Inner nodes are created in ascending order of weight, so two queues suffice instead of a heap.
     """
     words = counts.size
     order = np.argsort(counts, kind="stable")

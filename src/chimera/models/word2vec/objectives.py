@@ -1,4 +1,4 @@
-"""What a word model is to answer, instead of a softmax over all words."""
+"""Objectives of word models that replace a softmax over all words by a few logistic losses."""
 
 from __future__ import annotations
 
@@ -16,97 +16,99 @@ Table: TypeAlias = NDArray[np.float32]
 """float32, shape (rows, d)."""
 
 
-class Asked(Protocol):
-    """What an objective asks about the windows of one batch."""
+class BatchLoss(Protocol):
+    """The loss of one batch of windows."""
 
     @property
-    def met(self) -> NDArray[np.int32]:
-        """The rows of the output table that are asked about, with repetitions; -1 is none."""
+    def output_rows(self) -> NDArray[np.int32]:
+        """The rows of the output table that the loss uses, with repetitions; -1 is no row."""
 
-    def among(self, rows: NDArray[np.int64]) -> Asked:
-        """Return the same about a table that has only these rows, ascending, of the whole one; all that are `met` are there."""
+    def remapped(self, rows: NDArray[np.int64]) -> BatchLoss:
+        """Return the same loss for a table that has only the given rows, in ascending order, which include all used ones."""
 
-    def learn(
+    def accumulate(
         self, embedding: Table, output: Table, windows: Windows, scale: float, into: tuple[Table, Table]
     ) -> float:
         """Add ``scale`` times the sum of the gradients to two tables, and return the sum of the losses."""
 
 
 class Windows(NamedTuple):
-    """Context words, int32 (n, w), -1 where there is none, and what their pooled sums are multiplied by."""
+    """Context words, int32 (n, w), -1 where there is none, and the factor of the pooled sum by number of words."""
 
     inputs: NDArray[np.int32]
-    roots: NDArray[np.float32]
+    pool_scales: NDArray[np.float32]
 
 
-class Questions(NamedTuple):
-    """Rows of the output table that each window meets, and the answers; see `kernels`."""
+class LogisticLoss(NamedTuple):
+    """A sum of logistic losses: for each window rows of the output table, and their labels; see `kernels`."""
 
     begin: NDArray[np.int64]
     rows: NDArray[np.int32]
     labels: NDArray[np.uint8]
 
     @property
-    def met(self) -> NDArray[np.int32]:
-        """See `Asked`, here and below."""
+    def output_rows(self) -> NDArray[np.int32]:
+        """See `BatchLoss`, here and below."""
         return self.rows
 
-    def among(self, rows: NDArray[np.int64]) -> Questions:
-        """Return the questions by their places in ``rows``."""
-        return self._replace(rows=places_among(rows, self.rows))
+    def remapped(self, rows: NDArray[np.int64]) -> LogisticLoss:
+        """Return the loss with row numbers replaced by their positions in ``rows``."""
+        return self._replace(rows=positions_in(rows, self.rows))
 
-    def learn(
+    def accumulate(
         self, embedding: Table, output: Table, windows: Windows, scale: float, into: tuple[Table, Table]
     ) -> float:
-        """Learn one window after another."""
-        return float(kernels().learn(embedding, output, *windows, *self, np.float32(scale), *into))
+        """Add the gradients window by window."""
+        return float(kernels().accumulate(embedding, output, *windows, *self, np.float32(scale), *into))
 
 
-def places_among(rows: NDArray[np.int64], numbers: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return at which place of ``rows``, ascending, each number is; -1 for -1."""
+def positions_in(rows: NDArray[np.int64], numbers: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the position of each number in ``rows``, which are ascending; -1 for -1."""
     return np.where(numbers < 0, -1, np.searchsorted(rows, numbers)).astype(np.int32)
 
 
 class Objective(Protocol):
-    """One way to learn which word belongs to a window."""
+    """A training objective for the word that belongs to a window."""
 
     def rows(self) -> int:
-        """Return how many rows the output table has."""
+        """Return the number of rows of the output table."""
 
     def reseed(self, seed: int) -> None:
-        """Set what is random in `ask`."""
+        """Set the seed of the draws of `batch_loss`."""
 
-    def ask(self, targets: NDArray[np.int32]) -> Asked:
-        """Return what is asked about windows with these targets, int32 (n,); it draws what is random."""
+    def batch_loss(self, targets: NDArray[np.int32]) -> BatchLoss:
+        """Return the loss of windows with these targets, int32 (n,); it may draw negative samples."""
 
     def losses(self, hidden: Table, output: Table, targets: NDArray[np.int32], seed: int) -> NDArray[np.float32]:
-        """Return the loss of each window, given its pooled vector; what is random comes from the seed alone."""
+        """Return the loss of each window, given its pooled vector; draws depend on the seed alone."""
 
     def log_probabilities(self, hidden: Table, output: Table) -> Table:
-        """Return log p(word | window), shape (n, V), up to a constant a row."""
+        """Return log p(word | window), shape (n, V), up to a constant per row."""
 
 
-class _Asking:
-    """An objective that asks a few questions a window."""
+class _LogisticObjective:
+    """An objective with a few logistic losses per window."""
 
-    def questions(self, targets: NDArray[np.int32], seed: int | None = None) -> Questions:
-        """Return them; what is random comes from the seed if there is one, else it goes on from `Objective.reseed`."""
+    def logistic_loss(self, targets: NDArray[np.int32], seed: int | None = None) -> LogisticLoss:
+        """Return the losses. Draws depend on ``seed`` if it is given, else they continue from `Objective.reseed`."""
         raise NotImplementedError
 
-    def ask(self, targets: NDArray[np.int32]) -> Asked:
+    def batch_loss(self, targets: NDArray[np.int32]) -> BatchLoss:
         """See `Objective`, here and below."""
-        return self.questions(targets)
+        return self.logistic_loss(targets)
 
     def losses(self, hidden: Table, output: Table, targets: NDArray[np.int32], seed: int) -> NDArray[np.float32]:
         """Return the loss of each window."""
-        asked = self.questions(targets, seed)
+        batch_loss = self.logistic_loss(targets, seed)
         with np.errstate(over="ignore", invalid="ignore"):
-            found = losses_of(logits_of(hidden, output, asked.begin, asked.rows), asked.labels) * (asked.rows >= 0)
-            return np.asarray(np.add.reduceat(found, asked.begin[:-1]))
+            found = losses_of(logits_of(hidden, output, batch_loss.begin, batch_loss.rows), batch_loss.labels) * (
+                batch_loss.rows >= 0
+            )
+            return np.asarray(np.add.reduceat(found, batch_loss.begin[:-1]))
 
 
-class NegativeSampling(_Asking):
-    """Tell the word of a window from a few that are drawn at random.
+class NegativeSampling(_LogisticObjective):
+    """Classification of the word of a window against a few words drawn at random.
 
     Source: Mikolov et al. (2013), Distributed Representations of Words and Phrases and their Compositionality, equation 4.
     """
@@ -121,49 +123,49 @@ class NegativeSampling(_Asking):
         return int(self._log_noise.size)
 
     def reseed(self, seed: int) -> None:
-        """Set where negatives come from."""
+        """Restart the sequence of negative samples."""
         self._noise.reseed(seed)
 
-    def questions(self, targets: NDArray[np.int32], seed: int | None = None) -> Questions:
-        """Ask for the target and against each of the words drawn."""
+    def logistic_loss(self, targets: NDArray[np.int32], seed: int | None = None) -> LogisticLoss:
+        """Return a positive label for the target, and a negative one for each drawn word."""
         each = 1 + self._negatives
-        if self._labels.size != targets.size * each:  # the same for every batch of a size
+        if self._labels.size != targets.size * each:  # the same for all batches of a size
             self._begin = np.arange(targets.size + 1) * each
             self._labels = np.tile(np.arange(each) == 0, targets.size).astype(np.uint8)
         drawn = np.empty(targets.size * self._negatives, np.int32)
         if seed is None:
             self._noise.draw(drawn)
         else:
-            self._noise.drawn_from(seed, drawn)
+            self._noise.draw_with_seed(seed, drawn)
         rows = np.empty((targets.size, each), np.int32)
-        kernels().ask(targets, drawn, rows)
-        return Questions(self._begin, rows.reshape(-1), self._labels)
+        kernels().fill_samples(targets, drawn, rows)
+        return LogisticLoss(self._begin, rows.reshape(-1), self._labels)
 
     def log_probabilities(self, hidden: Table, output: Table) -> Table:
-        """See `Objective`; a logit is learnt to be log p(word | window) - log(noise p(word)), up to a constant."""
+        """See `Objective`; training makes a logit log p(word | window) - log(noise p(word)), up to a constant."""
         return np.asarray(hidden @ output.T + self._log_noise)
 
 
-class Shared(NamedTuple):
-    """The target of each window, int32 (n,), and words against which all are asked, each of so much weight."""
+class SharedNegativesLoss(NamedTuple):
+    """The loss of a batch with shared negatives: the target of each window, int32 (n,), and the drawn words with a weight."""
 
     targets: NDArray[np.int32]
     drawn: NDArray[np.int32]
     weight: np.float32
 
     @property
-    def met(self) -> NDArray[np.int32]:
-        """See `Asked`, here and below."""
+    def output_rows(self) -> NDArray[np.int32]:
+        """See `BatchLoss`, here and below."""
         return np.concatenate([self.targets, self.drawn])
 
-    def among(self, rows: NDArray[np.int64]) -> Shared:
-        """Return targets and words drawn by their places in ``rows``."""
-        return Shared(places_among(rows, self.targets), places_among(rows, self.drawn), self.weight)
+    def remapped(self, rows: NDArray[np.int64]) -> SharedNegativesLoss:
+        """Return the loss with word numbers replaced by their positions in ``rows``."""
+        return SharedNegativesLoss(positions_in(rows, self.targets), positions_in(rows, self.drawn), self.weight)
 
-    def learn(
+    def accumulate(
         self, embedding: Table, output: Table, windows: Windows, scale: float, into: tuple[Table, Table]
     ) -> float:
-        """Learn all windows at once."""
+        """Add the gradients of all windows at once."""
         targets, drawn, weight = self
         kernel, factor = kernels(), np.float32(scale)
         hidden = np.empty((targets.size, embedding.shape[1]), np.float32)
@@ -171,7 +173,7 @@ class Shared(NamedTuple):
         right, wrong = output[targets], output[drawn]
         with np.errstate(over="ignore", invalid="ignore"):
             slopes = -np.einsum("ij,ij->i", hidden, right)[:, None]
-            loss = kernel.logistic(slopes, targets, _NOBODY, np.float32(1), factor)
+            loss = kernel.logistic(slopes, targets, _NO_TARGET, np.float32(1), factor)
             logits = hidden @ wrong.T
             loss += kernel.logistic(logits, targets, drawn, weight, factor)
             back = logits @ wrong
@@ -183,32 +185,32 @@ class Shared(NamedTuple):
         return float(loss)
 
 
-_NOBODY = np.full(1, -1, np.int32)
+_NO_TARGET = np.full(1, -1, np.int32)
 
 
 class SharedNegatives(NegativeSampling):
-    """Negative sampling with one draw of words for a whole batch, so that the work is products of matrices.
+    """Negative sampling with one draw of words for a whole batch, so that the computation consists of matrix products.
 
     Source: Ji et al. (2016), Parallelizing Word2Vec in Shared and Distributed Memory. Each of the shared words counts as
-    ``negatives / shared``, so that the objective is the same, and its gradient varies less.
+    ``negatives / shared``, so that the objective is the same, and the variance of its gradient is smaller.
     """
 
     def __init__(self, counts: NDArray[np.int64], negatives: int, power: float, shared: int) -> None:
         super().__init__(counts, negatives, power)
         self._shared, self._weight = shared, np.float32(negatives / shared)
 
-    def ask(self, targets: NDArray[np.int32]) -> Asked:
-        """Draw the words of a batch."""
+    def batch_loss(self, targets: NDArray[np.int32]) -> BatchLoss:
+        """Draw the negative samples of a batch."""
         drawn = np.empty(self._shared, np.int32)
         self._noise.draw(drawn)
-        return Shared(targets, drawn, self._weight)
+        return SharedNegativesLoss(targets, drawn, self._weight)
 
 
-class HierarchicalSoftmax(_Asking):
-    """Find the word of a window by turning left or right at each node of a Huffman tree.
+class HierarchicalSoftmax(_LogisticObjective):
+    """Prediction of the word of a window by a binary decision at each node of a path in a Huffman tree.
 
     Source: Mikolov et al. (2013), Distributed Representations of Words and Phrases and their Compositionality, equation 3.
-    Its loss is a cross-entropy over all words, as that of a full softmax is.
+    Its loss is a cross-entropy over all words, like that of a full softmax.
     """
 
     def __init__(self, counts: NDArray[np.int64]) -> None:
@@ -221,22 +223,22 @@ class HierarchicalSoftmax(_Asking):
     def reseed(self, seed: int) -> None:
         """Do nothing: nothing is random."""
 
-    def questions(self, targets: NDArray[np.int32], seed: int | None = None) -> Questions:  # noqa: ARG002
-        """Ask at each node on the way to the target."""
+    def logistic_loss(self, targets: NDArray[np.int32], seed: int | None = None) -> LogisticLoss:  # noqa: ARG002
+        """Return a label for each node on the path to the target."""
         first = self._paths.begin[targets]
         lengths = self._paths.begin[targets + 1] - first
         begin = np.concatenate([[0], np.cumsum(lengths)])
         places = np.arange(begin[-1]) + np.repeat(first - begin[:-1], lengths)
-        return Questions(begin, self._paths.nodes[places], self._paths.turns[places])
+        return LogisticLoss(begin, self._paths.nodes[places], self._paths.labels[places])
 
     def log_probabilities(self, hidden: Table, output: Table) -> Table:
-        """See `Objective`: the sums over the ways."""
+        """See `Objective`: the sums over the paths."""
         logits = hidden @ output.T
         yes, no = (-losses_of(logits, np.full(1, label)) for label in (1, 0))
-        begin, nodes, turns = self._paths.begin, self._paths.nodes, self._paths.turns
+        begin, nodes, labels = self._paths.begin, self._paths.nodes, self._paths.labels
         total, lengths = np.zeros((len(hidden), begin.size - 1), np.float32), np.diff(begin)
         for depth in range(int(lengths.max())):
             words = np.flatnonzero(lengths > depth)
             place = begin[words] + depth
-            total[:, words] += np.where(turns[place] != 0, yes[:, nodes[place]], no[:, nodes[place]])
+            total[:, words] += np.where(labels[place] != 0, yes[:, nodes[place]], no[:, nodes[place]])
         return total

@@ -21,12 +21,12 @@ class Cbow(_Tables):
     """Mean of the context vectors, then logits of all words."""
 
     def forward(self, contexts: Tensor) -> Tensor:
-        """Return logits, shape (n, V), of windows, int64 (n, w), where -1 is no word."""
+        """Return logits, shape (n, V), of windows, int64 (n, w), where -1 means no word."""
         if int(contexts.min()) >= 0:
             return self.output(nn.functional.embedding_bag(contexts, self.embedding.weight, mode="mean"))  # type: ignore[no-any-return]
-        met = contexts >= 0
-        vectors = self.embedding(contexts.clamp(min=0)) * met[:, :, None]
-        return self.output(vectors.sum(1) / met.sum(1, keepdim=True).clamp(min=1))  # type: ignore[no-any-return]
+        present = contexts >= 0
+        vectors = self.embedding(contexts.clamp(min=0)) * present[:, :, None]
+        return self.output(vectors.sum(1) / present.sum(1, keepdim=True).clamp(min=1))  # type: ignore[no-any-return]
 
 
 class SkipGram(_Tables):
@@ -34,7 +34,7 @@ class SkipGram(_Tables):
 
     def forward(self, contexts: Tensor) -> Tensor:
         """Return the sums over the context words of log p(word | context word), shape (n, V)."""
-        met = contexts >= 0
+        present = contexts >= 0
         logits = self.output(self.embedding(contexts.clamp(min=0)))
-        total: Tensor = (logits.log_softmax(2) * met[:, :, None]).sum(1)
+        total: Tensor = (logits.log_softmax(2) * present[:, :, None]).sum(1)
         return total

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from chimera.core.engine import Resources
 from chimera.core.errors import ActorLost, ChimeraError, ConfigurationError, DataError, TooFewWorkersError
 from chimera.core.parameters import Flat, Layout
-from chimera.data.supply import Supply
+from chimera.data.provider import DataProvider
 from chimera.engines.http import HttpEngine
 from chimera.nodes.masters.averaging import union
 from chimera.nodes.masters.gradient_actor import GradientActor, ParameterFormat, Sample
@@ -187,7 +187,7 @@ class Descent:
         """Run the strategy's rounds until the descent is over. Lost workers are dropped."""
         engine = self._engine
         monitor, tolerance = HeartbeatMonitor(engine), FaultTolerance(on_worker_loss="drop")
-        sharding = Sharding(_NoSupply(), len(actors.workers), lambda _: 0)
+        sharding = Sharding(_NoProvider(), len(actors.workers), lambda _: 0)
         cluster = TrainingCluster(engine, actors, sharding, monitor)
         recovery = Recovery(engine, cluster, monitor, tolerance)
         strategy, rejections = ParameterServer(), Rejections()
@@ -281,8 +281,8 @@ class _Actors(Actors):
         return self._engine.spawn(GradientServer, self._first, self._layout, name="server 0", **options)
 
 
-class _NoSupply(Supply):
-    """A supply without data: workers read their own data."""
+class _NoProvider(DataProvider):
+    """A provider without data: workers read their own data."""
 
     def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[Any]:  # noqa: ARG002
         return list(itertools.repeat(None, world_size))

@@ -221,17 +221,17 @@ class TrainingCluster(Gather, ClusterState):
     @property
     def feeders(self) -> list[Any]:
         """The actors that prepare the workers' data, if the data set has any."""
-        return self._sharding.supply.actors
+        return self._sharding.provider.actors
 
-    def mend_supply(self) -> list[str]:
+    def replace_lost_feeders(self) -> list[str]:
         """Replace dead actors that prepare data, notify the workers, and return the names of those actors."""
-        if names := self._sharding.mend():
+        if names := self._sharding.replace_lost():
             self._hand_out()
         return names
 
-    def supply_fill(self) -> dict[str, float]:
+    def queue_fill(self) -> dict[str, float]:
         """Return the fill of each worker's input queue, 0 to 1, where it is known without waiting."""
-        return self._sharding.supply.fill()
+        return self._sharding.provider.fill()
 
     def respawn_server(self, index: int) -> None:
         """Replace a lost server by a new one with initial parameters. The caller restores its state."""
@@ -257,7 +257,7 @@ class TrainingCluster(Gather, ClusterState):
     def end(self) -> None:
         """Kill the actors of this run on an engine that other runs go on using."""
         self._end_actors()
-        self._sharding.supply.end()
+        self._sharding.provider.end()
 
     def _end_actors(self) -> None:
         dead = self._dead()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from chimera.data.order import HeldOrder
-from chimera.data.supply import Supply
+from chimera.data.order import MultiBlockOrder
+from chimera.data.provider import DataProvider
 
 
 class Sharding:
@@ -14,7 +14,7 @@ class Sharding:
 
     Parameters
     ----------
-    supply : divides the data.
+    provider : divides the data.
     world_size : number of workers at the start.
     samples_per_round : returns the samples that a given number of workers process in a round.
     steps_per_round : steps of a worker in a round.
@@ -24,20 +24,20 @@ class Sharding:
 
     Attributes
     ----------
-    supply : source of the orders.
+    provider : source of the orders.
     orders : the order in which each worker reads its rows; one for each worker of the current assignment.
     """
 
     def __init__(
         self,
-        supply: Supply,
+        provider: DataProvider,
         world_size: int,
         samples_per_round: Callable[[int], int],
         steps_per_round: int = 1,
         readers: int = 1,
         holds: Callable[[int], Sequence[Sequence[int]] | None] = lambda _: None,
     ) -> None:
-        self.supply, self._samples_per_round = supply, samples_per_round
+        self.provider, self._samples_per_round = provider, samples_per_round
         self._steps_per_round, self._readers, self._holds = steps_per_round, readers, holds
         self._world_size, self._round, self._begin = world_size, 0, 0
         self.orders = self._made()
@@ -71,16 +71,16 @@ class Sharding:
         self._world_size, self._round, self._begin = state["world_size"], state["since"], state["begin"]
         self.orders = self._made()
 
-    def mend(self) -> list[str]:
+    def replace_lost(self) -> list[str]:
         """Replace dead actors that prepare data; return their names. The orders then refer to the new actors."""
-        if names := self.supply.mend():
+        if names := self.provider.replace_lost():
             self.orders = self._made()
         return names
 
     def _made(self) -> list[Any]:
         held = self._holds(self._world_size)
         readers = self._world_size // self._readers if held is None else 1 + max(map(max, held))
-        streams = self.supply.orders(readers, since=self.since, begin=self._begin)
+        streams = self.provider.orders(readers, since=self.since, begin=self._begin)
         if held is not None:
-            return [HeldOrder(tuple(streams[block] for block in blocks)) for blocks in held]
+            return [MultiBlockOrder(tuple(streams[block] for block in blocks)) for blocks in held]
         return [order for order in streams for _ in range(self._readers)]

@@ -1,4 +1,4 @@
-"""Resolution of an experiment's parts: names, tables and objects become engines, data sets, models and data supplies."""
+"""Resolution of an experiment's parts: names, tables and objects become engines, data sets, models and data providers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import DATASETS, Dataset, Split
 from chimera.data.partition import Partitioner
-from chimera.data.supply import Owned, Parted, Supply
+from chimera.data.provider import DataProvider, PartitionedData, WorkerData
 from chimera.models.conversion import as_model, build_model
 from chimera.models.model import MODELS, Model
 from chimera.strategies.strategy import Strategy
@@ -83,15 +83,15 @@ def check_data(engine: Engine, train: Dataset, workers: int, tolerance: FaultTol
         )
 
 
-def supply_of(
+def provider_of(
     engine: Engine, train: Dataset, partition: Partitioner, *, workers: int, batch_size: int, seed: int
-) -> Supply:
+) -> DataProvider:
     """Return the source of the workers' batches: the nodes' own data, pipelines of the data set, or rows in memory."""
     if engine.nodes_own_data:
-        return Owned(batch_size, seed)
-    own: Callable[..., Supply] | None = getattr(train, "supply", None)
+        return WorkerData(batch_size, seed)
+    own: Callable[..., DataProvider] | None = getattr(train, "provider", None)
     if own is None:
-        return Parted(train, partition, batch_size, seed)
+        return PartitionedData(train, partition, batch_size, seed)
     return own(engine, partition, workers=workers, batch_size=batch_size, seed=seed)
 
 

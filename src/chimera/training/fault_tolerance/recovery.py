@@ -67,11 +67,11 @@ class Recovery:
         TooFewWorkersError : fewer than ``min_workers`` are left, or the policy is ``stop``.
         """
         workers, servers = self._cluster.drop_lost()
-        mended = list(self._mend_supply())
+        replaced = list(self._replace_lost_feeders())
         unfinished = self._workers or self._servers or self._parameters_lost or self._data_left
-        if not (workers or servers or unfinished or mended):
+        if not (workers or servers or unfinished or replaced):
             raise error
-        yield from mended
+        yield from replaced
         names = [*workers, *(f"server {index}" for index in servers)]
         yield from ((f"{name.split()[0]} lost", name, self._how(name)) for name in names)
         if self._policy == "stop" and names:
@@ -113,7 +113,7 @@ class Recovery:
     def grow(self) -> Iterator[EventText]:
         """Admit workers that have started, start requested workers while there is room, and yield the events."""
         before = len(self._pending)
-        yield from self._mend_supply()
+        yield from self._replace_lost_feeders()
         yield from self._start_workers()
         while (self.requested or len(self._cluster.names) < self._max_workers) and self._cluster.has_room():
             self.requested = max(self.requested - 1, 0)
@@ -124,8 +124,8 @@ class Recovery:
         """Kill the workers that were not admitted."""
         self._pending.end()
 
-    def _mend_supply(self) -> Iterator[EventText]:
-        for name in self._cluster.mend_supply():
+    def _replace_lost_feeders(self) -> Iterator[EventText]:
+        for name in self._cluster.replace_lost_feeders():
             yield "pipeline respawned", name, "the workers prepared their data themselves meanwhile"
 
     def _start_servers(self) -> Iterator[EventText]:

@@ -310,7 +310,7 @@ class TrainingLoop:
             fraction=self._budget.fraction(used, self._train_size),
             workers={name: "running" if name in living else "lost" for name in self._cluster.names},
             samples_by_worker=dict(self._meter.samples_by_worker),
-            fill=self._cluster.supply_fill() | {name: own for name, own in self._meter.fill.items() if name in living},
+            fill=self._cluster.queue_fill() | {name: own for name, own in self._meter.fill.items() if name in living},
         )
 
 

@@ -153,7 +153,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         """
         self._load(weights)
         total, rejected = np.zeros_like(self._model.parameters()), []
-        order: Any = self._gradients.order  # a `HeldOrder`
+        order: Any = self._gradients.order  # a `MultiBlockOrder`
         for part, share in shares:
             own = part == 0 and not again
             gradient, fault = self._gradients.of(order.parts[part], self._model, step, share, own=own)
@@ -214,8 +214,8 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
     def tally(self) -> Tally:
         """Return losses and message counts since the last call."""
         done, self._tally = self._tally, Tally()
-        told_fill = getattr(self._gradients.order, "told_fill", None)
-        if told_fill is not None and (fill := told_fill()) is not None:
+        reported_fill = getattr(self._gradients.order, "reported_fill", None)
+        if reported_fill is not None and (fill := reported_fill()) is not None:
             done.fill, done.worker = fill, f"worker {self._rank}"
         return done
 

@@ -1,8 +1,8 @@
-"""The loops under the word models: compiled by numba, or in NumPy where that does not work.
+"""The inner loops of the word models: compiled by numba, or in NumPy if numba does not work.
 
-A batch of windows is ``inputs``, int32 (n, w), the context words, -1 where there is none, and for each window the rows of the
-output table that it meets: ``rows[begin[i]:begin[i + 1]]`` with ``labels``, 1 where the row is to answer yes. A row of -1 is
-passed over. ``roots[c]`` is what the sum of c context vectors is multiplied by.
+A batch of windows is ``inputs``, int32 (n, w), the context words, -1 where there is none, and for each window rows of the
+output table, ``rows[begin[i]:begin[i + 1]]``, with ``labels``, 1 for positive and 0 for negative rows. A row of -1 is
+skipped. ``pool_scales[c]`` is the factor of the sum of c context vectors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from chimera.core.kernels import choose
 
 @functools.cache
 def kernels() -> ModuleType:
-    """Return the kernels, chosen once a process; compiling is left to the first use of each."""
+    """Return the kernels, chosen once per process. Each is compiled at its first use."""
     return choose(_compiled, "chimera.models.word2vec.kernels.plain", "word embeddings")
 
 

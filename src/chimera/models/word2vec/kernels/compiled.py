@@ -32,8 +32,8 @@ def draw(thresholds: Any, aliases: Any, key: Any, begin: Any, out: Any) -> None:
 
 
 @njit
-def ask(targets: Any, drawn: Any, rows: Any) -> None:
-    """Write each target and the words drawn for it, shape (n, 1 + k); a word that is the target itself becomes -1."""
+def fill_samples(targets: Any, drawn: Any, rows: Any) -> None:
+    """Write each target and its negative samples, shape (n, 1 + k). A sample equal to the target becomes -1."""
     at = 0
     for i in range(rows.shape[0]):
         rows[i, 0] = targets[i]
@@ -42,18 +42,18 @@ def ask(targets: Any, drawn: Any, rows: Any) -> None:
             at += 1
 
 
-_AHEAD = 2  # windows: their rows are asked for while others are learnt
+_AHEAD = 2  # windows whose rows are prefetched
 
 
 @reordered
-def learn(
-    embedding: Any, output: Any, inputs: Any, roots: Any, begin: Any, rows: Any, labels: Any, scale: Any,
+def accumulate(
+    embedding: Any, output: Any, inputs: Any, pool_scales: Any, begin: Any, rows: Any, labels: Any, scale: Any,
     to_embedding: Any, to_output: Any,
 ) -> Any:  # fmt: skip
     """Add ``scale`` times the gradient of each window to two tables, window by window; return the sum of the losses.
 
-    Into other tables than the parameters it is the gradient of the batch; into the parameters themselves, with a negative
-    scale, each window is learnt before the next is looked at.
+    If the tables are not the parameters, the sum is the gradient of the batch. If they are the parameters, and the scale is
+    negative, each window is a step of SGD.
     """
     size = embedding.shape[1]
     hidden, back = np.empty(size, F), np.empty(size, F)
@@ -75,9 +75,9 @@ def learn(
                 count += 1
                 for k in range(size):
                     hidden[k] += embedding[word, k]
-        root = roots[count]
+        pool_scale = pool_scales[count]
         for k in range(size):
-            hidden[k] *= root
+            hidden[k] *= pool_scale
             back[k] = F(0)
         product = 1.0
         for j in range(begin[i], begin[i + 1]):
@@ -87,11 +87,11 @@ def learn(
             logit: Any = F(0)
             for k in range(size):
                 logit += hidden[k] * output[row, k]
-            wrong = -logit if labels[j] else logit  # large where the answer is wrong
+            wrong = -logit if labels[j] else logit  # large if the prediction is wrong
             grown = math.exp(-abs(wrong))
             if wrong > 0:
                 loss += wrong
-            product *= 1.0 + grown  # one logarithm for many: at most 2 each
+            product *= 1.0 + grown  # one logarithm for many factors of at most 2
             if product > 1e200:
                 loss += math.log(product)
                 product = 1.0
@@ -103,7 +103,7 @@ def learn(
                 to_output[row, k] += slope * hidden[k]
         loss += math.log(product)
         for k in range(size):
-            back[k] *= root
+            back[k] *= pool_scale
         for c in range(inputs.shape[1]):
             word = inputs[i, c]
             if word >= 0:
@@ -113,7 +113,7 @@ def learn(
 
 
 @njit
-def pool(embedding: Any, inputs: Any, roots: Any, hidden: Any) -> None:
+def pool(embedding: Any, inputs: Any, pool_scales: Any, hidden: Any) -> None:
     """Write the scaled sum of the context vectors of each window, shape (n, d)."""
     for i in range(inputs.shape[0]):
         count = 0
@@ -125,11 +125,11 @@ def pool(embedding: Any, inputs: Any, roots: Any, hidden: Any) -> None:
                 for k in range(hidden.shape[1]):
                     hidden[i, k] += embedding[word, k]
         for k in range(hidden.shape[1]):
-            hidden[i, k] *= roots[count]
+            hidden[i, k] *= pool_scales[count]
 
 
 @njit
-def spread(back: Any, inputs: Any, roots: Any, to_embedding: Any) -> None:
+def spread(back: Any, inputs: Any, pool_scales: Any, to_embedding: Any) -> None:
     """Add the gradient of each window's pooled vector, shape (n, d), to the rows of its context words."""
     for i in range(inputs.shape[0]):
         count = 0
@@ -139,7 +139,7 @@ def spread(back: Any, inputs: Any, roots: Any, to_embedding: Any) -> None:
             word = inputs[i, c]
             if word >= 0:
                 for k in range(back.shape[1]):
-                    to_embedding[word, k] += roots[count] * back[i, k]
+                    to_embedding[word, k] += pool_scales[count] * back[i, k]
 
 
 @njit
@@ -151,7 +151,7 @@ def add_rows(table: Any, rows: Any, values: Any) -> None:
 
 
 _LOG2E, _LN2_HIGH, _LN2_LOW = F(1.4426950408889634), F(0.693359375), F(-2.12194440e-4)
-_ROUND = F(12582912.0)  # 1.5 * 2**23: added and taken away again, it rounds to the nearest integer
+_ROUND = F(12582912.0)  # 1.5 * 2**23: adding and subtracting it rounds to the nearest integer
 
 
 @inlined
@@ -185,9 +185,9 @@ def _log1p(x: Any) -> Any:
 
 @reordered
 def logistic(logits: Any, targets: Any, shared: Any, weight: Any, scale: Any) -> Any:
-    """Turn logits, shape (n, m), of words that are all to answer no into ``scale * weight`` times the slopes of their losses.
+    """Replace logits, shape (n, m), of negative samples by ``scale * weight`` times the slopes of their losses.
 
-    Where word ``shared[j]`` is the window's own target, loss and slope are nothing. Returns the sum of the weighted losses.
+    If word ``shared[j]`` is the target of the window, loss and slope are 0. Return the sum of the weighted losses.
     """
     loss: Any = 0.0
     factor = weight * scale
@@ -198,7 +198,7 @@ def logistic(logits: Any, targets: Any, shared: Any, weight: Any, scale: Any) ->
             grown = _exp(max(F(-abs(x)), F(-87)))
             over = F(1) / F(F(1) + grown)
             counts = F(0) if shared[j] == targets[i] else F(1)
-            # A logit that is not a number is not one afterwards: the larger of it and 0 is taken by a sum.
+            # max(x, 0) is computed by a sum, so that NaN stays NaN.
             part += counts * F(F(0.5) * F(x + abs(x)) + _log1p(grown))
             logits[i, j] = counts * factor * (over if x > 0 else F(grown * over))
         loss += part
@@ -207,7 +207,7 @@ def logistic(logits: Any, targets: Any, shared: Any, weight: Any, scale: Any) ->
 
 @njit
 def take_rows(table: Any, gradient: Any, rows: Any, rate: Any) -> None:
-    """Subtract ``rate`` times the gradient from rows of a table, and clear the gradient there."""
+    """Subtract ``rate`` times the gradient from rows of a table, and set these rows of the gradient to 0."""
     for i in range(rows.size):
         row = rows[i]
         if row >= 0:

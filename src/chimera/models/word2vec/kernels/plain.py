@@ -1,4 +1,4 @@
-"""The kernels in NumPy, for where numba does not work: slower, see `compiled` for what each does."""
+"""The kernels in NumPy, slower, for machines on which numba does not work. They are documented in `compiled`."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ def draw(thresholds: Any, aliases: Any, key: Any, begin: Any, out: Any) -> None:
     out[:] = np.where((z & L(0xFFFFFFFF)) < thresholds[word], word, aliases[word])
 
 
-def ask(targets: Any, drawn: Any, rows: Any) -> None:
+def fill_samples(targets: Any, drawn: Any, rows: Any) -> None:
     rows[:, 0], rows[:, 1:] = targets, drawn.reshape(targets.size, -1)
     rows[:, 1:][rows[:, 1:] == targets[:, None]] = -1
 
 
 def logits_of(hidden: Any, output: Any, begin: Any, rows: Any) -> NDArray[Any]:
-    """Return the product of each window's pooled vector with each of its rows, one after another, shape (m,)."""
+    """Return the product of each window's pooled vector with each of its rows, concatenated, shape (m,)."""
     return np.asarray(np.einsum("ij,ij->i", np.repeat(hidden, np.diff(begin), axis=0), output[rows]))
 
 
 def losses_of(logits: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
-    """Return the logistic losses of logits for answers yes (1) and no (0)."""
+    """Return the logistic losses of logits with labels 1 and 0."""
     with np.errstate(invalid="ignore"):
         return np.asarray(np.logaddexp(F(0), np.where(labels != 0, -logits, logits)))
 
 
-def learn(
-    embedding: Any, output: Any, inputs: Any, roots: Any, begin: Any, rows: Any, labels: Any, scale: Any,
+def accumulate(
+    embedding: Any, output: Any, inputs: Any, pool_scales: Any, begin: Any, rows: Any, labels: Any, scale: Any,
     to_embedding: Any, to_output: Any,
 ) -> Any:  # fmt: skip
     if to_embedding is not embedding:
-        return _learn(embedding, output, inputs, roots, begin, rows, labels, scale, to_embedding, to_output)
+        return _accumulate(embedding, output, inputs, pool_scales, begin, rows, labels, scale, to_embedding, to_output)
     loss = 0.0
-    for i in range(len(inputs)):  # word by word, and row by row, since one may occur twice
+    for i in range(len(inputs)):  # one row after another, since a row may occur twice
         hidden, back = np.empty((1, embedding.shape[1]), F), np.zeros((1, embedding.shape[1]), F)
-        pool(embedding, inputs[i : i + 1], roots, hidden)
+        pool(embedding, inputs[i : i + 1], pool_scales, hidden)
         for row, label in zip(rows[begin[i] : begin[i + 1]], labels[begin[i] : begin[i + 1]], strict=True):
             if row >= 0:
                 with np.errstate(over="ignore", invalid="ignore"):
@@ -54,19 +54,19 @@ def learn(
                     back += slope * output[row]
                     output[row] += slope * hidden[0]
                 loss += float(losses_of(logit, label))
-        spread(back, inputs[i : i + 1], roots, embedding)
+        spread(back, inputs[i : i + 1], pool_scales, embedding)
     return loss
 
 
-def _learn(
-    embedding: Any, output: Any, inputs: Any, roots: Any, begin: Any, rows: Any, labels: Any, scale: Any,
+def _accumulate(
+    embedding: Any, output: Any, inputs: Any, pool_scales: Any, begin: Any, rows: Any, labels: Any, scale: Any,
     to_embedding: Any, to_output: Any,
 ) -> float:  # fmt: skip
-    met = rows >= 0
-    begin = np.concatenate([[0], np.cumsum(met)])[begin]
-    rows, labels = rows[met], labels[met]
+    present = rows >= 0
+    begin = np.concatenate([[0], np.cumsum(present)])[begin]
+    rows, labels = rows[present], labels[present]
     hidden = np.empty((len(inputs), embedding.shape[1]), F)
-    pool(embedding, inputs, roots, hidden)
+    pool(embedding, inputs, pool_scales, hidden)
     with np.errstate(over="ignore", invalid="ignore"):
         logits = logits_of(hidden, output, begin, rows)
         slopes = ((1 / (1 + np.exp(-logits)) - labels) * scale).astype(F)
@@ -74,20 +74,20 @@ def _learn(
         back = np.zeros_like(hidden)
         np.add.at(back, owner, slopes[:, None] * output[rows])
         np.add.at(to_output, rows, slopes[:, None] * hidden[owner])
-        spread(back, inputs, roots, to_embedding)
+        spread(back, inputs, pool_scales, to_embedding)
     return float(losses_of(logits, labels).sum(dtype=np.float64))
 
 
-def pool(embedding: Any, inputs: Any, roots: Any, hidden: Any) -> None:
-    met = inputs >= 0
-    np.einsum("ijk,ij->ik", embedding[inputs], met.astype(F), out=hidden)
-    hidden *= roots[met.sum(1)][:, None]
+def pool(embedding: Any, inputs: Any, pool_scales: Any, hidden: Any) -> None:
+    present = inputs >= 0
+    np.einsum("ijk,ij->ik", embedding[inputs], present.astype(F), out=hidden)
+    hidden *= pool_scales[present.sum(1)][:, None]
 
 
-def spread(back: Any, inputs: Any, roots: Any, to_embedding: Any) -> None:
-    met = inputs >= 0
-    owner, place = np.nonzero(met)
-    np.add.at(to_embedding, inputs[owner, place], (roots[met.sum(1)][:, None] * back)[owner])
+def spread(back: Any, inputs: Any, pool_scales: Any, to_embedding: Any) -> None:
+    present = inputs >= 0
+    owner, place = np.nonzero(present)
+    np.add.at(to_embedding, inputs[owner, place], (pool_scales[present.sum(1)][:, None] * back)[owner])
 
 
 def add_rows(table: Any, rows: Any, values: Any) -> None:

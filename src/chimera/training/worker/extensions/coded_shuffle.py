@@ -25,7 +25,7 @@ class CodedShuffle(ChunkedSum):
 
     def map_blocks(self, shuffle: Shuffle, place: int, step: int) -> Applied:
         """Compute the gradients of all blocks that the worker at ``place`` holds, and keep them until the next step."""
-        order: Any = self.worker.gradients.order  # a `HeldOrder`
+        order: Any = self.worker.gradients.order  # a `MultiBlockOrder`
         gradients, rejected = {}, []
         for i, (block, part) in enumerate(zip(shuffle.held(place), order.parts, strict=True)):
             gradient, fault = self.worker.gradients.of(part, self.worker.model, step, 1.0, own=i < shuffle.own(place))

@@ -1,4 +1,4 @@
-"""From what people hold (arrays, tensors, lists, torch data sets) to checked float32 inputs and targets."""
+"""Conversion of arrays, tensors, lists and torch data sets to checked float32 inputs and targets."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ Task: TypeAlias = Literal["classification", "regression"]
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether ``value`` is a torch tensor; does not import torch."""
+    """Return whether ``value`` is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_array(value: Any) -> bool:
-    """Whether ``value`` is a NumPy array, a torch tensor, or a pandas frame or series."""
+    """Return whether ``value`` is a NumPy array, a torch tensor, or a pandas frame or series."""
     pandas = sys.modules.get("pandas")
     frame = pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series)
     return isinstance(value, np.ndarray) or is_tensor(value) or frame
 
 
 def as_array(value: Any, what: str) -> NDArray[Any]:
-    """Return ``value`` as an array of numbers or strings, without a copy where that is possible.
+    """Return ``value`` as an array of numbers or strings, without a copy if possible.
 
     Raises
     ------
-    DataError : ragged lists, objects, complex numbers, dates.
+    DataError : the value is a ragged list, or holds objects, complex numbers or dates.
     """
     if is_tensor(value):
         array = _of_tensor(value, what)
@@ -51,7 +51,7 @@ def as_array(value: Any, what: str) -> NDArray[Any]:
     if array.dtype.kind not in "biufUS":
         raise DataError(f"the {what} are of type {array.dtype}: give real numbers")
     if array.ndim == 0:
-        raise DataError(f"the {what} are a single value, {value!r}: give one row a sample")
+        raise DataError(f"the {what} are a single value, {value!r}: give one row per sample")
     if not array.size:
         raise DataError(f"the {what} are empty, shape {array.shape}")
     return array
@@ -69,9 +69,9 @@ def _of_tensor(tensor: Any, what: str) -> NDArray[Any]:
 
 
 def as_inputs(value: Any, *, keep_integers: bool) -> NDArray[Any]:
-    """Return features as float32, shape (n, ...), C-contiguous; one number a sample becomes a column.
+    """Return features as float32, shape (n, ...), C-contiguous. One number per sample becomes a column.
 
-    ``keep_integers`` leaves integers alone, as int64: indices into an embedding, say.
+    With ``keep_integers``, integers become int64 instead, such as indices into an embedding.
     """
     array = as_array(value, "inputs")
     if array.dtype.kind in "US":
@@ -86,7 +86,7 @@ def as_inputs(value: Any, *, keep_integers: bool) -> NDArray[Any]:
 
 
 def _as_float32(array: NDArray[Any], what: str) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is reported as such
+    with np.errstate(over="ignore"):  # a value that is too large becomes infinite, and is reported below
         converted = np.ascontiguousarray(array, np.float32)
     finite = np.isfinite(converted)
     if not finite.all():
@@ -104,13 +104,13 @@ def as_targets(
 ) -> tuple[NDArray[Any], tuple[str, ...] | None]:
     """Return targets and the names of the classes: int64 indices and names, or float32 values and None.
 
-    Without a ``task``, one string, integer or truth value a sample is a class, anything else a value. Integers that
-    begin at 0 and leave fewer gaps than there are classes are class indices already; others are labels, numbered in
-    order. With ``classes``, labels are looked up there by name, or else taken as indices.
+    Without a ``task``, one string, integer or Boolean per sample is a class, anything else a value. Integers from 0 with
+    fewer gaps than classes are class indices already. Other integers are labels, which get indices in sorted order. With
+    ``classes``, labels are looked up there by name; if that fails, they are taken as indices.
 
     Raises
     ------
-    DataError : targets that do not suit the task, or so many different integers that either task is likely.
+    DataError : the targets do not suit the task, or have so many different integers that the task is ambiguous.
     """
     array = as_array(value, "targets")
     if array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind != "f":
@@ -122,19 +122,19 @@ def as_targets(
             _check_few(len(np.unique(array)), len(array))
     if task == "regression":
         if array.dtype.kind in "US":
-            raise DataError(f"the targets are strings ({str(array.flat[0])!r}, ...), which a regression cannot learn")
+            raise DataError(f"the targets are strings ({str(array.flat[0])!r}, ...), which a regression cannot predict")
         if array.ndim > 2:
-            raise DataError(f"the targets have shape {array.shape}: give one value, or one row of values, a sample")
+            raise DataError(f"the targets have shape {array.shape}: give one value, or one row of values, per sample")
         return _as_float32(array, "targets"), None
     if array.ndim != 1:
-        raise DataError(f"the targets of a classification have shape {array.shape}: give one label a sample")
+        raise DataError(f"the targets of a classification have shape {array.shape}: give one label per sample")
     return _class_indices(array, classes)
 
 
 def _check_few(different: int, samples: int) -> None:
-    if different > max(20, samples // 4):  # counts, years or money, rather than classes; guessing wrong is costly
+    if different > max(20, samples // 4):  # probably counts, years or money; a wrong guess would train a useless model
         raise DataError(
-            f"the targets are {different} different integers in {samples} samples: say whether they are values or classes, "
+            f"the targets are {different} different integers in {samples} samples: set whether they are values or classes "
             "with task='regression' or task='classification'"
         )
 
@@ -156,10 +156,10 @@ def _class_indices(
     known = {name: index for index, name in enumerate(names)}
     if numbers and not set(texts) <= set(known):
         known = {str(index): index for index in range(len(names))}
-    strange = [place for place, text in enumerate(texts) if text not in known]
-    if strange:
-        row = int(np.flatnonzero(places == strange[0])[0])
-        raise DataError(f"the target {texts[strange[0]]!r} in row {row} is none of the classes {_listed(names)}")
+    unknown = [place for place, text in enumerate(texts) if text not in known]
+    if unknown:
+        row = int(np.flatnonzero(places == unknown[0])[0])
+        raise DataError(f"the target {texts[unknown[0]]!r} in row {row} is none of the classes {_listed(names)}")
     return np.array([known[text] for text in texts], np.int64)[places], names
 
 
@@ -167,8 +167,8 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (f", ... ({len(names)} in all)" if len(names) > 10 else "")
 
 
-def of_torch_dataset(source: Any) -> tuple[Any, Any]:
-    """Return the inputs and the targets of a map-style data set, of torch or like one, stacked once."""
+def from_torch_dataset(source: Any) -> tuple[Any, Any]:
+    """Return the inputs and targets of a map-style data set, such as those of torch, each stacked to one sequence."""
     tensors = getattr(source, "tensors", None)
     if isinstance(tensors, tuple):
         if len(tensors) != 2:

@@ -1,4 +1,4 @@
-"""Arrays of NumPy's formats, .npy and .npz, from anywhere: no size that a file states is believed, and no code in it runs."""
+"""Reading of .npy and .npz files from untrusted sources: stated sizes are checked, and no code in a file is run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
-from chimera.data.unpacking import most_bytes, too_much
+from chimera.data.readers.decompression import max_decompressed_bytes, too_large_error
 
-_LONGEST_HEADER = 10_000  # NumPy's own limit, which it applies after it has read the header
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what NumPy writes; others unpack to any multiple of their size
+_MAX_HEADER_BYTES = 10_000  # the limit of NumPy, which checks it only after it has read the header
+_METHODS = (
+    zipfile.ZIP_STORED,
+    zipfile.ZIP_DEFLATED,
+)  # those that NumPy writes; others may decompress to any multiple of their size
 _ENCRYPTED = 1
 _VERSIONS: dict[bytes, tuple[str, Callable[[Any], Any]]] = {
     b"\1\0": ("<H", np.lib.format.read_array_header_1_0),
@@ -30,24 +33,24 @@ _VERSIONS: dict[bytes, tuple[str, Callable[[Any], Any]]] = {
 
 
 class Header(NamedTuple):
-    """What stands before the elements of an array."""
+    """The header of an array in a file."""
 
     shape: tuple[int, ...]
-    by_columns: bool
+    fortran_order: bool
     dtype: np.dtype[Any]
 
     @property
     def nbytes(self) -> int:
-        """How many bytes of elements follow."""
+        """The size of the elements, in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_header(file: IO[bytes]) -> Header:
-    """Read the header of an array; nothing of the size that it states is allocated.
+    """Read the header of an array, without allocating memory for the array.
 
     Raises
     ------
-    ValueError : it is none, or the array has no shape or type that can be read.
+    ValueError : the header is invalid, or the array has a shape or type that cannot be read.
     """
     begin = file.read(8)
     if len(begin) < 8 or begin[:6] != np.lib.format.MAGIC_PREFIX:
@@ -57,35 +60,35 @@ def read_header(file: IO[bytes]) -> Header:
     form, parse = _VERSIONS[begin[6:]]
     length = file.read(struct.calcsize(form))
     stated = int.from_bytes(length, "little")
-    if stated > _LONGEST_HEADER:
-        raise ValueError(f"its header states {stated} bytes; at most {_LONGEST_HEADER} are read")
+    if stated > _MAX_HEADER_BYTES:
+        raise ValueError(f"its header states {stated} bytes; at most {_MAX_HEADER_BYTES} are read")
     try:
-        shape, by_columns, dtype = parse(io.BytesIO(length + file.read(stated)))
-    # NumPy lets pass what the parser of Python raises, and MemoryError stands for nesting that is too deep.
+        shape, fortran_order, dtype = parse(io.BytesIO(length + file.read(stated)))
+    # NumPy does not catch what the parser of Python raises. MemoryError means that the nesting is too deep.
     except (ValueError, TypeError, LookupError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
         raise ValueError(f"its header is damaged ({type(error).__name__})") from error
     if not all(type(length) is int and length >= 0 for length in shape):
         raise ValueError(f"its header states the shape {shape}")
     if dtype.hasobject:
-        raise ValueError(f"it holds {dtype}: only arrays of numbers, truth values or texts are read")
-    return Header(shape, by_columns, dtype)
+        raise ValueError(f"it holds {dtype}: only arrays of numbers, Booleans or texts are read")
+    return Header(shape, fortran_order, dtype)
 
 
 class Archive:
-    """An .npz file, or another zip with arrays in it.
+    """An open .npz file, or another zip file that holds arrays.
 
     Attributes
     ----------
-    names : of its arrays.
+    names : names of the arrays.
     """
 
-    def __init__(self, path: Path, file: zipfile.ZipFile, most: int) -> None:
-        self._path, self._file, self._most = path, file, most
+    def __init__(self, path: Path, file: zipfile.ZipFile, bytes_left: int) -> None:
+        self._path, self._file, self._bytes_left = path, file, bytes_left
         self._members = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
         self.names = tuple(self._members)
 
     def read(self, name: str) -> NDArray[Any]:
-        """Return an array; its size is compared with that of its member of the archive before it is allocated."""
+        """Return an array. Its stated size is compared with the size of the zip member before memory is allocated."""
         info = self._members[name]
         self._check(info)
         with self._file.open(info) as member:
@@ -93,7 +96,7 @@ class Archive:
         return array
 
     def check(self) -> None:
-        """Check all members, for a library that is to read them."""
+        """Check all members, before another library reads them."""
         for info in self._file.infolist():
             self._check(info)
 
@@ -102,9 +105,9 @@ class Archive:
             raise ValueError(
                 f"its member {info.filename!r} is encrypted, or compressed by a method that NumPy does not use"
             )
-        if info.file_size > self._most:
-            raise too_much(self._path)
-        self._most -= info.file_size
+        if info.file_size > self._bytes_left:
+            raise too_large_error(self._path)
+        self._bytes_left -= info.file_size
         if not info.filename.endswith(".npy"):
             return
         with self._file.open(info) as member:
@@ -115,17 +118,17 @@ class Archive:
 
 @contextmanager
 def open_archive(path: Path, what: str = ".npz") -> Iterator[Archive]:
-    """Open an .npz file, or another zip with arrays in it, which ``what`` names.
+    """Open an .npz file, or another zip file with arrays, which error messages call ``what``.
 
     Raises
     ------
-    DataError : it cannot be read, is damaged, or what the block reads of it is; in one line that names the file.
+    DataError : the file, or a member that the block reads, is damaged or cannot be read; one line with the file's name.
     """
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            yield Archive(path, archive, most_bytes(os.fstat(file.fileno()).st_size))
+            yield Archive(path, archive, max_decompressed_bytes(os.fstat(file.fileno()).st_size))
     except DataError:
         raise
-    # NotImplementedError: a version of the format of zip that Python does not read
+    # NotImplementedError: a version of the zip format that Python does not support
     except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path} cannot be read as {what}: {' '.join(str(error).split())}") from error

@@ -1,4 +1,4 @@
-"""Pipelines of actors for a run: started, watched, mended and ended here, in the driver."""
+"""Input pipelines of actors, which the driver starts, monitors, repairs and stops."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Any, Literal, TypeAlias
 
 from chimera.core.engine import Engine, Resources
 from chimera.core.errors import ConfigurationError
-from chimera.data.text.orders import PulledOrder, TextOrder, check
-from chimera.data.text.stages import Batcher, Filter, Pipeline, Tokenizer
+from chimera.data.text.pipeline.orders import PipelineOrder, TextOrder, check
+from chimera.data.text.pipeline.stages import Batcher, Filter, Pipeline, Tokenizer
 from chimera.data.text.text import Text
 
 Stages: TypeAlias = Literal["fused", "apart"]
 
 
 class Pipelines:
-    """So many pipelines, each on its own part of the text, for so many learners: learner i takes from pipeline i mod n.
+    """n pipelines, each for its own part of the text. Learner i takes windows from pipeline i mod n.
 
-    With as many pipelines as learners, each learner reads what it would read by itself (`Text.orders`). Fewer are shared:
-    their learners take the next windows, whoever asks first, so that two runs differ wherever time is real.
+    With as many pipelines as learners, each learner reads the same windows as without pipelines (`Text.orders`). Fewer
+    pipelines are shared: each request returns the next windows, so that two runs in real time differ.
 
     Parameters
     ----------
-    engine : where the stages run; it must let actors call one another.
-    text : what is read.
-    pipelines : how many; at most as many as learners, or parts of the text would not be read.
-    learners : how many at first.
-    seed : of sub-sampling.
-    stages : ``"fused"``: one actor a pipeline; ``"apart"``: a tokenizer, a filter and a batcher, with queues between them.
-    ahead : how many calls each stage, and each learner, keeps under way on the one before it.
-    resources : what each stage needs of its machine.
+    engine : where the stages run. Its actors must be able to call one another.
+    text : the text to read.
+    pipelines : number of pipelines; at most the number of learners, or parts of the text would not be read.
+    learners : number of learners at the start.
+    seed : seed of sub-sampling.
+    stages : ``"fused"``: one actor per pipeline; ``"apart"``: a tokenizer, a filter and a batcher, with queues between them.
+    ahead : number of calls that each stage, and each learner, keeps in flight on the stage before it.
+    resources : resources that each stage needs.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Pipelines:
     ) -> None:
         if not 1 <= pipelines <= learners:
             raise ConfigurationError(
-                f"pipelines = {pipelines}: 1 to {learners} are allowed, as many as there are learners"
+                f"pipelines = {pipelines}: 1 to {learners} are allowed, at most the number of learners"
             )
         if stages not in ("fused", "apart"):
             raise ConfigurationError(f"the stages {stages!r} are unknown; known: fused, apart")
@@ -57,7 +57,7 @@ class Pipelines:
         self._seed, self._ahead, self._resources = seed, ahead, resources
         kinds = ("pipeline",) if stages == "fused" else ("tokenizer", "filter", "batcher")
         self._stages: list[dict[str, Any]] = [dict.fromkeys(kinds) for _ in range(pipelines)]
-        self.mend()
+        self.replace_lost()
 
     def __len__(self) -> int:
         return len(self._stages)
@@ -68,14 +68,14 @@ class Pipelines:
         return [actor for stages in self._stages for actor in stages.values() if actor is not None]
 
     def orders(
-        self, world_size: int, batch_size: int, *, since: int = 0, begin: int = 0, watched: bool = False
-    ) -> list[PulledOrder]:
-        """Return the order of each learner; ask anew when stages were mended, and when learners come or go.
+        self, world_size: int, batch_size: int, *, since: int = 0, begin: int = 0, report_fill: bool = False
+    ) -> list[PipelineOrder]:
+        """Return the order of each learner. The orders change when stages are replaced, and when learners join or leave.
 
         Parameters
         ----------
-        since, begin : the step from which on they read so, and how many windows all had taken before it.
-        watched : whether learners are to look how full their queues are, see `PulledOrder`.
+        since, begin : first step of the orders, and the number of windows that all learners took before it.
+        report_fill : whether learners report the fill of their queues, see `PipelineOrder`.
         """
         check(world_size, batch_size, self._seed)
         pipelines, windows = len(self), len(self._text)
@@ -85,13 +85,17 @@ class Pipelines:
             place, index = divmod(learner, pipelines)
             sharing = len(range(index, world_size, pipelines))
             own = begin * sharing // world_size
-            alone = TextOrder(index, pipelines, batch_size, self._seed, steps, share, since, own)
-            outlet = list(self._stages[index].values())[-1]
-            found.append(PulledOrder(outlet, alone, place=place, sharing=sharing, ahead=self._ahead, watched=watched))
+            direct = TextOrder(index, pipelines, batch_size, self._seed, steps, share, since, own)
+            last_stage = list(self._stages[index].values())[-1]
+            found.append(
+                PipelineOrder(
+                    last_stage, direct, position=place, sharing=sharing, ahead=self._ahead, report_fill=report_fill
+                )
+            )
         return found
 
     def lost(self) -> list[str]:
-        """Return the names of the stages that are dead; `mend` starts them anew."""
+        """Return the names of dead stages; `replace_lost` replaces them."""
         self._drop_lost()
         return [
             f"{kind} {index}"
@@ -100,12 +104,12 @@ class Pipelines:
             if actor is None
         ]
 
-    def mend(self) -> list[str]:
-        """Start dead stages anew, let those after them take from the new ones, and return their names.
+    def replace_lost(self) -> list[str]:
+        """Replace dead stages, connect the stages after them to the new ones, and return the names of the replaced stages.
 
-        Orders that were given out lead to dead stages where a last one is named: give the learners new ones.
+        Orders refer to last stages: if one was replaced, give the learners new orders.
         """
-        begun = []
+        replaced = []
         self._drop_lost()
         for index, stages in enumerate(self._stages):
             before: Any = None
@@ -113,17 +117,17 @@ class Pipelines:
             for kind, actor in stages.items():
                 if actor is None:
                     stages[kind] = self._spawned(kind, index, before)
-                    begun.append(f"{kind} {index}")
+                    replaced.append(f"{kind} {index}")
                 elif is_new:
-                    actor.rewire(before)
+                    actor.reconnect(before)
                 before, is_new = stages[kind], actor is None
-        return begun
+        return replaced
 
     def fill(self, but: Collection[str] = ()) -> dict[str, Any]:
-        """Return, by the name of each stage that has a queue before it, a ref to how full that is, 0 to 1.
+        """Return a ref to the fill of the input queue, 0 to 1, of each stage that has one, by name.
 
-        A busy stage answers when it is done, so wait for the refs with a time limit; those named in ``but`` are not asked.
-        How full that of a learner is it knows itself: `PulledOrder.fill`.
+        A busy stage answers only when its call ends, so wait for the refs with a time limit. Stages in ``but`` are not
+        called. Learners know the fill of their own queues: `PipelineOrder.fill`.
         """
         return {
             name: actor.fill()
@@ -133,7 +137,7 @@ class Pipelines:
         }
 
     def end(self) -> None:
-        """End all stages at once, whatever they do."""
+        """Kill all stages at once, even busy ones."""
         for actor in self.actors:
             self._engine.kill(actor)
         self._stages = [dict.fromkeys(stages) for stages in self._stages]

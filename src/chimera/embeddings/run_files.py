@@ -1,4 +1,4 @@
-"""The files of word vectors that a run leaves beside the others, while it goes on and at its end."""
+"""The files of word vectors in the folder of a run, written during the run and at its end."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 VECTORS, WORDS, WEIGHTS = "embeddings.csv", "vocabulary.txt", "weights.safetensors"
 STOP_WORDS = "stop_words.txt"
-"""What the report's picture of frequent words leaves out."""
-_SHARE = 0.1
-"""How much of a run's time the files may take before its end."""
+"""Words that the report's plot of frequent words excludes."""
+_MAX_TIME_SHARE = 0.1
+"""Share of a run's time that writing the files may take before its end."""
 
 
-class Leaves(Callback):
-    """Writes the weights and the vectors after each evaluation; if that took much of the time, after the next but few.
+class VectorWriter(Callback):
+    """A callback that writes the weights and vectors after evaluations; evaluations are skipped if writing takes too long.
 
     Parameters
     ----------
-    folder : of the run.
-    also : further files of vectors, such as ``embeddings.bin``, for the end; their endings say how.
+    folder : folder of the run.
+    also : further files of vectors to write at the end, such as ``embeddings.bin``; their endings set the formats.
     """
 
     def __init__(self, folder: Path, also: Sequence[str] = ()) -> None:
@@ -41,12 +41,12 @@ class Leaves(Callback):
         self._next_s = 0.0
 
     def on_model(self, model: Model, last: bool) -> None:
-        """Write what the model is now."""
+        """Write the current weights and vectors."""
         begin = time.monotonic()
         if begin < self._next_s and not last:
             return
         if not self._words:
-            self._words = _leave_words(self._folder)
+            self._words = _write_words(self._folder)
         tensors = model.layout.split(model.parameters())
         with atomically(self._folder / WEIGHTS) as file:
             write_tensors(file, tensors)
@@ -54,12 +54,12 @@ class Leaves(Callback):
         for name in (VECTORS, *(self._also if last else ())):
             vectors.save(self._folder / name)
         end = time.monotonic()
-        self._next_s = end + (end - begin) / _SHARE
+        self._next_s = end + (end - begin) / _MAX_TIME_SHARE
 
 
-def leave_vectors(folder: Path, also: Sequence[str] = ()) -> None:
-    """Write the vectors of a run that was finished without `Leaves`, from its weights."""
-    _leave_words(folder)
+def write_vectors(folder: Path, also: Sequence[str] = ()) -> None:
+    """Write the vectors of a finished run that had no `VectorWriter`, from its weights."""
+    _write_words(folder)
     vectors = vectors_of(folder)
     for name in (VECTORS, *also):
         vectors.save(folder / name)
@@ -70,20 +70,20 @@ def words_of(folder: Path) -> tuple[str, ...]:
 
     Raises
     ------
-    ConfigurationError : it has none.
+    ConfigurationError : the run has no vocabulary.
     """
     words = Signature.read(folder).classes
     if words is None:
-        raise ConfigurationError(f"{folder} is no run with a vocabulary")
+        raise ConfigurationError(f"{folder} is not a run with a vocabulary")
     return words
 
 
 def vectors_of(folder: Path) -> WordVectors:
-    """Return the vectors that a run has left, or that its weights have in them: any run of a word model has these.
+    """Return the vectors of a run of a word model, from its file of vectors or from its weights.
 
     Raises
     ------
-    ConfigurationError : it has left none that can be read.
+    ConfigurationError : the folder has no vectors that can be read.
     """
     if inside(folder, VECTORS).exists():
         return WordVectors.load(folder / VECTORS, words_of(folder))
@@ -93,8 +93,8 @@ def vectors_of(folder: Path) -> WordVectors:
     return WordVectors(words, _table(read_tensors(folder / WEIGHTS), len(words)))
 
 
-def _leave_words(folder: Path) -> tuple[str, ...]:
-    """Write the vocabulary of a run, and what its picture leaves out; return the vocabulary."""
+def _write_words(folder: Path) -> tuple[str, ...]:
+    """Write the vocabulary of a run and the stop words of its plot; return the vocabulary."""
     known = words_of(folder)
     for name, words in ((WORDS, known), (STOP_WORDS, sorted(ENGLISH))):
         write_atomically(folder / name, "".join(f"{word}\n" for word in words).encode())
@@ -102,7 +102,7 @@ def _leave_words(folder: Path) -> tuple[str, ...]:
 
 
 def _table(tensors: Mapping[str, Any], words: int) -> Any:
-    """Return the vectors: of the tensors that have a row for each word the one that is called so, or the first."""
+    """Return the vectors: the tensor with one row per word whose name begins with "embedding", or else the first such."""
     found = {name: tensor for name, tensor in tensors.items() if tensor.ndim == 2 and len(tensor) == words}
     if not found:
         raise ConfigurationError("the model has no vector for each word of the vocabulary")

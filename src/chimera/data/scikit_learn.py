@@ -1,4 +1,4 @@
-"""The small data sets that come with scikit-learn, and so need no network."""
+"""The small data sets that are part of scikit-learn, and so need no network."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def digits(
     Parameters
     ----------
     shape : ``"flat"`` for (64,), ``"image"`` for (1, 8, 8).
-    limit : how many train samples to keep, chosen at random.
-    test_fraction : how much becomes the test part.
-    seed : of these two choices.
-    standardize : give every pixel mean 0 and deviation 1.
+    limit : number of train samples to keep, chosen at random; default all.
+    test_fraction : share of the samples that becomes the test part.
+    seed : seed of the limit and of the split.
+    standardize : give every pixel mean 0 and standard deviation 1.
     """
     if shape not in ("flat", "image"):
         raise ConfigurationError(f"the shape {shape!r} is unknown; known: flat, image")
@@ -105,10 +105,10 @@ def diabetes(
     standardize: bool = True,
     scale_target: bool = True,
 ) -> Split:
-    """Diabetes: 442 patients, ten measures, how far the disease went in a year (Efron et al. 2004).
+    """Diabetes: 442 patients, ten measures, progression of the disease after a year (Efron et al. 2004).
 
-    The options are those of `digits`, and ``scale_target``: give the target mean 0 and deviation 1, so that plain SGD
-    learns it; losses are then in squared deviations.
+    The options are those of `digits`, and ``scale_target``: give the target mean 0 and standard deviation 1, so
+    that plain SGD converges. Losses are then in squared standard deviations.
     """
     folder = _folder()
     if folder is not None:
@@ -131,7 +131,7 @@ def _classes(name: str, table: NDArray[Any], classes: tuple[str, ...], features:
 
 
 def _folder() -> Path | None:
-    """Return where scikit-learn keeps its files: reading them takes 0.02 s, importing its loaders 1 s."""
+    """Return scikit-learn's folder of data files. Reading them takes 0.02 s, importing its loaders 1 s."""
     found = importlib.util.find_spec("sklearn")
     for root in (found.submodule_search_locations or ()) if found else ():
         folder = Path(root) / "datasets" / "data"
@@ -141,11 +141,11 @@ def _folder() -> Path | None:
 
 
 def _table(file: str, loader: str) -> NDArray[np.float64]:
-    """Return inputs and, in the last column, targets; nobody can write there."""
+    """Return a read-only table of inputs, with targets in the last column."""
     return _read(_folder(), file, loader)
 
 
-@cache  # a comparison asks for the same set in each of its cells
+@cache  # a comparison loads the same data set in each cell
 def _read(folder: Path | None, file: str, loader: str) -> NDArray[np.float64]:
     if folder is None:
         table = np.column_stack(_loaded(loader))

@@ -1,4 +1,4 @@
-"""From tables (CSV files, pandas frames) to float32 features and one target column."""
+"""Conversion of tables (CSV files, pandas frames) to float32 features and target columns."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
-from chimera.data.unpacking import GzipStream
+from chimera.data.readers.decompression import GzipStream
 
 Target: TypeAlias = str | int | Sequence[str | int] | None
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".data")
-"""Endings of files that are read as a table; each also with ``.gz``."""
+"""Endings of files that are read as tables; also with ``.gz`` appended."""
 
 MAX_CATEGORIES = 1000
-"""Most one-hot columns that one text column may become; more is an identifier or free text."""
+"""Largest number of one-hot columns of a text column; more means identifiers or free text."""
 
-_SEPARATORS = "\t;|, "  # in this order: a comma may also be a decimal sign, a space may stand inside a text
+_SEPARATORS = "\t;|, "  # in this order: a comma may also be a decimal sign, and a text may contain spaces
 _SAMPLE_LINES = 20
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
 
@@ -34,12 +34,12 @@ _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
 def read_csv(path: Path, *, header: bool | None = None) -> Any:
     """Read a CSV file, gzipped or not, into a pandas frame.
 
-    The separator is found from the first lines: the one that cuts all of them into the same number of cells. Without
-    ``header`` given, the first line is one if no cell in it is a number.
+    The separator is the one that splits the first lines into equal numbers of cells. If ``header`` is None, the first line
+    is a header if no cell in it is a number.
 
     Raises
     ------
-    DataError : the file is empty, ragged or no text, or unpacks to too much.
+    DataError : the file is empty, ragged or not text, or decompresses to too many bytes.
     """
     import pandas
 
@@ -57,7 +57,9 @@ def read_csv(path: Path, *, header: bool | None = None) -> Any:
     except pandas.errors.EmptyDataError as error:
         raise DataError(f"{path} is empty") from error
     except (pandas.errors.ParserError, csv.Error) as error:
-        raise DataError(f"{path} is not a table with as many cells in every line: {str(error).strip()}") from error
+        raise DataError(
+            f"{path} is not a table with equal numbers of cells in all lines: {str(error).strip()}"
+        ) from error
     except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path} is not a text file: {error}") from error
     except OSError as error:
@@ -72,12 +74,14 @@ def _opened(path: Path) -> IO[bytes]:
 
 def _first_lines(path: Path) -> list[str]:
     with _opened(path) as content:
-        file = io.TextIOWrapper(content, encoding="utf-8-sig")  # -sig: some spreadsheets begin with a byte order mark
+        file = io.TextIOWrapper(
+            content, encoding="utf-8-sig"
+        )  # -sig: some spreadsheet programs write a byte order mark
         return list(itertools.islice(filter(str.strip, file), _SAMPLE_LINES))
 
 
 def separator_of(lines: list[str]) -> str:
-    """Return what separates cells: that which cuts all of the lines into the same number of them, else a comma."""
+    """Return the separator that splits all lines into equal numbers of cells; a comma if there is none."""
     for separator in _SEPARATORS:
         widths = {len(row) for row in csv.reader(lines, delimiter=separator, skipinitialspace=True)}
         if len(widths) == 1 and widths.pop() > 1:
@@ -86,7 +90,7 @@ def separator_of(lines: list[str]) -> str:
 
 
 def is_number(cell: str) -> bool:
-    """Whether a cell is a number, with a point or a comma."""
+    """Return whether a cell is a number, with a decimal point or comma."""
     try:
         float(cell.replace(",", "."))
     except ValueError:
@@ -94,8 +98,11 @@ def is_number(cell: str) -> bool:
     return True
 
 
-def cut(frame: Any, target: Target = None) -> tuple[Any, Any]:
-    """Return the feature columns of a frame and its target: a column by name or place, or several; else the last."""
+def split_target(frame: Any, target: Target = None) -> tuple[Any, Any]:
+    """Return the feature columns and the target of a frame.
+
+    ``target`` is the name or index of a column, or a list of them; default the last column.
+    """
     if frame.shape[1] < 2:
         raise DataError(f"the table has {frame.shape[1]} columns: at least one feature and a target are needed")
     wanted = [-1] if target is None else [target] if isinstance(target, str | int) else list(target)
@@ -118,10 +125,10 @@ def _place(frame: Any, column: str | int) -> int:
 
 
 def features(frame: Any, like: Sequence[str] | None = None) -> tuple[NDArray[np.float32], tuple[str, ...]]:
-    """Return the columns as float32, shape (n, k), and their names; a text column becomes one ``column=text`` for each text.
+    """Return the columns as float32, shape (n, k), and their names.
 
-    ``like`` are the names another part of the same data got: this one gets the same, and a text that they do not know
-    is 0 in all of its columns.
+    A text column becomes one-hot columns named ``column=text``. ``like`` are the names of the train part: the test part gets
+    the same columns, and a text that the train part does not have is 0 in all of them.
     """
     blocks, names = [], []
     for name in frame.columns:
@@ -140,7 +147,7 @@ def _encoded(name: str, series: Any, like: Sequence[str] | None) -> tuple[NDArra
     _check_complete(name, series)
     series = series.infer_objects()
     if kinds.is_numeric_dtype(series.dtype) and not kinds.is_complex_dtype(series.dtype):
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is reported as such
+        with np.errstate(over="ignore"):  # a value that is too large becomes infinite, and is reported later
             return series.to_numpy(np.float32)[:, np.newaxis], [name]
     texts = _texts(name, series)
     if like is not None:
@@ -151,7 +158,7 @@ def _encoded(name: str, series: Any, like: Sequence[str] | None) -> tuple[NDArra
         known = sorted(set(texts))
     if len(known) > MAX_CATEGORIES:
         raise DataError(
-            f"the column {name!r} holds {len(known)} different texts, more than {MAX_CATEGORIES}: drop it, or encode it first"
+            f"the column {name!r} holds {len(known)} different texts, more than {MAX_CATEGORIES}: drop or encode it"
         )
     place = {text: index for index, text in enumerate(known)}
     codes = np.array([place.get(text, -1) for text in texts])
@@ -159,7 +166,7 @@ def _encoded(name: str, series: Any, like: Sequence[str] | None) -> tuple[NDArra
 
 
 def target_values(target: Any) -> tuple[NDArray[Any], tuple[str, ...] | None]:
-    """Return the values of a target column (or several), and the classes where pandas knows them."""
+    """Return the values of one or more target columns, and the classes of a categorical column."""
     if getattr(target, "ndim", 1) == 2:
         for name in target.columns:
             _check_complete(str(name), target[name])
@@ -188,7 +195,7 @@ def _texts(name: str, series: Any) -> list[str]:
 
     kind = kinds.infer_dtype(series)
     if kind not in ("string", "categorical"):
-        raise DataError(f"the column {name!r} holds {kind} values: only numbers, truth values and texts can be used")
+        raise DataError(f"the column {name!r} holds {kind} values: only numbers, Booleans and texts can be used")
     return [str(text) for text in series]
 
 

@@ -1,4 +1,4 @@
-"""What a source of data is, and the raw inputs and targets in it."""
+"""Kinds of sources of data, and extraction of raw inputs and targets from them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from chimera.core.errors import DataError
-from chimera.data import table
-from chimera.data.arrays import is_array, is_tensor, of_torch_dataset
-from chimera.data.npy import open_archive
+from chimera.data.readers import table
+from chimera.data.readers.arrays import from_torch_dataset, is_array, is_tensor
+from chimera.data.readers.npy import open_archive
 
 Pair = tuple[Any, Any]
 
@@ -21,13 +21,13 @@ _INPUTS, _TARGETS = ("inputs", "x"), ("targets", "y")
 
 
 def is_frame(value: Any) -> bool:
-    """Whether ``value`` is a pandas frame; does not import pandas."""
+    """Return whether ``value`` is a pandas frame, without importing pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, pandas.DataFrame)
 
 
-def is_whole(value: Any) -> bool:
-    """Whether ``value`` is a data set by itself, inputs and targets, so that two of them are a train and a test part."""
+def has_own_targets(value: Any) -> bool:
+    """Return whether ``value`` alone has inputs and targets, so that two such values are a train and a test part."""
     if isinstance(value, str | os.PathLike) or _is_map_style(value):
         return True
     return isinstance(value, tuple) and len(value) == 2 and all(is_array(part) for part in value)
@@ -39,47 +39,47 @@ def _is_map_style(value: Any) -> bool:
 
 
 def pairs(source: Any, *, target: table.Target = None, header: bool | None = None) -> list[Pair]:
-    """Return the raw (inputs, targets) of a source; two pairs if it holds a train and a test part.
+    """Return the raw (inputs, targets) of a source; two pairs if it has a train and a test part.
 
     Raises
     ------
-    DataError : it is nothing that data can be read from.
+    DataError : the source is of no known kind.
     """
     if isinstance(source, str | os.PathLike):
-        return _of_file(existing(source), target, header)
+        return _read_file(existing_file(source), target, header)
     if is_frame(source):
-        return [table.cut(source, target)]
+        return [table.split_target(source, target)]
     if isinstance(source, tuple | list) and len(source) == 2:
         return [(source[0], source[1])]
     if _is_map_style(source):
-        return [of_torch_dataset(source)]
+        return [from_torch_dataset(source)]
     if is_tensor(source) or isinstance(source, np.ndarray):
-        raise DataError(f"an array of shape {tuple(source.shape)} alone has no targets: give (inputs, targets)")
+        raise DataError(f"an array of shape {tuple(source.shape)} has no targets: give (inputs, targets)")
     length = f" of length {len(source)}" if isinstance(source, tuple | list) else ""
-    raise DataError(f"a {type(source).__name__}{length} is no data set: give {_KINDS}")
+    raise DataError(f"a {type(source).__name__}{length} is not a data set: give {_KINDS}")
 
 
 def name_of(source: Any) -> str:
-    """Return what to call the data of a source that bears no name: the file's, or ``data``."""
+    """Return the default name of a data set: the name of its file, or ``data``."""
     return Path(source).name if isinstance(source, str | os.PathLike) else "data"
 
 
-def existing(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a data file that is there; ``~`` is the home folder."""
+def existing_file(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a data file, with ``~`` expanded; raise DataError if there is no such file."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise DataError(f"there is no data file {str(path)!r}")
     return file
 
 
-def _of_file(path: Path, target: table.Target, header: bool | None) -> list[Pair]:
+def _read_file(path: Path, target: table.Target, header: bool | None) -> list[Pair]:
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(".npz"):
         return read_npz(path)
     if not name.endswith(table.SUFFIXES):
         known = ", ".join((*table.SUFFIXES, ".npz"))
-        raise DataError(f"the file {str(path)!r} is of no kind known by its ending; known: {known}")
-    return [table.cut(table.read_csv(path, header=header), target)]
+        raise DataError(f"the file {str(path)!r} has an unknown ending; known: {known}")
+    return [table.split_target(table.read_csv(path, header=header), target)]
 
 
 def read_npz(path: Path) -> list[Pair]:
@@ -87,7 +87,7 @@ def read_npz(path: Path) -> list[Pair]:
 
     Raises
     ------
-    DataError : the file is missing, damaged, holds objects, or other names.
+    DataError : the file is missing or damaged, holds objects, or has other names.
     """
     with open_archive(path) as archive:
         held = {name.lower(): name for name in archive.names}
@@ -98,5 +98,5 @@ def read_npz(path: Path) -> list[Pair]:
                     return [(archive.read(held[one]), archive.read(held[other])) for one, other in wanted]
     raise DataError(
         f"{path} holds {', '.join(sorted(held.values())) or 'no named arrays'}: "
-        "wanted are inputs and targets, or x and y, or x_train, y_train, x_test and y_test"
+        "needed are inputs and targets, or x and y, or x_train, y_train, x_test and y_test"
     )

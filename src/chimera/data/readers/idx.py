@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
-from chimera.data.unpacking import most_bytes, too_much
+from chimera.data.readers.decompression import max_decompressed_bytes, too_large_error
 
 _UNSIGNED_BYTE = 0x08
 
@@ -19,11 +19,11 @@ _UNSIGNED_BYTE = 0x08
 def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
     """Return the bytes of an IDX file as a read-only array of ``ndim`` axes.
 
-    The header is checked against the size of the file before anything of the size that it states is allocated.
+    The header is compared with the size of the file before memory is allocated.
 
     Raises
     ------
-    DataError : the file is missing, truncated, too long, or no IDX file of unsigned bytes with that many axes.
+    DataError : the file is missing, truncated, too long, or not an IDX file of unsigned bytes with ``ndim`` axes.
     """
     try:
         content = path.read_bytes()
@@ -38,8 +38,8 @@ def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
         size = math.prod(shape)
         if not zipped and size != len(content) - length:
             raise _wrong_length(path, shape)
-        if size > most_bytes(len(content)):
-            raise too_much(path)
+        if size > max_decompressed_bytes(len(content)):
+            raise too_large_error(path)
         body = unpacker.decompress(unpacker.unconsumed_tail, size + 1) if zipped else content[length:]
     except zlib.error as error:
         raise DataError(f"{path} is damaged: {error}") from error
@@ -51,7 +51,7 @@ def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
 def _shape(path: Path, header: bytes, ndim: int) -> tuple[int, ...]:
     if len(header) < 4 + 4 * ndim or header[:4] != bytes((0, 0, _UNSIGNED_BYTE, ndim)):
         raise DataError(
-            f"{path} is no IDX file of unsigned bytes with {ndim} axes: it begins with {header[:4].hex() or 'nothing'}, "
+            f"{path} is not an IDX file of unsigned bytes with {ndim} axes: it begins with {header[:4].hex() or 'nothing'}, "
             f"not 0000{_UNSIGNED_BYTE:02x}{ndim:02x}"
         )
     return struct.unpack(f">{ndim}I", header[4:])
@@ -59,5 +59,5 @@ def _shape(path: Path, header: bytes, ndim: int) -> tuple[int, ...]:
 
 def _wrong_length(path: Path, shape: tuple[int, ...]) -> DataError:
     return DataError(
-        f"{path} does not hold the {' x '.join(map(str, shape))} bytes that its header states: fetch it again"
+        f"{path} does not hold the {' x '.join(map(str, shape))} bytes that its header states: download it again"
     )

@@ -1,0 +1,70 @@
+"""Providers of training data: they assign samples to workers, and run the actors that prepare data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from chimera.data.dataset import Dataset
+from chimera.data.order import Order, OwnOrder, orders
+from chimera.data.partition import Partitioner
+
+
+class DataProvider(ABC):
+    """The training data of a run, as its workers read it."""
+
+    @abstractmethod
+    def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[Any]:
+        """Return the order of each of ``world_size`` workers.
+
+        The orders start at step ``since``, before which ``begin`` samples were read.
+        """
+
+    @property
+    def actors(self) -> list[Any]:
+        """The actors that prepare the data; empty if there are none."""
+        return []
+
+    def replace_lost(self) -> list[str]:
+        """Replace dead actors that prepare data; return their names. The orders change if there are any."""
+        return []
+
+    def fill(self) -> dict[str, float]:
+        """Return the fill of each queue between the data and the workers, 0 to 1, where it is known without waiting."""
+        return {}
+
+    def end(self) -> None:  # noqa: B027 - most providers start no actors
+        """Kill the actors that it started."""
+
+
+@dataclass(frozen=True)
+class PartitionedData(DataProvider):
+    """A data set in memory, partitioned among the workers.
+
+    Attributes
+    ----------
+    dataset, partitioner : the data, and the assignment of samples to workers.
+    batch_size, seed : arguments of the orders.
+    """
+
+    dataset: Dataset
+    partitioner: Partitioner
+    batch_size: int
+    seed: int
+
+    def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[Order]:
+        """Return orders by the parts that the partitioner returns."""
+        return orders(self.partitioner, self.dataset, world_size, self.batch_size, self.seed, since=since, begin=begin)
+
+
+@dataclass(frozen=True)
+class WorkerData(DataProvider):
+    """Data that each worker has locally, and the driver does not have."""
+
+    batch_size: int
+    seed: int
+
+    def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[OwnOrder]:  # noqa: ARG002 - local steps continue
+        """Return an order of local data for each worker."""
+        return [OwnOrder(self.batch_size, self.seed)] * world_size

@@ -1,0 +1,1 @@
+"""Reading orders of learners, and input pipelines of actors that prepare their windows."""

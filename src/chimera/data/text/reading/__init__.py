@@ -1,0 +1,1 @@
+"""Reading of text files: bytes at any position, and blocks of words."""
