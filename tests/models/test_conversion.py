@@ -197,7 +197,7 @@ def test_as_model_takes(thing, kind):
         (lambda: build_model("cnn", {}, **DIGITS | {"input_shape": (30,)}), "or a flat square, not"),
         (
             lambda: build_model("cnn", {"channels": [1] * 4}, **DIGITS),
-            r"4 times halved, an image of shape \(1, 8, 8\) is gone",
+            r"4 poolings leave no pixel of an image of shape \(1, 8, 8\)",
         ),
         (
             lambda: build_model("mlp", {"loss": "mse"}, **DIGITS),

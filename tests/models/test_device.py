@@ -1,4 +1,4 @@
-"""A model on a device computes what it computes where it was, with its vectors on the host or beside it.
+"""A model on a device computes what it computes where it was, with its vectors on the host or view it.
 
 Where there is no GPU, `apart` plays one.
 """
@@ -17,7 +17,7 @@ from torch import nn
 from apart import DEVICES, NAME
 from chimera.core import device as crossing
 from chimera.core.errors import ConfigurationError
-from chimera.models.device import GPU, check_movable, move, near
+from chimera.models.device import GPU, check_movable, device_view, move
 from chimera.models.sklearn_model import SklearnModel
 from chimera.models.torch_model import TorchModel
 
@@ -87,43 +87,45 @@ def test_what_is_loaded_is_what_computes(device: str) -> None:
     assert_close(there.evaluate(batch())["loss"], here.evaluate(batch())["loss"], device)
 
 
-def test_near_it_steps_are_the_same_and_no_vector_is_on_the_host(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_on_the_device_view_are_the_same_and_copy_no_vector_to_the_host(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, there = pair(device)
-    beside = near(there)
-    assert near(here) is here
-    flat = beside.parameters()
+    view = device_view(there)
+    assert device_view(here) is here
+    flat = view.parameters()
     crossings: list[int] = []
     monkeypatch.setattr(crossing, "_as_tensor", lambda array: crossings.append(array.nbytes))
     for step in range(4):
         expected, loss = here.gradient(batch(seed=step))
-        gradient, own = beside.gradient(batch(seed=step))
-        for each in (beside.parameters(), gradient):
+        gradient, own = view.gradient(batch(seed=step))
+        for each in (view.parameters(), gradient):
             assert isinstance(each, torch.Tensor)
             assert each.device.type == device
         here.parameters()[:] -= np.float32(0.1) * expected
         flat -= gradient * np.float32(0.1)
         assert_close(own, loss, device)
     assert not crossings
-    assert beside.parameters() is flat
+    assert view.parameters() is flat
     monkeypatch.undo()
     assert_close(there.evaluate(batch())["loss"], here.evaluate(batch())["loss"], device)
     assert_close(there.parameters(), here.parameters(), device)
     assert_close(there.gradient(batch())[0], here.gradient(batch())[0], device)
 
 
-def test_the_weights_that_were_asked_for_last_count(device: str) -> None:
+def test_the_weights_that_were_requested_last_are_valid(device: str) -> None:
     _, model = pair(device)
-    beside, size = near(model), model.layout.size
-    beside.parameters()[:] = 1
+    view, size = device_view(model), model.layout.size
+    view.parameters()[:] = 1
     assert (model.parameters() == 1).all()
     model.parameters()[:] = 2
-    assert (beside.parameters() == 2).all()
+    assert (view.parameters() == 2).all()
     model.load(np.full(size, 3, np.float32))
     expected = model.evaluate(batch())
-    assert beside.gradient(batch())[0].shape == (size,)
-    assert (beside.parameters() == 3).all()
+    assert view.gradient(batch())[0].shape == (size,)
+    assert (view.parameters() == 3).all()
     assert model.evaluate(batch()).keys() == expected.keys()
-    beside.parameters()[:] = 4
+    view.parameters()[:] = 4
     model.gradient(batch())  # on the host or not, it is that of the weights that count
     assert (model.flat_parameter() == 4).all()
     assert (model.parameters() == 4).all()
@@ -168,7 +170,7 @@ def test_values_and_own_predictions_come_back_as_arrays(device: str) -> None:
 
 def test_a_moved_model_does_not_travel(device: str) -> None:
     _, model = pair(device)
-    with pytest.raises(ConfigurationError, match=f"moved to {device}.*does not travel") as caught:
+    with pytest.raises(ConfigurationError, match=f"moved to {device}.*cannot be pickled") as caught:
         pickle.dumps(model)
     assert "\n" not in str(caught.value)
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from chimera.engines.simulated import Simulated
+from chimera.models.slices.collectives import slice_group
 from chimera.models.slices.layers import Slice
 from chimera.models.slices.slicing import slice_layers
-from chimera.models.slices.together import together
 
 TORCH = torch.Generator().manual_seed(0)
 
@@ -46,13 +46,13 @@ class Holder:
         torch.manual_seed(7)
         if group is None:
             return self._passed(given)
-        with together(group, lambda _: None):
+        with slice_group(group, lambda _: None):
             return self._passed(given)
 
     def _passed(self, given: Tensor) -> tuple[Tensor, Tensor | None, list[Tensor]]:
         outputs = self.module(given)
         (outputs * torch.linspace(-1, 1, outputs.numel()).view_as(outputs)).sum().backward()
-        gradients = [(parameter.grad, getattr(parameter, "place", None)) for parameter in self.module.parameters()]
+        gradients = [(parameter.grad, getattr(parameter, "placement", None)) for parameter in self.module.parameters()]
         return outputs.detach(), given.grad, gradients
 
 
@@ -106,7 +106,7 @@ def test_slices_together_are_the_whole(name: str, workers: int) -> None:
         if back is not None:
             torch.testing.assert_close(own_back, back, atol=2e-6, rtol=1e-5)
         for (own, place), (whole, _) in zip(own_gradients, gradients, strict=True):
-            expected = whole if place is None else whole.view(place.shape)[place.picked]
+            expected = whole if place is None else whole.view(place.shape)[place.selector]
             torch.testing.assert_close(own, expected, atol=1e-5, rtol=1e-5)
             cut += place is not None and own.numel() < whole.numel()
     assert cut >= workers

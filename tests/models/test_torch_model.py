@@ -419,7 +419,7 @@ def test_seed_decides_the_weights_and_leaves_the_global_generators_alone():
         (lambda: TorchModel(mlp, metrics={"loss": "mse"}), "a metric cannot be named 'loss'"),
         (lambda: TorchModel(mlp, buffers="median"), "unknown buffer policy 'median'; known: average, first, none"),
         (lambda: TorchModel(mlp, loss="mse", task="classification"), "the loss 'mse' is for regression"),
-        (lambda: TorchModel(dict), "TorchModel needs an nn.Module or what makes one, not dict"),
+        (lambda: TorchModel(dict), "TorchModel needs an nn.Module or a function that returns one, not dict"),
         (lambda: TorchModel(mlp, loss=3), "a loss must be a name or a function"),
     ],
 )
@@ -451,9 +451,9 @@ def test_factory_that_raises_is_named():
     [
         ("cross-entropy", [0, 1, 7, 0], "the model has 3 outputs: classes must be 0 to 2, targets go from 0 to 7"),
         ("cross-entropy", [0, 1], "the model made 4 outputs for a batch of 2 targets"),
-        ("cross-entropy", [0.5, 1, 1, 1], "needs class indices as targets, these are of type float64"),
-        ("cross-entropy", [[0.5], [1], [1], [1]], "needs class indices as targets, these are of type float64"),
-        ("cross-entropy", ["a", "b", "a", "b"], "targets must be numbers, these are of type <U1"),
+        ("cross-entropy", [0.5, 1, 1, 1], "needs class indices as targets, not type float64"),
+        ("cross-entropy", [[0.5], [1], [1], [1]], "needs class indices as targets, not type float64"),
+        ("cross-entropy", ["a", "b", "a", "b"], "targets must be numbers, not of type <U1"),
         ("mse", [0.5, 1, 1, 1], r"needs targets of the outputs' shape \(4, 3\), these have shape \(4,\)"),
         ("cross-entropy", [], "a batch without rows has no loss"),
     ],

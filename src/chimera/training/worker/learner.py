@@ -18,7 +18,7 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
-from chimera.models.device import move, near
+from chimera.models.device import device_view, move
 from chimera.models.model import Model
 from chimera.training.messages.message_key import Key, keyed
 from chimera.training.messages.rejection import ADVICE, Applied, Rejected
@@ -91,11 +91,11 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         own = seed * 1_000_003 + rank  # so that no two codecs of a run draw the same random numbers
         self._rows = RowExchange(model) if CODECS.create(*downlink).by_rows else None
         # Its vectors where it computes: what travels is unpacked and packed there.
-        self._near = self._rows or near(model)
+        self._device_model = self._rows or device_view(model)
         self._part = SharedParameters(model.layout, personal) if personal else None
         self._exchange = self._rows or Exchange(model.layout, codec, seed=own, part=self._part)
         self._optimizer: Stepper | None = None  # its memory is not spent where servers step
-        self._local = LocalTraining(local_optimizer or optimizer, self._near)
+        self._local = LocalTraining(local_optimizer or optimizer, self._device_model)
         self._last = LastResult(rank, model)
         self._reduction: Reduction | None = None  # the codec's form for a group
         self._kept: Sequence[Mapping[str, Any]] = ()  # what it remembered, if it is not made yet
@@ -130,7 +130,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         One that is not finite is rejected: the messages say so instead, and the batch leaves no trace in the worker.
         """
         self._load(weights)
-        gradient, rejected = self._next_gradient(self._near)
+        gradient, rejected = self._next_gradient(self._device_model)
         if rejected is None:
             self._falsify(gradient, self._step)
         self._step += 1
@@ -289,5 +289,5 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
     def _load(self, weights: Sequence[Encoded]) -> tuple[Any, Any]:
         """Load the weights; return the vector that they are in now, and what `Exchange.load` returns."""
         self._tally.got(weights)
-        flat = self._near.parameters()
+        flat = self._device_model.parameters()
         return flat, self._exchange.load(weights, flat)

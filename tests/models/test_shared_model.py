@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from chimera.models.shared import Shared, SharedModel
+from chimera.models.shared_model import SharedInstance, SharedModel
 from chimera.models.torch_model import TorchModel
 
 nn = pytest.importorskip("torch").nn
@@ -19,7 +19,7 @@ def model() -> TorchModel:
 
 
 def test_users_that_set_all_parameters_compute_what_models_of_their_own_do() -> None:
-    users = [SharedModel(Shared(model()))]
+    users = [SharedModel(SharedInstance(model()))]
     users.append(pickle.loads(pickle.dumps(users[0])))
     own = [model(), model()]
     rng = np.random.default_rng(0)
@@ -36,7 +36,7 @@ def test_users_that_set_all_parameters_compute_what_models_of_their_own_do() -> 
 
 
 def test_buffers_can_be_set_out_of_turn() -> None:
-    first = SharedModel(Shared(model()))
+    first = SharedModel(SharedInstance(model()))
     second = pickle.loads(pickle.dumps(first))
     first.gradient(BATCH)
     theirs = first.buffers()
