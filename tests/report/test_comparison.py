@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError
-from chimera.report.comparison import front, write_comparison
+from chimera.report.comparison import pareto_front, write_comparison
 from chimera.report.comparison_table import as_text
 from report import comparisons
 
@@ -67,11 +67,11 @@ def test_each_cell_links_to_its_report(tmp_path):
     assert links == [f"cell%20{i}/report.html" for i in range(3)]
 
 
-def test_twelve_cells_can_be_told_apart_and_more_stand_in_the_table(tmp_path):
+def test_twelve_cells_can_be_distinguished_and_more_are_in_the_table_only(tmp_path):
     _, page = page_of(tmp_path, cells=12, bandwidths=(1e7, 1e8))
     looks = {attributes["class"] for tag, attributes in page.tags if attributes.get("class", "").startswith("series ")}
     assert len(looks) == 12
-    assert "12 more cells stand in the table only." in page.text
+    assert "12 more cells are in the table only." in page.text
     assert len([tag for tag, attributes in page.tags if tag == "tr"]) == 25
 
 
@@ -135,12 +135,12 @@ def test_a_folder_without_a_comparison_is_a_mistake(tmp_path):
 def test_the_front_is_what_nothing_beats(points, more_is_better):
     sign = 1 if more_is_better else -1
     x, y = zip(*points, strict=True)
-    kept = front(x, y, more_is_better=more_is_better)
+    kept = pareto_front(x, y, more_is_better=more_is_better)
     for i, (a, b) in enumerate(points):
-        beaten = any(
+        dominated = any(
             (c <= a and sign * d >= sign * b) and (c < a or sign * d > sign * b)
             for j, (c, d) in enumerate(points)
             if j != i
         )
-        assert (i in kept) is not beaten
+        assert (i in kept) is not dominated
     assert [x[i] for i in kept] == sorted(x[i] for i in kept)

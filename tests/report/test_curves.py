@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from chimera.report.beside_unigram import beside_unigram
 from chimera.report.curves import panels, y_range
 from chimera.report.html import write_report
 from chimera.report.plots import draw_run
 from chimera.report.run_files import read_run
+from chimera.report.unigram_baseline import unigram_baseline
 from report.test_html import Page
 from report.test_plots import overlapping
 
@@ -69,7 +69,7 @@ def test_what_was_to_be_reached_and_the_unigram_model_are_lines_with_their_value
         assert [(level.label, level.y) for level in panel.levels] == [("unigram model", 0.4), ("target", 0.1)]
     assert [(level.label, level.y) for level in accuracy[0].levels] == [("target", 0.9)]
     page = Page(write_report(folder).read_text(encoding="utf-8"))
-    for words in ("unigram model: 0.4", "target: 0.1", "target: 0.9", "loss beside it"):
+    for words in ("unigram model: 0.4", "target: 0.1", "target: 0.9", "loss vs. unigram model"):
         assert words in page.text
     assert page.attributes.count(("class", "unigram")) == 3 + 1  # in each panel, and in the legend
     figure = draw_run(folder)
@@ -89,9 +89,9 @@ def test_what_was_to_be_reached_and_the_unigram_model_are_lines_with_their_value
     ],
 )
 def test_the_cross_entropy_of_a_word_is_what_stands_beside_the_unigram_model(metrics, compared):
-    found = beside_unigram({"unigram_loss": 8.5, "metrics": metrics})
-    assert (found and (found.metric, found.below, found.told())) == compared
-    assert beside_unigram({"metrics": metrics}) is None
+    found = unigram_baseline({"unigram_loss": 8.5, "metrics": metrics})
+    assert (found and (found.metric, found.below, found.difference())) == compared
+    assert unigram_baseline({"metrics": metrics}) is None
 
 
 @pytest.mark.parametrize("target", ["-500.0", "500.0", "nan", '"low"'])

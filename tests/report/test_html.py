@@ -104,7 +104,7 @@ def test_each_time_of_a_page_says_if_it_is_virtual(runs, engine):
     for told in (
         ">virtual time<",
         "from first to last, virtual",
-        "Where the virtual time went",
+        "Virtual time breakdown",
         "Virtual time counts from",
     ):
         assert told in text

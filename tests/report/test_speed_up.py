@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 from chimera.report.comparison import write_comparison
-from chimera.report.comparison_over import speed_up
+from chimera.report.comparison_scaling import speed_up
 from chimera.report.comparison_table import as_text, columns
 from chimera.training.comparison.figures import rows_of, with_speed_ups
 from report.test_comparison import Page
@@ -58,11 +58,11 @@ def test_the_line_goes_through_the_medians_and_the_ideal_one_begins_at_one():
     (series,) = chart.series
     assert series.x.tolist() == [1, 2, 4, 8]
     assert series.y.tolist() == [pytest.approx(gain / (1.1 if n > 1 else 1)) for n, gain in GAIN.items()]
-    assert sorted(series.around[0].tolist()) == sorted([1.0, 2.0, 4.0, 8.0] * 3)
+    assert sorted(series.samples[0].tolist()) == sorted([1.0, 2.0, 4.0, 8.0] * 3)
     assert [end.tolist() for end in chart.ideal] == [[1, 8], [1, 8]]
     assert "with one worker" in note
     ((chart, note),) = speed_up(compared(workers=(2, 4, 8), seeds=(0,)))
-    assert chart.series[0].around is None
+    assert chart.series[0].samples is None
     assert [end.tolist() for end in chart.ideal] == [[2, 8], [1, 4]]
     assert "with 2 workers" in note
 

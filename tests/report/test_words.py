@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from chimera.report.html import write_report
 from chimera.report.run_files import read_run
-from chimera.report.word_picture import labels, width_of
-from chimera.report.words import MOST_WORDS, plane, read_words
+from chimera.report.word_plot import labels, width_of
+from chimera.report.word_vectors import MOST_WORDS, project_to_plane, read_words
 from report.test_html import BROWSERS, HOSTILE, Page
 
 LETTERS = np.array(list("abcdefghijklmnopqrstuvwxyz"))
@@ -70,9 +70,13 @@ def test_nothing_after_the_words_that_are_drawn_is_read(tmp_path):
         ("a\n\nb\nc\n", "1\n2\n3\n4\n", "line 2 of vocabulary.txt is empty"),
         ("a\nb\nc\n", "1 2\n3 4\n", "embeddings.csv has fewer rows than vocabulary.txt has words"),
         ("a\nb\nc\n", "1 2\n3 x\n5 6\n", "line 2 of embeddings.csv is not a row of numbers"),
-        ("a\nb\nc\n", "1 2\n3\n5 6\n", "line 2 of embeddings.csv has not as many finite numbers"),
-        ("a\nb\nc\n", "1 2\n3 nan\n5 6\n", "line 2 of embeddings.csv has not as many finite numbers"),
-        ("a\nb\nc\n", "1 2\n\n5 6\n", "line 2 of embeddings.csv has not as many finite numbers"),
+        ("a\nb\nc\n", "1 2\n3\n5 6\n", "line 2 of embeddings.csv does not have one finite number for each dimension"),
+        (
+            "a\nb\nc\n",
+            "1 2\n3 nan\n5 6\n",
+            "line 2 of embeddings.csv does not have one finite number for each dimension",
+        ),
+        ("a\nb\nc\n", "1 2\n\n5 6\n", "line 2 of embeddings.csv does not have one finite number for each dimension"),
         ("a\nb\nc\n", "1 " * (1 << 20), "a line of embeddings.csv is longer than"),
     ],
 )
@@ -81,7 +85,7 @@ def test_files_that_cannot_be_used_leave_the_picture_out_and_the_report_says_why
     (folder / "vocabulary.txt").write_text(words, encoding="utf-8")
     (folder / "embeddings.csv").write_text(rows, encoding="utf-8")
     page = Page(write_report(folder).read_text(encoding="utf-8"))
-    assert f"There is no picture of the words: {said}" in page.text
+    assert f"There is no plot of the words: {said}" in page.text
     assert "Words" not in page.words
 
 
@@ -95,7 +99,7 @@ def test_a_run_without_words_says_nothing_of_them(runs):
 @given(st.integers(3, 30), st.integers(1, 12), st.integers(0, 1000))
 def test_the_plane_holds_the_share_of_the_variance_that_it_says(count, dimensions, seed):
     vectors = vectors_of(count, dimensions, seed) * 10.0 ** np.random.default_rng(seed).integers(-150, 150, (count, 1))
-    points, shares = plane(vectors)
+    points, shares = project_to_plane(vectors)
     unit = vectors / np.abs(vectors).max(axis=1, keepdims=True)
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     centred = unit - unit.mean(axis=0)
@@ -104,14 +108,14 @@ def test_the_plane_holds_the_share_of_the_variance_that_it_says(count, dimension
     np.testing.assert_allclose((points**2).sum(axis=0)[: len(variances)], variances, atol=1e-9)
     np.testing.assert_allclose(shares[: len(variances)], variances / (centred**2).sum(), atol=1e-9)
     np.testing.assert_allclose(points.mean(axis=0), 0, atol=1e-9)
-    np.testing.assert_allclose(plane(vectors * 3)[0], points, atol=1e-9)
+    np.testing.assert_allclose(project_to_plane(vectors * 3)[0], points, atol=1e-9)
 
 
 def test_vectors_that_are_alike_have_no_plane_and_the_report_says_so(runs):
-    assert plane(np.ones((5, 4)))[1] == plane(np.zeros((5, 4)))[1] == (0.0, 0.0)
+    assert project_to_plane(np.ones((5, 4)))[1] == project_to_plane(np.zeros((5, 4)))[1] == (0.0, 0.0)
     folder = write(runs.make(), some_words(5), np.ones((5, 4)))
     page = Page(write_report(folder).read_text(encoding="utf-8"))
-    assert "The vectors of the most frequent words are all alike." in page.text
+    assert "The vectors of the most frequent words are all equal." in page.text
 
 
 SIZE = (560.0, 500.0)
@@ -145,11 +149,11 @@ def test_the_report_shows_words_and_says_how_many_and_how_much_of_the_variance(r
     page = Page(text)
     assert not {"script", "img"} & set(page.tags)
     assert page.text.count("of the variance") == 4
-    for count in re.findall(r"Named: (\d+) of the 120 most frequent words", page.text):
+    for count in re.findall(r"Labelled: (\d+) of the 120 most frequent words", page.text):
         assert 20 < int(count) <= 120
     wide, narrow = text.split('<figure class="wide">')[1].split("</figure>")[:2]
     for figure in (wide, narrow):
-        shown, said = figure.count('class="word"'), int(re.search(r"Named: (\d+)", figure)[1])
+        shown, said = figure.count('class="word"'), int(re.search(r"Labelled: (\d+)", figure)[1])
         assert shown == said
         assert figure.count("<circle") == 120
         assert f"{words[5]}, number 6 of the vocabulary" in figure
