@@ -17,7 +17,7 @@ def event(name, seconds, actor="worker 1", number=3, detail="died"):
 
 
 def chaos(kills=60):
-    """A worker dies every 20 ms, and comes back 6 ms later."""
+    """Return events in which a worker dies every 20 ms and is replaced 6 ms later."""
     told = []
     for kill in range(kills):
         at, actor = 0.6 + kill * 0.02, f"worker {kill % 4}"
@@ -42,11 +42,11 @@ def chaos(kills=60):
         ("something new", "other"),
     ],
 )
-def test_every_event_has_a_sign(name, kind):
+def test_each_event_has_a_symbol(name, kind):
     assert kind_of({"event": name}).name == kind
 
 
-def test_an_event_stands_in_the_row_of_its_actor_at_its_time(runs):
+def test_an_event_is_in_the_row_of_its_actor_at_its_time(runs):
     lanes = lanes_of(runs.trace_rows(3, 40))
     told = [
         event("gradient rejected", 0.7),
@@ -64,7 +64,7 @@ def test_an_event_stands_in_the_row_of_its_actor_at_its_time(runs):
     assert mark.text == "node lost, node 7, round 3, 800 ms: died"
 
 
-def test_who_was_lost_for_good_was_so_when_its_lane_ends(runs):
+def test_a_permanent_loss_is_marked_at_the_end_of_the_lane(runs):
     rows = [row for row in runs.trace_rows(3, 40) if not (row.actor == "worker 1" and row.start_s > 0.7)]
     told = [event("worker lost", 0.62), event("worker respawned", 0.63), event("worker lost", 0.85)]
     lanes = lanes_of(rows, told)
@@ -81,7 +81,7 @@ def test_who_was_lost_for_good_was_so_when_its_lane_ends(runs):
         max_size=60,
     )
 )
-def test_marks_of_a_kind_keep_their_distance_and_none_is_forgotten(told):
+def test_marks_of_a_kind_do_not_overlap_and_count_all_events(told):
     from chimera.core.trace import TraceRow
 
     lanes = lanes_of([TraceRow(f"worker {rank}", rank, "step", 0.5, 0.9) for rank in range(2)])
@@ -127,7 +127,7 @@ def test_a_flood_of_one_event_does_not_hide_the_others_in_the_table(runs):
     assert len(text) < 600_000
 
 
-def test_of_many_lanes_those_with_events_are_drawn(runs):
+def test_lanes_with_events_are_selected_from_many(runs):
     told = [event("gradient rejected", 0.6, "worker 77")]
     text = write_report(runs.make(workers=200, rounds=4, events=told)).read_text()
     assert "worker 77" in text[text.index("<h2>Timeline") : text.index("Time breakdown")]

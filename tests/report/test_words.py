@@ -1,4 +1,4 @@
-"""The picture of frequent words: from files that may be huge or hostile, with labels that can be read."""
+"""The plot of frequent words: input files may be huge or hostile, and labels are readable."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def test_the_most_frequent_words_are_read_with_their_rows(tmp_path, count):
     assert notes == []
 
 
-def test_stop_words_are_left_out_and_keep_no_row(tmp_path):
+def test_stop_words_and_their_rows_are_left_out(tmp_path):
     words, vectors = some_words(200), vectors_of(200)
     found = read_words(write(tmp_path, words, vectors, words[0:40:2]), [])
     assert found.words == tuple(word for word in words if word not in words[0:40:2])[:MOST_WORDS]
@@ -80,7 +80,7 @@ def test_nothing_after_the_words_that_are_drawn_is_read(tmp_path):
         ("a\nb\nc\n", "1 " * (1 << 20), "a line of embeddings.csv is longer than"),
     ],
 )
-def test_files_that_cannot_be_used_leave_the_picture_out_and_the_report_says_why(runs, words, rows, said):
+def test_invalid_files_give_a_note_instead_of_the_plot(runs, words, rows, said):
     folder = runs.make()
     (folder / "vocabulary.txt").write_text(words, encoding="utf-8")
     (folder / "embeddings.csv").write_text(rows, encoding="utf-8")
@@ -89,7 +89,7 @@ def test_files_that_cannot_be_used_leave_the_picture_out_and_the_report_says_why
     assert "Words" not in page.words
 
 
-def test_a_run_without_words_says_nothing_of_them(runs):
+def test_the_report_of_a_run_without_words_does_not_mention_them(runs):
     folder = runs.make()
     (folder / "vocabulary.txt").write_text("a\nb\nc\n", encoding="utf-8")
     assert read_run(folder).notes == ()
@@ -97,7 +97,7 @@ def test_a_run_without_words_says_nothing_of_them(runs):
 
 
 @given(st.integers(3, 30), st.integers(1, 12), st.integers(0, 1000))
-def test_the_plane_holds_the_share_of_the_variance_that_it_says(count, dimensions, seed):
+def test_the_projection_has_the_reported_share_of_the_variance(count, dimensions, seed):
     vectors = vectors_of(count, dimensions, seed) * 10.0 ** np.random.default_rng(seed).integers(-150, 150, (count, 1))
     points, shares = project_to_plane(vectors)
     unit = vectors / np.abs(vectors).max(axis=1, keepdims=True)
@@ -111,7 +111,7 @@ def test_the_plane_holds_the_share_of_the_variance_that_it_says(count, dimension
     np.testing.assert_allclose(project_to_plane(vectors * 3)[0], points, atol=1e-9)
 
 
-def test_vectors_that_are_alike_have_no_plane_and_the_report_says_so(runs):
+def test_equal_vectors_have_no_projection_and_the_report_notes_it(runs):
     assert project_to_plane(np.ones((5, 4)))[1] == project_to_plane(np.zeros((5, 4)))[1] == (0.0, 0.0)
     folder = write(runs.make(), some_words(5), np.ones((5, 4)))
     page = Page(write_report(folder).read_text(encoding="utf-8"))
@@ -124,7 +124,7 @@ PLACES = st.tuples(st.floats(30, 550, allow_nan=False), st.floats(5, 470, allow_
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(PLACES, st.floats(5, 150)), min_size=1, max_size=60))
-def test_no_label_touches_another_nor_the_point_of_another_nor_the_edge(places):
+def test_no_label_overlaps_another_label_or_its_point_or_the_edge(places):
     points = np.array([point for point, _ in places])
     boxes = labels(points, [width for _, width in places], SIZE)
     placed = [(i, box) for i, box in enumerate(boxes) if box is not None]
@@ -137,12 +137,12 @@ def test_no_label_touches_another_nor_the_point_of_another_nor_the_edge(places):
             assert i == j or not (box.left <= x <= box.right and box.top <= y <= box.bottom)
 
 
-def test_who_stands_alone_has_a_label():
+def test_an_isolated_point_has_a_label():
     points = np.array([(x, y) for x in (100.0, 300.0) for y in (50.0, 150.0, 250.0)])
     assert None not in labels(points, [80.0] * len(points), SIZE)
 
 
-def test_the_report_shows_words_and_says_how_many_and_how_much_of_the_variance(runs):
+def test_the_report_shows_words_their_number_and_the_share_of_the_variance(runs):
     words = [HOSTILE.replace(" ", ""), "w\x00\x1b‮\u200b", "x" * 5000, *some_words(150)]
     folder = write(runs.make(), words, vectors_of(len(words)))
     text = write_report(folder).read_text(encoding="utf-8")
@@ -181,8 +181,8 @@ document.title = JSON.stringify({labels: boxes.length, bad, height: boxes[0].hei
 
 @pytest.mark.parametrize("browser", BROWSERS)
 @pytest.mark.parametrize(("width", "kind"), [(1280, "wide"), (600, "narrow")])
-def test_a_browser_sets_the_labels_apart_and_large_enough(runs, tmp_path, browser, width, kind):
-    """Measured on the letters as they are set. A line is as high as the font says, of which letters need the middle."""
+def test_labels_in_a_browser_do_not_overlap_and_are_large_enough(runs, tmp_path, browser, width, kind):
+    """The test measures rendered text; letters need only the middle of a line's height."""
     folder = write(runs.make(), some_words(150), vectors_of(150, dimensions=3))
     path = tmp_path / "measured.html"
     path.write_text(write_report(folder).read_text(encoding="utf-8") + MEASURE, encoding="utf-8")
@@ -197,8 +197,8 @@ def test_a_browser_sets_the_labels_apart_and_large_enough(runs, tmp_path, browse
     assert found["height"] > 12
 
 
-def test_a_label_is_never_wider_than_was_reckoned():
-    """By the widest of the fonts that a page is likely to be set in."""
+def test_a_label_is_never_wider_than_estimated():
+    """The test measures the widest of the fonts that browsers are likely to use."""
     font_manager = pytest.importorskip("matplotlib.font_manager")
     font = font_manager.get_font(font_manager.findfont("DejaVu Sans"))
     font.set_size(130, 72)  # ten times as large, where hinting says little
