@@ -133,7 +133,7 @@ def test_no_label_overlaps_another_label_or_its_point_or_the_edge(places):
         assert 0 <= box.top < box.bottom <= SIZE[1]
         for j, other in placed:
             x, y = points[j]
-            assert i == j or not box.meets(other)
+            assert i == j or not box.overlaps(other)
             assert i == j or not (box.left <= x <= box.right and box.top <= y <= box.bottom)
 
 

@@ -33,20 +33,18 @@ def staleness(run: RunFiles) -> str:
         return ""
     total = sum(counts.values())
     mean = sum(age * count for age, count in counts.items()) / total
-    summary = (
-        f"{number(total)} gradients, {significant(mean, 3)} updates old on average, at most {number(max(counts))}."
-    )
-    return f"<figure class='staleness'>{_chart(counts, summary)}</figure><p class='note'>{summary}</p>"
+    note = f"{number(total)} gradients, {significant(mean, 3)} updates old on average, at most {number(max(counts))}."
+    return f"<figure class='staleness'>{_chart(counts, note)}</figure><p class='note'>{note}</p>"
 
 
-def _chart(counts: Mapping[int, int], summary: str) -> str:
+def _chart(counts: Mapping[int, int], note: str) -> str:
     width = -(-(max(counts) + 1) // _MOST_BARS)  # ages in one bar
     bars = [0] * (max(counts) // width + 1)
     for age, count in counts.items():
         bars[age // width] += count
     bottom, right, high = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT, max(bars) * 1.06
     step = (right - _LEFT) / max(len(bars), 8)
-    parts = [f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(summary)}">']
+    parts = [f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(note)}">']
     ticks = linear_ticks(0, high, 6, whole=True)
     for tick, name in zip(ticks, tick_labels(ticks), strict=True):
         at = bottom - tick / high * (bottom - _TOP)
