@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 import sampling
 
-for package in ("codecs_kit", "cut_kit", "embedding_kit", "inference_kit", "inference", "jobs"):
+for package in ("codecs_kit", "model_parallel_kit", "embedding_kit", "inference_kit", "inference", "jobs"):
     pytest.register_assert_rewrite(package)  # so that what fails in a kit says what was found
 
 settings.register_profile("shared-machine", deadline=None)  # how long an example takes says nothing on a busy machine
@@ -70,15 +70,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_runtest_setup() -> None:
-    """Begin no test after the time that CHIMERA_TESTS_UNTIL says (seconds since 1970); the summary tells what was left out."""
+    """Skip tests after the time CHIMERA_TESTS_UNTIL (seconds since 1970); the summary lists the skipped tests."""
     if time.time() > float(os.environ.get("CHIMERA_TESTS_UNTIL", "inf")):
         pytest.skip("the time that CHIMERA_TESTS_UNTIL gives is over: run it without that, as 'make test-long' does")
 
 
 @pytest.fixture
-def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The device that `apart` plays."""
-    from apart import everywhere
+def fake_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Return with the fake device available in all threads, see `fake_device`."""
+    from fake_device import in_all_threads
 
-    with everywhere(monkeypatch):
+    with in_all_threads(monkeypatch):
         yield

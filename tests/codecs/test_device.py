@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
-from apart import on_each_device
 from chimera.codecs.codec import CODECS, Codec, Held, decode, decode_with
 from chimera.core import device as crossing
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite
 from codecs_kit import SETUPS, damaged, hard_vectors, kept, layout_of, same
+from fake_device import on_each_device
 
 VECTORS = hard_vectors()
 NORMAL = VECTORS["normal"]

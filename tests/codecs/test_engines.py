@@ -21,7 +21,7 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 from chimera.models.conversion import build_model
 from chimera.strategies.strategy import STRATEGIES
-from chimera.testing.training import made, needs_batch_norm, train
+from chimera.testing.training import create, needs_batch_norm, train
 from chimera.training.artifacts.result import Cost
 from chimera.training.experiment.resolve import open_engine, preload_of, split_of
 from codecs_kit import SETUPS
@@ -37,7 +37,7 @@ OTHERS = [
 ]
 NAMES = [entry.name for entry in CODECS.entries()]
 ON_RAY = [SYNCHRONOUS[0], OTHERS[0]]  # each run starts four processes of Ray, which takes seconds
-PACKING = [e.name for e in STRATEGIES.entries() if e.available and made(e.name).sends in ("messages", "peers")]
+PACKING = [e.name for e in STRATEGIES.entries() if e.available and create(e.name).sends in ("messages", "peers")]
 
 
 def setup_of(codec: str) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def label(strategy: dict[str, Any]) -> str:
 
 def goes_with(strategy: str, codec: str) -> bool:
     """Return False for what is refused: a codec of weights where there is no downlink, and two memories of the same."""
-    subject, made_codec = made(strategy), CODECS.of(setup_of(codec))
+    subject, made_codec = create(strategy), CODECS.of(setup_of(codec))
     return not (made_codec.chained and subject.sends == "peers") and not (made_codec.carries and subject.carries)
 
 
@@ -140,7 +140,7 @@ def faults_of(strategy: str, codec: str) -> Iterator[str]:
     plain, found = outcome(strategy, "identity"), outcome(strategy, codec)
     if not np.isfinite(found.weights).all() or found.cost.rounds != 4:
         yield "it does not end well"
-    if not found.loss < loss_before(needs_batch_norm(made(strategy))):
+    if not found.loss < loss_before(needs_batch_norm(create(strategy))):
         yield f"its loss does not fall: {found.loss}"
     if found.cost.elements_up != plain.cost.elements_up:
         yield f"it counts {found.cost.elements_up} elements, not {plain.cost.elements_up}"
@@ -203,7 +203,7 @@ def test_each_codec_keeps_its_promises_in_virtual_time(strategy: str, told: Coun
     wrong = {codec: found for codec in fitting if (found := list(faults_of(strategy, codec)))}
     outcome.cache_clear()
     assert not wrong
-    least = 0 if made(strategy).carries else 1 if strategy in FORGETS | ONCE else 2
+    least = 0 if create(strategy).carries else 1 if strategy in FORGETS | ONCE else 2
     assert max(told.values(), default=0) >= least
 
 

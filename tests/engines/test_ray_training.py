@@ -14,7 +14,7 @@ import pytest
 import chimera
 from chimera.core.engine import ENGINES, Engine
 from chimera.models.torch_model import TorchModel
-from chimera.testing.poison import Fragile, digits, in_turn
+from chimera.testing.poison import Fragile, digits, round_robin
 
 pytestmark = pytest.mark.long
 
@@ -65,7 +65,7 @@ def test_a_gradient_that_is_not_finite_is_left_out_on_ray_too(
             engine=engine,
             workers=2,
             strategy=strategy,
-            partition=in_turn,
+            partition=round_robin,
             batch_size=16,
             rounds=20,
             out=tmp_path / name,

@@ -28,7 +28,7 @@ def test_equal_buffers_average_to_themselves(flat, count):
     assert np.array_equal(merge_buffers([flat] * count, "average"), flat)
 
 
-def test_mistakes():
+def test_errors():
     with pytest.raises(UnknownNameError, match="unknown buffer policy 'mean'; known: average, first, none"):
         merge_buffers([np.zeros(1, np.float32)], "mean")
     with pytest.raises(ConfigurationError, match=r"of one length, these are of \[1, 2\] lengths"):

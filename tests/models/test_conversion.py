@@ -26,12 +26,12 @@ def batch(given, n=6):
 
 @pytest.fixture
 def here(monkeypatch):
-    """Make this file importable as a user's module."""
+    """Make this file importable as a module of a user."""
     monkeypatch.setitem(sys.modules, "users_models", sys.modules[__name__])
     return "users_models:"
 
 
-# What users write in a module of their own.
+# Factories as users write them in their own modules.
 def with_everything(input_shape, outputs, task, seed, *, width: int = 3):
     assert task == "classification"
     assert seed == 1
@@ -91,7 +91,7 @@ def test_everything_is_registered():
 
 @pytest.mark.parametrize("given", [DIGITS, DIABETES], ids=["classes", "values"])
 @pytest.mark.parametrize("name", sorted(NAMES - {"cbow", "skip-gram"}))  # see test_word_models.py
-def test_every_named_model_learns_or_says_for_what_it_is(name, given):
+def test_each_registered_model_learns_or_rejects_the_task(name, given):
     regression = given["task"] == "regression"
     if name in {"logistic-regression", "sklearn-sgd-classifier"} and regression:
         with pytest.raises(ConfigurationError, match="is for classification"):
@@ -125,7 +125,7 @@ def test_every_named_model_learns_or_says_for_what_it_is(name, given):
         ("instance", {}),
     ],
 )
-def test_factories_of_ones_own(here, factory, options):
+def test_user_factories(here, factory, options):
     state = torch.get_rng_state()
     model, same = (build_model(here + factory, options, **DIGITS) for _ in range(2))
     assert isinstance(model, SklearnModel if factory == "sklearn_factory" else TorchModel)
@@ -137,7 +137,7 @@ def test_factories_of_ones_own(here, factory, options):
         assert model.module.layer.out_features == 12
 
 
-def test_options_of_the_model_around(here):
+def test_options_of_the_adapter(here):
     options = {"loss": "l1", "metrics": ["mae", "sklearn.metrics:max_error"], "buffers": "first"}
     for name in ("mlp", here + "Net"):
         model = build_model(name, options, **DIABETES)
@@ -146,7 +146,7 @@ def test_options_of_the_model_around(here):
         assert set(model.evaluate(batch(DIABETES))) == {"loss", "mae", "max_error"}
 
 
-def test_loss_by_path_is_given_targets_in_the_shape_of_the_outputs():
+def test_loss_by_path_receives_targets_in_the_shape_of_the_outputs():
     model = build_model("mlp", {"loss": "torch.nn.functional:mse_loss"}, **DIABETES)
     named = build_model("mlp", {}, **DIABETES)
     assert np.array_equal(model.gradient(batch(DIABETES))[0], named.gradient(batch(DIABETES))[0])
@@ -197,7 +197,7 @@ def test_as_model_takes(thing, kind):
         (lambda: build_model("cnn", {}, **DIGITS | {"input_shape": (30,)}), "or a flat square, not"),
         (
             lambda: build_model("cnn", {"channels": [1] * 4}, **DIGITS),
-            r"4 times halved, an image of shape \(1, 8, 8\) is gone",
+            r"4 poolings leave no pixel of an image of shape \(1, 8, 8\)",
         ),
         (
             lambda: build_model("mlp", {"loss": "mse"}, **DIGITS),
@@ -219,13 +219,13 @@ def test_as_model_takes(thing, kind):
         (lambda: as_model(lambda width: 3, **DIGITS), "needs the option 'width'"),
     ],
 )
-def test_mistakes_get_one_line(make, message):
+def test_errors_have_one_line(make, message):
     with pytest.raises(ConfigurationError, match=message) as caught:
         make()
     assert "\n" not in str(caught.value)
 
 
-def test_mistakes_of_factories(here):
+def test_errors_of_factories(here):
     with pytest.raises(
         ConfigurationError, match=r"the model factory 'users_models:broken' raised RuntimeError: no$"
     ) as caught:

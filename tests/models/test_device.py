@@ -1,4 +1,4 @@
-"""A model on a device computes what it computes where it was, with its vectors on the host or beside it.
+"""A model on a device computes what it computes where it was, with its vectors on the host or view it.
 
 Where there is no GPU, `apart` plays one.
 """
@@ -14,14 +14,14 @@ import torch
 from sklearn.linear_model import SGDClassifier
 from torch import nn
 
-from apart import DEVICES, NAME
 from chimera.core import device as crossing
 from chimera.core.errors import ConfigurationError
-from chimera.models.device import GPU, check_movable, move, near
+from chimera.models.device import GPU, check_movable, device_view, move
 from chimera.models.sklearn_model import SklearnModel
 from chimera.models.torch_model import TorchModel
+from fake_device import DEVICES, NAME
 
-pytestmark = [pytest.mark.parametrize("device", DEVICES), pytest.mark.usefixtures("apart")]
+pytestmark = [pytest.mark.parametrize("device", DEVICES), pytest.mark.usefixtures("fake_device")]
 
 
 def network() -> nn.Module:
@@ -49,7 +49,7 @@ def assert_close(actual: Any, expected: Any, device: str) -> None:
 
 
 @pytest.mark.parametrize("loss", ["cross-entropy", nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))], ids=str)
-def test_steps_on_the_hosts_vector_are_those_of_a_model_that_was_not_moved(device: str, loss: Any) -> None:
+def test_steps_on_the_host_vector_equal_those_of_a_model_that_was_not_moved(device: str, loss: Any) -> None:
     models = pair(device, loss=loss, task="classification")
     for step in range(4):
         results = [model.gradient(batch(seed=step)) for model in models]
@@ -64,7 +64,7 @@ def test_steps_on_the_hosts_vector_are_those_of_a_model_that_was_not_moved(devic
     np.testing.assert_array_equal(there.predict(batch()[0]), here.predict(batch()[0]))
 
 
-def test_the_vectors_are_the_same_host_memory_before_and_after(device: str) -> None:
+def test_a_move_keeps_the_host_memory_of_the_vectors(device: str) -> None:
     model = TorchModel(network, seed=3)
     flat, (gradient, _) = model.parameters(), model.gradient(batch())
     before = flat.copy(), gradient.copy(), model.buffers()
@@ -78,7 +78,7 @@ def test_the_vectors_are_the_same_host_memory_before_and_after(device: str) -> N
     assert_close(again, before[1], device)
 
 
-def test_what_is_loaded_is_what_computes(device: str) -> None:
+def test_loaded_parameters_are_used(device: str) -> None:
     here, there = pair(device)
     new = np.random.default_rng(1).normal(size=here.layout.size).astype(np.float32)
     for model in (here, there):
@@ -87,44 +87,46 @@ def test_what_is_loaded_is_what_computes(device: str) -> None:
     assert_close(there.evaluate(batch())["loss"], here.evaluate(batch())["loss"], device)
 
 
-def test_near_it_steps_are_the_same_and_no_vector_is_on_the_host(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_on_the_device_view_are_the_same_and_copy_no_vector_to_the_host(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, there = pair(device)
-    beside = near(there)
-    assert near(here) is here
-    flat = beside.parameters()
+    view = device_view(there)
+    assert device_view(here) is here
+    flat = view.parameters()
     crossings: list[int] = []
     monkeypatch.setattr(crossing, "_as_tensor", lambda array: crossings.append(array.nbytes))
     for step in range(4):
         expected, loss = here.gradient(batch(seed=step))
-        gradient, own = beside.gradient(batch(seed=step))
-        for each in (beside.parameters(), gradient):
+        gradient, own = view.gradient(batch(seed=step))
+        for each in (view.parameters(), gradient):
             assert isinstance(each, torch.Tensor)
             assert each.device.type == device
         here.parameters()[:] -= np.float32(0.1) * expected
         flat -= gradient * np.float32(0.1)
         assert_close(own, loss, device)
     assert not crossings
-    assert beside.parameters() is flat
+    assert view.parameters() is flat
     monkeypatch.undo()
     assert_close(there.evaluate(batch())["loss"], here.evaluate(batch())["loss"], device)
     assert_close(there.parameters(), here.parameters(), device)
     assert_close(there.gradient(batch())[0], here.gradient(batch())[0], device)
 
 
-def test_the_weights_that_were_asked_for_last_count(device: str) -> None:
+def test_the_weights_that_were_requested_last_are_valid(device: str) -> None:
     _, model = pair(device)
-    beside, size = near(model), model.layout.size
-    beside.parameters()[:] = 1
+    view, size = device_view(model), model.layout.size
+    view.parameters()[:] = 1
     assert (model.parameters() == 1).all()
     model.parameters()[:] = 2
-    assert (beside.parameters() == 2).all()
+    assert (view.parameters() == 2).all()
     model.load(np.full(size, 3, np.float32))
     expected = model.evaluate(batch())
-    assert beside.gradient(batch())[0].shape == (size,)
-    assert (beside.parameters() == 3).all()
+    assert view.gradient(batch())[0].shape == (size,)
+    assert (view.parameters() == 3).all()
     assert model.evaluate(batch()).keys() == expected.keys()
-    beside.parameters()[:] = 4
-    model.gradient(batch())  # on the host or not, it is that of the weights that count
+    view.parameters()[:] = 4
+    model.gradient(batch())  # computed with the valid weights, on the host or on the device
     assert (model.flat_parameter() == 4).all()
     assert (model.parameters() == 4).all()
 
@@ -138,7 +140,7 @@ def test_a_parameter_that_the_user_replaces_reaches_the_host(device: str) -> Non
     assert (first[0].bias == 7).all()
 
 
-def test_an_optimizer_of_torch_steps_the_host(device: str) -> None:
+def test_a_torch_optimizer_steps_the_host_parameters(device: str) -> None:
     models = pair(device)
     for model in models:
         stepper = torch.optim.Adam([model.flat_parameter()], lr=0.01)
@@ -148,7 +150,7 @@ def test_an_optimizer_of_torch_steps_the_host(device: str) -> None:
     assert_close(models[1].parameters(), models[0].parameters(), device)
 
 
-def test_one_seed_drops_the_same_units(device: str) -> None:
+def test_the_same_seed_drops_the_same_units(device: str) -> None:
     model = TorchModel(lambda: nn.Sequential(nn.Linear(6, 50), nn.Dropout(), nn.Linear(50, 3)), seed=1)
     model.to(device)
     losses = []
@@ -158,7 +160,7 @@ def test_one_seed_drops_the_same_units(device: str) -> None:
     assert losses[0] == losses[2] != losses[1]
 
 
-def test_values_and_own_predictions_come_back_as_arrays(device: str) -> None:
+def test_values_and_transformed_predictions_are_arrays(device: str) -> None:
     model = TorchModel(lambda: nn.Linear(6, 1), loss="mse", predict_transform=lambda outputs: outputs.round(), seed=1)
     model.to(device)
     inputs = batch()[0]
@@ -166,21 +168,21 @@ def test_values_and_own_predictions_come_back_as_arrays(device: str) -> None:
     assert model.evaluate((inputs, inputs[:, :1]))["mse"] >= 0
 
 
-def test_a_moved_model_does_not_travel(device: str) -> None:
+def test_a_moved_model_cannot_be_pickled(device: str) -> None:
     _, model = pair(device)
-    with pytest.raises(ConfigurationError, match=f"moved to {device}.*does not travel") as caught:
+    with pytest.raises(ConfigurationError, match=f"moved to {device}.*cannot be pickled") as caught:
         pickle.dumps(model)
     assert "\n" not in str(caught.value)
 
 
-def test_an_estimator_stays_on_the_cpu_and_says_so(device: str) -> None:
+def test_an_estimator_cannot_be_moved(device: str) -> None:
     model = SklearnModel(SGDClassifier(), classes=np.arange(3), n_features=6)
     for refuse in (lambda: check_movable(model), lambda: move(model, device, 0)):
         with pytest.raises(ConfigurationError, match="SGDClassifier computes on the CPU only: ask for no gpus"):
             refuse()
 
 
-def test_where_there_is_no_gpu_one_line_says_so(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_reported_in_one_line(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     model = TorchModel(network, seed=3)

@@ -3,7 +3,7 @@ import sys
 
 
 def loaded(code):
-    """What of the heavy packages a fresh interpreter holds after ``code``."""
+    """Return the heavy packages that a new interpreter has imported after ``code``."""
     code += (
         "\nimport sys; print([m for m in ('torch', 'torch._dynamo', 'sklearn', 'ray', 'pandas') if m in sys.modules])"
     )

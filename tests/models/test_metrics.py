@@ -61,21 +61,23 @@ def test_constant_targets_have_the_r2_that_scikit_learn_gives_them():
         assert measured("r2", predictions, predictions, flat)["r2"] == sk.r2_score(flat, predictions)
 
 
-def test_equal_outputs_count_for_the_class_that_is_right():
+def test_ties_count_as_correct():
     outputs = np.array([[2.0, 2, 2, 0], [2, 2, 2, 0], [2, 2, 2, 0], [2, 2, 2, 0]])
-    targets = np.array([0, 1, 2, 3])  # no output is larger than those of the first three, and three are than the last
+    targets = np.array(
+        [0, 1, 2, 3]
+    )  # no output is larger than those of the first three targets; three are larger than that of the last
     figures = measured(("top-1-accuracy", "top-3-accuracy", "top-4-accuracy"), outputs, outputs.argmax(1), targets)
     assert figures == {"top-1-accuracy": 0.75, "top-3-accuracy": 0.75, "top-4-accuracy": 1.0}
 
 
-def test_metric_of_ones_own_by_path_and_by_another_name():
+def test_user_metric_by_path_and_under_another_name():
     classes = np.array([0, 1, 1])
     path = "sklearn.metrics:zero_one_loss"
     assert measured([path], classes, classes, classes) == {"zero_one_loss": 0}
     assert measured({"wrong": path}, classes, classes, classes) == {"wrong": 0}
 
 
-def test_mistakes():
+def test_errors():
     with pytest.raises(
         ConfigurationError, match=r"a metric must be a name or a function \(targets, predictions\), not 3"
     ):

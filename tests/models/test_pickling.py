@@ -18,11 +18,11 @@ class Locked(nn.Module):
         return self.layer(x)
 
 
-def test_what_pickles_passes():
+def test_picklable_model_passes():
     ensure_picklable(TorchModel(lambda: nn.Linear(2, 2), loss=lambda outputs, targets: outputs.mean()))
 
 
-def test_attribute_at_fault_is_named_in_one_line():
+def test_unpicklable_attribute_is_named_in_one_line():
     message = (
         r"Locked cannot be sent to workers: its attribute \"layer.options\['lock'\]\" cannot be pickled \(TypeError"
     )
@@ -32,7 +32,7 @@ def test_attribute_at_fault_is_named_in_one_line():
     assert isinstance(caught.value.__cause__, TypeError)
 
 
-def test_fault_outside_the_module_is_named():
+def test_unpicklable_attribute_outside_the_module_is_named():
     lock = threading.Lock()
 
     class Loss:
@@ -46,6 +46,6 @@ def test_fault_outside_the_module_is_named():
         ensure_picklable(TorchModel(lambda: nn.Linear(2, 2), loss=Loss()))
 
 
-def test_thing_that_is_at_fault_itself():
+def test_unpicklable_model_itself():
     with pytest.raises(ConfigurationError, match="lock cannot be sent to workers: it cannot be pickled"):
         ensure_picklable(threading.Lock())

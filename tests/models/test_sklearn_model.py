@@ -51,13 +51,13 @@ def test_gradient_is_the_derivative_of_the_loss_it_reports(loss, classes, penalt
             moved[index] += sign * h
             model.load(moved)
             values.append(model.gradient(batch)[1])
-        # a float32 step over a kink of a few samples moves the slope by their share
+        # if a float32 step crosses the kink of a few samples, the slope changes by their share
         assert gradient[index] == pytest.approx((values[0] - values[1]) / (2 * h), abs=5e-2, rel=2e-2)
 
 
 @settings(max_examples=30, deadline=None)
 @given(case=st.sampled_from(EVERY), workers=st.integers(1, 5), per_worker=st.integers(1, 9), seed=st.integers(0, 99))
-def test_mean_of_workers_is_the_whole_batch(case, workers, per_worker, seed):
+def test_mean_over_workers_equals_the_gradient_of_the_whole_batch(case, workers, per_worker, seed):
     model = shaken(made(*case, penalty="elasticnet"), seed)
     inputs, targets = rows(workers * per_worker, case[1], seed)
     whole, loss = model.gradient((inputs, targets))
@@ -74,7 +74,7 @@ def test_mean_of_workers_is_the_whole_batch(case, workers, per_worker, seed):
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("penalty", [None, "l2"])
 @pytest.mark.parametrize(("loss", "classes"), EVERY)
-def test_step_on_one_sample_is_scikit_learns_own(loss, classes, penalty, fit_intercept, class_weight):
+def test_step_on_one_sample_equals_that_of_scikit_learn(loss, classes, penalty, fit_intercept, class_weight):
     rate = 0.05
     options = {"penalty": penalty, "alpha": 0.01, "fit_intercept": fit_intercept}
     if classes:
@@ -91,7 +91,7 @@ def test_step_on_one_sample_is_scikit_learns_own(loss, classes, penalty, fit_int
 
 
 @pytest.mark.parametrize(("loss", "classes"), EVERY)
-def test_estimator_and_model_are_one(loss, classes):
+def test_estimator_and_model_share_weights(loss, classes):
     model = shaken(made(loss, classes))
     inputs, targets = rows(200, classes)
     assert np.array_equal(model.predict(inputs), model.estimator.predict(inputs))
@@ -144,7 +144,7 @@ def test_pseudo_gradient_is_what_partial_fit_changes(classes):
 
 
 class Halving(RegressorMixin, BaseEstimator):
-    """Keeps its weights in float64 and its intercept as a number."""
+    """An estimator with float64 weights and a scalar intercept."""
 
     def partial_fit(self, inputs, targets):
         if not hasattr(self, "coef_"):
@@ -154,7 +154,7 @@ class Halving(RegressorMixin, BaseEstimator):
         return self
 
 
-def test_estimator_of_ones_own():
+def test_user_estimator():
     model = SklearnModel(Halving(), n_features=FEATURES)
     model.load(np.full(FEATURES + 1, 4, np.float32))
     inputs, targets = rows(8)
@@ -164,7 +164,7 @@ def test_estimator_of_ones_own():
     assert (model.parameters() == 4).all()
 
 
-def test_fitted_estimator_goes_on_from_its_weights_and_labels():
+def test_fitted_estimator_continues_from_its_weights_and_labels():
     inputs, targets = rows(60, 3)
     labels = np.array(["ant", "bee", "cat"])[targets]
     estimator = SGDClassifier(random_state=0).fit(inputs, labels)
@@ -181,7 +181,7 @@ def test_images_are_flattened():
     model.gradient((np.ones((4, 2, 3), np.float32), np.ones(4)))
 
 
-def test_no_global_random_state_is_touched_and_the_seed_decides():
+def test_the_seed_determines_the_result_and_global_random_state_is_unchanged():
     before = np.random.get_state()[1].copy()
     one, same, other = (
         SklearnModel(Perceptron(random_state=None), classes=[0, 1], n_features=FEATURES, seed=seed).gradient(
@@ -219,7 +219,7 @@ def test_no_global_random_state_is_touched_and_the_seed_decides():
         (lambda: SklearnModel(SGDClassifier(), classes=[1, 0], n_features=2), "classes must be two or more, sorted"),
     ],
 )
-def test_mistakes_get_one_line(make, message):
+def test_errors_have_one_line(make, message):
     with pytest.raises(ConfigurationError, match=message) as caught:
         make()
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Slices of layers, computed by actors that meet, are the whole layers: outputs, gradients of inputs and of parameters."""
+"""Sliced layers, computed by actors of a group, equal the whole layers: outputs, gradients of inputs and of parameters."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from chimera.engines.simulated import Simulated
+from chimera.models.slices.collectives import slice_group
 from chimera.models.slices.layers import Slice
 from chimera.models.slices.slicing import slice_layers
-from chimera.models.slices.together import together
 
 TORCH = torch.Generator().manual_seed(0)
 
 
 class Attention(nn.Module):
-    """Calls an attention layer as a user's module would."""
+    """A module that calls an attention layer, as in a user's code."""
 
     def __init__(self, masks: dict[str, Tensor], **options: Any) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Attention(nn.Module):
 
 
 class Holder:
-    """Has a worker's slices, and sends a batch there and back."""
+    """An actor with a worker's slices that runs forward and backward passes."""
 
     def __init__(self, module: nn.Module, part: Slice | None) -> None:
         self.module = nn.Sequential(deepcopy(module)).train()
@@ -46,13 +46,13 @@ class Holder:
         torch.manual_seed(7)
         if group is None:
             return self._passed(given)
-        with together(group, lambda _: None):
+        with slice_group(group, lambda _: None):
             return self._passed(given)
 
     def _passed(self, given: Tensor) -> tuple[Tensor, Tensor | None, list[Tensor]]:
         outputs = self.module(given)
         (outputs * torch.linspace(-1, 1, outputs.numel()).view_as(outputs)).sum().backward()
-        gradients = [(parameter.grad, getattr(parameter, "place", None)) for parameter in self.module.parameters()]
+        gradients = [(parameter.grad, getattr(parameter, "placement", None)) for parameter in self.module.parameters()]
         return outputs.detach(), given.grad, gradients
 
 
@@ -91,7 +91,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("workers", [2, 3])
-def test_slices_together_are_the_whole(name: str, workers: int) -> None:
+def test_slices_equal_the_whole(name: str, workers: int) -> None:
     make, inputs = MODULES[name]
     torch.manual_seed(3)
     module = make()
@@ -106,7 +106,7 @@ def test_slices_together_are_the_whole(name: str, workers: int) -> None:
         if back is not None:
             torch.testing.assert_close(own_back, back, atol=2e-6, rtol=1e-5)
         for (own, place), (whole, _) in zip(own_gradients, gradients, strict=True):
-            expected = whole if place is None else whole.view(place.shape)[place.picked]
+            expected = whole if place is None else whole.view(place.shape)[place.selector]
             torch.testing.assert_close(own, expected, atol=1e-5, rtol=1e-5)
             cut += place is not None and own.numel() < whole.numel()
     assert cut >= workers
@@ -116,7 +116,7 @@ def test_slices_together_are_the_whole(name: str, workers: int) -> None:
 
 
 class Tied(nn.Module):
-    """Words in, and by the same vectors words out."""
+    """A module whose input embedding and output layer share weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Tied(nn.Module):
     ],
     ids=str,
 )
-def test_what_cannot_be_cut_stays_whole(module: nn.Module) -> None:
+def test_layers_that_cannot_be_split_stay_whole(module: nn.Module) -> None:
     within = nn.Sequential(module)
     before = str(within)
     slice_layers(within, Slice(0, 4))

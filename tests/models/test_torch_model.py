@@ -16,7 +16,7 @@ from chimera.models.torch_model import TorchModel
 
 
 class Tied(nn.Module):
-    """An auto-encoder whose decoder is its encoder, transposed; one weight is frozen, one never used."""
+    """An auto-encoder whose decoder is its transposed encoder; one weight is frozen, and one is unused."""
 
     def __init__(self):
         super().__init__()
@@ -72,7 +72,7 @@ def case(request):
 
 
 def by_hand(model, factory, batch):
-    """The gradient of each parameter by torch alone, in the layout's order."""
+    """Return the gradient of each parameter, computed by torch only, in the layout's order."""
     module = factory()
     module.load_state_dict(model.module.state_dict())
     inputs, targets = (torch.from_numpy(array) for array in batch)
@@ -95,7 +95,7 @@ def test_vector_and_parameters_are_the_same_memory(case):
         assert (view == -1).all()
 
 
-def test_gradient_is_that_of_autograd(case):
+def test_gradient_equals_that_of_autograd(case):
     model, factory, batch = case
     gradient, loss = model.gradient(batch)
     np.testing.assert_allclose(gradient, by_hand(model, factory, batch), rtol=1e-5, atol=1e-7)
@@ -103,7 +103,7 @@ def test_gradient_is_that_of_autograd(case):
     assert loss == pytest.approx(model.loss(model.module(inputs), targets).item())
 
 
-def test_second_gradient_does_not_remember_the_first(case):
+def test_second_gradient_does_not_contain_the_first(case):
     model, _, batch = case
     first = model.gradient(batch)[0].copy()
     model.gradient((batch[0][:5], batch[1][:5]))
@@ -124,7 +124,7 @@ def test_frozen_parameters_stay_and_unused_ones_have_no_gradient():
 
 @settings(max_examples=25, deadline=None)
 @given(workers=st.integers(1, 4), per_worker=st.integers(1, 7), seed=st.integers(0, 99))
-def test_mean_of_workers_is_the_whole_batch(workers, per_worker, seed):
+def test_mean_over_workers_equals_the_gradient_of_the_whole_batch(workers, per_worker, seed):
     model = TorchModel(mlp, seed=1)
     inputs, targets = rows(workers * per_worker, seed)
     whole, loss = model.gradient((inputs, targets))
@@ -175,7 +175,7 @@ def test_clearing_gradients_breaks_nothing(case):
 
 
 class Clears(nn.Module):
-    """Clears its own gradients in the forward pass."""
+    """A module that clears its own gradients in the forward pass."""
 
     def __init__(self):
         super().__init__()
@@ -192,7 +192,7 @@ def test_clearing_gradients_within_the_step_breaks_nothing():
         np.testing.assert_allclose(model.gradient(rows())[0], reference.gradient(rows())[0], rtol=1e-6)
 
 
-def test_parameters_that_were_put_elsewhere_are_taken_back(case):
+def test_replaced_parameters_become_views_again(case):
     model, factory, batch = case
     other = TorchModel(factory, loss=model.loss.name, seed=8)
     model.module.load_state_dict(other.module.state_dict(), assign=True)
@@ -205,7 +205,7 @@ def test_parameters_that_were_put_elsewhere_are_taken_back(case):
     assert last.flatten()[-1] == 9
 
 
-def test_parameters_that_changed_their_kind_are_refused():
+def test_parameters_that_changed_shape_or_type_are_rejected():
     model = TorchModel(mlp, seed=0)
     model.module.double()
     with pytest.raises(ConfigurationError, match=r"'0.weight' is now torch.float64 of shape \(5, 6\)"):
@@ -237,7 +237,7 @@ def test_tied_parameters_are_tied_after_pickling():
     assert copy.module.again.weight is copy.module.middle.weight
 
 
-def test_memory_is_where_it_was_asked_for():
+def test_memory_comes_from_the_given_allocator():
     pool = np.empty(1000, np.float32)
     given_out = []
 
@@ -366,14 +366,14 @@ def test_modes():
     assert not np.array_equal(model.gradient((inputs, targets))[0], first)
     model.reseed(1)
     assert np.array_equal(model.gradient((inputs, targets))[0], first)
-    assert [part.training for part in module] == [True, True, False, True]  # a user's own choice is kept
+    assert [part.training for part in module] == [True, True, False, True]  # the user's own mode is kept
     assert np.array_equal(model.buffers(), before)
     module.eval()
     model.gradient((inputs, targets))
     assert module[1].training
 
 
-def test_buffers_travel_with_their_integers():
+def test_buffers_keep_their_integers():
     module = cnn()
     module.register_buffer("big", torch.tensor([2**40 + 1, 3]))
     module.register_buffer("scratch", torch.zeros(9), persistent=False)
@@ -388,12 +388,12 @@ def test_buffers_travel_with_their_integers():
     assert other.module[2].num_batches_tracked == 1
     flat[1] = 4.6
     model.load_buffers(flat)
-    assert module.big.tolist() == [2**40 + 1, 5]  # what did not change keeps its bits
+    assert module.big.tolist() == [2**40 + 1, 5]  # unchanged values keep their bits
     with pytest.raises(ConfigurationError, match="the buffers have 11 elements, the vector has 3"):
         model.load_buffers(flat[:3])
 
 
-def test_seed_decides_the_weights_and_leaves_the_global_generators_alone():
+def test_seed_determines_the_weights_and_global_generators_are_unchanged():
     state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
     one, same, other = (TorchModel(mlp, seed=seed).parameters() for seed in (1, 1, 2))
     assert np.array_equal(one, same)
@@ -419,17 +419,17 @@ def test_seed_decides_the_weights_and_leaves_the_global_generators_alone():
         (lambda: TorchModel(mlp, metrics={"loss": "mse"}), "a metric cannot be named 'loss'"),
         (lambda: TorchModel(mlp, buffers="median"), "unknown buffer policy 'median'; known: average, first, none"),
         (lambda: TorchModel(mlp, loss="mse", task="classification"), "the loss 'mse' is for regression"),
-        (lambda: TorchModel(dict), "TorchModel needs an nn.Module or what makes one, not dict"),
+        (lambda: TorchModel(dict), "TorchModel needs an nn.Module or a function that returns one, not dict"),
         (lambda: TorchModel(mlp, loss=3), "a loss must be a name or a function"),
     ],
 )
-def test_mistakes_get_one_line(make, message):
+def test_errors_have_one_line(make, message):
     with pytest.raises(ConfigurationError, match=message) as caught:
         make()
     assert "\n" not in str(caught.value)
 
 
-def test_parameters_that_share_memory_unnoticed_are_refused():
+def test_different_parameters_that_share_memory_are_rejected():
     module = mlp()
     module[2].weight = nn.Parameter(module[0].weight.data[:3, :5])
     with pytest.raises(ConfigurationError, match=r"'0.weight' and '2.weight' share memory"):
@@ -451,9 +451,9 @@ def test_factory_that_raises_is_named():
     [
         ("cross-entropy", [0, 1, 7, 0], "the model has 3 outputs: classes must be 0 to 2, targets go from 0 to 7"),
         ("cross-entropy", [0, 1], "the model made 4 outputs for a batch of 2 targets"),
-        ("cross-entropy", [0.5, 1, 1, 1], "needs class indices as targets, these are of type float64"),
-        ("cross-entropy", [[0.5], [1], [1], [1]], "needs class indices as targets, these are of type float64"),
-        ("cross-entropy", ["a", "b", "a", "b"], "targets must be numbers, these are of type <U1"),
+        ("cross-entropy", [0.5, 1, 1, 1], "needs class indices as targets, not type float64"),
+        ("cross-entropy", [[0.5], [1], [1], [1]], "needs class indices as targets, not type float64"),
+        ("cross-entropy", ["a", "b", "a", "b"], "targets must be numbers, not of type <U1"),
         ("mse", [0.5, 1, 1, 1], r"needs targets of the outputs' shape \(4, 3\), these have shape \(4,\)"),
         ("cross-entropy", [], "a batch without rows has no loss"),
     ],
@@ -471,7 +471,7 @@ def test_loss_that_is_no_scalar():
         model.gradient(rows())
 
 
-def test_an_error_in_the_module_says_where():
+def test_an_error_in_the_module_names_the_place():
     with pytest.raises(RuntimeError) as caught:
         TorchModel(mlp).gradient((np.zeros((4, 5), np.float32), np.zeros(4, int)))
     assert caught.value.__notes__ == ["in the forward pass of Sequential on torch.float32 inputs of shape (4, 5)"]
@@ -486,6 +486,6 @@ def test_nothing_to_evaluate():
     assert model.predict(np.zeros((0, 6), np.float32)).shape == (0,)
 
 
-def test_unknown_names_are_of_the_kind_that_lists():
+def test_unknown_names_raise_an_error_that_lists_known_names():
     with pytest.raises(UnknownNameError):
         TorchModel(mlp, loss="nope")

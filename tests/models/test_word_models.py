@@ -1,4 +1,4 @@
-"""Word models: their gradients are the derivative of their losses, and all they draw comes from a seed."""
+"""Word models: gradients are derivatives of losses, and all random numbers come from a seed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make(name: str, options: dict[str, Any], *, seed: int = 1, words: int = WORD
 
 
 def warmed(model: Any, seed: int = 2) -> Any:
-    """Give all parameters values of a size that matters."""
+    """Set all parameters to values that are not negligible."""
     model.load(np.random.default_rng(seed).normal(0, 0.5, model.parameters().size).astype(np.float32))
     return model
 
@@ -68,7 +68,7 @@ def use(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
 
 
 def reference(model: Any, name: str, options: dict[str, Any], flat: torch.Tensor, data: Any) -> torch.Tensor:
-    """The mean loss by torch in float64, window by window, from the formulas of the papers."""
+    """Return the mean loss, computed by torch in float64, window by window, from the formulas of the papers."""
     embedding, output = (
         flat[a:b].view(s)
         for (a, b), s in zip(itertools.pairwise(model.layout.offsets), model.layout.shapes, strict=False)
@@ -141,7 +141,7 @@ def test_descend_is_a_step_with_the_gradient(name: str, options: dict[str, Any])
     assert model.descend(data, 0.3) == loss
     np.testing.assert_allclose(model.parameters(), stepped, atol=1e-6)
     model.reseed(4)
-    again = model.gradient(data)[0].copy()  # the step has left nothing behind
+    again = model.gradient(data)[0].copy()  # no state of the step remains
     fresh = make(name, options)
     fresh.load(model.parameters())
     fresh.reseed(4)
@@ -153,7 +153,7 @@ def test_descend_is_a_step_with_the_gradient(name: str, options: dict[str, Any])
 def test_word_by_word_is_a_descent_for_each_window(name: str, options: dict[str, Any]) -> None:
     whole, single = (warmed(make(name, options | {"order": "word"})) for _ in range(2))
     inputs, targets = batch(padded=False)
-    if name == "skip-gram":  # one pair a window, so that windows are what is learnt one after another
+    if name == "skip-gram":  # one pair per window, so that each step trains on one window
         inputs = inputs[:, :1]
     whole.reseed(6), single.reseed(6)
     loss = whole.descend((inputs, targets), 0.9)
@@ -163,7 +163,7 @@ def test_word_by_word_is_a_descent_for_each_window(name: str, options: dict[str,
 
 
 @pytest.mark.parametrize(("name", "options"), [*SAMPLED, ("cbow", {"order": "word", "output": "negative-sampling"})])
-def test_plain_kernels_do_the_same(name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpy_kernels_give_the_same(name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for module in (compiled, plain):
         use(monkeypatch, module)
@@ -180,7 +180,7 @@ def test_plain_kernels_do_the_same(name: str, options: dict[str, Any], monkeypat
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(1, 300), st.integers(0, 400))
-def test_both_draw_the_same_words(key: int, begin: int, words: int, size: int) -> None:
+def test_both_kernels_draw_the_same_words(key: int, begin: int, words: int, size: int) -> None:
     noise = Noise(np.arange(1, words + 1))
     outs = [np.empty(size, np.int32) for _ in range(2)]
     for module, out in zip((compiled, plain), outs, strict=True):
@@ -189,7 +189,7 @@ def test_both_draw_the_same_words(key: int, begin: int, words: int, size: int) -
     assert not size or (outs[0].min() >= 0 and outs[0].max() < words)
 
 
-def test_noise_follows_its_power_and_leaves_out_what_never_occurs() -> None:
+def test_noise_follows_its_power_and_never_draws_words_with_count_zero() -> None:
     counts = np.array([1000, 0, 1, 16, 81, 100])
     noise, out = Noise(counts), np.empty(200_000, np.int32)
     expected = np.where(counts > 0, counts**0.75, 0)
@@ -202,7 +202,7 @@ def test_noise_follows_its_power_and_leaves_out_what_never_occurs() -> None:
         assert (np.abs(share - expected / expected.sum()) <= 5 * sigma).all()
 
 
-def test_neighbouring_seeds_draw_unlike_words() -> None:
+def test_consecutive_seeds_draw_different_words() -> None:
     noise = Noise(np.ones(1000))
     rows = np.empty((50, 40), np.int32)
     for seed, row in enumerate(rows):
@@ -229,7 +229,7 @@ def test_the_same_seed_gives_the_same_bits(name: str, options: dict[str, Any]) -
     assert not np.array_equal(make(name, options, seed=1).parameters(), make(name, options, seed=2).parameters())
 
 
-def test_evaluating_draws_nothing_that_training_draws() -> None:
+def test_evaluation_does_not_change_the_random_numbers_of_training() -> None:
     first, second = (warmed(make(*SAMPLED[0])) for _ in range(2))
     first.evaluate(batch())
     assert np.array_equal(first.gradient(batch())[0], second.gradient(batch())[0])
@@ -253,7 +253,7 @@ def test_padding_is_ignored(name: str, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("name", "options"), [*SAMPLED, ("cbow", {"order": "word", "output": "negative-sampling"})])
-def test_a_rate_that_is_too_high_shows_in_the_loss(name: str, options: dict[str, Any]) -> None:
+def test_a_learning_rate_that_is_too_high_increases_the_loss(name: str, options: dict[str, Any]) -> None:
     model, data = warmed(make(name, options)), batch(50)
     with np.errstate(over="ignore", invalid="ignore"):
         losses = [model.descend(data, 1e6) for _ in range(300)]
@@ -291,7 +291,7 @@ def test_a_loss_over_all_words_is_a_cross_entropy(name: str, output: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["cbow", "skip-gram"])
-def test_a_full_softmax_is_that_of_torch_and_begins_at_log_of_the_words(name: str) -> None:
+def test_a_full_softmax_equals_that_of_torch_and_starts_at_the_log_of_the_vocabulary_size(name: str) -> None:
     model, (inputs, targets) = make(name, {"output": "softmax"}), batch(padded=False)
     assert isinstance(model, TorchModel)
     assert model.layout.names == ("embedding.weight", "output.weight", "output.bias")
@@ -315,7 +315,7 @@ def test_a_full_softmax_is_that_of_torch_and_begins_at_log_of_the_words(name: st
 
 
 @pytest.mark.parametrize(("name", "options"), SAMPLED, ids=IDS)
-def test_it_learns_which_words_belong_together(name: str, options: dict[str, Any]) -> None:
+def test_it_learns_which_words_occur_together(name: str, options: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     targets = rng.integers(0, WORDS, 4000)
     inputs = (targets[:, None] + rng.integers(1, 3, (4000, WIDTH))) % WORDS  # the two words that follow
@@ -364,13 +364,13 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "options", "said"), BAD)
-def test_bad_options_are_refused_in_one_line(name: str, options: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_rejected_in_one_line(name: str, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said.replace("(", r"\(")) as caught:
         make(name, options)
     assert "\n" not in str(caught.value)
 
 
-def test_counts_and_data_that_do_not_fit_are_refused() -> None:
+def test_counts_and_data_that_do_not_fit_are_rejected() -> None:
     for counts, said in (
         (None, "needs the option 'counts'"),
         (COUNTS[1:], "one for each"),
@@ -386,7 +386,7 @@ def test_counts_and_data_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize("order", ["batch", "word"])
-def test_what_are_no_windows_of_its_words_is_refused(order: str) -> None:
+def test_invalid_windows_are_rejected(order: str) -> None:
     model = make("cbow", {"output": "negative-sampling", "order": order})
     inputs, targets = batch()
     for strange, said in [
@@ -409,7 +409,7 @@ def test_what_are_no_windows_of_its_words_is_refused(order: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["cbow", "skip-gram"])
-def test_a_full_softmax_says_that_it_needs_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_softmax_without_torch_gives_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"output = 'softmax' needs .*chimera-dml\[train\]"):
         make(name, {"output": "softmax"})
@@ -433,7 +433,7 @@ print("torch" in sys.modules)
 
 
 @pytest.mark.parametrize(("name", "options"), SAMPLED, ids=IDS)
-def test_the_rows_that_a_batch_needs_are_those_that_its_gradient_meets(name: str, options: dict[str, Any]) -> None:
+def test_rows_returns_the_rows_that_the_gradient_changes(name: str, options: dict[str, Any]) -> None:
     model, data = warmed(make(name, options)), batch()
     model.reseed(4)
     rows = model.rows(data)
@@ -460,7 +460,7 @@ def test_the_rows_that_a_batch_needs_are_those_that_its_gradient_meets(name: str
     assert all(np.array_equal(found[tensor][1], again_found[tensor][1]) for tensor in spoilt)
 
 
-def test_the_gradient_of_rows_takes_no_memory_of_all_rows() -> None:
+def test_row_gradient_allocates_no_memory_for_all_rows() -> None:
     words = 20_000
     first, model = (
         make("cbow", {"output": "negative-sampling"}, words=words, counts=np.ones(words, np.int64)) for _ in range(2)

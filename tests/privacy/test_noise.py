@@ -18,7 +18,7 @@ from chimera.privacy.noise import TAIL, add_noise, clip, source
 
 
 @given(arrays(np.float32, st.integers(0, 30), elements=st.floats(-1e6, 1e6, width=32)), st.floats(1e-3, 1e3))
-def test_a_clipped_update_is_no_longer_than_the_bound_and_points_the_same_way(
+def test_a_clipped_update_is_within_the_bound_and_has_the_same_direction(
     update: NDArray[np.float32], norm: float
 ) -> None:
     before = update.astype(np.float64)
@@ -33,7 +33,7 @@ def test_a_clipped_update_is_no_longer_than_the_bound_and_points_the_same_way(
         np.testing.assert_allclose(update, before * (norm / had), rtol=1e-5, atol=1e-30)
 
 
-def test_noise_has_the_deviation_that_was_asked_for() -> None:
+def test_noise_has_the_requested_deviation() -> None:
     update = np.zeros(400_000, np.float32)
     add_noise(update, 0.25, source("run", 1, 2))
     assert update.std() == pytest.approx(0.25, rel=0.01)  # 9 standard deviations of this estimate
@@ -41,7 +41,7 @@ def test_noise_has_the_deviation_that_was_asked_for() -> None:
     assert np.abs(update).max() < 0.25 * TAIL
 
 
-def test_noise_of_the_system_is_normal_and_from_no_statistical_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_noise_is_normal_and_uses_no_statistical_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_generator(*_: object) -> None:
         raise AssertionError("a generator whose numbers can be computed from others")
 
@@ -55,7 +55,7 @@ def test_noise_of_the_system_is_normal_and_from_no_statistical_generator(monkeyp
     assert source("system").standard_normal(0, np.float32).shape == (0,)
 
 
-def test_noise_of_a_run_is_decided_by_its_key_and_that_of_the_system_by_nothing() -> None:
+def test_run_noise_depends_on_its_key_and_system_noise_does_not_repeat() -> None:
     def drawn(*key: int, seed: str = "run") -> list[float]:
         return source(seed, *key).standard_normal(4).tolist()  # type: ignore[arg-type]
 
@@ -64,7 +64,7 @@ def test_noise_of_a_run_is_decided_by_its_key_and_that_of_the_system_by_nothing(
     assert drawn(1, 2, seed="system") != drawn(1, 2, seed="system")
 
 
-def test_epsilon_is_the_one_of_opacus() -> None:
+def test_epsilon_equals_that_of_opacus() -> None:
     from opacus.accountants import RDPAccountant
 
     ours = Accountant()
@@ -76,7 +76,7 @@ def test_epsilon_is_the_one_of_opacus() -> None:
     assert ours.epsilon(1e-5) == theirs.get_epsilon(1e-5) == pytest.approx(5.632, abs=1e-3)
 
 
-def test_epsilon_of_all_clients_in_each_round_follows_from_the_gaussian_mechanism() -> None:
+def test_epsilon_without_sampling_follows_from_the_gaussian_mechanism() -> None:
     """Mironov 2017: k rounds have a Rényi divergence of k a / (2 z^2) at order a, and epsilon is below the minimum."""
     noise, rounds, delta = 4.0, 20, 1e-5
     ours = Accountant()
@@ -86,7 +86,7 @@ def test_epsilon_of_all_clients_in_each_round_follows_from_the_gaussian_mechanis
     assert 0.8 * bound < ours.epsilon(delta) < bound
 
 
-def test_rounds_are_counted_whatever_their_order_and_history_goes_on() -> None:
+def test_rounds_are_counted_in_any_order_and_history_continues() -> None:
     first, second = Accountant(), Accountant()
     for noise in (1.0, 1.5, 1.0):
         first.count(noise, 0.1, 5)
@@ -97,19 +97,19 @@ def test_rounds_are_counted_whatever_their_order_and_history_goes_on() -> None:
     assert first.epsilon(1e-6) > Accountant([[1.0, 0.1, 10]]).epsilon(1e-6)
 
 
-def test_without_the_secret_of_who_takes_part_epsilon_is_larger() -> None:
+def test_epsilon_is_larger_if_participants_are_not_secret() -> None:
     accountant = Accountant([[2.0, 0.1, 30]])
     assert (
         accountant.epsilon(1e-5) < accountant.epsilon(1e-5, sampled=False) == Accountant([[2.0, 1.0, 30]]).epsilon(1e-5)
     )
 
 
-def test_no_round_costs_nothing_and_one_without_noise_everything() -> None:
+def test_epsilon_is_zero_without_rounds_and_infinite_after_one_without_noise() -> None:
     assert Accountant().epsilon(1e-5) == 0
     assert Accountant([[1.0, 1.0, 1], [0.0, 1.0, 1]]).epsilon(1e-5) == math.inf
 
 
-def test_a_missing_opacus_is_answered_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_opacus_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "opacus.accountants", None)
     with pytest.raises(MissingExtraError, match=r"epsilon needs the package 'opacus'.*chimera-dml\[privacy\]"):
         Accountant([[1.0, 1.0, 1]]).epsilon(1e-5)

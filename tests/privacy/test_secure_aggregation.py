@@ -1,4 +1,4 @@
-"""Secure aggregation: the unmasked sum is the plain one, whoever drops out; one masked update tells nothing."""
+"""Secure aggregation: the unmasked sum equals the plain sum if clients drop out; a masked update reveals nothing."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from scipy.stats import chi2, ks_2samp
 from chimera.core.errors import DataError, PrivacyError
 from chimera.privacy.fixed_point import FixedPoint
 from chimera.privacy.masks import add_mask
-from chimera.privacy.secure_aggregation import Bytes, Client, Revealed, routed, unmasked
+from chimera.privacy.secure_aggregation import Bytes, Client, Revealed, route_shares, unmask
 
 
 def clients_of(count: int, threshold: int) -> tuple[list[Client], Bytes]:
-    """Return clients who have shared their secrets, and their roster."""
+    """Return clients that have shared their secrets, and the list of their keys."""
     clients = [Client() for _ in range(count)]
-    roster = np.stack([client.keys() for client in clients])
-    for client, sealed in zip(clients, routed([client.shares(roster, threshold) for client in clients]), strict=True):
+    public_keys = np.stack([client.keys() for client in clients])
+    for client, sealed in zip(
+        clients, route_shares([client.shares(public_keys, threshold) for client in clients]), strict=True
+    ):
         client.receive(sealed)
-    return clients, roster
+    return clients, public_keys
 
 
 def flags(count: int, survivors: Sequence[int]) -> Bytes:
@@ -37,16 +39,16 @@ def flags(count: int, survivors: Sequence[int]) -> Bytes:
 def unmasked_sum(
     words: Sequence[NDArray[Any]], threshold: int, survivors: Sequence[int], revealing: Sequence[int], stream: int = 0
 ) -> NDArray[Any]:
-    """Return what the server gets where only some survive the third message, and only some of these the fourth."""
-    clients, roster = clients_of(len(words), threshold)
+    """Return the server's sum if only ``survivors`` send the third message and only ``revealing`` send the fourth."""
+    clients, public_keys = clients_of(len(words), threshold)
     masked = [client.mask(each, stream) for client, each in zip(clients, words, strict=True)]
     revealed = [clients[place].reveal(flags(len(words), survivors)) for place in revealing]
-    return unmasked([masked[place] for place in survivors], roster, revealed, threshold, stream)
+    return unmask([masked[place] for place in survivors], public_keys, revealed, threshold, stream)
 
 
 @st.composite
 def rounds(draw: st.DrawFn) -> tuple[list[NDArray[np.float32]], float, int, list[int], list[int]]:
-    """Draw vectors in range, the range, a threshold, who survives, and who of them reveals."""
+    """Draw vectors in range, the range, a threshold, the survivors, and the survivors that reveal shares."""
     count, size = draw(st.integers(2, 7)), draw(st.integers(0, 9))
     limit = float(np.float32(draw(st.floats(1e-6, 1e6))))
     element = st.floats(-limit, limit, width=32)
@@ -72,7 +74,7 @@ def test_the_unmasked_sum_is_the_plain_fixed_point_sum_to_the_bit(
 
 
 @pytest.mark.parametrize("clients", [1, 3, 1000, 3000])
-def test_the_sum_of_all_clients_at_the_limit_does_not_go_round(clients: int) -> None:
+def test_the_sum_of_all_clients_at_the_limit_does_not_overflow(clients: int) -> None:
     code = FixedPoint(0.3, clients)
     assert (code.bits, code.step <= 0.3 * 2**-20) == (32 if clients <= 1000 else 64, True)
     for limit in (0.3, -0.3):
@@ -82,8 +84,8 @@ def test_the_sum_of_all_clients_at_the_limit_does_not_go_round(clients: int) -> 
 
 
 @pytest.mark.parametrize("element", [1.001, -2.0, np.nan, np.inf])
-def test_an_element_out_of_range_is_refused(element: float) -> None:
-    with pytest.raises(DataError, match="beyond the 1 that was agreed on"):
+def test_an_element_out_of_range_is_rejected(element: float) -> None:
+    with pytest.raises(DataError, match="beyond the agreed limit of 1"):
         FixedPoint(1.0, 3).encode(np.array([0.5, element], np.float32))
 
 
@@ -95,7 +97,7 @@ def test_words_of_64_bits_and_several_streams_are_masked_as_well() -> None:
 
 
 def masked_bytes(words: NDArray[np.uint32], times: int) -> NDArray[np.uint8]:
-    """Return the bytes of one client's masked update, in so many rounds, shape (times, bytes)."""
+    """Return the bytes of one client's masked update in ``times`` rounds, shape (times, bytes)."""
     found = []
     for _ in range(times):
         clients, _ = clients_of(2, 2)
@@ -104,14 +106,14 @@ def masked_bytes(words: NDArray[np.uint32], times: int) -> NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize("value", [0, 1, 0xFFFFFFFF])
-def test_the_bytes_of_a_masked_update_are_uniform_whatever_it_is(value: int) -> None:
+def test_the_bytes_of_any_masked_update_are_uniform(value: int) -> None:
     seen = np.bincount(masked_bytes(np.full(4096, value, np.uint32), 8).ravel(), minlength=256)
     expected = seen.sum() / 256
     statistic = float(((seen - expected) ** 2 / expected).sum())
     assert chi2.sf(statistic, 255) > 1e-6  # one run in a million fails by chance
 
 
-def test_two_different_updates_look_alike_under_their_masks() -> None:
+def test_two_different_masked_updates_have_the_same_distribution() -> None:
     plain = masked_bytes(np.zeros(2048, np.uint32), 8).view("<u4").ravel()
     other = masked_bytes(np.arange(2048, dtype=np.uint32), 8).view("<u4").ravel()
     assert ks_2samp(plain, other).pvalue > 1e-6
@@ -121,15 +123,15 @@ def test_two_different_updates_look_alike_under_their_masks() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(arrays(np.uint32, 16), arrays(np.uint32, 16))
-def test_any_update_could_be_behind_what_a_client_sends(update: NDArray[np.uint32], other: NDArray[np.uint32]) -> None:
-    """The mask does not depend on the update: masks are uniform, and so as likely to be those that would hide any other."""
+def test_any_update_is_possible_behind_a_masked_one(update: NDArray[np.uint32], other: NDArray[np.uint32]) -> None:
+    """The mask does not depend on the update and is uniform, so every update is equally likely."""
     clients, _ = clients_of(2, 2)
     twin = copy.copy(clients[0])  # with the same secrets
     twin._streams = set()
     np.testing.assert_array_equal(clients[0].mask(update) - update, twin.mask(other) - other)
 
 
-def test_the_same_seed_and_stream_make_the_same_mask_and_others_do_not() -> None:
+def test_the_mask_depends_on_seed_and_stream() -> None:
     def mask(seed: bytes, stream: int, size: int = 100_001) -> NDArray[np.uint32]:
         words = np.zeros(size, np.uint32)
         add_mask(words, seed, stream)
@@ -144,7 +146,7 @@ def test_the_same_seed_and_stream_make_the_same_mask_and_others_do_not() -> None
     assert not first.any()
 
 
-# What is refused
+# Rejections
 
 
 def test_a_client_never_reveals_both_secrets_of_another() -> None:
@@ -152,14 +154,16 @@ def test_a_client_never_reveals_both_secrets_of_another() -> None:
     for client in clients:
         client.mask(np.zeros(2, np.uint32))
     first = clients[0].reveal(flags(4, [0, 1, 2]))
-    np.testing.assert_array_equal(first[2], clients[0].reveal(flags(4, [0, 1, 2]))[2])  # asking again is no harm
+    np.testing.assert_array_equal(
+        first[2], clients[0].reveal(flags(4, [0, 1, 2]))[2]
+    )  # repeating the same request is harmless
     with pytest.raises(PrivacyError, match="both secrets"):
         clients[0].reveal(flags(4, [0, 1, 3]))
     with pytest.raises(PrivacyError, match="before it reveals"):
         clients[0].mask(np.zeros(2, np.uint32), 1)
 
 
-def test_a_client_reveals_nothing_where_too_few_survived() -> None:
+def test_a_client_reveals_nothing_if_too_few_survived() -> None:
     clients, _ = clients_of(4, 3)
     with pytest.raises(PrivacyError, match="2 survivors are fewer than 3"):
         clients[0].reveal(flags(4, [0, 1]))
@@ -174,82 +178,80 @@ def test_a_client_masks_one_vector_a_stream() -> None:
         clients[0].mask(np.ones(2, np.uint32), 1)
 
 
-def test_the_server_refuses_shares_for_different_survivors() -> None:
-    clients, roster = clients_of(4, 3)
+def test_the_server_rejects_shares_for_different_survivors() -> None:
+    clients, public_keys = clients_of(4, 3)
     masked = [client.mask(np.zeros(2, np.uint32)) for client in clients]
     first, second = flags(4, [0, 1, 2]), flags(4, [0, 1, 3])
     revealed: list[Revealed] = [clients[0].reveal(first), clients[1].reveal(first), clients[3].reveal(second)]
     with pytest.raises(PrivacyError, match="different survivors"):
-        unmasked(masked[:3], roster, revealed, 3)
+        unmask(masked[:3], public_keys, revealed, 3)
 
 
-def test_the_server_refuses_too_few_shares_and_updates_of_others_than_survived() -> None:
-    clients, roster = clients_of(4, 3)
+def test_the_server_rejects_too_few_shares_and_updates_of_clients_that_did_not_survive() -> None:
+    clients, public_keys = clients_of(4, 3)
     masked = [client.mask(np.zeros(2, np.uint32)) for client in clients]
     revealed = [clients[place].reveal(flags(4, [0, 1, 2])) for place in range(3)]
     with pytest.raises(PrivacyError, match="2 clients revealed their shares where 3 are needed"):
-        unmasked(masked[:3], roster, revealed[:2], 3)
-    with pytest.raises(PrivacyError, match="4 clients sent an update, and 3 are said to have"):
-        unmasked(masked, roster, revealed, 3)
+        unmask(masked[:3], public_keys, revealed[:2], 3)
+    with pytest.raises(PrivacyError, match="4 clients sent an update, but there are 3 survivors"):
+        unmask(masked, public_keys, revealed, 3)
 
 
-def test_shares_that_were_changed_on_the_way_are_noticed() -> None:
+def test_shares_that_were_changed_in_transit_are_detected() -> None:
     clients = [Client() for _ in range(2)]
-    roster = np.stack([client.keys() for client in clients])
-    sealed = routed([client.shares(roster, 2) for client in clients])
+    public_keys = np.stack([client.keys() for client in clients])
+    sealed = route_shares([client.shares(public_keys, 2) for client in clients])
     sealed[0] = sealed[0].copy()
     sealed[0][1, 20] ^= 1
     clients[0].receive(sealed[0])
     clients[0].mask(np.zeros(2, np.uint32))
-    with pytest.raises(PrivacyError, match="client 1 shared with client 0 was changed"):
+    with pytest.raises(PrivacyError, match="share of client 1 for client 0 was changed"):
         clients[0].reveal(flags(2, [0, 1]))
 
 
 @pytest.mark.parametrize(("count", "threshold"), [(4, 2), (2, 3), (5, 0)])
-def test_a_threshold_of_half_the_clients_or_of_more_than_all_is_refused(count: int, threshold: int) -> None:
+def test_a_threshold_of_half_the_clients_or_of_more_than_all_is_rejected(count: int, threshold: int) -> None:
     clients = [Client() for _ in range(count)]
     with pytest.raises(PrivacyError, match="not above half"):
         clients[0].shares(np.stack([client.keys() for client in clients]), threshold)
 
 
-def test_a_client_alone_in_a_roster_shares_nothing() -> None:
-    """The sum of one client is its update, and its only mask the one whose seed it would reveal."""
+def test_a_client_that_is_alone_shares_nothing() -> None:
+    """The sum over one client is its update, and it would reveal the seed of its only mask."""
     client = Client()
     with pytest.raises(PrivacyError, match="at least 2 clients"):
         client.shares(client.keys()[None], 1)
 
 
 @pytest.mark.parametrize("half", [slice(0, 32), slice(32, 64)], ids=["seals", "masks"])
-def test_a_roster_in_which_two_have_a_key_in_common_or_a_key_of_low_order_is_refused(half: slice) -> None:
+def test_equal_keys_of_two_clients_and_keys_of_low_order_are_rejected(half: slice) -> None:
     client, others = Client(), [Client().keys().copy() for _ in range(2)]
     others[0][half] = others[1][half]
     with pytest.raises(PrivacyError, match="shares its secrets once"):
         client.shares(np.stack([client.keys(), *others]), 2)
     others[0][half] = 0
     clients = [client, Client()]
-    roster = np.stack([*(each.keys() for each in clients), others[0]])
-    with pytest.raises(PrivacyError, match="a key of the roster is none"):
-        client.shares(roster, 2)
+    public_keys = np.stack([*(each.keys() for each in clients), others[0]])
+    with pytest.raises(PrivacyError, match="a key in the list is invalid"):
+        client.shares(public_keys, 2)
 
 
-@pytest.mark.parametrize("what", ["roster", "threshold"])
-def test_clients_that_were_told_different_rosters_or_thresholds_reveal_nothing(what: str) -> None:
+@pytest.mark.parametrize("what", ["public_keys", "threshold"])
+def test_clients_that_received_different_keys_or_thresholds_reveal_nothing(what: str) -> None:
     clients = [Client() for _ in range(3)]
     keys = [client.keys() for client in clients]
     one, other = (np.stack([*keys, Client().keys()]) for _ in range(2))
-    told = [(one, 3), (one, 3), (other, 3) if what == "roster" else (one, 4)]
-    sealed = [client.shares(*each) for client, each in zip(clients, told, strict=True)]
-    for client, each in zip(clients, routed([*sealed, np.zeros_like(sealed[0])]), strict=False):
+    received = [(one, 3), (one, 3), (other, 3) if what == "public_keys" else (one, 4)]
+    sealed = [client.shares(*each) for client, each in zip(clients, received, strict=True)]
+    for client, each in zip(clients, route_shares([*sealed, np.zeros_like(sealed[0])]), strict=False):
         client.receive(each)
-    with pytest.raises(PrivacyError, match=r"what client 2 shared with client 0 .* told them different rosters"):
+    with pytest.raises(PrivacyError, match=r"share of client 2 for client 0 .* different lists of keys"):
         clients[0].reveal(flags(4, [0, 1, 2]))
 
 
 @pytest.mark.parametrize(("count", "threshold"), [(5, 3), (5, 4), (6, 4), (7, 6)])
-def test_a_server_that_lies_about_survivors_needs_2t_less_n_clients_that_work_with_it(
-    count: int, threshold: int
-) -> None:
-    """It wants both secrets of the last client. An honest client answers for one list, a copy of a client for another one."""
+def test_a_server_that_lies_about_survivors_needs_2t_minus_n_colluding_clients(count: int, threshold: int) -> None:
+    """The server wants both secrets of the last client. Honest clients answer for one list, colluding clients for both."""
     there, gone = flags(count, range(count)), flags(count, range(count - 1))
     for colluding in (2 * threshold - count - 1, 2 * threshold - count):
         clients, _ = clients_of(count, threshold)
@@ -266,8 +268,8 @@ def test_a_server_that_lies_about_survivors_needs_2t_less_n_clients_that_work_wi
         assert has_both == (colluding == 2 * threshold - count)
 
 
-def test_a_client_that_is_not_in_the_roster_or_is_there_twice_shares_nothing() -> None:
+def test_a_client_that_is_not_in_the_list_exactly_once_shares_nothing() -> None:
     client, other = Client(), Client()
-    for roster in ([other.keys(), Client().keys()], [client.keys(), client.keys()]):
+    for public_keys in ([other.keys(), Client().keys()], [client.keys(), client.keys()]):
         with pytest.raises(PrivacyError, match="shares its secrets once"):
-            client.shares(np.stack(roster), 2)
+            client.shares(np.stack(public_keys), 2)

@@ -1,4 +1,4 @@
-"""Folders of comparisons as `chimera.compare` leaves them, made by arithmetic: no training, no clock."""
+"""Synthetic folders of comparisons as `chimera.compare` writes them, without training or clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make(
     failed: tuple[int, ...] = (),
     virtual: bool = True,
 ) -> Path:
-    """Write a comparison of so many codecs, each at each bandwidth."""
+    """Write a comparison of ``codecs`` codecs at each bandwidth."""
     rows = []
     for i, (codec, bandwidth) in enumerate(itertools.product(list(CODECS)[:cells], bandwidths or (125e6,))):
         row: dict[str, Any] = {"cell": codec, "folder": f"cell {i}", "settings": {"codec": codec}, "state": "finished"}
@@ -65,7 +65,7 @@ def make(
 
 
 def run(folder: Path, codec: str, bandwidth: float, target: float | None) -> dict[str, Any]:
-    """Write what a run has left, and return its figures."""
+    """Write the files of a run, and return its results."""
     share, slower, best = CODECS[codec]
     folder.mkdir(parents=True)
     (folder / "report.html").write_text("the report", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Folders of runs as the trainer leaves them, made by arithmetic: no training, no clock."""
+"""Synthetic folders of runs as the trainer writes them, without training or clock."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ workers = {workers}
 
 
 class RunFolders:
-    """Makes run folders under one root."""
+    """A factory of run folders under one root."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def trace_rows(self, workers: int, rounds: int) -> list[TraceRow]:
-        """A synchronous parameter server: each round 10 ms, of which a worker computes 5 ms and its arguments travel 1 ms."""
+        """Write a run with a synchronous parameter server: rounds of 10 ms, with 5 ms of computing and 1 ms of transfer."""
         rows = []
         for number in range(rounds):
             at = 0.5 + number * 0.01

@@ -1,4 +1,4 @@
-"""The page and the table of a comparison, from folders made by arithmetic."""
+"""The page and the table of a comparison, from synthetic folders."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError
-from chimera.report.comparison import front, write_comparison
+from chimera.report.comparison import pareto_front, write_comparison
 from chimera.report.comparison_table import as_text
 from report import comparisons
 
@@ -17,7 +17,7 @@ FLOATS = st.floats(0.1, 10, allow_nan=False)
 
 
 class Page(HTMLParser):
-    """Collects tags and text, and checks that what is opened is closed."""
+    """A parser that collects tags and text, and checks that each element is closed."""
 
     void = frozenset({"meta", "br", "link", "img"})
 
@@ -52,7 +52,7 @@ def page_of(folder, **options):
 
 
 @pytest.mark.parametrize("options", [{"cells": 1}, {"cells": 2}, {"cells": 12}, {"cells": 6, "bandwidths": (1e7, 1e8)}])
-def test_the_page_is_whole_and_needs_nothing_else(tmp_path, options):
+def test_the_page_is_complete_and_self_contained(tmp_path, options):
     html, page = page_of(tmp_path, **options)
     assert not re.search(r"https?://|//[a-z]|@import|url\(", html)
     assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in page.tags}
@@ -67,15 +67,15 @@ def test_each_cell_links_to_its_report(tmp_path):
     assert links == [f"cell%20{i}/report.html" for i in range(3)]
 
 
-def test_twelve_cells_can_be_told_apart_and_more_stand_in_the_table(tmp_path):
+def test_twelve_cells_can_be_distinguished_and_more_are_in_the_table_only(tmp_path):
     _, page = page_of(tmp_path, cells=12, bandwidths=(1e7, 1e8))
     looks = {attributes["class"] for tag, attributes in page.tags if attributes.get("class", "").startswith("series ")}
     assert len(looks) == 12
-    assert "12 more cells stand in the table only." in page.text
+    assert "12 more cells are in the table only." in page.text
     assert len([tag for tag, attributes in page.tags if tag == "tr"]) == 25
 
 
-def test_time_to_target_over_a_bandwidth_has_a_line_for_each_codec_and_names_who_never_got_there(tmp_path):
+def test_time_to_target_over_bandwidth_has_a_line_per_codec_and_names_runs_that_missed_the_target(tmp_path):
     _, page = page_of(tmp_path, cells=8, bandwidths=(1e7, 1e8))
     titles = "".join(page.words)
     assert "Virtual time to target (s, log scale), over bandwidth" in titles
@@ -83,13 +83,13 @@ def test_time_to_target_over_a_bandwidth_has_a_line_for_each_codec_and_names_who
     assert "all else equal" in page.text
 
 
-def test_without_a_target_it_is_the_time_of_the_run(tmp_path):
+def test_without_a_target_the_chart_shows_the_time_of_the_run(tmp_path):
     _, page = page_of(tmp_path, cells=2, bandwidths=(1e7, 1e8), target=None)
     assert "Virtual time of the run (s, log scale), over bandwidth" in page.text
     assert "to target" not in page.text
 
 
-def test_a_failed_cell_is_told_with_its_reason_and_escaped(tmp_path):
+def test_a_failed_cell_is_shown_with_its_escaped_error(tmp_path):
     html, page = page_of(tmp_path, cells=3, failed=(1,))
     assert "failed" in page.text
     assert "the codec's <vector> is too long" in page.text
@@ -97,7 +97,7 @@ def test_a_failed_cell_is_told_with_its_reason_and_escaped(tmp_path):
     assert "2 of 3 finished" in page.text
 
 
-def test_nothing_but_failures_is_a_table(tmp_path):
+def test_a_comparison_of_failed_runs_has_a_table_only(tmp_path):
     _, page = page_of(tmp_path, cells=2, failed=(0, 1))
     assert "0 of 2 finished" in page.text
     assert not [tag for tag, _ in page.tags if tag == "svg"]
@@ -121,26 +121,26 @@ def test_a_page_of_real_and_virtual_runs_marks_the_virtual_seconds_and_names_bot
     assert ["virtual" in line for line in lines] == [False, False, False, True, True]
 
 
-def test_hovering_over_a_point_says_which_it_is(tmp_path):
+def test_a_point_has_a_tooltip_with_its_cell(tmp_path):
     html, _ = page_of(tmp_path, cells=2)
     assert re.search(r"<title>cast: 0\.9\d+ at [\d.]+ \(Data moved, up and down \(MB\)\)</title>", html)
 
 
-def test_a_folder_without_a_comparison_is_a_mistake(tmp_path):
+def test_a_folder_without_a_comparison_is_rejected(tmp_path):
     with pytest.raises(ConfigurationError, match="is not the folder of a comparison"):
         write_comparison(tmp_path)
 
 
 @given(st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=30), st.booleans())
-def test_the_front_is_what_nothing_beats(points, more_is_better):
+def test_the_pareto_front_has_all_points_that_are_not_dominated(points, more_is_better):
     sign = 1 if more_is_better else -1
     x, y = zip(*points, strict=True)
-    kept = front(x, y, more_is_better=more_is_better)
+    kept = pareto_front(x, y, more_is_better=more_is_better)
     for i, (a, b) in enumerate(points):
-        beaten = any(
+        dominated = any(
             (c <= a and sign * d >= sign * b) and (c < a or sign * d > sign * b)
             for j, (c, d) in enumerate(points)
             if j != i
         )
-        assert (i in kept) is not beaten
+        assert (i in kept) is not dominated
     assert [x[i] for i in kept] == sorted(x[i] for i in kept)

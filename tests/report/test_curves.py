@@ -1,13 +1,13 @@
-"""What the curves of a run are drawn over, and what they are compared with."""
+"""Axes of a run's curves, and their reference lines."""
 
 import numpy as np
 import pytest
 
-from chimera.report.beside_unigram import beside_unigram
 from chimera.report.curves import panels, y_range
 from chimera.report.html import write_report
 from chimera.report.plots import draw_run
 from chimera.report.run_files import read_run
+from chimera.report.unigram_baseline import unigram_baseline
 from report.test_html import Page
 from report.test_plots import overlapping
 
@@ -28,7 +28,7 @@ def axes(folder):
     return [panel.x_label for panel in panels(read_run(folder))[0]]
 
 
-def test_local_steps_and_texts_are_drawn_over_the_samples_of_a_worker(runs):
+def test_runs_with_local_steps_or_texts_have_an_axis_of_samples_per_worker(runs):
     assert axes(runs.make("plain"))[1] == "Rounds"
     assert axes(local(runs.make("local")))[1] == "Samples per worker"
     text = runs.make("text")
@@ -37,14 +37,14 @@ def test_local_steps_and_texts_are_drawn_over_the_samples_of_a_worker(runs):
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_samples_per_worker_are_those_of_all_over_the_workers(runs, finished):
+def test_samples_per_worker_are_total_samples_divided_by_workers(runs, finished):
     folder = local(runs.make(workers=4, rounds=40, finished=finished))
     panel = panels(read_run(folder))[0][1]
     assert panel.x_max == 40 * 16
     np.testing.assert_allclose(panel.curves[0].x, np.arange(1, 41) * 16)
 
 
-def test_a_loss_of_a_worker_is_marked_at_what_had_been_read_by_then(runs):
+def test_a_loss_of_a_worker_is_marked_at_the_samples_read_by_then(runs):
     event = {"event": "worker lost", "seconds": 0.2, "round": 20, "actor": "worker 1"}
     panel = panels(read_run(local(runs.make(events=[event]))))[0][1]
     assert panel.marks == (20 * 16,)
@@ -60,7 +60,7 @@ def test_many_samples_are_counted_in_larger_units(runs, times, unit, largest):
     assert overlapping(draw_run(runs.root / "a-run")) == []
 
 
-def test_what_was_to_be_reached_and_the_unigram_model_are_lines_with_their_values(runs):
+def test_target_and_unigram_loss_are_lines_with_their_values(runs):
     folder = changed(
         runs.make(unigram_loss=0.4), "batch_size = 16\n", "batch_size = 16\ntarget = {loss = 0.1, accuracy = 0.9}\n"
     )
@@ -69,7 +69,7 @@ def test_what_was_to_be_reached_and_the_unigram_model_are_lines_with_their_value
         assert [(level.label, level.y) for level in panel.levels] == [("unigram model", 0.4), ("target", 0.1)]
     assert [(level.label, level.y) for level in accuracy[0].levels] == [("target", 0.9)]
     page = Page(write_report(folder).read_text(encoding="utf-8"))
-    for words in ("unigram model: 0.4", "target: 0.1", "target: 0.9", "loss beside it"):
+    for words in ("unigram model: 0.4", "target: 0.1", "target: 0.9", "loss vs. unigram model"):
         assert words in page.text
     assert page.attributes.count(("class", "unigram")) == 3 + 1  # in each panel, and in the legend
     figure = draw_run(folder)
@@ -88,19 +88,19 @@ def test_what_was_to_be_reached_and_the_unigram_model_are_lines_with_their_value
         ({}, None),
     ],
 )
-def test_the_cross_entropy_of_a_word_is_what_stands_beside_the_unigram_model(metrics, compared):
-    found = beside_unigram({"unigram_loss": 8.5, "metrics": metrics})
-    assert (found and (found.metric, found.below, found.told())) == compared
-    assert beside_unigram({"metrics": metrics}) is None
+def test_the_cross_entropy_of_a_word_is_compared_with_the_unigram_model(metrics, compared):
+    found = unigram_baseline({"unigram_loss": 8.5, "metrics": metrics})
+    assert (found and (found.metric, found.below, found.difference())) == compared
+    assert unigram_baseline({"metrics": metrics}) is None
 
 
 @pytest.mark.parametrize("target", ["-500.0", "500.0", "nan", '"low"'])
-def test_a_level_that_would_press_the_curves_flat_is_not_drawn(runs, target):
+def test_a_reference_line_that_would_flatten_the_curves_is_not_drawn(runs, target):
     folder = changed(runs.make(), "batch_size = 16\n", f"batch_size = 16\ntarget = {{loss = {target}}}\n")
     assert [panel.levels for panel in panels(read_run(folder))[0]] == [()] * 3
 
 
-def test_every_level_lies_within_its_panel(runs):
+def test_each_reference_line_is_within_its_panel(runs):
     for place, y in enumerate((0.001, 0.05, 1.0, 3.0)):
         folder = changed(runs.make(str(place)), "batch_size = 16\n", f"batch_size = 16\ntarget = {{loss = {y}}}\n")
         for panel in panels(read_run(folder))[0]:

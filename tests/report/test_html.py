@@ -17,7 +17,7 @@ HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(2)> & </style>'
 
 
 class Page(HTMLParser):
-    """Reads a page strictly: every element must be closed, in order."""
+    """A strict parser: each element must be closed, in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def lost_worker(runs):
     return runs.make(workers=4, rounds=200, trace=trace, events=[event], lost_workers=1)
 
 
-def test_the_report_tells_the_final_figures_the_settings_and_what_happened(runs):
+def test_the_report_shows_results_settings_and_events(runs):
     _, page = read(write_report(lost_worker(runs)))
     for words in ("accuracy, test set 0.9775", "loss, test set 0.0551", "samples/s 3,210", "rounds 200", "time 2 s"):
         assert words in page.text
@@ -78,7 +78,7 @@ def test_the_report_tells_the_final_figures_the_settings_and_what_happened(runs)
         assert words in page.text
 
 
-def test_the_report_is_one_file_without_scripts_or_references(runs):
+def test_the_report_is_one_file_without_scripts_or_external_references(runs):
     folder = lost_worker(runs)
     before = set(folder.iterdir())
     path = write_report(folder)
@@ -91,7 +91,7 @@ def test_the_report_is_one_file_without_scripts_or_references(runs):
 
 
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_each_time_of_a_page_says_if_it_is_virtual(runs, engine):
+def test_each_time_on_a_page_is_marked_if_virtual(runs, engine):
     events = [{"event": "worker lost", "seconds": 0.7, "round": 20, "actor": "worker 1", "detail": "died"}]
     text, page = read(write_report(runs.make(engine=engine, events=events)))
     titles = [str(value) for name, value in page.attributes if name == "title" and "worker lost" in str(value)]
@@ -101,17 +101,17 @@ def test_each_time_of_a_page_says_if_it_is_virtual(runs, engine):
         return
     assert [title for title in titles if not re.search(r"\d ms virtual: died$", title)] == []
     assert re.findall(r"(?<!virtual )\btime \(", page.text, re.IGNORECASE) == []
-    for told in (
+    for text_of_time in (
         ">virtual time<",
         "from first to last, virtual",
-        "Where the virtual time went",
-        "Virtual time counts from",
+        "Virtual time breakdown",
+        "Virtual time is measured from",
     ):
-        assert told in text
+        assert text_of_time in text
     assert ">time<" not in text
 
 
-def test_hostile_text_stays_text_everywhere(runs):
+def test_hostile_text_is_escaped_everywhere(runs):
     trace = [
         type(row)(HOSTILE if row.rank == 0 else row.actor, row.rank, row.call, row.start_s, row.end_s)
         for row in runs.trace_rows(2, 60)
@@ -136,14 +136,14 @@ def test_hostile_text_stays_text_everywhere(runs):
 @pytest.mark.parametrize(
     "missing", ["summary.json", "metrics.jsonl", "trace.jsonl", "experiment.toml", "environment.json"]
 )
-def test_a_run_cut_off_gets_a_report_of_what_there_is(runs, missing):
+def test_an_interrupted_run_gets_a_report_of_its_existing_files(runs, missing):
     folder = runs.make()
     (folder / missing).unlink()
     _, page = read(write_report(folder))
     assert ("unfinished" in page.text) == (missing == "summary.json")
 
 
-def test_a_run_with_nothing_but_its_settings_says_so(runs):
+def test_a_run_with_settings_only_gets_a_report(runs):
     folder = runs.make(metrics=[], trace=[], finished=False)
     _, page = read(write_report(folder))
     assert "No round has been recorded." in page.text
@@ -156,7 +156,7 @@ def test_a_report_can_be_written_again(runs):
 
 
 def test_a_large_run_gives_a_small_report_quickly(runs):
-    """100,000 trace rows of 100 workers and 20,000 metric rows: far below a megabyte, within seconds."""
+    """100,000 trace rows of 100 workers and 20,000 metric rows give a report far below 1 MB within seconds."""
     folder = runs.make(workers=99, rounds=1000, metrics=runs.metric_rows(99, 20_000))
     began = time.perf_counter()
     path = write_report(folder)
@@ -166,14 +166,14 @@ def test_a_large_run_gives_a_small_report_quickly(runs):
     assert "24 of 100 actors" in page.text
 
 
-def test_what_is_no_run_folder_gets_no_report(tmp_path):
+def test_a_folder_without_a_run_is_rejected(tmp_path):
     with pytest.raises(ConfigurationError, match="not a run folder"):
         write_report(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("browser", BROWSERS)
-def test_a_browser_shows_the_figures(runs, tmp_path, browser):
+def test_a_browser_shows_the_results(runs, tmp_path, browser):
     path = write_report(lost_worker(runs))
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
     options += [
@@ -189,7 +189,7 @@ def test_a_browser_shows_the_figures(runs, tmp_path, browser):
     assert page.tags.count("svg") >= 6 + 3 * 5  # charts and lanes
 
 
-def test_how_old_the_gradients_were_is_drawn_where_the_run_says_so(runs):
+def test_the_staleness_histogram_is_drawn_if_the_run_has_one(runs):
     _, page = read(write_report(runs.make("old", staleness={"0": 3, "2": 9, "10": 1})))
     assert "Staleness of applied gradients" in page.text
     assert "13 gradients, 2.15 updates old on average, at most 10." in page.text
@@ -202,6 +202,6 @@ def test_how_old_the_gradients_were_is_drawn_where_the_run_says_so(runs):
 
 
 @pytest.mark.parametrize("told", [None, {}, [1, 2], {"0": 0}, {"many": 3}, {"1": "<b>"}])
-def test_a_run_that_tells_no_staleness_has_no_chart_of_it(runs, told):
+def test_a_run_without_staleness_has_no_chart_of_it(runs, told):
     _, page = read(write_report(runs.make(staleness=told)))
     assert "Staleness" not in page.text

@@ -21,7 +21,7 @@ def labels(figure):
 
 
 def overlapping(figure):
-    """Pairs of texts of the figure that lie on each other, measured on the drawn picture."""
+    """Return pairs of overlapping texts, measured on the rendered figure."""
     figure.set_dpi(150)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
@@ -47,7 +47,7 @@ def nan_rows(runs):
 
 
 @pytest.mark.parametrize("workers", [1, 4, 1000])
-def test_the_picture_of_any_number_of_workers_has_units_and_no_overlap(runs, workers):
+def test_the_plot_of_any_number_of_workers_has_units_and_no_overlap(runs, workers):
     figure = draw_run(runs.make(workers=workers, rounds=30, engine="local"))
     assert labels(figure)[:3] == ["Time (ms)", "Rounds", "Data moved, up and down (kB)"]
     assert overlapping(figure) == []
@@ -60,7 +60,7 @@ def test_simulated_time_is_called_virtual(runs):
         label for label in labels(draw_run(runs.make(engine="simulated"))) if re.search(r"time\b", label, re.IGNORECASE)
     ]
     assert times[0] == "Virtual time (ms)"
-    assert [label for label in times if not label.startswith(("Virtual time", "Share of its time"))] == []
+    assert [label for label in times if not label.startswith(("Virtual time", "Share of time"))] == []
 
 
 @pytest.mark.parametrize(
@@ -75,17 +75,17 @@ def test_simulated_time_is_called_virtual(runs):
     ],
     ids=["one row", "no evaluation", "nothing measured", "ended in NaN", "nothing at all", "one call"],
 )
-def test_a_run_that_lacks_something_is_drawn_all_the_same(runs, change):
+def test_an_incomplete_run_is_drawn(runs, change):
     assert overlapping(draw_run(runs.make(finished=False, **change(runs)))) == []
 
 
-def test_a_loss_that_was_not_finite_is_marked_where_it_happened(runs):
+def test_a_loss_that_is_not_finite_is_marked_at_its_position(runs):
     (row,) = [row for row in panels(read_run(runs.make(metrics=nan_rows(runs)))) if row[0].y_label.startswith("Loss")]
     assert [panel.not_finite for panel in row[:2]] == [pytest.approx(300), 30]  # milliseconds, rounds
     assert all(np.isfinite(curve.y).all() for panel in row for curve in panel.curves)
 
 
-def test_bytes_are_an_axis_only_where_some_were_moved(runs):
+def test_bytes_are_an_axis_only_if_some_were_sent(runs):
     rows = [row | {"bytes_up": 0, "bytes_down": 0} for row in runs.metric_rows(1, 20)]
     assert [len(row) for row in panels(read_run(runs.make(metrics=rows)))] == [2, 2]
 
@@ -98,7 +98,7 @@ def test_metrics_of_different_scales_have_axes_of_their_own(runs):
 
 
 @pytest.mark.parametrize("name", ["$\\frac{1}$", "_hidden", "汉字 $x", "a" * 200])
-def test_names_are_drawn_as_text_whatever_they_hold(runs, name):
+def test_names_with_any_characters_are_drawn_as_text(runs, name):
     metrics = [row | {name: 0.5} for row in runs.metric_rows(2, 12)]
     trace = [*runs.trace_rows(2, 3)]
     assert overlapping(draw_run(runs.make(name.replace("\\", ""), metrics=metrics, trace=trace))) == []
@@ -114,7 +114,7 @@ def test_a_png_is_1500_pixels_wide_and_leaves_matplotlib_as_it_was(runs, tmp_pat
     assert "matplotlib.pyplot" not in sys.modules or not matplotlib.pyplot.get_fignums()
 
 
-def test_a_folder_that_is_no_run_is_not_drawn(tmp_path):
+def test_a_folder_without_a_run_is_rejected(tmp_path):
     with pytest.raises(ConfigurationError, match="not a run folder"):
         draw_run(tmp_path)
 

@@ -10,7 +10,7 @@ from chimera.report.run_files import COUNTERS, read_run, replace_file
 from chimera.training.progress.budget import Counters
 
 
-def test_a_whole_run_is_read_without_a_word(runs):
+def test_a_complete_run_is_read_without_notes(runs):
     run = read_run(runs.make(workers=3, rounds=25, engine="simulated"))
     assert run.finished
     assert run.is_virtual
@@ -21,8 +21,8 @@ def test_a_whole_run_is_read_without_a_word(runs):
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "trace.jsonl"])
-def test_a_file_cut_anywhere_gives_the_rows_before_the_cut(runs, name):
-    """Every cut within the last two lines: nothing raises, and no whole row is missed."""
+def test_a_file_truncated_anywhere_gives_the_rows_before_that(runs, name):
+    """Truncation at any byte of the last two lines raises nothing and loses no complete row."""
     whole = runs.make(rounds=12, finished=False)
     content = (whole / name).read_bytes()
     lines = content.splitlines(keepends=True)
@@ -35,11 +35,11 @@ def test_a_file_cut_anywhere_gives_the_rows_before_the_cut(runs, name):
         assert bool(run.notes) == (content[kept - 1 : kept] != b"\n" and content[kept : kept + 1] != b"\n")
 
 
-def test_what_the_trainer_counts_is_no_metric_of_the_model():
+def test_counters_of_the_trainer_are_not_metrics():
     assert {*asdict(Counters()), "round", "epoch"} - {"rounds"} == set(COUNTERS)
 
 
-def test_a_broken_line_in_the_middle_costs_that_line_alone(runs):
+def test_a_broken_line_in_the_middle_is_skipped_alone(runs):
     folder = runs.make(rounds=12)
     lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_bytes(b"".join([*lines[:5], lines[5][:20] + b"\n", *lines[6:]]))
@@ -48,7 +48,7 @@ def test_a_broken_line_in_the_middle_costs_that_line_alone(runs):
     assert run.notes == ("metrics.jsonl: 1 line could not be read.",)
 
 
-def test_a_run_without_a_summary_tells_how_far_it_came(runs):
+def test_a_run_without_a_summary_has_results_so_far(runs):
     lost = {"event": "worker lost", "seconds": 0.1, "round": 10, "actor": "worker 1"}
     run = read_run(runs.make(workers=2, rounds=27, finished=False, events=[lost]))
     assert not run.finished
@@ -69,13 +69,13 @@ def test_a_literal_nan_is_a_value_and_not_a_broken_line(runs):
 
 
 @pytest.mark.parametrize("name", ["summary.json", "environment.json", "experiment.toml"])
-def test_a_half_settings_file_is_said_and_survived(runs, name):
+def test_an_incomplete_settings_file_adds_a_note(runs, name):
     folder = runs.make()
     (folder / name).write_text((folder / name).read_text()[:25])
     assert read_run(folder).notes == (f"{name} could not be read.",)
 
 
-def test_what_is_no_run_folder_is_one_clear_line(tmp_path):
+def test_a_folder_without_a_run_is_rejected_in_one_line(tmp_path):
     with pytest.raises(ConfigurationError, match="there is no run folder"):
         read_run(tmp_path / "absent")
     with pytest.raises(ConfigurationError, match=r"not a run folder: it has neither experiment\.toml") as caught:
@@ -83,7 +83,7 @@ def test_what_is_no_run_folder_is_one_clear_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_is_replaced_whole_for_its_owner_alone_and_without_leftovers(tmp_path):
+def test_a_file_is_replaced_atomically_with_owner_permissions_and_without_leftovers(tmp_path):
     path = tmp_path / "report.html"
     path.write_bytes(b"old")
     replace_file(path, b"new")

@@ -1,4 +1,4 @@
-"""What more workers gain, on the page of a comparison: from runs made by arithmetic."""
+"""The speed-up over workers on the page of a comparison, from synthetic runs."""
 
 import json
 import re
@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 from chimera.report.comparison import write_comparison
-from chimera.report.comparison_over import speed_up
+from chimera.report.comparison_scaling import speed_up
 from chimera.report.comparison_table import as_text, columns
 from chimera.training.comparison.figures import rows_of, with_speed_ups
 from report.test_comparison import Page
@@ -16,7 +16,7 @@ GAIN = {1: 1.0, 2: 1.9, 4: 3.1, 8: 4.2}  # times fewer samples per worker
 
 
 def compared(*, workers=(1, 2, 4, 8), seeds=(0, 1, 2), codecs=(), missed=(), failed=(), target=True):
-    """Return a comparison whose runs needed 96,000 samples of one worker, a little more with each seed."""
+    """Return a comparison whose runs need 96,000 samples with one worker, slightly more with each seed."""
     runs = []
     for codec in codecs or (None,):
         for count in workers:
@@ -45,7 +45,7 @@ def page_of(folder, comparison):
     return Page(write_comparison(folder).read_text(encoding="utf-8"))
 
 
-def test_the_speed_up_of_a_run_is_against_the_fewest_workers_with_the_same_seed():
+def test_the_speed_up_of_a_run_is_relative_to_the_fewest_workers_with_the_same_seed():
     for run in compared()["runs"]:
         count = int(run["settings"]["train.workers"])
         assert run["speed_up"] == pytest.approx(GAIN[count] / (1 + 0.1 * run["seed"] * (count > 1)))
@@ -53,16 +53,16 @@ def test_the_speed_up_of_a_run_is_against_the_fewest_workers_with_the_same_seed(
         assert run["speed_up"] == pytest.approx(GAIN[int(run["settings"]["train.workers"])] / GAIN[2])
 
 
-def test_the_line_goes_through_the_medians_and_the_ideal_one_begins_at_one():
+def test_the_line_goes_through_the_medians_and_the_ideal_line_starts_at_one():
     ((chart, note),) = speed_up(compared())
     (series,) = chart.series
     assert series.x.tolist() == [1, 2, 4, 8]
     assert series.y.tolist() == [pytest.approx(gain / (1.1 if n > 1 else 1)) for n, gain in GAIN.items()]
-    assert sorted(series.around[0].tolist()) == sorted([1.0, 2.0, 4.0, 8.0] * 3)
+    assert sorted(series.samples[0].tolist()) == sorted([1.0, 2.0, 4.0, 8.0] * 3)
     assert [end.tolist() for end in chart.ideal] == [[1, 8], [1, 8]]
     assert "with one worker" in note
     ((chart, note),) = speed_up(compared(workers=(2, 4, 8), seeds=(0,)))
-    assert chart.series[0].around is None
+    assert chart.series[0].samples is None
     assert [end.tolist() for end in chart.ideal] == [[2, 8], [1, 4]]
     assert "with 2 workers" in note
 
@@ -76,7 +76,7 @@ def test_the_page_has_the_chart_with_a_point_for_each_seed_and_the_ideal_line(tm
     assert not re.search(r"\bnan\b", " ".join(attributes.get("d") or "" for _, attributes in page.tags))
 
 
-def test_the_table_tells_samples_per_worker_and_the_mean_speed_up():
+def test_the_table_shows_samples_per_worker_and_the_mean_speed_up():
     comparison = compared()
     found = {column.heading: column.texts for column in columns(comparison)}
     assert found["samples per worker to target"][0] == "96,000"
@@ -88,7 +88,7 @@ def test_the_table_tells_samples_per_worker_and_the_mean_speed_up():
     assert "speed-up" in as_text(comparison)
 
 
-def test_cells_are_drawn_over_the_samples_of_a_worker_too(tmp_path):
+def test_cells_are_drawn_over_samples_per_worker_too(tmp_path):
     comparison = compared(seeds=(0,))
     for run in comparison["runs"]:
         (tmp_path / run["folder"]).mkdir()
@@ -106,12 +106,12 @@ def test_cells_are_drawn_over_the_samples_of_a_worker_too(tmp_path):
     assert label.startswith("loss over Samples per worker (thousands): workers=1 8.4 at 30; workers=2 8.4 at 15;")
 
 
-def test_each_other_setting_has_a_line_of_its_own():
+def test_each_combination_of_other_settings_has_its_own_line():
     ((chart, _),) = speed_up(compared(codecs=("identity", "int8")))
     assert [series.label for series in chart.series] == ["identity", "int8"]
 
 
-def test_who_never_met_the_target_has_no_speed_up_and_is_named(tmp_path):
+def test_a_cell_that_missed_the_target_has_no_speed_up_and_is_named(tmp_path):
     comparison = compared(missed={(8, seed) for seed in range(3)})
     ((chart, _),) = speed_up(comparison)
     assert chart.series[0].x.tolist() == [1, 2, 4]
@@ -123,14 +123,14 @@ def test_who_never_met_the_target_has_no_speed_up_and_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["missed", "failed"])
-def test_without_the_fewest_workers_there_is_nothing_to_compare_with(tmp_path, how):
-    """The next fewest do not take their place unsaid."""
+def test_without_the_fewest_workers_there_is_no_speed_up(tmp_path, how):
+    """The next larger number of workers does not become the baseline."""
     comparison = compared(**{how: {(1, seed) for seed in range(3)}})
     assert not any(run.get("speed_up") for run in comparison["runs"])
     assert "Speed-up" not in page_of(tmp_path, comparison).text
 
 
-def test_where_workers_do_not_vary_or_nothing_was_to_be_reached_nothing_is_said_of_it(tmp_path):
+def test_there_is_no_speed_up_without_a_target_or_if_workers_do_not_vary(tmp_path):
     comparison = compared(target=False)
     assert speed_up(comparison) == []
     assert "speed-up" not in page_of(tmp_path, comparison).text.lower()

@@ -1,4 +1,4 @@
-"""Tables fit the terminal: nothing is cut, the least important columns go first, and the columns that go are named."""
+"""Tables fit the terminal: no text is truncated, and the least important columns are left out and named."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def test_columns_that_do_not_fit_are_left_out_by_importance_and_named(width: int
     assert ("not shown" in "".join(lines)) == (width < 80)
 
 
-def test_what_is_left_out_is_named_in_a_dim_line_that_says_where_to_find_it() -> None:
+def test_columns_that_are_left_out_are_named_in_a_dim_line_with_advice() -> None:
     lines = lines_at(50, FIGURES)
     assert " ".join(lines[3:]) == "not shown: fewer bytes, rounds, bits down; widen the terminal or use --json "
 
 
-def test_a_heading_may_take_two_lines_and_is_never_cut() -> None:
+def test_a_heading_may_take_two_lines_and_is_never_truncated() -> None:
     lines = lines_at(54, FIGURES)
     assert re.search(r"\bto +fewer\b", lines[0])
     assert re.search(r"\btarget +\w+ +bytes\b", lines[1])
 
 
-def test_a_long_text_stands_below_its_row_and_changes_no_other() -> None:
+def test_a_long_text_is_below_its_row_and_changes_no_other() -> None:
     reason = "ValueError: " + "the layer has 784 inputs and the data 64, " * 6
     rows = [TextColumn("job", ["1", "2", "3"]), TextColumn("state", ["done", "failed", "queued"], 1)]
     table = TextTable([*rows, TextColumn("reason", ["", reason, ""], 2, long=True)])
@@ -58,7 +58,7 @@ def test_a_long_text_stands_below_its_row_and_changes_no_other() -> None:
     ]
 
 
-def test_a_pipe_gets_every_column_and_every_text_in_one_line_a_row() -> None:
+def test_a_pipe_receives_all_columns_with_one_line_per_row() -> None:
     reason = "the reason " * 40
     table = TextTable([*FIGURES.columns, TextColumn("reason", ["", reason], 9, long=True)])
     heading, first, second = lines_in_pipe(table)
@@ -95,11 +95,11 @@ def test_figures_side_by_side_break_between_and_never_within() -> None:
     assert lines_at(80, Figures(parts))[0] == "  ".join(parts)
 
 
-def test_a_terminal_obeys_no_text_of_a_table() -> None:
+def test_control_characters_of_a_table_do_not_reach_the_terminal() -> None:
     lines = lines_at(80, TextTable([TextColumn("job", ["a\x1b[2Jb\nc"]), TextColumn("state", [Text("done")], 1)]))
     assert lines[1] == "a [2Jb c  done"
 
 
-def test_a_command_without_json_names_another_way() -> None:
+def test_a_command_without_json_gives_other_advice() -> None:
     lines = lines_at(50, TextTable(FIGURES.columns, instead=FILE_INSTEAD))
     assert " ".join(lines).rstrip().endswith("widen the terminal or write to a file")

@@ -24,7 +24,7 @@ SECONDS = st.floats(0, 100, allow_nan=False)
 
 @st.composite
 def call_rows(draw):
-    """Rows of one actor as an engine writes them: one call at a time, in order, with true durations."""
+    """Draw rows of one actor as an engine writes them: one call at a time, in order, with correct durations."""
     rows, now = [], draw(SECONDS)
     for _ in range(draw(st.integers(1, 12))):
         gap, travelling = draw(SECONDS), draw(st.floats(0, 1))
@@ -39,7 +39,7 @@ def call_rows(draw):
 
 
 @given(call_rows())
-def test_segments_touch_never_overlap_and_cover_the_lane(rows):
+def test_segments_are_adjacent_and_cover_the_lane(rows):
     (lane,) = lanes_of(rows)
     assert (np.diff(lane.edges) >= 0).all()
     assert len(lane.edges) == len(lane.kinds) + 1
@@ -50,7 +50,7 @@ def test_segments_touch_never_overlap_and_cover_the_lane(rows):
 
 @given(call_rows())
 def test_waiting_inside_calls_and_all_transfer_are_accounted_for(rows):
-    """What a lane does not compute is what the rows say was transfer or waiting, or a gap between two calls."""
+    """Time that is not computing is transfer or waiting in the rows, or a gap between two calls."""
     (lane,) = lanes_of(rows)
     seconds = lane.shares * (lane.edges[-1] - lane.edges[0])
     gaps = lane.edges[-1] - lane.edges[0] - sum(row.end_s - row.start_s for row in rows)
@@ -62,7 +62,7 @@ def test_waiting_inside_calls_and_all_transfer_are_accounted_for(rows):
 
 
 @given(st.lists(st.tuples(*[st.floats(-5, 5)] * 4), min_size=1, max_size=20))
-def test_even_rows_that_make_no_sense_give_a_lane_without_overlap(rows):
+def test_even_invalid_rows_give_a_lane_without_overlap(rows):
     edges, kinds = segments(np.array(rows, dtype=np.float64))
     assert (np.diff(edges) >= 0).all()
     assert len(edges) == len(kinds) + 1
@@ -86,7 +86,7 @@ def test_transfer_that_does_not_fit_before_a_call_happened_inside_it():
 
 
 @given(call_rows(), st.floats(0, 1), st.floats(0, 1))
-def test_a_window_holds_the_same_time_as_its_bins(rows, low, high):
+def test_a_window_contains_the_same_time_as_its_bins(rows, low, high):
     (lane,) = lanes_of(rows)
     begin, length = lane.edges[0], lane.edges[-1] - lane.edges[0]
     low, high = begin + min(low, high) * length, begin + max(low, high) * length
@@ -95,12 +95,12 @@ def test_a_window_holds_the_same_time_as_its_bins(rows, low, high):
     assert lane.binned(np.linspace(low, high, 8)).sum(axis=1) == pytest.approx(direct, abs=1e-6)
 
 
-def test_lanes_stand_in_the_order_of_workers_then_servers():
+def test_lanes_of_workers_come_before_those_of_servers():
     names = ["server 10", "worker 10", "evaluator", "server 2", "worker 2", "worker 0"]
     assert sorted(names, key=lane_order) == ["worker 0", "worker 2", "worker 10", "server 2", "server 10", "evaluator"]
 
 
-def test_a_lost_worker_is_marked_at_the_end_of_its_lane_unless_it_came_back(runs):
+def test_a_lost_worker_is_marked_at_the_end_of_its_lane_unless_it_returned(runs):
     rows = runs.trace_rows(3, 20)
     rows = [row for row in rows if not (row.actor == "worker 1" and row.start_s > 0.6)]
     lost = {"event": "worker lost", "seconds": 9.0, "round": 10, "actor": "worker 1"}
@@ -111,7 +111,7 @@ def test_a_lost_worker_is_marked_at_the_end_of_its_lane_unless_it_came_back(runs
     assert all(lane.lost_s is None for lane in lanes_of(rows, [lost, back]))
 
 
-def test_a_clock_that_begins_again_goes_on_behind_the_first_run(runs):
+def test_rows_of_a_restarted_clock_follow_those_of_the_first_run(runs):
     once = lanes_of(runs.trace_rows(2, 10))
     twice = lanes_of(runs.trace_rows(2, 10) * 2)
     for one, two in zip(once, twice, strict=True):
@@ -120,7 +120,7 @@ def test_a_clock_that_begins_again_goes_on_behind_the_first_run(runs):
         assert two.shares[COMPUTE] < one.shares[COMPUTE]  # the pause between counts as waiting
 
 
-def test_a_short_run_is_shown_whole_and_a_long_one_in_an_excerpt(runs):
+def test_a_short_run_is_shown_completely_and_a_long_one_as_an_excerpt(runs):
     assert [window.title for window in windows(lanes_of(runs.trace_rows(2, 10)))] == ["The whole run"]
     lanes = lanes_of(runs.trace_rows(2, 400))
     begin_s, end_s = excerpt(lanes, calls=12)
@@ -129,14 +129,14 @@ def test_a_short_run_is_shown_whole_and_a_long_one_in_an_excerpt(runs):
     assert [int(part.sum()) for part in inside] == [12, 12]
 
 
-def test_the_first_death_gets_a_window_of_its_own(runs):
+def test_the_first_death_has_its_own_window(runs):
     rows = [row for row in runs.trace_rows(2, 400) if not (row.actor == "worker 1" and row.start_s > 2)]
     lanes = lanes_of(rows, [{"event": "worker lost", "seconds": 2, "round": 150, "actor": "worker 1"}])
     (window,) = [window for window in windows(lanes) if "worker 1" in window.title]
     assert window.begin_s < lanes[1].lost_s < window.end_s
 
 
-def test_a_selection_of_many_lanes_keeps_the_dead_and_the_servers(runs):
+def test_a_selection_of_many_lanes_keeps_lost_actors_and_servers(runs):
     rows = runs.trace_rows(200, 2)
     lanes = lanes_of(rows, [{"event": "worker lost", "actor": "worker 77", "seconds": 0, "round": 1}])
     names = [lane.actor for lane in selection(lanes, 16)]

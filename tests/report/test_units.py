@@ -64,12 +64,12 @@ def test_numbers(value, shown):
 
 
 @given(POSITIVE)
-def test_a_shown_number_is_the_number_to_its_digits(value):
+def test_a_formatted_number_equals_the_number_up_to_its_digits(value):
     assert float(significant(value, 4).replace(",", "")) == pytest.approx(value, rel=6e-4)
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-2, 1e9), st.integers(3, 12))
-def test_ticks_are_few_evenly_apart_within_the_axis_and_told_apart(low, length, most):
+def test_ticks_are_few_evenly_spaced_within_the_axis_and_have_different_labels(low, length, most):
     ticks = linear_ticks(low, low + length, most)
     assert 1 <= len(ticks) <= most
     tolerance = 1e-6 * length + 1e-9 * abs(low)
@@ -80,7 +80,7 @@ def test_ticks_are_few_evenly_apart_within_the_axis_and_told_apart(low, length, 
 
 
 @given(st.floats(1e-12, 1e6), st.floats(1.3, 1e30), st.integers(4, 10))
-def test_ticks_of_a_logarithmic_axis_are_few_and_rise(low, ratio, most):
+def test_ticks_of_a_logarithmic_axis_are_few_and_ascending(low, ratio, most):
     ticks = log_ticks(low, low * ratio, most)
     assert len(ticks) <= most
     assert ticks == sorted(ticks)

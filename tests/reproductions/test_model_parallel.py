@@ -11,7 +11,7 @@ from torch import nn
 
 import chimera
 from chimera.data.dataset import Dataset
-from cut_kit import Fit, fit_in, parameters, plain, sentences, transformer
+from model_parallel_kit import Fit, fit_in, parameters, plain, sentences, transformer
 from reproductions.conftest import Claim
 
 pytestmark = pytest.mark.long

@@ -22,7 +22,7 @@ from chimera.data.order import ShardOrder
 from chimera.models.torch_model import TorchModel
 from chimera.nodes.workers import TorchWorker
 from chimera.strategies.strategy import STRATEGIES
-from chimera.testing.poison import Fragile, digits, in_turn
+from chimera.testing.poison import Fragile, digits, round_robin
 from chimera.training.experiment.resolve import model_of
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.privacy.settings import Privacy
@@ -142,7 +142,7 @@ def test_so_it_is_where_workers_die_attack_are_weighted_and_have_nothing_finite(
     faults = ["sign flip worker 0 at step 1", "kill worker 1 at step 1"]
     kinds = check(tmp_path / "epochs", secrets, strategy=strategy, privacy=MASKED, faults=faults, rounds=3)
     assert {("attack", "nothing"), ("batches_per_pass", "float")} <= kinds
-    poisoned = {"model": TorchModel(Fragile, seed=0), "data": digits({2: 300}, 3), "partition": in_turn}
+    poisoned = {"model": TorchModel(Fragile, seed=0), "data": digits({2: 300}, 3), "partition": round_robin}
     secrets.clear()
     kinds |= check(
         tmp_path / "poisoned", secrets, strategy={**strategy, "local_epochs": None}, privacy=MASKED, **poisoned

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cut_kit import Fit, assert_refused, assert_same, fit_in, parameters, plain, random_and_normalised
+from model_parallel_kit import Fit, assert_refused, assert_same, fit_in, parameters, plain, random_and_normalised
 
 
 @pytest.fixture

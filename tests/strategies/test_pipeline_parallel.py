@@ -16,7 +16,7 @@ from torch import nn
 import chimera
 from chimera.core.errors import RunError
 from chimera.training.model_parallel.partitioning import balanced
-from cut_kit import Fit, assert_refused, parameters, plain, random_and_normalised
+from model_parallel_kit import Fit, assert_refused, parameters, plain, random_and_normalised
 
 ADAM = {"name": "adam", "lr": 0.01}
 

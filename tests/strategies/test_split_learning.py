@@ -17,7 +17,7 @@ from chimera.data.partition import PARTITIONERS
 from chimera.data.provider import PartitionedData
 from chimera.training.experiment.resolve import split_of
 from chimera.training.plugin import made
-from cut_kit import Fit, assert_refused, assert_same, fit_in, parameters, plain, random_and_normalised
+from model_parallel_kit import Fit, assert_refused, assert_same, fit_in, parameters, plain, random_and_normalised
 
 
 @pytest.fixture

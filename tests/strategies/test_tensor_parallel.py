@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor, nn
 
 from chimera.data.dataset import Dataset
-from cut_kit import (
+from model_parallel_kit import (
     Fit,
     assert_refused,
     assert_same,

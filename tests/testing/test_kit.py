@@ -1,4 +1,4 @@
-"""The conformance kit, as whoever writes a strategy starts it: a good one passes, and each kind of fault is found."""
+"""The conformance kit, run as by the author of a strategy: a correct strategy passes, and each kind of fault is found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from chimera.testing.options import check
 
 MINE = '''
-"""Strategies: one that is right, and others each of which does one thing wrong."""
+"""Strategies: a correct one, and others with one fault each."""
 
 import random
 from itertools import count
@@ -24,7 +24,7 @@ from chimera.strategies.strategy import Round, Strategy
 
 
 class Cyclic(Strategy):
-    """Each round applies the gradient of one worker, in turn."""
+    """Each round applies the gradient of one worker, in cyclic order."""
 
     family = "synchronous"
 
@@ -49,7 +49,7 @@ class Cyclic(Strategy):
 
 
 class Forgetful(Cyclic):
-    """Whose turn it is stands in the strategy, and in no checkpoint."""
+    """The current worker is stored in the strategy but not in checkpoints."""
 
     calls = 0
 
@@ -59,35 +59,35 @@ class Forgetful(Cyclic):
 
 
 class HalfRemembering(Forgetful):
-    """Whose turn it is stands in its state, which does not take it back."""
+    """The current worker is part of the state but is not restored."""
 
     def state(self):
         return {"calls": self.calls}
 
 
 class Unseeded(Cyclic):
-    """Whose turn it is, chance decides."""
+    """The current worker is random, without a seed."""
 
     def turn(self, round_):
         return random.randrange(1000)
 
 
 class Miscounting(Cyclic):
-    """Says that all workers compute a batch in each round."""
+    """Declares that all workers compute a batch in each round."""
 
     def batches_per_round(self, workers):
         return workers
 
 
 class Hiding(Cyclic):
-    """Lets nobody see what became of its calls."""
+    """Its rounds have no refs, which hides failures of its calls."""
 
     def round(self, cluster, done):
         return Round([])
 
 
 class Swallowing(Cyclic):
-    """Takes a loss for an answer."""
+    """Ignores the loss of an actor."""
 
     def round(self, cluster, done):
         try:
@@ -106,7 +106,7 @@ class Idle(Cyclic):
 
 
 class Ending(Cyclic):
-    """Decides by itself when to stop."""
+    """Stops after five rounds."""
 
     def rounds(self, cluster):
         for _, each in zip(range(5), super().rounds(cluster)):
@@ -122,22 +122,22 @@ class Chatty(Cyclic):
 
 
 class Nameless(Cyclic):
-    """Belongs nowhere."""
+    """Has an unknown family."""
 
     family = "others"
 '''
 
 FOUND_BY = {
-    "Forgetful": "test_resumed_it_ends_as_if_it_had_never_been_cut_off",
-    "HalfRemembering": "test_its_state_is_plain_values_and_comes_back",
-    "Unseeded": "test_twice_in_virtual_time_is_the_same_to_the_bit",
-    "Miscounting": "test_it_counts_what_its_workers_compute",
-    "Hiding": "test_it_yields_rounds_and_says_nothing",
+    "Forgetful": "test_a_resumed_run_equals_an_uninterrupted_one",
+    "HalfRemembering": "test_its_state_is_serializable_and_restored",
+    "Unseeded": "test_running_twice_in_virtual_time_gives_the_same_bits",
+    "Miscounting": "test_it_counts_the_samples_that_workers_compute",
+    "Hiding": "test_it_yields_rounds_and_prints_nothing",
     "Swallowing": "test_a_worker_that_is_killed_is_replaced",
     "Idle": "test_it_learns",
-    "Ending": "test_it_yields_rounds_and_says_nothing",
-    "Chatty": "test_it_yields_rounds_and_says_nothing",
-    "Nameless": "test_it_says_what_it_is",
+    "Ending": "test_it_yields_rounds_and_prints_nothing",
+    "Chatty": "test_it_yields_rounds_and_prints_nothing",
+    "Nameless": "test_class_attributes_are_valid",
 }
 
 
@@ -168,10 +168,10 @@ def outcomes(folder: Path, strategy: str, *options: str) -> dict[str, str]:
 
 
 @pytest.mark.long
-def test_a_strategy_that_keeps_its_promises_passes(tmp_path: Path) -> None:
-    told = outcomes(tmp_path, "Cyclic")
-    assert set(told.values()) == {"PASSED"}
-    assert len(told) >= 11
+def test_a_correct_strategy_passes(tmp_path: Path) -> None:
+    found = outcomes(tmp_path, "Cyclic")
+    assert set(found.values()) == {"PASSED"}
+    assert len(found) >= 11
 
 
 @pytest.mark.sampled(1)
@@ -181,7 +181,7 @@ def test_a_fault_is_found_by_the_test_of_that_promise(tmp_path: Path, strategy: 
     assert outcomes(tmp_path, strategy, "-k", test)[test] == "FAILED"
 
 
-def test_the_plugin_costs_a_run_of_pytest_next_to_nothing() -> None:
+def test_the_plugin_imports_no_heavy_library() -> None:
     code = "import sys; import chimera.testing; sys.exit(bool({'torch', 'ray', 'sklearn'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -205,6 +205,6 @@ def test_no_other_run_of_pytest_loads_the_plugin(tmp_path: Path) -> None:
         (["fed-avg"], ["simulated", "locl"], "unknown engine 'locl'; did you mean 'local'. known: .*local"),
     ],
 )
-def test_a_name_that_nobody_bears_is_refused(strategies: list[str], engines: list[str], message: str) -> None:
+def test_an_unknown_name_is_rejected(strategies: list[str], engines: list[str], message: str) -> None:
     with pytest.raises(pytest.UsageError, match=message):
         check(strategies, engines)

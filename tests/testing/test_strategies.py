@@ -6,14 +6,16 @@ import pytest
 
 from chimera.strategies.strategy import STRATEGIES
 from chimera.testing.test_strategies import *  # noqa: F403
-from chimera.testing.training import heeds_time
+from chimera.testing.training import depends_on_speed
 
 pytestmark = pytest.mark.sampled(3)
 
-AT_THEIR_OWN_PACE = {"ad-psgd", "async-parameter-server", "delay-compensated", "fed-buff", "stale-synchronous"}
-MAKES_DO = {"approximate-coding"}  # with those who have answered first
+ASYNCHRONOUS = {"ad-psgd", "async-parameter-server", "delay-compensated", "fed-buff", "stale-synchronous"}
+FIRST_RESULTS = {"approximate-coding"}  # uses the workers that answer first
 
 
 @pytest.mark.long
-def test_only_those_where_nobody_waits_heed_time() -> None:
-    assert {entry.name for entry in STRATEGIES.entries() if heeds_time(entry.name)} == AT_THEIR_OWN_PACE | MAKES_DO
+def test_only_asynchronous_strategies_and_those_that_use_first_results_depend_on_speed() -> None:
+    assert {
+        entry.name for entry in STRATEGIES.entries() if depends_on_speed(entry.name)
+    } == ASYNCHRONOUS | FIRST_RESULTS

@@ -1,4 +1,4 @@
-"""The tutorial `docs/tutorials/your_own_strategy.md`: its files and commands work as they stand there."""
+"""The tutorial `docs/tutorials/your_own_strategy.md`: its files and commands work as printed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_it_has_one_strategy_in_under_40_lines() -> None:
     "command",
     [pytest.param(c, marks=[] if c.startswith("chimera") and "simulated" in c else pytest.mark.long) for c in COMMANDS],
 )
-def test_its_commands_do_what_it_says(command: str, tmp_path: Path) -> None:
+def test_its_commands_give_the_described_results(command: str, tmp_path: Path) -> None:
     shown = run(command, tmp_path)
     if command.startswith("chimera"):
         accuracy = re.search(r"accuracy\s+([\d.]+)( ?%)?", shown)
@@ -66,7 +66,7 @@ def test_its_commands_do_what_it_says(command: str, tmp_path: Path) -> None:
     ],
     ids=["turns in an attribute", "no seed", "no batches_per_round"],
 )
-def test_the_kit_finds_what_it_lets_the_reader_break(
+def test_the_kit_finds_the_faults_that_the_tutorial_suggests(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], promise: str, tmp_path: Path
 ) -> None:
     for right, wrong in changes.items():

@@ -24,7 +24,7 @@ from chimera.models.torch_model import TorchModel
 from chimera.privacy.accountant import Accountant
 from chimera.strategies.fed_avg import FedAvg
 from chimera.strategies.strategy import STRATEGIES
-from chimera.testing.poison import Fragile, digits, in_turn
+from chimera.testing.poison import Fragile, digits, round_robin
 from chimera.training.messages import wire_types  # noqa: F401 - it lets the settings travel
 from chimera.training.messages.rejection import Applied
 from chimera.training.optimizers.optimizer import OptimizerSettings
@@ -165,7 +165,11 @@ def test_a_worker_that_is_killed_by_script_costs_a_round_at_most(private: Fit) -
 
 def test_an_update_that_is_not_finite_is_a_dropout_too(private: Fit) -> None:
     run = private(
-        privacy=NOISY, model=TorchModel(Fragile, seed=0), data=digits({2: 300}, WORKERS), partition=in_turn, rounds=2
+        privacy=NOISY,
+        model=TorchModel(Fragile, seed=0),
+        data=digits({2: 300}, WORKERS),
+        partition=round_robin,
+        rounds=2,
     )
     assert {(event.event, event.actor) for event in run.events} == {("gradient rejected", "worker 2")}
     assert history_of(run) == [[2 * math.sqrt(4 / 5), 1.0, 2]]
@@ -174,7 +178,7 @@ def test_an_update_that_is_not_finite_is_a_dropout_too(private: Fit) -> None:
 def test_a_run_without_enough_finite_updates_has_diverged(private: Fit) -> None:
     poison = digits(dict.fromkeys(range(WORKERS), 300), WORKERS)
     with pytest.raises(NonFiniteError, match="there is no other gradient"):
-        private(privacy=NOISY, model=TorchModel(Fragile, seed=0), data=poison, partition=in_turn)
+        private(privacy=NOISY, model=TorchModel(Fragile, seed=0), data=poison, partition=round_robin)
 
 
 def test_over_selected_clients_that_are_late_are_left_out_of_the_sum(private: Fit) -> None:
@@ -238,7 +242,7 @@ def test_the_noise_in_a_model_is_what_epsilon_counts_though_clients_drop_out(
         rounds=1,
         model=model,
         data=digits({2: 300, 4: 300}, WORKERS),
-        partition=in_turn,
+        partition=round_robin,
     )
     noise = run.trained.parameters() - begun
     [[multiplier, share, rounds]] = history_of(run)

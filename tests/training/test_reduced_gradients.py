@@ -14,7 +14,7 @@ from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.data.order import orders
 from chimera.models.torch_model import TorchModel
-from chimera.testing.poison import Fragile, digits, in_turn
+from chimera.testing.poison import Fragile, digits, round_robin
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.worker.learner import Learner
 from training.conftest import Fit
@@ -98,7 +98,7 @@ class Learners:
         split = digits(poison or {}, workers=count)
         self.engine, self.count = engine, count
         self.given = engine.put(TorchModel(Fragile, seed=0)), engine.put(split.train)
-        self.orders = orders(in_turn, split.train, count, 16, 0)
+        self.orders = orders(round_robin, split.train, count, 16, 0)
         self.options = codec["name"], {name: value for name, value in codec.items() if name != "name"}
         self.all = [self.new(rank) for rank in range(count)]
 

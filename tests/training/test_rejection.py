@@ -20,7 +20,7 @@ from chimera.core.parameters import Flat, Layout, all_finite
 from chimera.data.order import orders
 from chimera.models.torch_model import TorchModel
 from chimera.strategies.strategy import STRATEGIES
-from chimera.testing.poison import Fragile, digits, in_turn
+from chimera.testing.poison import Fragile, digits, round_robin
 from chimera.training.messages.rejection import Applied, Rejected, Rejections
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.server.parameter_shard import ParameterShard
@@ -61,7 +61,7 @@ def poisoned(fit: Fit) -> Callable[..., chimera.Run]:
         averages = isinstance(strategy, dict) and STRATEGIES.create(strategy["name"]).sgd_learning_rate == 1
         settings = {
             "data": digits({2: 3}),
-            "partition": in_turn,
+            "partition": round_robin,
             "optimizer": "sgd" if averages else {"name": "sgd", "lr": 0.3},
             "rounds": None,
             "epochs": 5,
@@ -114,7 +114,7 @@ def test_copies_stay_identical_through_repeated_steps(engine: str) -> None:
     workers, split = 4, digits({1: 40, 3: 2}, workers=4)
     with ENGINES.create(engine) as opened:
         model, train = opened.put(TorchModel(Fragile, seed=0)), opened.put(split.train)
-        parts = orders(in_turn, split.train, workers, 16, 0)
+        parts = orders(round_robin, split.train, workers, 16, 0)
         settings = OptimizerSettings("adam", {"lr": 0.01})
         learners = [opened.spawn(Learner, r, model, train, parts[r], optimizer=settings) for r in range(workers)]
         group = opened.group(learners)
@@ -134,7 +134,7 @@ def test_a_rejected_batch_leaves_no_trace_in_a_worker(fit: Fit) -> None:
     for strategy in ("parameter-server", "all-reduce"):
         model = TorchModel(network, seed=0, buffers="average")
         run = fit(
-            strategy, model=model, strategy=strategy, data=digits({2: 3}), partition=in_turn, epochs=4, rounds=None
+            strategy, model=model, strategy=strategy, data=digits({2: 3}), partition=round_robin, epochs=4, rounds=None
         )
         assert {event.actor for event in run.events} == {"worker 2"}
         assert np.isfinite(run.trained.buffers()).all()

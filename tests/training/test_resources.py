@@ -11,7 +11,6 @@ import torch
 from sklearn.linear_model import SGDClassifier
 from torch import nn
 
-from apart import DEVICES, NAME, on_each_device
 from chimera.codecs.codec import CODECS
 from chimera.core import device as crossing
 from chimera.core.engine import Resources
@@ -28,6 +27,7 @@ from chimera.training.experiment.resources import resources_of
 from chimera.training.messages.rejection import Rejected
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.worker.learner import Learner
+from fake_device import DEVICES, NAME, on_each_device
 from training.conftest import Fit
 
 
@@ -192,7 +192,7 @@ def test_only_messages_cross_between_a_moved_model_and_the_host(device: str, mon
     assert crossed[-1] == 4 * model.layout.size  # that is what such a crossing would be
 
 
-@pytest.mark.usefixtures("apart")
+@pytest.mark.usefixtures("fake_device")
 @pytest.mark.parametrize("device", [None, *DEVICES])
 def test_a_gradient_that_is_not_finite_is_rejected_where_it_is(device: str | None) -> None:
     worker = learner(device)

@@ -13,7 +13,7 @@ from chimera.training.experiment.resolve import split_of
 from chimera.training.model_parallel.partitioning import cut
 from chimera.training.model_parallel.stage import Stage
 from chimera.training.optimizers.optimizer import OptimizerSettings
-from cut_kit import random_and_normalised
+from model_parallel_kit import random_and_normalised
 
 STEPS, REPLICAS = 3, 2
 

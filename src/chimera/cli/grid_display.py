@@ -165,10 +165,10 @@ class LiveGrid(GridDisplay):
 
     def finish(self, comparison: Comparison) -> None:
         """Print the table and the path of the page."""
-        from chimera.report.comparison_table import as_rich, baseline_told
+        from chimera.report.comparison_table import as_rich, baseline_note
 
         print_table(as_rich(comparison.plain()), self._console)
-        for note in (baseline_told(comparison.plain()), *comparison.notes):
+        for note in (baseline_note(comparison.plain()), *comparison.notes):
             if note:
                 self._console.print(Text(note, style="dim"))
         page = comparison.report.resolve()

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from chimera.report.beside_unigram import beside_unigram
+from chimera.report.unigram_baseline import unigram_baseline
 from chimera.training.progress.callback import Event
 
 
@@ -21,10 +21,10 @@ def _packing(summary: Mapping[str, Any]) -> str:
 def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the final figures of a run's summary as pairs of name and text."""
     metrics = "  ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items())
-    known, virtual = beside_unigram(summary), bool(summary.get("virtual_time"))
+    known, virtual = unigram_baseline(summary), bool(summary.get("virtual_time"))
     rows = [
         ("metrics", metrics or "none"),
-        *([("unigram", f"{known.unigram:.4f}: the {known.metric} is {known.told()}")] if known else []),
+        *([("unigram", f"{known.unigram:.4f}: the {known.metric} is {known.difference()}")] if known else []),
         ("trained", f"{summary['rounds']:,} rounds  {summary['epochs']:.2f} epochs  {summary['samples']:,} samples"),
         (
             "time",

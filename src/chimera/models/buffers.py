@@ -1,4 +1,4 @@
-"""Merging the buffers of many workers (running means of batch normalisation, say), by a policy with a name."""
+"""Policies that merge the buffers of workers (running means of batch normalisation, say)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ BUFFER_POLICIES: Registry[Flat | None] = Registry("buffer policy", "chimera.mode
 
 
 def merge_buffers(buffers: Sequence[Flat], policy: str = "average") -> Flat | None:
-    """Return what all workers are to load after a round, or nothing if each keeps its own.
+    """Return the buffers that all workers load after a round, or None if each worker keeps its own.
 
     Parameters
     ----------
-    buffers : what `Model.buffers` returned on each worker, in rank order; not changed.
-    policy : ``average``, ``first`` or ``none``, or ``package.module:function`` of one's own.
+    buffers : results of `Model.buffers` on all workers, in rank order; not changed.
+    policy : ``average`` (default), ``first``, ``none``, or ``package.module:function``.
 
     Raises
     ------
-    UnknownNameError : no such policy.
-    ConfigurationError : no buffers, or of different lengths.
+    UnknownNameError : no policy has this name.
+    ConfigurationError : no buffers, or buffers of different lengths.
     """
     merge = BUFFER_POLICIES.find(policy).factory
     sizes = sorted({len(flat) for flat in buffers})
@@ -35,7 +35,7 @@ def merge_buffers(buffers: Sequence[Flat], policy: str = "average") -> Flat | No
 
 @BUFFER_POLICIES.register("average")
 def average(buffers: Sequence[Flat]) -> Flat:
-    """Mean of all workers in rank order, summed in float64, so that N equal copies average to themselves."""
+    """Mean over all workers, summed in rank order in float64, so that equal copies average to the same values."""
     total = buffers[0].astype(np.float64)
     for flat in buffers[1:]:
         total += flat
@@ -44,11 +44,11 @@ def average(buffers: Sequence[Flat]) -> Flat:
 
 @BUFFER_POLICIES.register("first")
 def first(buffers: Sequence[Flat]) -> Flat:
-    """Those of the worker with the lowest rank."""
+    """Buffers of the worker with the lowest rank."""
     return buffers[0].copy()
 
 
 @BUFFER_POLICIES.register("none")
 def none(buffers: Sequence[Flat]) -> None:  # noqa: ARG001 - policies share one signature
-    """Nothing travels: each worker keeps its own buffers."""
+    """No exchange: each worker keeps its own buffers."""
     return

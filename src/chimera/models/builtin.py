@@ -77,7 +77,7 @@ def mlp(
     ----------
     input_shape, outputs : shape of one input, which is flattened, and the number of classes or values.
     hidden : width of each hidden layer.
-    activation : after each hidden layer: tanh, relu, gelu, sigmoid, leaky-relu or silu.
+    activation : activation after each hidden layer: tanh, relu, gelu, sigmoid, leaky-relu or silu.
     dropout : probability with which a hidden unit is dropped in training.
     batch_norm : whether to normalise before each activation.
     """
@@ -113,7 +113,7 @@ def linear_regression(*, input_shape: tuple[int, ...], outputs: int, task: Task 
 
 
 def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return (channels, height, width) of an input: given so, without channels, or as a flat square."""
+    """Return (channels, height, width) of an input, which may have no channels or be a flat square."""
     if len(shape) == 3:
         return shape[0], shape[1], shape[2]
     if len(shape) == 2:
@@ -143,9 +143,9 @@ def cnn(
     ----------
     input_shape, outputs : shape of one image (channels, height, width), (height, width) or a flat square; and the number of
         classes or values.
-    channels : of each convolution.
+    channels : output channels of each convolution.
     hidden : width of each dense layer before the last.
-    activation : after each convolution and hidden layer.
+    activation : activation after each convolution and hidden layer.
     dropout : probability with which a hidden unit is dropped in training.
     batch_norm : whether to normalise before each activation.
     """
@@ -161,7 +161,7 @@ def cnn(
         layers += [_activation(activation), nn.MaxPool2d(2)]
         depth, height, width = count, height // 2, width // 2
     if not height * width:
-        raise ConfigurationError(f"model 'cnn': {len(channels)} times halved, an image of shape {shape} is gone")
+        raise ConfigurationError(f"model 'cnn': {len(channels)} poolings leave no pixel of an image of shape {shape}")
     dense = _dense(depth * height * width, hidden, outputs, activation, dropout, batch_norm)
     return nn.Sequential(*layers, nn.Flatten(), *dense)
 

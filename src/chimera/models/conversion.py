@@ -1,4 +1,4 @@
-"""From whatever a user brings (a name, a factory, a torch module, an estimator) to a `Model`."""
+"""Conversion of users' models (a name, a factory, a torch module, an estimator) to a `Model`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.registry import checked_options
-from chimera.models.construction import construct
+from chimera.models.instantiation import instantiate
 from chimera.models.linear_estimator import estimator_task
 from chimera.models.losses import LossFunction
 from chimera.models.metrics import Metrics
@@ -23,7 +23,7 @@ from chimera.models.model import MODELS, Model, Task
 from chimera.models.sklearn_model import SklearnModel
 
 _METHODS = ("parameters", "load", "gradient", "evaluate", "predict", "buffers", "load_buffers")
-OF_THE_MODEL = ("loss", "metrics", "buffers")
+ADAPTER_OPTIONS = ("loss", "metrics", "buffers")
 
 
 def build_model(
@@ -36,36 +36,39 @@ def build_model(
     seed: int,
     counts: NDArray[np.int64] | None = None,
 ) -> Model:
-    """Make the model ``name`` for a data set.
+    """Return the model ``name`` for a data set.
 
     Parameters
     ----------
-    name : in `MODELS`, or ``package.module:factory`` or ``file.py:factory``.
-    options : the user's, for the factory. Those that it does not name itself among ``loss``, ``metrics`` and ``buffers`` are
-        for the model around what it makes.
-    input_shape, outputs, task, seed, counts : given to a factory that has parameters of these names which the user did not
-        set. ``outputs`` is the number of classes or target columns, ``counts`` how often each class occurs, if that is known.
+    name : name in `MODELS`, or ``package.module:factory`` or ``file.py:factory``.
+    options : the user's options of the factory. ``loss``, ``metrics`` and ``buffers`` go to the adapter (`TorchModel`, say)
+        unless the factory has parameters of these names.
+    input_shape, outputs, task, seed, counts : passed to a factory that has parameters of these names, unless the user set
+        them. ``outputs`` is the number of classes or target columns; ``counts`` is the number of samples of each class, if
+        known.
 
     Raises
     ------
-    ConfigurationError : unknown names or options, a factory that raises or makes something that is no model.
+    ConfigurationError : unknown names or options, a factory that raises or that returns no model.
     """
     entry = MODELS.find(name)
-    own, around = dict(options), dict[str, Any]()
-    if _is_made(entry.factory):
-        thing = copy.deepcopy(entry.factory)  # every worker gets its own
-        around = {key: own.pop(key) for key in OF_THE_MODEL if key in own}
+    own, adapter_options = dict(options), dict[str, Any]()
+    if _is_instance(entry.factory):
+        thing = copy.deepcopy(entry.factory)  # each worker gets a copy
+        adapter_options = {key: own.pop(key) for key in ADAPTER_OPTIONS if key in own}
         if own:
             raise ConfigurationError(
                 f"{name!r} is a {type(thing).__name__}, not a factory: it has no option {next(iter(own))!r}"
             )
     else:
         taken = _parameters(entry.factory)
-        around = {key: own.pop(key) for key in OF_THE_MODEL if key in own and key not in taken}
+        adapter_options = {key: own.pop(key) for key in ADAPTER_OPTIONS if key in own and key not in taken}
         if entry.requires is not None:
             importlib.import_module(entry.requires)  # before the call, so that the seed reaches it
-        thing = _call(entry.factory, own, name, input_shape, _output_count(outputs, around), task, seed, counts)
-    return as_model(thing, task=task, outputs=outputs, input_shape=input_shape, seed=seed, **around)
+        thing = _call(
+            entry.factory, own, name, input_shape, _output_count(outputs, adapter_options), task, seed, counts
+        )
+    return as_model(thing, task=task, outputs=outputs, input_shape=input_shape, seed=seed, **adapter_options)
 
 
 def as_model(
@@ -79,16 +82,16 @@ def as_model(
     buffers: str | None = None,
     seed: int = 0,
 ) -> Model:
-    """Make a `Model` of a torch module, a scikit-learn estimator, a `Model`, or of a class or function that makes one.
+    """Return a `Model` for a torch module, a scikit-learn estimator, a `Model`, or a class or function that returns one.
 
     A class or function is called under ``seed``, with those of ``input_shape``, ``outputs``, ``task`` and ``seed`` that it has
-    parameters for. ``loss``, ``metrics`` and ``buffers`` are those of `TorchModel`; by default the task decides.
+    parameters for. ``loss``, ``metrics`` and ``buffers`` are as in `TorchModel`; their defaults depend on the task.
 
     Raises
     ------
-    ConfigurationError : something else, or an option that it has no use for.
+    ConfigurationError : ``thing`` is something else, or an option does not apply to it.
     """
-    if not _is_made(thing) and callable(thing):
+    if not _is_instance(thing) and callable(thing):
         name = str(getattr(thing, "__qualname__", type(thing).__name__))
         thing = _call(thing, {}, name, input_shape, outputs, task, seed)
     what = type(thing).__name__
@@ -137,13 +140,13 @@ def _call(
     seed: int,
     counts: NDArray[np.int64] | None = None,
 ) -> Any:
-    """Call a factory with the user's options, checked, and with what the data set decides."""
+    """Call a factory with the user's options, after checking them, and with the properties of the data set."""
     known = {"input_shape": tuple(input_shape), "outputs": outputs, "task": task, "seed": seed}
     if counts is not None:
         known["counts"] = counts
     filled = {key: value for key, value in known.items() if key in _parameters(factory) and key not in options}
     checked = checked_options(f"model {name!r}", factory, options, filled)
-    return construct(factory, checked | filled, seed=seed, name=name)
+    return instantiate(factory, checked | filled, seed=seed, name=name)
 
 
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -154,12 +157,12 @@ def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         raise ConfigurationError(f"{name!r} is not a model factory: it must be a class or a function") from error
 
 
-def _output_count(outputs: int, around: Mapping[str, Any]) -> int:
-    """Two classes need one output, not two, where a single logit is trained."""
-    return 1 if around.get("loss") == "bce-with-logits" and outputs == 2 else outputs
+def _output_count(outputs: int, adapter_options: Mapping[str, Any]) -> int:
+    """Return the number of outputs: 1, not 2, if two classes are trained as a single logit."""
+    return 1 if adapter_options.get("loss") == "bce-with-logits" and outputs == 2 else outputs
 
 
-def _is_made(thing: Any) -> bool:
+def _is_instance(thing: Any) -> bool:
     return _is_module(thing) or _is_estimator(thing) or _is_model(thing)
 
 

@@ -1,4 +1,4 @@
-"""Where a model computes."""
+"""Placement of a model on a device."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Any
 from chimera.core.errors import ConfigurationError
 
 GPU = "gpu"
-"""One of the GPUs that this process sees; which of them, the rank decides."""
+"""One of the GPUs that are visible to this process, chosen by rank."""
 
 
 def check_movable(model: Any) -> None:
-    """Raise ConfigurationError if ``model`` computes on the CPU only: it has no method ``to``, as `TorchModel` has."""
+    """Raise ConfigurationError if ``model`` computes on the CPU only, because it has no method ``to`` like `TorchModel`'s."""
     if not callable(getattr(model, "to", None)):
         what = type(getattr(model, "estimator", model)).__name__
         raise ConfigurationError(f"{what} computes on the CPU only: ask for no gpus in worker_resources")
 
 
 def move(model: Any, device: str, rank: int) -> None:
-    """Let ``model`` compute on ``device``, a name of torch's or `GPU`.
+    """Make ``model`` compute on ``device``, a torch device name or `GPU`.
 
     Raises
     ------
-    ConfigurationError : the model cannot, or there is no GPU.
+    ConfigurationError : the model computes on the CPU only, or there is no GPU.
     """
     check_movable(model)
     model.to(_gpu(rank) if device == GPU else device)
 
 
-def near(model: Any) -> Any:
-    """Return what has the parameters and gradients of ``model`` where it computes: itself, or what its `near` returns."""
-    side = getattr(model, "near", None)
+def device_view(model: Any) -> Any:
+    """Return the view of a model's parameters and gradients on its device: its own ``device_view()``, if any, or ``model``."""
+    side = getattr(model, "device_view", None)
     return side() if callable(side) else model
 
 
 def _gpu(rank: int) -> str:
-    """Return torch's name of a GPU; where an engine gives each process its own, there is but one to choose from."""
+    """Return torch's name of the GPU of a rank. If the engine assigns GPUs to processes, only one is visible."""
     import torch
 
     if not torch.cuda.is_available():

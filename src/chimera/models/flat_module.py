@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Memory: TypeAlias = Callable[[int], Flat]
-"""Returns uninitialised float32 memory of that many elements."""
+"""A function that returns uninitialised float32 memory of the given number of elements."""
 
 _grad = attrgetter("grad")
 
 
 class FlatModule:
-    """Lays the trainable parameters of a module into one vector, in the order of ``named_parameters()``.
+    """The trainable parameters of a module as one flat vector, in the order of ``named_parameters()``.
 
-    A parameter that occurs several times (tied) lies there once. One that does not require a gradient when the module is
-    wrapped is left where it is: it is neither trained nor sent, and pickling takes it along.
+    A tied parameter is stored once. Parameters that do not require a gradient when the module is wrapped are not part of the
+    vector: they are neither trained nor sent, but they are pickled.
 
     Parameters
     ----------
-    module : all its parameters float32, on the CPU.
-    memory : gives the two vectors; that of the gradient when it is first needed.
+    module : the module; its trainable parameters must be float32 and on the CPU.
+    memory : allocates the two vectors; the gradient's on first use.
 
     Raises
     ------
-    ConfigurationError : a parameter that cannot lie in the vector, or none to train.
+    ConfigurationError : a parameter that cannot be part of the vector, or no trainable parameter.
     """
 
     def __init__(self, module: nn.Module, memory: Memory) -> None:
@@ -47,7 +47,7 @@ class FlatModule:
         self.layout = Layout(tuple(places), tuple(tuple(parameter.shape) for parameter in places.values()))
         self._set_vector(memory(self.layout.size))
         self._parameters = list(places.values())
-        self._lay_in()
+        self._bind_parameters()
 
     def _set_places(self, names: list[str]) -> None:
         paths = [name.rpartition(".") for name in names]
@@ -62,7 +62,7 @@ class FlatModule:
         self._host_views = self._views(self._host)
         self._set_views(self._host_views)
         self._address: Callable[[Tensor], int] = torch.Tensor.data_ptr
-        self._ahead = False  # whether the weights on the device are newer than those on the host
+        self._device_is_newer = False  # the weights on the device are newer than those on the host
         self._gradient: Flat | None = None
         self._host_gradient: Tensor | None = None  # the same memory
         self._gradient_tensor: Tensor | None = None  # where the module computes
@@ -77,14 +77,14 @@ class FlatModule:
         offsets = self.layout.offsets
         return [flat[begin:end].view(shape) for begin, end, shape in zip(offsets, offsets[1:], self.layout.shapes)]  # noqa: B905
 
-    def _lay_in(self) -> None:
-        """Make the module's parameters views of the vector, with the values they have."""
+    def _bind_parameters(self) -> None:
+        """Make the module's parameters views of the vector, keeping their values."""
         for index, (owner, key) in enumerate(zip(self._owners, self._keys, strict=True)):
             parameter, view = owner.get(key), self._weight_views[index]
             if parameter is None or parameter.shape != view.shape or parameter.dtype != view.dtype:
                 now = "gone" if parameter is None else f"{parameter.dtype} of shape {tuple(parameter.shape)}"
                 raise ConfigurationError(
-                    f"the parameter {self.layout.names[index]!r} is now {now}: wrap the module anew"
+                    f"the parameter {self.layout.names[index]!r} is now {now}: wrap the module again"
                 )
             if parameter.data_ptr() != self._addresses[index]:
                 view.copy_(parameter.data)
@@ -100,49 +100,49 @@ class FlatModule:
 
     @property
     def device(self) -> torch.device:
-        """Where the module computes."""
+        """The device on which the module computes."""
         return self._on_device.device
 
     def address(self) -> int:
-        """Return where the memory of the vector that the module computes with begins."""
+        """Return the address of the memory of the vector that the module computes with."""
         return self._on_device.untyped_storage().data_ptr()
 
     def move(self, device: str) -> None:
-        """Let the module compute on ``device``, on a copy of the vector; on the CPU too, where that only costs.
+        """Make the module compute on ``device`` with a copy of the vector. On the CPU this only costs time.
 
-        `weights` and `gradient` stay on the host, and what they hold counts, until `near_weights` is asked for. `upload` brings
-        the weights, `collect_gradient` the gradient.
+        `weights` and `gradient` stay on the host. `upload` copies the weights to the device, `collect_gradient` copies the
+        gradient back. The host's weights are the valid ones until `device_weights` is called.
         """
-        self.settle()
-        self.land()
+        self.rebind()
+        self.download()
         self.module.to(device)
         self._on_device = self._host.to(device, copy=True)
         self._set_views(self._views(self._on_device))
-        self._lay_in()
+        self._bind_parameters()
         self._gradient_tensor = None
 
     def upload(self) -> None:
-        """Bring the weights to where the module computes, unless those there are newer."""
-        if self.moved and not self._ahead:
+        """Copy the weights to the module's device, unless those on the device are newer."""
+        if self.moved and not self._device_is_newer:
             put(self.weights, self._on_device)
 
-    def land(self) -> None:
-        """Bring the weights to the host, if those on the device are newer; from now on the host's count."""
-        if self._ahead:
+    def download(self) -> None:
+        """Copy the weights to the host, if those on the device are newer. The host's weights are valid from now on."""
+        if self._device_is_newer:
             put(self._on_device, self.weights)
-            self._ahead = False
+            self._device_is_newer = False
 
-    def near_weights(self) -> Any:
-        """Return the vector that the module computes with; from now on it counts, until `land`."""
+    def device_weights(self) -> Any:
+        """Return the vector that the module computes with. It is the valid one until `download` is called."""
         self.upload()
-        self._ahead = self.moved
+        self._device_is_newer = self.moved
         return self._on_device if self.moved else self.weights
 
-    def settle(self) -> None:
-        """Lay in again whatever was put elsewhere since (``parameter.data = ...``, a new `Parameter` in its place)."""
+    def rebind(self) -> None:
+        """Make parameters views again that were replaced since (``parameter.data = ...``, or a new `Parameter`)."""
         same = all(map(is_, map(getitem, self._owners, self._keys), self._parameters))
         if not same or list(map(self._address, self._parameters)) != self._addresses:
-            self._lay_in()
+            self._bind_parameters()
 
     @property
     def gradient(self) -> Flat:
@@ -156,7 +156,7 @@ class FlatModule:
         return self._gradient
 
     def _place_gradient(self) -> None:
-        """Make the vector of gradients where the module computes; on the host it is that of `gradient`."""
+        """Create the vector of gradients on the module's device; on the host it is `gradient`."""
         if self.moved:
             self._gradient_tensor = self._on_device.new_zeros(self.layout.size)
         else:
@@ -166,11 +166,11 @@ class FlatModule:
 
     def zero_gradient(self) -> None:
         """Make every ``.grad`` a zero view of the gradient vector, whatever it was before."""
-        # On the hot path one parameter stands for all: what moves a module (``to``, ``load_state_dict(assign=True)``) moves
-        # every one. `settle` looks at all of them.
+        # Hot path: check one parameter only, since code that replaces parameters (``to``, ``load_state_dict(assign=True)``)
+        # replaces all of them. `rebind` checks all.
         first = self._owners[0].get(self._keys[0])
         if first is not self._parameters[0] or first.data_ptr() != self._addresses[0]:
-            self._lay_in()
+            self._bind_parameters()
         if self._gradient_tensor is None:
             self._place_gradient()
         self._gradient_tensor.zero_()  # type: ignore[union-attr]
@@ -179,14 +179,14 @@ class FlatModule:
                 parameter.grad = view
 
     def collect_gradient(self) -> Flat:
-        """Return the gradient vector on the host after a backward pass, see `near_gradient`."""
-        found = self.near_gradient()
+        """Return the gradient vector on the host after a backward pass, see `device_gradient`."""
+        found = self.device_gradient()
         if found is not self._gradient:
             put(found, self.gradient)
         return self.gradient
 
-    def near_gradient(self) -> Any:
-        """Return that where the module computes, also if the module cleared its gradients on the way, or never had any."""
+    def device_gradient(self) -> Any:
+        """Return the gradient on the module's device. Gradients that the module cleared or never computed are zero."""
         if self._gradient_tensor is None:
             self._place_gradient()
         if self._parameters[0].grad is not self._gradient_views[0]:
@@ -197,7 +197,7 @@ class FlatModule:
         return self._gradient_tensor if self.moved else self._gradient
 
     def flat_parameter(self) -> nn.Parameter:
-        """Return one parameter of shape (P,) that shares the memory of all, its ``.grad`` the gradient vector."""
+        """Return one parameter, shape (P,), that shares memory with all parameters; ``.grad`` is the gradient vector."""
         import torch
 
         if self._flat_parameter is None:
@@ -207,10 +207,12 @@ class FlatModule:
         return self._flat_parameter
 
     def __getstate__(self) -> dict[str, Any]:
-        """The module without its parameters, and the vector once; the gradient stays behind."""
+        """Return the module without its parameters, and the vector once; the gradient is not pickled."""
         if self.moved:
-            raise ConfigurationError(f"a model that was moved to {self.device} does not travel: pickle it before that")
-        self.settle()
+            raise ConfigurationError(
+                f"a model that was moved to {self.device} cannot be pickled: pickle it before the move"
+            )
+        self.rebind()
         file = io.BytesIO()
         _ModulePickler(file, self._parameters).dump(self.module)
         return {

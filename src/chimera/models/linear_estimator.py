@@ -1,4 +1,4 @@
-"""What a scikit-learn estimator says about itself: its task, loss, penalty and class weights."""
+"""Properties of a scikit-learn estimator: its task, loss, penalty and class weights."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from chimera.models.model import Task
 
 
 def estimator_task(estimator: Any) -> Task:
-    """Return what an estimator is for.
+    """Return the task of an estimator.
 
     Raises
     ------
-    ConfigurationError : it cannot be trained by gradients of batches.
+    ConfigurationError : the estimator cannot be trained on batches.
     """
     from sklearn.base import is_classifier, is_regressor
 
@@ -43,7 +43,13 @@ def estimator_task(estimator: Any) -> Task:
 
 
 def start_at_zero(estimator: Any, task: Task, classes: ArrayLike | None, n_features: int | None) -> None:
-    """Let the estimator make its attributes, by a look at zeros, and set its weights to zero."""
+    """Make the estimator create its attributes, by a ``partial_fit`` on zeros, and set its weights to zero.
+
+    Raises
+    ------
+    ConfigurationError : the estimator is not linear or has invalid parameters, or ``classes`` or ``n_features`` is missing or
+        invalid.
+    """
     name = type(estimator).__name__
     if n_features is None or (task == "classification" and classes is None):
         needed = "n_features" if task == "regression" else "n_features and classes"
@@ -66,7 +72,7 @@ def start_at_zero(estimator: Any, task: Task, classes: ArrayLike | None, n_featu
 
 
 def has_exact_gradient(estimator: Any) -> bool:
-    """Return whether its ``partial_fit`` is plain SGD on its loss and penalty."""
+    """Return whether the estimator's ``partial_fit`` is plain SGD on its loss and penalty."""
     from sklearn.linear_model import SGDClassifier, SGDRegressor
 
     passive_aggressive = getattr(estimator, "learning_rate", None) in ("pa1", "pa2")
@@ -74,7 +80,7 @@ def has_exact_gradient(estimator: Any) -> bool:
 
 
 def loss_of(estimator: Any, task: Task) -> LinearLoss:
-    """Return the estimator's loss; hinge or squared error for one whose loss has no name known here."""
+    """Return the estimator's loss; if its name is unknown, hinge for a classifier and squared error for a regressor."""
     name = getattr(estimator, "loss", None)
     if task == "classification" and name in CLASSIFICATION:
         return CLASSIFICATION[name]
@@ -85,7 +91,7 @@ def loss_of(estimator: Any, task: Task) -> LinearLoss:
 
 
 def penalty_of(parameters: dict[str, Any]) -> Penalty:
-    """Return the penalty that an estimator's parameters mean; none if it has no such parameters."""
+    """Return the penalty that an estimator's parameters define; a zero penalty if they define none."""
     kind = parameters.get("penalty")
     return Penalty.of(kind, parameters.get("alpha", 0.0), parameters.get("l1_ratio") or 0.0) if kind else Penalty()
 

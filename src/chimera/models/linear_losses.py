@@ -1,7 +1,7 @@
 """The losses and penalties of scikit-learn's SGD estimators, with their exact derivatives, in NumPy.
 
 A loss takes scores p, shape (n, k), and targets y of the same shape (-1 or 1 for classification) and returns the loss and its
-derivative by p, each of shape (n, k). At a kink the derivative is the one that scikit-learn takes.
+derivative with respect to p, each of shape (n, k). Where a loss has a kink, the derivative is that of scikit-learn.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Penalty:
 
     @classmethod
     def of(cls, kind: str | None, alpha: float, l1_ratio: float) -> Penalty:
-        """Return the penalty that scikit-learn's parameters of these names mean."""
+        """Return the penalty that scikit-learn's parameters ``penalty``, ``alpha`` and ``l1_ratio`` define."""
         ratios = {None: (0.0, 0.0), "l1": (1.0, 0.0), "l2": (0.0, 1.0), "elasticnet": (l1_ratio, 1.0 - l1_ratio)}
         if kind not in ratios:
             raise ConfigurationError(f"unknown penalty {kind!r}; known: elasticnet, l1, l2, none")

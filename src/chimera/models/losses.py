@@ -1,4 +1,4 @@
-"""Losses of torch models by name, and how targets are brought into the form that each needs."""
+"""Losses of torch models by name, and the conversion of targets to the form that each loss needs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ LossFunction: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss and what goes with it.
+    """A loss with its target type, task and default metrics.
 
     Attributes
     ----------
-    name : as users write it.
-    function : of outputs and targets; returns a scalar.
+    name : the name that users give.
+    function : function of outputs and targets; returns a scalar tensor.
     targets : ``classes`` (int64 indices, or rows of class probabilities), ``values`` (float32 in the outputs' shape) or
         ``any`` (int64 or float32 as given; a user's function).
-    task : what it is meant for; decides how outputs become predictions.
-    metrics : those that are measured unless the user names others.
+    task : the task that the loss is for; decides how outputs become predictions.
+    metrics : default metrics.
     """
 
     name: str
@@ -41,19 +41,19 @@ class Loss:
     metrics: tuple[str, ...]
 
     def tensor(self, targets: NDArray[Any]) -> Tensor:
-        """Return a batch's targets as a tensor of the type that the loss takes.
+        """Return a batch's targets as a tensor of the type that the loss needs.
 
         Raises
         ------
-        DataError : targets that are no numbers, or no classes where classes are needed.
+        DataError : targets that are not numbers, or not class indices where the loss needs them.
         """
         if targets.dtype == INT64 and self.targets != "values":
             return as_tensor(targets, INT64)
         kind = targets.dtype.kind
         if kind not in "biuf":
-            raise DataError(f"targets must be numbers, these are of type {targets.dtype}: encode labels as 0, 1, ...")
+            raise DataError(f"targets must be numbers, not of type {targets.dtype}: encode labels as 0, 1, ...")
         if kind == "f" and self.targets == "classes" and (targets.ndim == 1 or targets.shape[1] == 1):
-            raise DataError(f"the loss {self.name!r} needs class indices as targets, these are of type {targets.dtype}")
+            raise DataError(f"the loss {self.name!r} needs class indices as targets, not type {targets.dtype}")
         whole = kind != "f" and self.targets != "values"
         return as_tensor(targets, INT64 if whole else FLOAT32)
 
@@ -78,7 +78,7 @@ class Loss:
             raise
 
     def _fitted(self, shape: tuple[int, ...], targets: Tensor) -> Tensor:
-        """Return float targets in the outputs' shape if only dimensions of one tell them apart: torch would broadcast."""
+        """Return float targets in the outputs' shape if they differ only in dimensions of size 1: torch would broadcast."""
         given = tuple(targets.shape)
         long, given_long = [n for n in shape[1:] if n != 1], [n for n in given[1:] if n != 1]
         if targets.is_floating_point() and shape[:1] == given[:1] and long == given_long:
@@ -101,10 +101,9 @@ FLOAT32, INT64 = np.dtype(np.float32), np.dtype(np.int64)
 
 
 def as_tensor(array: NDArray[Any], dtype: np.dtype[Any]) -> Tensor:
-    """Return the array as a tensor of ``dtype``, copied only if it must be.
+    """Return the array as a tensor of ``dtype``; copy it only if it has another type, is read-only or has negative strides.
 
-    torch takes no read-only memory without a warning; the copy also keeps a module that changes its inputs in place from
-    reaching data that others share.
+    torch warns about read-only memory. The copy also protects shared data from modules that change their inputs in place.
     """
     import torch
 
@@ -130,12 +129,12 @@ _NAMED: dict[str, tuple[str, Literal["classes", "values"], Task, tuple[str, ...]
 
 
 def make_loss(loss: str | LossFunction, task: Task | None = None) -> Loss:
-    """Return the loss of a name, of ``package.module:function`` or of a function, meant for ``task`` if that is known.
+    """Return the loss for a name, ``package.module:function`` or a function; check that it is for ``task``, if given.
 
     Raises
     ------
-    UnknownNameError : no loss of that name.
-    ConfigurationError : neither a name nor a function, or one that is made for the other task.
+    UnknownNameError : no loss has this name.
+    ConfigurationError : neither a name nor a function, or a loss for the other task.
     """
     if isinstance(loss, str) and ":" in loss:
         loss = load_object(loss)

@@ -1,4 +1,4 @@
-"""Metrics that see a data set piece by piece, so that the outputs of a whole one never stand in memory."""
+"""Metrics computed incrementally over pieces of a data set, so that the outputs of all rows are never in memory at once."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from chimera.core.registry import load_object
 
 Array: TypeAlias = NDArray[Any]
 MetricFunction: TypeAlias = Callable[[Array, Array], Any]
-"""``metric(targets, predictions) -> number`` over a whole data set: the order of scikit-learn's metrics, so that they fit."""
+"""``metric(targets, predictions) -> number`` over a whole data set: the signature of scikit-learn's metrics."""
 Metrics: TypeAlias = str | Sequence[str | MetricFunction] | Mapping[str, str | MetricFunction]
-"""Names and functions; a mapping says under which name each result stands."""
+"""Names and functions; the keys of a mapping name the results."""
 
 
 class Metric(Protocol):
-    """What is made anew for each evaluation."""
+    """The accumulator of one metric; a new one is created for each evaluation."""
 
     def add(self, outputs: Array, predictions: Array, targets: Array) -> None:
-        """Take in a piece: raw outputs (n, ...), predictions (n, ...) and targets (n, ...)."""
+        """Add a piece: raw outputs, predictions and targets, each of shape (n, ...)."""
 
     def result(self) -> float:
-        """Return the figure over all pieces."""
+        """Return the metric over all pieces."""
 
 
 def _classes(targets: Array, predictions: Array) -> Array:
@@ -40,7 +40,7 @@ def _classes(targets: Array, predictions: Array) -> Array:
 
 
 class Accuracy:
-    """Share of predicted classes that are right; of several labels a row, each counts."""
+    """Share of correctly predicted classes; if rows have several labels, each label counts."""
 
     def __init__(self) -> None:
         self.right = self.count = 0
@@ -54,7 +54,7 @@ class Accuracy:
 
 
 class TopAccuracy:
-    """Share of rows whose class is among the ``k`` largest outputs; ties go in its favour."""
+    """Share of rows whose class is among the ``k`` largest outputs; a tie counts as correct."""
 
     def __init__(self, k: int) -> None:
         self.k, self.right, self.count = k, 0, 0
@@ -72,7 +72,7 @@ class TopAccuracy:
 
 
 class MeanError:
-    """Mean over rows and columns of a power of the absolute error; with ``root``, of each column's square root."""
+    """Mean of a power of the absolute error over rows and columns; with ``root``, the mean over columns of their roots."""
 
     def __init__(self, power: int, *, root: bool = False) -> None:
         self.power, self.root, self.count = power, root, 0
@@ -88,7 +88,7 @@ class MeanError:
 
 
 class R2:
-    """Coefficient of determination, averaged over columns; sums are merged as in Chan et al. 1983, safe for large means."""
+    """Coefficient of determination, averaged over columns. Sums are merged as in Chan et al. 1983: stable for large means."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -110,8 +110,8 @@ class R2:
         return float(np.mean(np.where(self.spread == 0, constant, 1 - self.residual / spread)))
 
 
-class Whole:
-    """A user's function, called once with all targets and predictions."""
+class FunctionMetric:
+    """A metric function of the user, called once with all targets and predictions."""
 
     def __init__(self, function: MetricFunction) -> None:
         self.function = function
@@ -142,18 +142,19 @@ _NAMED: dict[str, Callable[[], Metric]] = {
 
 
 def metric_factories(metrics: Metrics) -> dict[str, Callable[[], Metric]]:
-    """Return what makes each metric, by the name under which its result stands.
+    """Return a factory of each metric, by the name of its result.
 
     Raises
     ------
     UnknownNameError : a name that is neither known nor of the form ``package.module:function``.
+    ConfigurationError : a metric named ``loss``, or one that is neither a name nor a function.
     """
     if isinstance(metrics, str):
         metrics = (metrics,)
     if not isinstance(metrics, Mapping):
         metrics = {_name(metric): metric for metric in metrics}
     if "loss" in metrics:
-        raise ConfigurationError("a metric cannot be named 'loss': the mean loss stands there")
+        raise ConfigurationError("a metric cannot be named 'loss': this name is used for the mean loss")
     return {name: _factory(metric) for name, metric in metrics.items()}
 
 
@@ -174,4 +175,4 @@ def _factory(metric: Any) -> Callable[[], Metric]:
         metric = load_object(metric)
     if not callable(metric):
         raise ConfigurationError(f"a metric must be a name or a function (targets, predictions), not {metric!r}")
-    return partial(Whole, metric)
+    return partial(FunctionMetric, metric)

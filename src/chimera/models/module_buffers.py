@@ -32,7 +32,7 @@ def pack_buffers(module: nn.Module, names: list[str]) -> Flat:
     for name in names:
         buffer = module.get_buffer(name)
         if buffer.is_complex():
-            raise ConfigurationError(f"the buffer {name!r} is complex and cannot travel as float32")
+            raise ConfigurationError(f"the buffer {name!r} is complex and cannot be sent as float32")
         pieces.append(buffer.detach().reshape(-1).to("cpu", torch.float32))
     flat: Flat = torch.cat(pieces).numpy() if pieces else np.empty(0, np.float32)
     return flat
@@ -41,8 +41,12 @@ def pack_buffers(module: nn.Module, names: list[str]) -> Flat:
 def unpack_buffers(module: nn.Module, names: list[str], flat: Flat) -> None:
     """Set the named buffers from one vector; integers are rounded.
 
-    An element whose float32 value is already the given one keeps all its bits, so that large integers and float64
-    constants survive the journey.
+    An element whose float32 value already equals the given one keeps all its bits, so that large integers and float64
+    constants are not rounded.
+
+    Raises
+    ------
+    ConfigurationError : the vector has another length than the buffers.
     """
     import torch
 

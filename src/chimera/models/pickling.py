@@ -1,4 +1,4 @@
-"""Finding out, before any worker is started, whether a model can be sent to one, and what keeps it from being sent."""
+"""A check, before workers start, that a model can be pickled, with an error that names the attribute that cannot."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.pickling import pickled_by_value
-from chimera.models.construction import first_line
+from chimera.models.instantiation import first_line
 
-_DEPTH = 8  # how far down to look for the culprit
+_DEPTH = 8  # levels of attributes to search for the one that fails
 
 
 def ensure_picklable(model: Any) -> None:
-    """Try to pickle a model, or whatever else goes to workers, as the engines do.
+    """Pickle a model, or another object that is sent to workers, as the engines do, to check that they can.
 
     Raises
     ------
-    ConfigurationError : it cannot be pickled; one line that names the attribute at fault.
+    ConfigurationError : pickling fails; one line names the attribute that cannot be pickled.
     """
     error = _failure(model)
     if error is None:
         return
     what = getattr(model, "module", getattr(model, "estimator", model))
-    where, reason = _culprit(what, "", _DEPTH) or _culprit(model, "", _DEPTH) or ("", error)
+    where, reason = _find_unpicklable(what, "", _DEPTH) or _find_unpicklable(model, "", _DEPTH) or ("", error)
     place = f"its attribute {where.lstrip('.')!r}" if where else "it"
     raise ConfigurationError(
         f"{type(what).__name__} cannot be sent to workers: {place} cannot be pickled ({first_line(reason)}); "
@@ -32,7 +32,7 @@ def ensure_picklable(model: Any) -> None:
 
 
 def _failure(value: Any) -> Exception | None:
-    """Return what pickling raises; code of the value's own runs in it, so it may be anything."""
+    """Return the exception that pickling raises, if any. Pickling runs code of the value, so any type is possible."""
     try:
         pickled_by_value(value)
     except Exception as error:
@@ -40,12 +40,12 @@ def _failure(value: Any) -> Exception | None:
     return None
 
 
-def _culprit(value: Any, path: str, depth: int) -> tuple[str, Exception] | None:
-    """Return the path of the innermost part of ``value`` that cannot be pickled, and what pickling it raises."""
+def _find_unpicklable(value: Any, path: str, depth: int) -> tuple[str, Exception] | None:
+    """Return the path of the innermost part of ``value`` that cannot be pickled, and the exception."""
     for place, part in _parts(value):
         error = _failure(part)
         if error is not None:
-            inner = _culprit(part, path + place, depth - 1) if depth else None
+            inner = _find_unpicklable(part, path + place, depth - 1) if depth else None
             return inner or (path + place, error)
     return None
 
@@ -59,7 +59,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield f"[{index}]", part
     elif not isinstance(value, type) and hasattr(value, "__dict__"):
         for name, part in vars(value).items():
-            if name == "_modules" and isinstance(part, dict):  # torch's submodules, which people reach as attributes
+            if name == "_modules" and isinstance(part, dict):  # torch's submodules, which users access as attributes
                 yield from ((f".{child}", module) for child, module in part.items())
             elif name != "_parameters":
                 yield f".{name}", part

@@ -1,4 +1,4 @@
-"""Linear scikit-learn estimators as models: the exact gradient of their loss, or what one ``partial_fit`` changes."""
+"""Linear scikit-learn estimators as models: the exact gradient of their loss, or the change by one ``partial_fit``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from chimera.core import call
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.parameters import Flat, Layout
-from chimera.models.construction import take_room
 from chimera.models.flat_module import Memory
+from chimera.models.instantiation import count_parameters
 from chimera.models.linear_estimator import (
     class_weights_of,
     estimator_task,
@@ -32,28 +32,29 @@ class SklearnModel:
 
     For `SGDClassifier` and `SGDRegressor`, ``gradient`` is the exact gradient of the objective that they minimise: the mean
     over the batch of their ``loss`` (for several classes, summed over the one-versus-rest problems) plus their ``penalty``
-    on the coefficients, not on the intercept. ``loss`` in all results is this objective. The mean over N workers' batches is
-    that over the whole; learning rate and its schedule are those of the strategy, not of the estimator. An l1 penalty
-    contributes ``alpha * sign(w)``: weights come near zero, but are not cut to it.
+    on the coefficients, not on the intercept. ``loss`` in all results is this objective. The mean of gradients over workers'
+    batches of equal size is the gradient of all their rows. The strategy's learning rate applies, not the estimator's. An l1
+    penalty contributes ``alpha * sign(w)``: weights approach zero, but are not set to zero.
 
-    Any other estimator gives a pseudo-gradient, its weights before minus after one ``partial_fit`` on the batch: a step of
-    length 1 along it does what the estimator did. Its own learning rate counts.
+    Any other estimator gives a pseudo-gradient: its weights before minus those after one ``partial_fit`` on the batch. A step
+    with learning rate 1 repeats the estimator's own step. The estimator's own learning rate applies.
 
-    ``coef_`` and ``intercept_`` are float32 views of the flat vector, so that ``model.estimator`` predicts by itself. An
-    estimator that is not fitted starts at zero.
+    ``coef_`` and ``intercept_`` are float32 views of the flat vector, so that ``model.estimator`` can predict. An estimator
+    that is not fitted starts from zero weights.
 
     Parameters
     ----------
-    estimator : is trained in place. If its ``random_state`` is None, it is set to ``seed``.
-    classes : all labels, sorted; needed by a classifier that is not fitted. Targets and predictions are these labels.
-    n_features : needed by an estimator that is not fitted.
-    metrics : as for `TorchModel`; by default ``accuracy``, or ``mse`` and ``r2``.
-    memory : gives the memory of the two vectors.
+    estimator : the estimator, trained in place. If its ``random_state`` is None, it is set to ``seed``.
+    classes : all labels, sorted; required for a classifier that is not fitted. Targets and predictions are these labels.
+    n_features : required for an estimator that is not fitted.
+    metrics : as in `TorchModel`; by default ``accuracy``, or ``mse`` and ``r2``.
+    memory : allocates the two vectors.
     seed : see ``estimator``.
 
     Raises
     ------
-    ConfigurationError : an estimator that cannot be trained so, or what an estimator that is not fitted lacks.
+    ConfigurationError : the estimator cannot be trained by gradients or pseudo-gradients, or it is not fitted and
+        ``classes`` or ``n_features`` is missing.
     """
 
     buffer_policy = "none"
@@ -74,7 +75,7 @@ class SklearnModel:
         if "random_state" in parameters and parameters["random_state"] is None:
             estimator.set_params(random_state=seed)
         if getattr(estimator, "coef_", None) is None:
-            take_room((1 if classes is None else np.size(classes)) * (n_features or 0))
+            count_parameters((1 if classes is None else np.size(classes)) * (n_features or 0))
             start_at_zero(estimator, self.task, classes, n_features)
         self._classes = np.asarray(estimator.classes_) if self.task == "classification" else None
         shapes = (np.shape(estimator.coef_), np.shape(np.atleast_1d(estimator.intercept_)))
@@ -88,9 +89,9 @@ class SklearnModel:
         default = ("accuracy",) if self.task == "classification" else ("mse", "r2")
         self._metrics = metric_factories(default if metrics is None else metrics)
         self._memory = memory
-        self._lay_out(estimator.coef_, estimator.intercept_)
+        self._allocate(estimator.coef_, estimator.intercept_)
 
-    def _lay_out(self, coef: ArrayLike, intercept: ArrayLike) -> None:
+    def _allocate(self, coef: ArrayLike, intercept: ArrayLike) -> None:
         self._weights, self._gradient = self._memory(self.layout.size), self._memory(self.layout.size)
         self._gradient.fill(0)
         self._coef, self._intercept = self.layout.split(self._weights).values()
@@ -109,8 +110,8 @@ class SklearnModel:
     def _bind(self) -> None:
         self.estimator.coef_, self.estimator.intercept_ = self._coef, self._intercept
 
-    def _settle(self) -> None:
-        """Take over what somebody else set on the estimator, such as its own ``partial_fit``."""
+    def _rebind(self) -> None:
+        """Copy weights that other code set on the estimator, its own ``partial_fit`` say, to the flat vector."""
         estimator = self.estimator
         if estimator.coef_ is not self._coef or estimator.intercept_ is not self._intercept:
             self._coef[...], self._intercept[...] = estimator.coef_, estimator.intercept_
@@ -118,25 +119,25 @@ class SklearnModel:
 
     def parameters(self) -> Flat:
         """Return the live vector that ``coef_`` and ``intercept_`` are views of."""
-        self._settle()
+        self._rebind()
         return self._weights
 
     def load(self, flat: Flat) -> None:
         """Set coefficients and intercept."""
-        self._settle()
+        self._rebind()
         np.copyto(self._weights, flat)
 
     def reseed(self, seed: int) -> None:
-        """Do nothing: the gradient draws no random numbers but those of the estimator's own ``random_state``."""
+        """Do nothing: only the estimator draws random numbers, from its own ``random_state``."""
 
     def gradient(self, batch: Batch) -> tuple[Flat, float]:
         """Return the gradient, or the pseudo-gradient, of the objective on a batch, and the objective.
 
         Raises
         ------
-        DataError : an empty batch, another number of features, or targets that are no classes of this model.
+        DataError : an empty batch, a wrong number of features, or targets that are not classes of this model.
         """
-        self._settle()
+        self._rebind()
         inputs, targets = batch
         rows = self._rows(inputs)
         wanted, weights = self._wanted(targets, len(rows))
@@ -179,7 +180,7 @@ class SklearnModel:
         return scores
 
     def _wanted(self, targets: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Return the targets as the loss takes them, shape (n, k), and the weights of the samples, if any."""
+        """Return the targets in the form of the loss, shape (n, k), and the weights of the samples, if any."""
         if targets.size != count:
             raise DataError(f"{count} rows of inputs need as many targets, these have shape {targets.shape}")
         if self._signs is None:
@@ -206,7 +207,7 @@ class SklearnModel:
         ------
         DataError : no rows, or as for `gradient`.
         """
-        self._settle()
+        self._rebind()
         inputs, targets = batch
         if not len(inputs) or len(inputs) != len(targets):
             raise DataError(f"cannot evaluate {len(inputs)} rows of inputs with {len(targets)} targets")
@@ -224,8 +225,8 @@ class SklearnModel:
         return {"loss": total / len(inputs) + self._penalty.value(self._coef)} | figures
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """Return one label or value a row, as the estimator does."""
-        self._settle()
+        """Return one label or value for each row, as the estimator does."""
+        self._rebind()
         if not len(inputs):
             return self._predictions(np.empty((0, self._intercept.size), np.float32))
         return self._predictions(self._scores(self._rows(inputs)))
@@ -237,16 +238,21 @@ class SklearnModel:
         return np.asarray(self._classes[indices])
 
     def buffers(self) -> Flat:
-        """Return an empty vector: a linear model carries nothing besides its weights."""
+        """Return an empty vector: a linear model has no state besides its weights."""
         return np.empty(0, np.float32)
 
     def load_buffers(self, flat: Flat) -> None:
-        """Take an empty vector."""
+        """Check that the vector is empty.
+
+        Raises
+        ------
+        ConfigurationError : it is not.
+        """
         if len(flat):
             raise ConfigurationError(f"a linear model has no buffers, the vector has {len(flat)} elements")
 
     def __getstate__(self) -> dict[str, Any]:
-        self._settle()
+        self._rebind()
         bare = copy.copy(self.estimator)
         del bare.coef_, bare.intercept_
         views = ("_coef", "_intercept", "_coef_rows", "_coef_gradient", "_intercept_gradient", "_gradient")
@@ -255,4 +261,4 @@ class SklearnModel:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         pieces = self.layout.split(state["_weights"])
-        self._lay_out(pieces["coef_"], pieces["intercept_"])
+        self._allocate(pieces["coef_"], pieces["intercept_"])

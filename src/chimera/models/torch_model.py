@@ -15,13 +15,13 @@ from chimera.core import call
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.parameters import Flat, Layout
 from chimera.models.buffers import BUFFER_POLICIES
-from chimera.models.construction import construct
+from chimera.models.device_view import DeviceView
 from chimera.models.flat_module import FlatModule, Memory
+from chimera.models.instantiation import instantiate
 from chimera.models.losses import FLOAT32, INT64, LossFunction, as_tensor, make_loss
 from chimera.models.metrics import Metrics, metric_factories
 from chimera.models.model import Batch, Task
 from chimera.models.module_buffers import buffer_names, pack_buffers, unpack_buffers
-from chimera.models.on_device import OnDevice
 from chimera.models.torch_stage import TorchStage
 
 if TYPE_CHECKING:
@@ -32,24 +32,26 @@ class TorchModel:
     """A `Model` around a torch module.
 
     ``model.module`` is the module that is trained; its parameters are views of `parameters()`. Frozen parameters
-    (``requires_grad=False``) are not part of the vector: they neither change nor travel, except in a pickle.
+    (``requires_grad=False``) are not part of the vector: they do not change and are not sent, except in a pickle.
 
     Parameters
     ----------
-    module_or_factory : an ``nn.Module``, or a function without arguments (a class, say) that makes one.
+    module_or_factory : an ``nn.Module``, or a function without arguments (a class, say) that returns one.
     loss : ``cross-entropy``, ``nll``, ``bce-with-logits``, ``mse``, ``l1``, ``huber``, ``smooth-l1``, or a function
         ``(outputs, targets) -> scalar tensor``, the mean over the batch.
     metrics : names (``accuracy``, ``top-5-accuracy``, ``mse``, ``mae``, ``rmse``, ``r2``) or functions ``(targets,
-        predictions) -> number`` of arrays, as in scikit-learn; a mapping gives them other names. By default the loss decides.
-    task : how outputs become predictions: classes or values. By default the loss decides; a function is for regression.
-    target_transform : tensor to tensor, applied to targets before the loss. Metrics see targets as they came.
-    predict_transform : outputs (a tensor) to predictions, instead of the largest output, or the value.
-    integer_inputs : hand integer inputs on as int64 (indices of an embedding) instead of float32. By default, if the
+        predictions) -> number`` of arrays, as in scikit-learn; keys of a mapping rename them. The default depends on the loss.
+    task : ``classification`` or ``regression``; decides how outputs become predictions. The default depends on the loss; it is
+        regression for a function.
+    target_transform : function of a tensor that returns a tensor, applied to targets before the loss but not before metrics.
+    predict_transform : function of the outputs, a tensor, that returns predictions; by default the class with the largest
+        output, or the value.
+    integer_inputs : whether integer inputs become int64 (indices of an embedding) instead of float32; by default, whether the
         module has an embedding.
-    buffers : how the buffers of many workers become one: ``average``, ``first`` or ``none``.
-    evaluate_rows : how many rows `evaluate` and `predict` take at a time.
-    memory : gives the memory of the two vectors, by default that which collectives of the engine reach without a copy.
-    seed : for the factory; torch's global generator is left as it was.
+    buffers : policy that merges the buffers of workers: ``average`` (default), ``first`` or ``none``.
+    evaluate_rows : rows in a batch of `evaluate` and `predict`; default 512.
+    memory : allocates the two vectors; by default in memory that the engine's collectives access without a copy.
+    seed : seed of the factory; torch's global generator is restored.
 
     Raises
     ------
@@ -75,9 +77,11 @@ class TorchModel:
 
         module = module_or_factory
         if not isinstance(module, nn.Module):
-            module = construct(module_or_factory, seed=seed)
+            module = instantiate(module_or_factory, seed=seed)
         if not isinstance(module, nn.Module):
-            raise ConfigurationError(f"TorchModel needs an nn.Module or what makes one, not {type(module).__name__}")
+            raise ConfigurationError(
+                f"TorchModel needs an nn.Module or a function that returns one, not {type(module).__name__}"
+            )
         BUFFER_POLICIES.find(buffers)
         self.buffer_policy = buffers
         self.loss = make_loss(loss, task)
@@ -89,7 +93,7 @@ class TorchModel:
         self._integer_inputs, self._evaluate_rows = integer_inputs, evaluate_rows
         self._flat = FlatModule(module, memory)
         self._buffer_names = buffer_names(module)
-        pack_buffers(module, self._buffer_names)  # so that one that cannot travel is found now
+        pack_buffers(module, self._buffer_names)  # raises now if a buffer cannot be sent
 
     @property
     def module(self) -> nn.Module:
@@ -102,9 +106,9 @@ class TorchModel:
         return self._flat.layout
 
     def parameters(self) -> Flat:
-        """Return the live vector that the module's parameters are views of, or of a moved model its copy on the host."""
-        self._flat.settle()
-        self._flat.land()
+        """Return the live vector that the module's parameters are views of; for a moved model, the copy on the host."""
+        self._flat.rebind()
+        self._flat.download()
         return self._flat.weights
 
     def load(self, flat: Flat) -> None:
@@ -112,46 +116,46 @@ class TorchModel:
         np.copyto(self.parameters(), flat)
 
     def to(self, device: str) -> None:
-        """Compute on ``device`` (``cuda:0``, say) from now on; a moved model does not travel.
+        """Compute on ``device`` (``cuda:0``, say) from now on. A moved model cannot be pickled.
 
-        `parameters` and gradients stay NumPy arrays on the host: `gradient` brings the weights to the device and the gradient
-        back, one copy each way. `near` has both on the device.
+        `parameters` and gradients remain NumPy arrays on the host: `gradient` copies the weights to the device and the gradient
+        back. `device_view` gives access to both on the device.
         """
         from torch import nn
 
         self._flat.move(device)
-        if isinstance(self.loss.function, nn.Module):  # it may hold class weights, and be that of other models too
+        if isinstance(self.loss.function, nn.Module):  # it may hold class weights, and other models may share it
             self.loss = replace(self.loss, function=deepcopy(self.loss.function).to(device))
 
-    def near(self) -> Any:
-        """Return what has parameters and gradients where the module computes: this model, or if it was moved `OnDevice`."""
-        return OnDevice(self, self._flat) if self._flat.moved else self
+    def device_view(self) -> Any:
+        """Return parameters and gradients on the module's device: a `DeviceView` of a moved model, else this model."""
+        return DeviceView(self, self._flat) if self._flat.moved else self
 
     def part_of(self, layers: nn.Sequential) -> TorchModel:
-        """Return a model of some of the layers, with the loss and the conversions of this one."""
+        """Return a model of some of the layers, with the loss and transforms of this model."""
         part = copy(self)
         part._flat, part._buffer_names = FlatModule(layers, self._flat.memory), buffer_names(layers)
         return part
 
     def stage(self, numbers: Sequence[int], first: int = 0, *, recompute: bool = False) -> TorchStage:
-        """Return what computes layers of this model, whose module is an ``nn.Sequential``, as a stage of a pipeline.
+        """Return a pipeline stage of layers of this model, whose module is an ``nn.Sequential``.
 
-        They are those from the ``first`` on, which have these numbers in a larger network.
+        The stage has ``len(numbers)`` layers, from index ``first``; ``numbers`` are their numbers in the whole network.
         """
         return TorchStage(self, self._flat, numbers, first, recompute=recompute)
 
     def flat_parameter(self) -> nn.Parameter:
-        """Return all parameters as one, its ``.grad`` the flat gradient: any ``torch.optim`` steps the whole model by it."""
-        self._flat.land()
+        """Return one parameter for all, with the flat gradient as ``.grad``: a ``torch.optim`` optimizer can step the model."""
+        self._flat.download()
         return self._flat.flat_parameter()
 
     def reseed(self, seed: int) -> None:
-        """Begin anew, from ``seed``, the random numbers that the next gradients draw (dropout): torch's global generators."""
+        """Seed torch's global generators, from which the next gradients draw (dropout)."""
         import torch
 
-        seed %= 2**63  # those of steps are made of the run's by products, and torch takes no more
+        seed %= 2**63  # seeds of steps are products with the run's seed; torch accepts no larger ones
         if self._flat.moved:
-            torch.manual_seed(seed)  # those of all devices
+            torch.manual_seed(seed)  # the generators of all devices
         else:
             torch.default_generator.manual_seed(seed)
 
@@ -166,7 +170,7 @@ class TorchModel:
         return self._flat.collect_gradient(), loss
 
     def backward(self, batch: Batch) -> float:
-        """Compute the gradient of a batch where the module computes, and leave it there; return the mean loss."""
+        """Compute the gradient of a batch, leave it on the module's device, and return the mean loss."""
         flat = self._flat
         if not flat.module.training:
             flat.module.train()
@@ -192,19 +196,19 @@ class TorchModel:
         return outputs, self.loss_of(outputs, targets)
 
     def loss_of(self, outputs: Tensor, targets: NDArray[Any]) -> Tensor:
-        """Return the mean loss of outputs where they are, as a scalar tensor."""
+        """Return the mean loss of outputs, as a scalar tensor on their device."""
         wanted = self._placed(self.loss.tensor(targets))
         if self._target_transform is not None:
             wanted = self._target_transform(wanted)
         return self.loss(outputs, wanted)
 
     def tensor_of(self, inputs: NDArray[Any]) -> Tensor:
-        """Return inputs as the module takes them, where it computes."""
+        """Return inputs as a tensor of the type and on the device that the module needs."""
         whole = self._integer_inputs and inputs.dtype.kind in "iu"
         try:
             return self._placed(as_tensor(inputs, INT64 if whole else FLOAT32))
         except (TypeError, ValueError) as error:
-            raise DataError(f"inputs must be numbers, these are of type {inputs.dtype}") from error
+            raise DataError(f"inputs must be numbers, not of type {inputs.dtype}") from error
 
     def _outputs(self, inputs: NDArray[Any]) -> Tensor:
         tensor = self.tensor_of(inputs)
@@ -267,10 +271,10 @@ class TorchModel:
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """Switch to evaluation mode without gradients, and afterwards every part back to the mode it was in."""
+        """Switch to evaluation mode without gradients inside the block; restore each submodule's mode after it."""
         import torch
 
-        self._flat.settle()
+        self._flat.rebind()
         self._flat.upload()
         training = [part for part in self.module.modules() if part.training]
         self.module.eval()

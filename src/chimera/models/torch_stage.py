@@ -1,4 +1,4 @@
-"""A part of a torch network: activations come from the part before it, their gradients from the part behind."""
+"""A pipeline stage of a torch network: activations come from the previous stage, their gradients from the next one."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ if TYPE_CHECKING:
     from chimera.models.torch_model import TorchModel
 
 
-class _Way(NamedTuple):
-    """One micro-batch on its way: what is needed to go back."""
+class _MicroBatch(NamedTuple):
+    """A micro-batch in flight: the state that its backward pass needs."""
 
     inputs: Tensor
-    outputs: Tensor | None  # None if they are computed again
+    outputs: Tensor | None  # None if they are recomputed
     targets: NDArray[Any] | None
     weight: float
     seed: int
 
 
 class TorchStage:
-    """Forward and backward passes of micro-batches through the layers of one part.
+    """Forward and backward passes of micro-batches through the layers of one stage.
 
-    Whatever is random in a layer is drawn from the seed of its micro-batch and the layer's number in the whole network, so that
-    it does not depend on where the network was cut.
+    Random numbers of a layer depend on the seed of the micro-batch and on the layer's number in the whole network only, so
+    they do not depend on where the network is split.
 
     Parameters
     ----------
-    model, flat : the part, whose module is an ``nn.Sequential``, and its vectors.
-    numbers : of its layers in the whole network.
-    first : the place, in the module, of the first of them.
-    recompute : whether only inputs are kept, and the rest is computed again on the way back (Chen et al. 2016).
+    model, flat : model of the stage, whose module is an ``nn.Sequential``, and its vectors.
+    numbers : numbers of the stage's layers in the whole network.
+    first : index of the first of these layers in the module.
+    recompute : whether to keep only inputs and recompute activations in the backward pass (activation checkpointing, Chen et
+        al. 2016).
 
     Attributes
     ----------
-    peak_bytes : the most that activations took at a time, of those that autograd keeps for the way back.
+    peak_bytes : peak memory of the activations that autograd saves for the backward pass.
     """
 
     def __init__(
@@ -51,16 +52,14 @@ class TorchStage:
         self._model, self._flat, self._recompute = model, flat, recompute
         layers = list(model.module.children())[first : first + len(numbers)]
         self._layers = list(zip(numbers, layers, strict=True))
-        self._begins = 0 in numbers  # nobody asks for the gradient of the network's inputs
-        self._ways: dict[int, _Way] = {}
-        self._kept: dict[
-            int, dict[int, int]
-        ] = {}  # by micro-batch: bytes of the memory that autograd keeps, by address
+        self._is_first = 0 in numbers  # the network's inputs need no gradient
+        self._in_flight: dict[int, _MicroBatch] = {}
+        self._kept: dict[int, dict[int, int]] = {}  # by micro-batch: bytes that autograd saves, by address
         self.peak_bytes = 0
 
     def begin(self) -> None:
-        """Begin a step: no gradient, and no micro-batch on its way."""
-        self._ways, self._kept = {}, {}
+        """Begin a step: zero the gradient and drop micro-batches in flight."""
+        self._in_flight, self._kept = {}, {}
         self._flat.module.train()
         self._flat.upload()
         self._flat.zero_gradient()
@@ -68,33 +67,39 @@ class TorchStage:
     def forward(
         self, micro: int, inputs: NDArray[Any], seed: int, targets: NDArray[Any] | None = None, weight: float = 1.0
     ) -> NDArray[Any]:
-        """Send a micro-batch through, and return the activations; with its ``targets`` the mean loss, shape ().
+        """Return the activations of a micro-batch or, with its ``targets``, the mean loss, shape ().
 
-        ``weight`` is its share of the batch.
+        ``weight`` is the micro-batch's share of the batch.
         """
         import torch
 
         tensor = self._model.tensor_of(inputs)
-        if tensor.is_floating_point() and not self._begins:
+        if tensor.is_floating_point() and not self._is_first:
             tensor.requires_grad_()
-        keep = torch.no_grad() if self._recompute else self._counted(micro)
+        keep = torch.no_grad() if self._recompute else self._count_saved(micro)
         with keep:
-            outputs = self._through(tensor, seed, targets)
-        self._ways[micro] = _Way(tensor, None if self._recompute else outputs, targets, weight, seed)
+            outputs = self._run_layers(tensor, seed, targets)
+        self._in_flight[micro] = _MicroBatch(tensor, None if self._recompute else outputs, targets, weight, seed)
         if self._recompute:
-            self._keep(micro, tensor)
+            self._record_memory(micro, tensor)
         return outputs.detach().cpu().numpy()
 
     def backward(self, micro: int, gradient: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Send the gradient of what `forward` returned back, and return that of its inputs; none for the loss itself."""
+        """Return the gradient of a micro-batch's inputs.
+
+        ``gradient`` is the gradient of the activations that `forward` returned; None if `forward` returned the loss. The result
+        is empty if the inputs need no gradient.
+        """
         import torch
 
-        way = self._ways.pop(micro)
+        way = self._in_flight.pop(micro)
         outputs = way.outputs
         if outputs is None:
-            seen = self._model.buffers()  # have seen this micro-batch once, and are not to see it again
-            with self._counted(micro):
-                outputs = self._through(way.inputs, way.seed, way.targets)
+            seen = (
+                self._model.buffers()
+            )  # already updated by this micro-batch: recomputation must not update them again
+            with self._count_saved(micro):
+                outputs = self._run_layers(way.inputs, way.seed, way.targets)
             self._model.load_buffers(seen)
         given = (
             torch.full_like(outputs, way.weight)
@@ -107,10 +112,10 @@ class TorchStage:
         return np.empty(0, np.float32) if back is None else back.cpu().numpy()
 
     def gradient(self) -> Any:
-        """Return the gradient of the step, shape (p,), where the part computes."""
-        return self._flat.near_gradient()
+        """Return the gradient of the step, shape (p,), on the stage's device."""
+        return self._flat.device_gradient()
 
-    def _through(self, tensor: Tensor, seed: int, targets: NDArray[Any] | None) -> Tensor:
+    def _run_layers(self, tensor: Tensor, seed: int, targets: NDArray[Any] | None) -> Tensor:
         for number, layer in self._layers:
             self._model.reseed(seed * 1009 + number)
             before = tuple(tensor.shape)
@@ -130,17 +135,17 @@ class TorchStage:
             raise DataError("a batch without rows has no loss")
         return self._model.loss_of(tensor, targets)
 
-    def _counted(self, micro: int) -> Any:
-        """Return a context in which what autograd keeps is counted."""
+    def _count_saved(self, micro: int) -> Any:
+        """Return a context that counts the memory that autograd saves."""
         import torch
 
         def pack(tensor: Tensor) -> Tensor:
-            self._keep(micro, tensor)
+            self._record_memory(micro, tensor)
             return tensor.detach()
 
         return torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
 
-    def _keep(self, micro: int, tensor: Tensor) -> None:
+    def _record_memory(self, micro: int, tensor: Tensor) -> None:
         memory = tensor.untyped_storage()
         if memory.data_ptr() != self._flat.address():
             self._kept.setdefault(micro, {})[memory.data_ptr()] = memory.nbytes()

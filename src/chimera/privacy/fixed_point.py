@@ -31,7 +31,7 @@ class FixedPoint:
 
     Raises
     ------
-    ConfigurationError : one of them is not above 0, or the limit is not finite.
+    ConfigurationError : the limit is not positive or not finite, or there is no client.
     """
 
     limit: float
@@ -42,7 +42,7 @@ class FixedPoint:
             raise ConfigurationError(
                 f"fixed point needs a finite limit above 0 and at least one client, not {self.limit} and {self.clients}"
             )
-        object.__setattr__(self, "limit", float(np.float32(self.limit)))  # which an element may have
+        object.__setattr__(self, "limit", float(np.float32(self.limit)))  # the largest value that an element can have
 
     @cached_property
     def bits(self) -> int:
@@ -68,7 +68,7 @@ class FixedPoint:
         """
         largest = float(np.abs(update).max(initial=0))
         if not largest <= self.limit:
-            raise DataError(f"an element of an update is {largest:g}, beyond the {self.limit:g} that was agreed on")
+            raise DataError(f"an element of an update is {largest:g}, beyond the agreed limit of {self.limit:g}")
         return np.rint(update.astype(np.float64) / self.step).astype(f"<i{self.bits // 8}").view(self.words)
 
     def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:

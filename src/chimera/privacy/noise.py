@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from chimera.core.parameters import Flat
 
 NoiseSeed = Literal["run", "system"]
-"""Where noise comes from: the ``system``, which nobody can repeat; or the seed of the ``run``, which protects nothing."""
+"""Source of noise: the ``system``, which cannot be repeated, or the seed of the ``run``, which protects nothing."""
 TAIL = 12.0
-"""Standard deviations that noise never leaves: the probability is below 1e-32 an element."""
+"""Bound of the noise in standard deviations: the probability of a larger element is below 1e-32."""
 _WORD = (1 << 64) - 1
 _CHUNK = 1 << 16  # elements drawn at once
 _DOWN = 1 - 2.0**-22  # factor that keeps the norm within the bound despite rounding

@@ -2,20 +2,20 @@
 
 The protocol has four messages, all through the server, which may be honest but curious:
 
-1. Each client advertises two public keys (`Client.keys`). The server sends all keys, the roster, to all clients.
+1. Each client advertises two public keys (`Client.keys`). The server sends the list of all keys to all clients.
 2. Each client shares its self mask's seed and its mask key among all clients (`Client.shares`). Shares are sealed, so that the
-   server, which forwards them (`routed`), cannot read them.
+   server, which forwards them (`route_shares`), cannot read them.
 3. Each client sends its update under its self mask and one mask for each other client (`Client.mask`). Of each pair, one client
    adds the mask and the other subtracts it.
 4. The server names the survivors. Each survivor reveals its share of the self mask's seed of each survivor, and its share of
-   the mask key of each other client (`Client.reveal`). `unmasked` then removes the remaining masks from the sum.
+   the mask key of each other client (`Client.reveal`). `unmask` then removes the remaining masks from the sum.
 
 An honest client never reveals both for one client. With n clients and a threshold of t, a server that follows the protocol
 learns no single update from fewer than t clients that collude with it. A server that reports different survivors to different
 clients needs t answers of each kind, and honest clients give one. Fewer than 2t - n clients may collude with such a server.
-Shares are bound to the roster and the threshold: clients that received different ones cannot open each other's shares, and
-reveal nothing. There are no signatures: clients cannot detect a server that replaces keys by its own (docs/threat-model.md).
-All messages are arrays of bytes; a client's place is its row in the roster.
+Shares are bound to the list of keys and the threshold: clients that received different ones cannot open each other's shares,
+and reveal nothing. There are no signatures: clients cannot detect a server that replaces keys by its own (see
+docs/threat-model.md). All messages are arrays of bytes; a client's place is its row in the list of keys.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Client:
     def __init__(self) -> None:
         self._sealing, self._masking = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         self._self_seed = os.urandom(SECRET_BYTES)
-        self._roster: Bytes = np.empty((0, 2 * _KEY_BYTES), np.uint8)
+        self._public_keys: Bytes = np.empty((0, 2 * _KEY_BYTES), np.uint8)
         self._place, self._threshold = -1, 0
         self._own_share, self._agreed = b"", b""
         self._seals: dict[int, AESGCM] = {}  # by the place of the other client
@@ -66,30 +66,30 @@ class Client:
         both = (self._sealing.public_key().public_bytes_raw(), self._masking.public_key().public_bytes_raw())
         return np.frombuffer(b"".join(both), np.uint8)
 
-    def shares(self, roster: Bytes, threshold: int) -> Bytes:
+    def shares(self, public_keys: Bytes, threshold: int) -> Bytes:
         """Return its shares for each client, sealed for that client, shape (n, 94).
 
         Parameters
         ----------
-        roster : keys of all clients, shape (n, 64).
+        public_keys : keys of all clients, shape (n, 64).
         threshold : number of clients that must survive, more than half. With fewer, the server could report different survivors
             to two halves of the clients, and get both secrets of a client.
 
         Raises
         ------
-        PrivacyError : it is not in the roster exactly once, or is alone in it; or two clients have the same key, or a key is
-            invalid; or the threshold is not above half of the clients and at most all; or it has shared already.
+        PrivacyError : this client is not in the list exactly once, or is alone in it; two clients have the same key; a key is
+            invalid; the threshold is not above half of the clients and at most all; or this client has shared already.
         """
-        count = _checked(roster)
-        found = np.flatnonzero((roster == self.keys()).all(axis=1))
-        if self._place >= 0 or len(found) != 1 or not _all_differ(roster):
-            raise PrivacyError("a client shares its secrets once, in a roster that has it, and everybody, once")
+        count = _checked(public_keys)
+        found = np.flatnonzero((public_keys == self.keys()).all(axis=1))
+        if self._place >= 0 or len(found) != 1 or not _all_differ(public_keys):
+            raise PrivacyError("a client shares its secrets once, and each client must be in the list of keys once")
         if not count < 2 * threshold <= 2 * count:
             raise PrivacyError(f"a threshold of {threshold} is not above half of {count} clients and at most all")
-        self._roster, self._place, self._threshold = roster, int(found[0]), threshold
-        self._agreed = sha256(roster.tobytes() + threshold.to_bytes(4, "big")).digest()
+        self._public_keys, self._place, self._threshold = public_keys, int(found[0]), threshold
+        self._agreed = sha256(public_keys.tobytes() + threshold.to_bytes(4, "big")).digest()
         others = (place for place in range(count) if place != self._place)
-        self._pair_seeds = {place: _pair_seed(self._masking, roster[place]) for place in others}
+        self._pair_seeds = {place: _pair_seed(self._masking, public_keys[place]) for place in others}
         places = range(1, count + 1)
         seeds = shares_of(self._self_seed, threshold, places)
         keys = shares_of(self._masking.private_bytes_raw(), threshold, places)
@@ -106,8 +106,8 @@ class Client:
 
     def receive(self, sealed: Bytes) -> None:
         """Store the shares from each client, sealed, shape (n, 94)."""
-        if self._place < 0 or self._sealed is not None or sealed.shape != (len(self._roster), _SEALED_BYTES):
-            raise PrivacyError("shares came twice, before the roster, or not as many as there are clients")
+        if self._place < 0 or self._sealed is not None or sealed.shape != (len(self._public_keys), _SEALED_BYTES):
+            raise PrivacyError("shares arrived twice, before the keys, or not one for each client")
         self._sealed = sealed
 
     def mask(self, words: NDArray[Any], stream: int = 0) -> NDArray[Any]:
@@ -115,10 +115,10 @@ class Client:
 
         Raises
         ------
-        PrivacyError : it has no shares yet, or has masked another vector of this stream, or has revealed its shares.
+        PrivacyError : this client has no shares yet, has masked another vector of this stream, or has revealed its shares.
         """
         if self._sealed is None or self._survivors is not None or stream in self._streams:
-            raise PrivacyError("a client masks once, after it got the shares of all and before it reveals any")
+            raise PrivacyError("a client masks once, after it received all shares and before it reveals any")
         self._streams.add(stream)
         masked = words.copy()
         add_mask(masked, self._self_seed, stream)
@@ -135,16 +135,18 @@ class Client:
 
         Raises
         ------
-        PrivacyError : there are fewer survivors than the threshold; or an earlier call had other survivors, which would reveal
-            both secrets of a client; or a share is not the one that its sender sealed.
+        PrivacyError : there are fewer survivors than the threshold, an earlier call had other survivors (which would reveal
+            both secrets of a client), or a share was changed after its sender sealed it.
         """
-        if self._sealed is None or survivors.shape != (len(self._roster),) or not survivors[self._place]:
+        if self._sealed is None or survivors.shape != (len(self._public_keys),) or not survivors[self._place]:
             raise PrivacyError("a client reveals shares of the clients of its round, if it is one of the survivors")
         if np.count_nonzero(survivors) < self._threshold:
             left = np.count_nonzero(survivors)
             raise PrivacyError(f"{left} survivors are fewer than {self._threshold}: nothing is revealed")
         if self._survivors is not None and not np.array_equal(self._survivors, survivors):
-            raise PrivacyError("the survivors are others than before: that would reveal both secrets of a client")
+            raise PrivacyError(
+                "the survivors differ from those of an earlier call: that would reveal both secrets of a client"
+            )
         self._survivors = np.array(survivors != 0, np.uint8)
         shares = np.empty((len(survivors), SHARE_BYTES), np.uint8)
         for place, survived in enumerate(survivors):
@@ -158,47 +160,49 @@ class Client:
             return self._seals[place].decrypt(nonce, text, self._bound(place, self._place))
         except InvalidTag:
             raise PrivacyError(
-                f"what client {place} shared with client {self._place} was changed on the way, or the server told them "
-                "different rosters: nothing is revealed"
+                f"the share of client {place} for client {self._place} was changed in transit, or the server sent them "
+                "different lists of keys: nothing is revealed"
             ) from None
 
     def _bound(self, sender: int, receiver: int) -> bytes:
-        """Return the data that a sealed share is bound to: sender, receiver, roster and threshold."""
+        """Return the data that a sealed share is bound to: sender, receiver, keys and threshold."""
         return f"{sender} to {receiver} ".encode() + self._agreed
 
     def _seal(self, place: int) -> AESGCM:
-        other = X25519PublicKey.from_public_bytes(self._roster[place, :_KEY_BYTES].tobytes())
+        other = X25519PublicKey.from_public_bytes(self._public_keys[place, :_KEY_BYTES].tobytes())
         return AESGCM(_derived(_agreed(self._sealing, other), b"chimera seal"))
 
 
-def routed(sealed: Sequence[Bytes]) -> list[Bytes]:
+def route_shares(sealed: Sequence[Bytes]) -> list[Bytes]:
     """Return the shares for each client from those of each client, each shape (n, 94); the server's part of step 2."""
     return list(np.stack(sealed).swapaxes(0, 1))
 
 
-def unmasked(
-    masked: Sequence[NDArray[Any]], roster: Bytes, revealed: Sequence[Revealed], threshold: int, stream: int = 0
+def unmask(
+    masked: Sequence[NDArray[Any]], public_keys: Bytes, revealed: Sequence[Revealed], threshold: int, stream: int = 0
 ) -> NDArray[Any]:
     """Return the sum of the survivors' words; the server's part of step 4.
 
     Parameters
     ----------
     masked : masked words of the survivors, each shape (n,), in the order of their places.
-    roster : keys of all clients.
+    public_keys : keys of all clients.
     revealed : shares from at least ``threshold`` of the survivors.
     stream : as in `Client.mask`.
 
     Raises
     ------
-    PrivacyError : too few clients have revealed shares, or not for the same survivors, or the survivors are not the senders.
+    PrivacyError : too few clients revealed shares, they did so for different survivors, or the survivors are not the senders.
     """
     if len(revealed) < threshold:
         raise PrivacyError(f"{len(revealed)} clients revealed their shares where {threshold} are needed")
     survivors = revealed[0][1]
     if any(not np.array_equal(survivors, each) for _, each, _ in revealed):
-        raise PrivacyError("shares were revealed for different survivors: that would give both secrets of a client")
+        raise PrivacyError("shares were revealed for different survivors: that would reveal both secrets of a client")
     if np.count_nonzero(survivors) != len(masked):
-        raise PrivacyError(f"{len(masked)} clients sent an update, and {np.count_nonzero(survivors)} are said to have")
+        raise PrivacyError(
+            f"{len(masked)} clients sent an update, but there are {np.count_nonzero(survivors)} survivors"
+        )
     chosen = revealed[:threshold]
     interpolation = Interpolation([place + 1 for place, _, _ in chosen])
     total = masked[0].copy()
@@ -210,10 +214,10 @@ def unmasked(
             add_mask(total, secret, stream, -1)
             continue
         key = X25519PrivateKey.from_private_bytes(secret)
-        if key.public_key().public_bytes_raw() != roster[place, _KEY_BYTES:].tobytes():
+        if key.public_key().public_bytes_raw() != public_keys[place, _KEY_BYTES:].tobytes():
             raise PrivacyError(f"the shares of client {place} do not give its mask key")
         for other in np.flatnonzero(survivors).tolist():
-            add_mask(total, _pair_seed(key, roster[other]), stream, -_sign(other, place))
+            add_mask(total, _pair_seed(key, public_keys[other]), stream, -_sign(other, place))
     return total
 
 
@@ -227,19 +231,26 @@ def _agreed(own: X25519PrivateKey, other: X25519PublicKey) -> bytes:
     try:
         return own.exchange(other)
     except ValueError:
-        raise PrivacyError("a key of the roster is none: all would agree on the same with it") from None
+        raise PrivacyError("a key in the list is invalid: every client would derive the same secret with it") from None
 
 
-def _checked(roster: Bytes) -> int:
-    """Return the number of clients in a roster."""
-    if roster.dtype != np.uint8 or roster.ndim != 2 or roster.shape[1] != 2 * _KEY_BYTES or len(roster) < _LEAST:
-        raise PrivacyError(f"a roster has the keys of at least {_LEAST} clients: the sum of one is its update")
-    return len(roster)
+def _checked(public_keys: Bytes) -> int:
+    """Return the number of clients in a list of keys, after checking its shape."""
+    if (
+        public_keys.dtype != np.uint8
+        or public_keys.ndim != 2
+        or public_keys.shape[1] != 2 * _KEY_BYTES
+        or len(public_keys) < _LEAST
+    ):
+        raise PrivacyError(
+            f"a round needs the keys of at least {_LEAST} clients: the sum over one client is its update"
+        )
+    return len(public_keys)
 
 
-def _all_differ(roster: Bytes) -> bool:
-    """Return whether no two clients have a common key, of either kind."""
-    return all(len(np.unique(half, axis=0)) == len(roster) for half in np.split(roster, 2, axis=1))
+def _all_differ(public_keys: Bytes) -> bool:
+    """Return whether all keys are different, of both kinds."""
+    return all(len(np.unique(half, axis=0)) == len(public_keys) for half in np.split(public_keys, 2, axis=1))
 
 
 def _sign(own: int, other: int) -> int:

@@ -1,4 +1,4 @@
-"""Shamir 1979, "How to Share a Secret": any ``threshold`` shares give the secret back, fewer say nothing about it."""
+"""Shamir 1979, "How to Share a Secret": any ``threshold`` shares recover the secret, fewer reveal nothing about it."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class Interpolation:
 
         Raises
         ------
-        PrivacyError : they are not shares of one secret.
+        PrivacyError : the shares are not of the same secret, as far as that is detectable.
         """
         pairs = zip(self._weights, shares, strict=True)
         value = sum(weight * int.from_bytes(share, "little") for weight, share in pairs) % _PRIME
         if value.bit_length() > 8 * SECRET_BYTES:
-            raise PrivacyError("what was revealed are not shares of one secret")
+            raise PrivacyError("the revealed shares are not shares of one secret")
         return value.to_bytes(SECRET_BYTES, "little")

@@ -1,4 +1,4 @@
-"""How a model fared with each worker's own data: mean and worst tenth over the rounds, and all of them at the end."""
+"""Metrics on each worker's own data: mean and worst tenth over the rounds, and all workers after the last round."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _MOST_POINTS = 400
 
 
 def clients(run: RunFiles) -> str:
-    """Return a row of two charts for each metric, with its figures, as HTML; or nothing."""
-    looks = [row for row in run.metrics if isinstance(row.get("clients"), Mapping) and row["clients"]]
-    if not looks:
+    """Return a row of two charts and a note for each metric, as HTML; empty if there are none."""
+    evaluations = [row for row in run.metrics if isinstance(row.get("clients"), Mapping) and row["clients"]]
+    if not evaluations:
         return ""
-    last = [each for each in looks[-1]["clients"].values() if isinstance(each, Mapping)]
+    last = [each for each in evaluations[-1]["clients"].values() if isinstance(each, Mapping)]
     names = sorted({name for each in last for name in each}, key=lambda name: (name != "accuracy", name))
-    return "".join(_row(name, looks, last) for name in names[:_MOST_METRICS])
+    return "".join(_row(name, evaluations, last) for name in names[:_MOST_METRICS])
 
 
-def _row(name: str, looks: list[dict[str, Any]], last: list[Mapping[str, Any]]) -> str:
-    at = np.array([finite(row.get("round")) for row in looks])
+def _row(name: str, evaluations: list[dict[str, Any]], last: list[Mapping[str, Any]]) -> str:
+    at = np.array([finite(row.get("round")) for row in evaluations])
     curves = []
     for place, (key, label) in enumerate((("mean", "mean"), ("worst_tenth", "mean of the worst tenth"))):
-        y = np.array([finite(row.get(f"{CLIENT}{name}_{key}")) for row in looks])
+        y = np.array([finite(row.get(f"{CLIENT}{name}_{key}")) for row in evaluations])
         good = np.isfinite(at) & np.isfinite(y)
         if good.any():
             curves.append(Curve(label, "metric", *thinned(at[good], y[good], _MOST_POINTS, average=False), place=place))
@@ -43,9 +43,9 @@ def _row(name: str, looks: list[dict[str, Any]], last: list[Mapping[str, Any]]) 
     each_one = Curve(
         "one worker", "metric", *thinned(np.arange(1.0, values.size + 1), values, _MOST_POINTS, average=False)
     )
-    ranked = _panel(shown, "Workers, in the order of this", [each_one])
+    ranked = _panel(shown, "Workers, sorted by this metric", [each_one])
     figures = ", ".join(
-        f"{said} {significant(finite(looks[-1].get(f'{CLIENT}{name}_{key}')), 4)}"
+        f"{said} {significant(finite(evaluations[-1].get(f'{CLIENT}{name}_{key}')), 4)}"
         for key, said in (("mean", "mean"), ("std", "standard deviation"), ("worst_tenth", "worst tenth"))
     )
     keys = "".join(f"<span>{svg.swatch(curve)}{curve.label}</span>" for curve in over.curves)

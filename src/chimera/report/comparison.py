@@ -1,4 +1,4 @@
-"""The page of a comparison: one file that needs no network and no script, and links to the report of each run."""
+"""The HTML page of a comparison: one file without scripts and external resources, with links to the reports of the runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import numpy as np
 
 from chimera.core.errors import ConfigurationError
 from chimera.report.comparison_charts import MOST_LINES, Chart, Series, draw, is_wide, swatch
-from chimera.report.comparison_learning import learning_curves
+from chimera.report.comparison_curves import learning_curves
 from chimera.report.comparison_names import cell_name, safe
-from chimera.report.comparison_over import speed_up, times
-from chimera.report.comparison_table import baseline_told, columns, metric_names
+from chimera.report.comparison_scaling import speed_up, time_charts
+from chimera.report.comparison_table import baseline_note, columns, metric_names
 from chimera.report.curves import FRACTIONS
 from chimera.report.run_files import finite, read_metrics, replace_file
 from chimera.report.units import bytes_unit, clock, number, time_unit
@@ -29,11 +29,11 @@ Row = Mapping[str, Any]
 
 
 def write_comparison(folder: str | os.PathLike[str]) -> Path:
-    """Write ``comparison.html`` from ``comparison.json`` and what the runs left, and return its path.
+    """Write ``comparison.html`` from ``comparison.json`` and the files of the runs, and return its path.
 
     Raises
     ------
-    ConfigurationError : ``folder`` holds no comparison, or cannot be written.
+    ConfigurationError : ``folder`` is not the folder of a comparison, or cannot be written.
     """
     folder = Path(folder)
     try:
@@ -54,20 +54,23 @@ def page(comparison: Mapping[str, Any], folder: Path) -> str:
     name = Path(comparison["experiment"]).name
     sections = [
         _header(comparison, name),
-        _section("What it costs to get how far", _legend(rows, drawn) + _cost(comparison, drawn) if drawn else ""),
-        _section("Figures", _figures(comparison, folder)),
+        _section("Cost and quality", _legend(rows, drawn) + _cost(comparison, drawn) if drawn else ""),
+        _section("Results", _figures(comparison, folder)),
         _section("Learning", _learning(comparison, folder, drawn)),
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{safe(name)} compared · Chimera</title>\n<style>\n{style}</style></head>\n"
+        f"<title>{safe(name)}: comparison · Chimera</title>\n<style>\n{style}</style></head>\n"
         f"<body><main>\n{''.join(sections)}</main></body></html>\n"
     )
 
 
-def front(x: Sequence[float], y: Sequence[float], *, more_is_better: bool) -> list[int]:
-    """Return which points nothing beats, by rising x: no other has an x as small and a better y, or as good a y and less x."""
+def pareto_front(x: Sequence[float], y: Sequence[float], *, more_is_better: bool) -> list[int]:
+    """Return the indices of the Pareto-optimal points, by ascending x; equal points are all kept.
+
+    A point is dominated if another one has an x that is not larger and a y that is not worse, and is better in one of them.
+    """
     sign = -1.0 if more_is_better else 1.0
     kept: list[int] = []
     for i in sorted(range(len(x)), key=lambda i: (x[i], sign * y[i])):
@@ -92,11 +95,11 @@ def _header(comparison: Mapping[str, Any], name: str) -> str:
     lines = "".join(f"<p>{safe(line)}</p>" for line in (*varied, wanted) if line)
     notes = "".join(f"<p class='note'>{safe(note)}</p>" for note in comparison["notes"])
     pill = f'<span class="state {kind}">{state}</span>'
-    return f"<header><h1>{safe(name)}, compared {pill}</h1>\n{lines}{notes}</header>\n"
+    return f"<header><h1>{safe(name)}: comparison {pill}</h1>\n{lines}{notes}</header>\n"
 
 
 def _drawn(rows: Sequence[Row], metrics: Sequence[str]) -> list[int]:
-    """Return the rows to draw: at most as many as can be told apart, those on the front first, and always the first."""
+    """Return the rows to draw, at most `MOST_LINES`: always the first, then Pareto-optimal ones, then others."""
     if not metrics:
         return []
     able = [i for i, row in enumerate(rows) if _cost_of(row, metrics[0]) is not None]
@@ -104,13 +107,13 @@ def _drawn(rows: Sequence[Row], metrics: Sequence[str]) -> list[int]:
         return able
     costs = [_cost_of(rows[i], metrics[0]) or (0.0, 0.0) for i in able]
     x, y = zip(*costs, strict=True)
-    best = [able[i] for i in front(x, y, more_is_better=metrics[0] in _MORE_IS_BETTER)]
+    best = [able[i] for i in pareto_front(x, y, more_is_better=metrics[0] in _MORE_IS_BETTER)]
     order = list(dict.fromkeys([able[0], *best, *able]))
     return sorted(order[:MOST_LINES])
 
 
 def _cost_of(row: Row, metric: str) -> tuple[float, float] | None:
-    """Return bytes and the metric, where both are known and finite."""
+    """Return bytes and the metric if both are known and finite."""
     value = finite(row["metrics"].get(metric))
     moved = finite(row.get("bytes_up")) + finite(row.get("bytes_down"))
     return (moved, value) if np.isfinite(value) and np.isfinite(moved) else None
@@ -122,14 +125,14 @@ def _legend(rows: Sequence[Row], drawn: Sequence[int]) -> str:
         for place, i in enumerate(drawn)
     )
     left = sum(bool(row["metrics"]) for row in rows) - len(drawn)
-    more = f"<p class='note'>{left:,} more cells stand in the table only.</p>" if left > 0 else ""
+    more = f"<p class='note'>{left:,} more cells are in the table only.</p>" if left > 0 else ""
     return f'<ul class="cells">{items}</ul>{more}'
 
 
 def _cost(comparison: Mapping[str, Any], drawn: Sequence[int]) -> str:
     rows, metric = comparison["rows"], metric_names(comparison)[0]
     charts = [_pareto(rows, drawn, metric, "bytes")]
-    charts += times(comparison) or (
+    charts += time_charts(comparison) or (
         [_pareto(rows, drawn, metric, "seconds")] if len({rows[i]["virtual"] for i in drawn}) == 1 else []
     )
     charts += speed_up(comparison)
@@ -140,12 +143,12 @@ def _cost(comparison: Mapping[str, Any], drawn: Sequence[int]) -> str:
 
 
 def _pareto(rows: Sequence[Row], drawn: Sequence[int], metric: str, over: str) -> tuple[Chart, str]:
-    """Return the chart of a metric over bytes or seconds, and a note on how to read it."""
+    """Return the chart of a metric over bytes or seconds with its Pareto front, and a note on how to read it."""
     costs = [_cost_of(rows[i], metric) or (0.0, 0.0) for i in drawn]
     paid = [moved for moved, _ in costs] if over == "bytes" else [float(rows[i]["seconds"]) for i in drawn]
     one, unit = (bytes_unit if over == "bytes" else time_unit)(max(paid))
     x, y = np.array(paid) / one, np.array([value for _, value in costs])
-    kept = front(x.tolist(), y.tolist(), more_is_better=metric in _MORE_IS_BETTER)
+    kept = pareto_front(x.tolist(), y.tolist(), more_is_better=metric in _MORE_IS_BETTER)
     time = clock(*(rows[i]["virtual"] for i in drawn))
     series = [
         Series(place, str(i + 1), str(rows[i]["cell"]), x[place : place + 1], y[place : place + 1])
@@ -162,9 +165,8 @@ def _pareto(rows: Sequence[Row], drawn: Sequence[int], metric: str, over: str) -
         log_x=is_wide(x),
         y_most=1.0 if metric in FRACTIONS else np.inf,
     )
-    little = "as few bytes" if over == "bytes" else "as little time"
-    hollow = " Hollow: beaten." if len(kept) < len(drawn) else ""
-    note = f"<p class='note'>Filled and on the band: no other needs {little} and does better.{hollow}</p>"
+    hollow = "; hollow ones are dominated" if len(kept) < len(drawn) else ""
+    note = f"<p class='note'>Filled markers are Pareto-optimal{hollow}. The line is the Pareto front.</p>"
     return chart, note if len(drawn) > 1 else ""
 
 
@@ -187,14 +189,14 @@ def _figures(comparison: Mapping[str, Any], folder: Path) -> str:
             else:
                 cells.append(f"<td{' class=n' if column.is_number else ''}>{text}</td>")
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    told = baseline_told(comparison)
-    note = f"<p class='note'>{safe(told)} A cell's name leads to the report of its run.</p>"
+    note = baseline_note(comparison)
+    note = f"<p class='note'>{safe(note)} The name of a cell links to the report of its run.</p>"
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     return f'<div class="figures">{table}</div>{note}'
 
 
 def _links(row: Row, runs: Iterable[Row], folder: Path) -> str:
-    """Return the cell's name as a link to its report; with several seeds, a link for each behind the name."""
+    """Return the cell's name as a link to its report; with several seeds, one link for each seed after the name."""
     own = [run for run in runs if run["settings"] == row["settings"]]
     if len(own) == 1:
         return _link(own[0], str(row["cell"]), folder)
@@ -215,5 +217,5 @@ def _learning(comparison: Mapping[str, Any], folder: Path, drawn: Sequence[int])
     wanted = list(dict.fromkeys([names[0], *(["loss"] if "loss" in names else [])]))
     charts = [chart for metric in wanted for chart in learning_curves(rows, found, drawn, metric)]
     figures = "".join(f"<figure><figcaption>{safe(c.title)}</figcaption>{draw(c)}</figure>" for c in charts)
-    seeds = "<p class='note'>Curves are those of the first seed.</p>" if any("seeds" in row for row in rows) else ""
+    seeds = "<p class='note'>Curves show the first seed.</p>" if any("seeds" in row for row in rows) else ""
     return f'{_legend(rows, drawn)}<div class="row wide">{figures}</div>{seeds}'

@@ -1,4 +1,4 @@
-"""Charts of a comparison as SVG: a line or a point for each cell, told apart by colour, shape, dashes and number."""
+"""Charts of a comparison as SVG: a line or a point for each cell, distinguished by colour, shape, dashes and number."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _WIDTH, _HEIGHT = 560, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 22, 14, 46
 _LOG_FROM_RATIO = 20.0
 _MOST_POINTS_MARKED = 40
-_LABEL_PX = 12.0  # about the height of a number, and the width of two digits
+_LABEL_PX = 12.0  # approximate height of a number, and width of two digits
 _PLACES = ((0, -11), (11, -7), (11, 8), (0, 14), (-11, -7), (-11, 8), (20, 0), (-20, 0), (0, -23), (0, 26), (20, -16))
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """What is drawn of one cell.
+    """The line or point of one cell.
 
     Attributes
     ----------
-    place : from 0; decides the looks.
-    name : its number, or what stands beside it.
-    label : what hovering over it says.
+    place : index from 0; decides colour, shape and dashes.
+    name : its number or letter, drawn next to it.
+    label : its tooltip.
     x, y : shape (n,), finite, n at least 1.
-    around : x and y of the single values that the line is the middle of, if there are several to a point.
+    samples : x and y of single values, if the line goes through medians of several values.
     """
 
     place: int
@@ -39,7 +39,7 @@ class Series:
     label: str
     x: Floats
     y: Floats
-    around: tuple[Floats, Floats] | None = None
+    samples: tuple[Floats, Floats] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +48,12 @@ class Chart:
 
     Attributes
     ----------
-    points : no lines: each series is a single point.
-    front : x and y of the points that nothing beats, by rising x; drawn as steps.
-    ideal : x and y of the ends of a dashed line to compare with.
-    log_x, log_y : logarithmic axes.
-    x_ticks : where the x axis is labelled, if not at round values.
-    y_most : what y cannot exceed.
+    points : whether each series is a single point, without lines.
+    front : x and y of the Pareto-optimal points, by ascending x; drawn as steps.
+    ideal : x and y of the ends of a dashed reference line.
+    log_x, log_y : whether the axes are logarithmic.
+    x_ticks : ticks of the x axis; by default at round values.
+    y_most : upper bound of y.
     """
 
     title: str
@@ -70,13 +70,13 @@ class Chart:
 
 
 def is_wide(values: Iterable[float]) -> bool:
-    """Whether positive values lie so far apart that only a logarithmic axis shows them all."""
+    """Return whether the range of the positive values is so wide that it needs a logarithmic axis."""
     found = [value for value in values if value > 0]
     return bool(found) and max(found) / min(found) > _LOG_FROM_RATIO
 
 
 def draw(chart: Chart) -> str:
-    """Return the chart, 560 by 330 units, that scales to the place it is given."""
+    """Return the chart as SVG of 560 by 330 units, which scales to its container."""
     return _Drawing(chart).text()
 
 
@@ -87,7 +87,7 @@ def swatch(place: int) -> str:
 
 
 class _Axis:
-    """Maps values to places along an axis."""
+    """The mapping of values to positions on an axis."""
 
     def __init__(self, values: Floats, log: bool, begin: float, end: float) -> None:
         self.log = log and bool((values > 0).all())
@@ -120,7 +120,7 @@ class _Drawing:
     def __init__(self, chart: Chart) -> None:
         self._chart = chart
         pairs = [(series.x, series.y) for series in chart.series]
-        pairs += [series.around for series in chart.series if series.around is not None]
+        pairs += [series.samples for series in chart.series if series.samples is not None]
         pairs += [chart.ideal] if chart.ideal is not None else []
         xs, ys = (np.concatenate(values) for values in zip(*pairs, strict=True))
         self._x = _Axis(xs, chart.log_x, _LEFT, _WIDTH - _RIGHT)
@@ -130,7 +130,7 @@ class _Drawing:
 
     def text(self) -> str:
         chart = self._chart
-        told = f"{chart.y_label} over {chart.x_label}: " + "; ".join(
+        tooltip = f"{chart.y_label} over {chart.x_label}: " + "; ".join(
             f"{series.label} {significant(float(series.y[-1]), 4)} at {significant(float(series.x[-1]), 4)}"
             for series in chart.series
         )
@@ -141,10 +141,10 @@ class _Drawing:
             path = "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(*self._placed(chart.ideal), strict=True))
             self._parts.append(f'<path class="ideal" d="M{path}"><title>ideal</title></path>')
         for series in chart.series:
-            self._around(series)
+            self._samples(series)
             self._line(series)
         self._names()
-        opening = f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(told)}">'
+        opening = f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(tooltip)}">'
         return "".join([opening, *self._parts, "</svg>"])
 
     def _axes(self) -> None:
@@ -165,7 +165,7 @@ class _Drawing:
         self._parts.append(f'<text class="label" x="{middle}" y="{_HEIGHT - 7}" text-anchor="middle">{label}</text>')
 
     def _front(self, x: Floats, y: Floats) -> None:
-        """Draw steps: up to the bytes of the next point, nothing does better than this one."""
+        """Draw the Pareto front as steps: each point is the best until the x of the next one."""
         at_x, at_y = self._x.at(x), self._y.at(y)
         steps = "".join(f"H{a:.1f}V{b:.1f}" for a, b in zip(at_x[1:], at_y[1:], strict=True))
         self._parts.append(f'<path class="front" d="M{at_x[0]:.1f} {at_y[0]:.1f}{steps}H{_WIDTH - _RIGHT}"/>')
@@ -173,13 +173,13 @@ class _Drawing:
     def _placed(self, points: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
         return self._x.at(points[0]), self._y.at(points[1])
 
-    def _around(self, series: Series) -> None:
-        if series.around is None:
+    def _samples(self, series: Series) -> None:
+        if series.samples is None:
             return
-        for a, b, value in zip(*self._placed(series.around), series.around[1], strict=True):
-            told = escape(f"{series.label}, one seed: {significant(float(value), 4)}")
+        for a, b, value in zip(*self._placed(series.samples), series.samples[1], strict=True):
+            tooltip = escape(f"{series.label}, one seed: {significant(float(value), 4)}")
             dot = f'<circle class="{_class("dot hollow", series.place)}" cx="{a:.1f}" cy="{b:.1f}" r="3.4">'
-            self._parts.append(f"{dot}<title>{told}</title></circle>")
+            self._parts.append(f"{dot}<title>{tooltip}</title></circle>")
 
     def _line(self, series: Series) -> None:
         x, y = self._x.at(series.x), self._y.at(series.y)
@@ -189,15 +189,17 @@ class _Drawing:
             self._parts.append(f'<path class="hit" d="{path}"><title>{escape(series.label)}</title></path>')
         if len(x) > _MOST_POINTS_MARKED:
             return
-        beaten = self._chart.front is not None and not _is_on(self._chart.front, series)
+        dominated = self._chart.front is not None and not _is_on(self._chart.front, series)
         for a, b, at, value in zip(x, y, series.x, series.y, strict=True):
-            told = (
+            tooltip = (
                 f"{series.label}: {significant(float(value), 4)} at {significant(float(at), 4)} ({self._chart.x_label})"
             )
-            self._parts.append(_marker(series.place, float(a), float(b), told, hollow=beaten, big=self._chart.points))
+            self._parts.append(
+                _marker(series.place, float(a), float(b), tooltip, hollow=dominated, big=self._chart.points)
+            )
 
     def _names(self) -> None:
-        """Write the name of each series beside its last point, where nothing else stands; one for those that coincide."""
+        """Draw the name of each series next to its last point, in free space; one label for points that coincide."""
         ends: list[tuple[float, float, list[str]]] = []
         for series in self._chart.series:
             x, y = float(self._x.at(series.x[-1:])[0]), float(self._y.at(series.y[-1:])[0])
@@ -238,7 +240,7 @@ def _class(kind: str, place: int) -> str:
     return f"{kind} c{place % COLOURS} d{place // COLOURS % 3}"
 
 
-def _marker(place: int, x: float, y: float, told: str = "", *, hollow: bool = False, big: bool = False) -> str:
+def _marker(place: int, x: float, y: float, tooltip: str = "", *, hollow: bool = False, big: bool = False) -> str:
     r = 5.2 if big else 3.1
     shapes = (
         f"M{x - r:.1f} {y:.1f}a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0z",
@@ -248,6 +250,6 @@ def _marker(place: int, x: float, y: float, told: str = "", *, hollow: bool = Fa
         f"M{x:.1f} {y + r * 1.2:.1f}l{r * 1.15:.1f} {-r * 2:.1f}h{-r * 2.3:.1f}z",
         f"M{x - r:.1f} {y - r * 0.45:.1f}h{2 * r:.1f}v{r * 0.9:.1f}h{-2 * r:.1f}z",
     )
-    inner = f"<title>{escape(told)}</title>" if told else ""
+    inner = f"<title>{escape(tooltip)}</title>" if tooltip else ""
     kind = "dot hollow" if hollow else "dot"
     return f'<path class="{_class(kind, place)}" d="{shapes[place % COLOURS]}">{inner}</path>'

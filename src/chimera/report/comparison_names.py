@@ -1,4 +1,4 @@
-"""Names and other texts of a comparison, safe to stand in its page."""
+"""Names and other texts of a comparison, escaped for its HTML page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from html import escape
 from typing import Any
 
-WORKERS = "train.workers"  # the key whose variation asks what more workers gain
+WORKERS = "train.workers"  # if this setting varies, the page shows the speed-up
 _MOST_CHARACTERS = 300
 
 
@@ -17,6 +17,6 @@ def safe(value: Any) -> str:
 
 
 def cell_name(cell: str) -> str:
-    """Return the name of a cell, which breaks between its parts and not at hyphens."""
+    """Return the name of a cell as HTML that wraps between its parts and not at hyphens."""
     parts = [part for part in re.split(r"(?<=:)|(?<=·) ", cell) if part]
     return "".join(f'<span class="part">{safe(part)}</span>{" " if part.endswith("·") else ""}' for part in parts)

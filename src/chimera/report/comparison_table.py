@@ -1,4 +1,4 @@
-"""The figures of a comparison as a table: for the terminal, for text files, and for the page."""
+"""The results of a comparison as a table: for the terminal, for text files, and for the HTML page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chimera.report.units import clock, in_bytes, in_seconds, number, significan
 if TYPE_CHECKING:
     from chimera.report.text_table import TextTable
 
-_METRICS = (2, 6, 12, 12)  # how important the first metrics are; the others are left out
+_METRICS = (2, 6, 12, 12)  # importance of the first metrics; others are left out
 _FIRST_METRICS = ("accuracy", "loss")
 
 Row = Mapping[str, Any]
@@ -25,10 +25,10 @@ class Column:
 
     Attributes
     ----------
-    heading : its name.
-    meaning : what the heading means.
-    texts : one for each row, empty where nothing is known.
-    importance : as of a `TextColumn`; larger ones are left out first on a narrow terminal.
+    heading : heading of the column.
+    meaning : explanation of the heading.
+    texts : one for each row; empty if unknown.
+    importance : as in `TextColumn`: columns with larger numbers are left out first on a narrow terminal.
     """
 
     heading: str
@@ -47,26 +47,26 @@ def metric_names(comparison: Mapping[str, Any]) -> list[str]:
 
 
 def columns(comparison: Mapping[str, Any]) -> list[Column]:
-    """Return the columns that have something to say, the number and the name of the cell first."""
+    """Return the columns that are not empty; number and name of the cell come first."""
     rows: Sequence[Row] = comparison["rows"]
     target = comparison.get("target") or {}
     wanted = ", ".join(f"{name} {number(value)}" for name, value in target.items())
     found = [
-        Column("#", "the number of the cell in the pictures", [str(i + 1) for i in range(len(rows))], 0),
-        Column("cell", "what varies", [row["cell"] for row in rows], 0, is_number=False),
+        Column("#", "the number of the cell in the charts", [str(i + 1) for i in range(len(rows))], 0),
+        Column("cell", "the settings that vary", [row["cell"] for row in rows], 0, is_number=False),
         *(_metric(name, rows, _METRICS[place]) for place, name in enumerate(metric_names(comparison)[: len(_METRICS)])),
         *(_speed_up(rows, wanted) if target and WORKERS in comparison["varied"] else ()),
         _column("up", "sent by all workers", rows, "bytes_up", in_bytes, 7),
         _column("down", "received by all workers", rows, "bytes_down", in_bytes, 11),
     ]
     for way, importance in (("up", 15), ("down", 16)):
-        meaning = f"bits of an element of what went {way}, measured"
+        meaning = f"measured bits per element sent {way}"
         found.append(
             _column(
                 f"bits {way}", meaning, rows, f"bits_per_element_{way}", lambda bits: significant(bits, 3), importance
             )
         )
-    meaning = "32 bits an element, over those that were sent up"
+    meaning = "32 bits per element, divided by the bits per element sent up"
     found.append(_column("ratio", meaning, rows, "compression_ratio", _times, 13))
     found += [
         _column("rounds", "updates of the global model", rows, "rounds", lambda value: number(round(value)), 14),
@@ -85,14 +85,14 @@ def columns(comparison: Mapping[str, Any]) -> list[Column]:
     return [found[0], *(column for column in found[1:] if any(column.texts))]
 
 
-def baseline_told(comparison: Mapping[str, Any]) -> str:
-    """Return a sentence that says what ratios are against; nothing where there is one cell."""
+def baseline_note(comparison: Mapping[str, Any]) -> str:
+    """Return a sentence that names the baseline of ratios; empty if there is only one cell."""
     if len(comparison["rows"]) < 2:
         return ""
     if not comparison["varied"]:
-        return f"Ratios are against {comparison['rows'][0]['cell']}."
+        return f"Ratios are relative to {comparison['rows'][0]['cell']}."
     (key, values), *others = comparison["varied"].items()
-    return f"Ratios are against {key} = {values[0]}{', all else equal' if others else ''}."
+    return f"Ratios are relative to {key} = {values[0]}{', all else equal' if others else ''}."
 
 
 def as_rich(comparison: Mapping[str, Any]) -> TextTable:
@@ -108,7 +108,7 @@ def as_rich(comparison: Mapping[str, Any]) -> TextTable:
 
 
 def as_text(comparison: Mapping[str, Any]) -> str:
-    """Return the table as lines of text, as wide as they are."""
+    """Return the table as lines of text, without a limit on their width."""
     from rich.console import Console
 
     from chimera.report.text_table import print_table
@@ -136,7 +136,7 @@ def _cell(value: float | str) -> str:
 
 
 def _speed_up(rows: Sequence[Row], wanted: str) -> list[Column]:
-    """Return how many samples each worker read until the target, and how many times fewer that are than of the fewest."""
+    """Return the columns of samples per worker to the target and of the speed-up over the fewest workers."""
     keys = ("samples_per_worker_to_target", "speed_up")
     samples, speed_ups = ([row.get(key, "") for row in rows] for key in keys)
     spreads = [row.get("speed_up_spread") for row in rows]
@@ -160,7 +160,7 @@ def _speed_up(rows: Sequence[Row], wanted: str) -> list[Column]:
 
 
 def _seconds(heading: str, meaning: str, rows: Sequence[Row], key: str, importance: int, none: str = "") -> Column:
-    """Return a column of durations. Its heading says if all are virtual; where some are, their texts do."""
+    """Return a column of durations. If all are virtual, the heading says so; if only some are, their texts do."""
     virtual = [bool(row["virtual"]) for row in rows]
     texts = []
     for row in rows:
@@ -169,8 +169,8 @@ def _seconds(heading: str, meaning: str, rows: Sequence[Row], key: str, importan
         text += f" ± {in_seconds(spread)}" if value is not None and spread else ""
         marked = row["virtual"] and not all(virtual) and value is not None
         texts.append(f"{text} virtual" if marked else text)
-    told = heading if not all(virtual) else "virtual time" if heading == "time" else f"{heading} (virtual)"
-    return Column(told, f"{clock(*virtual)} {meaning}", texts, importance)
+    heading = heading if not all(virtual) else "virtual time" if heading == "time" else f"{heading} (virtual)"
+    return Column(heading, f"{clock(*virtual)} {meaning}", texts, importance)
 
 
 def _times(value: float) -> str:

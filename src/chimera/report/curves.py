@@ -1,4 +1,4 @@
-"""Curves of a run: loss and metrics over time, rounds or samples, and bytes, thinned to what a picture can show."""
+"""Curves of a run: loss and metrics over time, rounds or samples, and bytes, thinned to the points that a chart can show."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.report.beside_unigram import beside_unigram
-from chimera.report.run_files import CLIENT, OF_WORKERS, RunFiles, finite, is_metric
+from chimera.report.run_files import CLIENT, WORKER_METRICS, RunFiles, finite, is_metric
+from chimera.report.unigram_baseline import unigram_baseline
 from chimera.report.units import bytes_unit, clock, counts_unit, time_unit
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -22,12 +22,12 @@ _ACRONYMS = frozenset({"auc", "f1", "mae", "mape", "mse", "r2", "rmse"})
 _LOG_FROM_RATIO = 100.0
 _MOST_PANELS = 4
 _MOST_MARKS = 200
-MOST_LINES = 8  # marks drawn from top to bottom; where there are more, each is a short line at the bottom
+MOST_LINES = 8  # marks over the full height; if there are more, each is a short line at the bottom
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One line: ``x`` and ``y`` of shape (n,), finite. ``place`` tells curves of one panel apart, from 0."""
+    """One line: ``x`` and ``y`` of shape (n,), finite. ``place`` is its index in the panel, from 0."""
 
     label: str
     role: Role
@@ -38,7 +38,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Level:
-    """A value to compare curves with: ``kind`` is ``target`` (what was to be reached) or ``unigram`` (what counts know)."""
+    """A horizontal reference line: ``kind`` is ``target`` or ``unigram`` (loss of the unigram model)."""
 
     kind: Literal["target", "unigram"]
     label: str
@@ -51,14 +51,14 @@ class Panel:
 
     Attributes
     ----------
-    y_label, x_label : the axes, with units.
-    curves : what is drawn; at least one.
+    y_label, x_label : labels of the axes, with units.
+    curves : the lines; at least one.
     log : whether y is logarithmic.
-    x_max : where the x axis ends; it begins at 0.
-    x_whole : whether x counts something.
-    levels : drawn as horizontal lines.
-    marks : x of each loss of an actor.
-    not_finite : x of the first loss that was NaN or infinite, if there was one.
+    x_max : end of the x axis, which starts at 0.
+    x_whole : whether x has whole numbers only.
+    levels : horizontal reference lines.
+    marks : x of each event in which an actor was lost.
+    not_finite : x of the first loss value that was NaN or infinite, if any.
     """
 
     y_label: str
@@ -81,7 +81,7 @@ class _Axis:
 
 
 def panels(run: RunFiles, most_points: int = 400) -> list[list[Panel]]:
-    """Return rows of panels: the loss, then the metrics; each over time, rounds (or samples) and, if any moved, bytes."""
+    """Return rows of panels: the loss, then the metrics, each over time, rounds (or samples) and bytes (if not zero)."""
     if not run.metrics:
         return []
     names = _metric_names(run.metrics)
@@ -124,7 +124,7 @@ def _axes(run: RunFiles) -> list[_Axis]:
 
 
 def _samples_per_worker(run: RunFiles, lost: Sequence[dict[str, Any]]) -> _Axis | None:
-    """Return what tells runs with different numbers of workers apart, where rounds are of any length; None elsewhere."""
+    """Return the axis of samples per worker for runs in which rounds say little (see `RunFiles.shows_samples`), else None."""
     if not run.shows_samples or not run.workers:
         return None
     seconds, samples = (np.array([finite(row.get(key)) for row in run.metrics]) for key in ("seconds", "samples"))
@@ -160,7 +160,7 @@ def _panel(axis: _Axis, group: list[str], columns: dict[str, Floats], run: RunFi
     panel = Panel(
         y_label=title
         + (" (log scale)" if log else "")
-        + ("" if is_loss or OF_WORKERS.issuperset(group) else ", test set"),
+        + ("" if is_loss or WORKER_METRICS.issuperset(group) else ", test set"),
         x_label=axis.label,
         curves=tuple(curves),
         log=bool(log),
@@ -173,11 +173,11 @@ def _panel(axis: _Axis, group: list[str], columns: dict[str, Floats], run: RunFi
 
 
 def _levels(run: RunFiles, group: list[str], panel: Panel) -> tuple[Level, ...]:
-    """Return the levels that do not lie so far off that they would press the curves flat."""
-    known, wanted = beside_unigram(run.summary), [name for name in group if name in run.target]
+    """Return the reference lines that are close enough to the curves not to flatten them."""
+    known, wanted = unigram_baseline(run.summary), [name for name in group if name in run.target]
     levels = [Level("unigram", "unigram model", known.unigram)] if known and known.metric in group else []
-    told = "target" if len(wanted) == 1 else "target of {}"
-    levels += [Level("target", told.format(name.replace("_", " ")), run.target[name]) for name in wanted]
+    label = "target" if len(wanted) == 1 else "target of {}"
+    levels += [Level("target", label.format(name.replace("_", " ")), run.target[name]) for name in wanted]
     scale = np.log if panel.log else np.asarray
     low, high = (float(scale(end)) for end in y_range(panel))
     near = (level for level in levels if not panel.log or level.y > 0)
@@ -190,7 +190,7 @@ def _title(group: list[str]) -> str:
 
 
 def thinned(x: Floats, y: Floats, most: int, *, average: bool) -> tuple[Floats, Floats]:
-    """Return at most ``most`` points: means of neighbours (a noisy curve), or every k-th and the last."""
+    """Return at most ``most`` points: means of neighbours (``average``, for noisy curves), or evenly spaced points."""
     if len(x) <= most:
         return x, y
     if not average:
@@ -202,7 +202,7 @@ def thinned(x: Floats, y: Floats, most: int, *, average: bool) -> tuple[Floats, 
 
 
 def y_range(panel: Panel) -> tuple[float, float]:
-    """Return the ends of the y axis, with a margin: from 0 where the values come near it, else around them."""
+    """Return the limits of the y axis, with a margin. It starts at 0 if the values come close to 0."""
     everything = np.concatenate([*(curve.y for curve in panel.curves), [level.y for level in panel.levels]])
     low, high = float(everything.min()), float(everything.max())
     if panel.log:

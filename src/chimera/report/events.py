@@ -1,4 +1,4 @@
-"""Events on the timeline: what kind each is, in whose row and when, and which of them are drawn as one mark."""
+"""Events on the timeline: their kinds, rows and times, and the grouping of close events into marks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 
 from chimera.report.run_files import finite
 from chimera.report.timeline import RETURNS, Lane, Window, span
-from chimera.report.units import lasted, number
+from chimera.report.units import format_duration, number
 
-RUN = "run"  # the row of what happened to nobody who has a lane
-_NEAR = 0.011  # of a window's width: marks of one kind that are closer would hide each other
+RUN = "run"  # the row of events whose actor has no lane
+_NEAR = 0.011  # fraction of a window's width: closer marks of one kind would overlap
 _MOST_NAMES = 3
 
 
@@ -24,11 +24,10 @@ class Kind:
 
     Attributes
     ----------
-    name : its class in the style sheet.
-    words : an event whose name has one of them is of this kind.
-    glyph, marker : its sign in the page, and in the picture.
-    height : where in a lane: -1 at the top, 0 in the middle, 1 at the bottom, so that cause, loss and return do not hide
-        each other.
+    name : CSS class.
+    words : an event is of this kind if its name contains one of these words.
+    glyph, marker : its symbol in the HTML page, and in plots.
+    height : vertical position in a lane: -1 top, 0 middle, 1 bottom, so that fault, loss and recovery do not overlap.
     """
 
     name: str
@@ -50,7 +49,7 @@ LOST = KINDS[0]
 
 @dataclass(frozen=True)
 class Point:
-    """One event at its place: the row is an actor's, or `RUN`."""
+    """One event with its position: its row is the name of an actor, or `RUN`."""
 
     row: str
     at_s: float
@@ -60,11 +59,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Mark:
-    """One sign on the timeline, for one event or for several of a kind that are too near to each other."""
+    """One symbol on the timeline, for one event or for several close events of a kind."""
 
     at_s: float
     kind: Kind
-    told: str
+    text: str
 
 
 def kind_of(event: Mapping[str, Any]) -> Kind:
@@ -74,9 +73,9 @@ def kind_of(event: Mapping[str, Any]) -> Kind:
 
 
 def points_of(events: Iterable[Mapping[str, Any]], lanes: Sequence[Lane]) -> list[Point]:
-    """Return where the events stand on the timeline, oldest first; those without a time are left out.
+    """Return the positions of events on the timeline, oldest first, without events that have no time.
 
-    Who was lost for good was so when its lane ends: the event is noted later.
+    A permanent loss is placed at the end of the actor's lane, since the event is recorded later.
     """
     if not lanes:
         return []
@@ -97,12 +96,12 @@ def points_of(events: Iterable[Mapping[str, Any]], lanes: Sequence[Lane]) -> lis
 
 
 def losses(points: Iterable[Point]) -> list[tuple[float, str]]:
-    """Return when who was lost."""
+    """Return the time in seconds and the actor of each loss."""
     return [(point.at_s, str(point.event.get("actor", ""))) for point in points if point.kind is LOST]
 
 
 def legend(points: Iterable[Point]) -> list[tuple[Kind, str]]:
-    """Return the kinds that there are, each with the names of its events."""
+    """Return the kinds of these events, each with the names of its events."""
     names: dict[Kind, Counter[str]] = {}
     for point in points:
         names.setdefault(point.kind, Counter())[str(point.event.get("event", ""))] += 1
@@ -110,7 +109,7 @@ def legend(points: Iterable[Point]) -> list[tuple[Kind, str]]:
 
 
 def marks_in(window: Window, points: Iterable[Point], *, virtual: bool = False) -> dict[str, list[Mark]]:
-    """Return the marks to draw in a window, by row; in each row those that tell more come last, and so lie on top."""
+    """Return the marks to draw in a window, by row; in each row the most important ones are last, and so on top."""
     begin_s, end_s = window.begin_s, window.end_s
     groups: dict[str, list[list[Point]]] = {}
     latest: dict[tuple[str, Kind], list[Point]] = {}
@@ -134,21 +133,21 @@ def _mark(group: Sequence[Point], *, virtual: bool) -> Mark:
     if len(group) == 1:
         event = first.event
         actor = str(event.get("actor", "")) if first.row == RUN else ""
-        where = f"round {number(event.get('round', ''))}, {lasted(first.at_s, virtual=virtual)}"
+        where = f"round {number(event.get('round', ''))}, {format_duration(first.at_s, virtual=virtual)}"
         named = ", ".join(part for part in (str(event.get("event", "")), actor, where) if part)
         return Mark(first.at_s, first.kind, f"{named}: {event.get('detail', '')}".rstrip(": "))
     names = Counter(str(point.event.get("event", "")) for point in group)
     counted = _listed([f"{name}, {count:,} times" for name, count in names.items()], "; ")
-    told = f"{counted}, from {lasted(first.at_s, virtual=virtual)} to {lasted(last.at_s, virtual=virtual)}"
-    return Mark((first.at_s + last.at_s) / 2, first.kind, told)
+    text = f"{counted}, from {format_duration(first.at_s, virtual=virtual)} to {format_duration(last.at_s, virtual=virtual)}"
+    return Mark((first.at_s + last.at_s) / 2, first.kind, text)
 
 
 def _listed(names: Sequence[str], between: str) -> str:
     return between.join([*names[:_MOST_NAMES], *(["…"] if len(names) > _MOST_NAMES else [])])
 
 
-def told_in_table(events: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
-    """Return at most ``most`` events, oldest first; where there are more, the first few of each name and actor."""
+def select_events(events: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
+    """Return at most ``most`` events, oldest first; if there are more, the first few of each name and actor."""
     if len(events) <= most:
         return list(events)
     seen: Counter[tuple[str, str]] = Counter()

@@ -1,4 +1,4 @@
-"""The HTML report of a run: one file that needs no network, no script and no other file."""
+"""The HTML report of a run: one file without scripts and external resources."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from chimera.report import svg
-from chimera.report.beside_unigram import beside_unigram
 from chimera.report.clients import clients
 from chimera.report.curves import Panel, panels
-from chimera.report.events import RUN, Kind, Mark, kind_of, legend, losses, marks_in, points_of, told_in_table
-from chimera.report.run_files import CLIENT, OF_WORKERS, RunFiles, finite, read_run, replace_file
+from chimera.report.events import RUN, Kind, Mark, kind_of, legend, losses, marks_in, points_of, select_events
+from chimera.report.run_files import CLIENT, WORKER_METRICS, RunFiles, finite, read_run, replace_file
 from chimera.report.staleness import staleness
 from chimera.report.timeline import KINDS, Lane, Window, selection, windows
+from chimera.report.unigram_baseline import unigram_baseline
 from chimera.report.units import clock, in_bytes, in_seconds, linear_ticks, number, tick_labels, time_unit
-from chimera.report.word_picture import word_picture
+from chimera.report.word_plot import word_plot
 
 _MOST_LANES = 24
 _MOST_EVENTS = 200
@@ -28,7 +28,7 @@ _MOST_CHARACTERS = 2000
 
 
 def write_report(run_dir: str | os.PathLike[str]) -> Path:
-    """Write ``report.html`` into the folder of a run, whatever state that run is in, and return its path.
+    """Write ``report.html`` into the folder of a run, finished or not, and return its path.
 
     Raises
     ------
@@ -47,11 +47,11 @@ def page(run: RunFiles) -> str:
         _header(run),
         _cards(run),
         _section("Learning", _learning(run)),
-        _section("Words", word_picture(run)),
+        _section("Words", word_plot(run)),
         _section("Each worker on its own data", clients(run)),
         _section("Staleness of applied gradients", staleness(run)),
         _section("Timeline", _timeline(run)),
-        _section(f"Where the {clock(run.is_virtual).lower()} went", _shares(run)),
+        _section(f"{clock(run.is_virtual)} breakdown", _shares(run)),
         _section("Events", _events(run)),
         _section("Configuration", _tables(run.experiment)),
         _section("Environment", _tables(run.environment)),
@@ -83,7 +83,9 @@ def _header(run: RunFiles) -> str:
     pill = f'<span class="state {state}">{state}</span>'
     notes = "".join(f"<p class='note'>{_text(note)}</p>" for note in run.notes)
     if run.is_virtual:
-        notes += "<p class='note'>Simulated: all times are virtual, as the models of network and computers say.</p>"
+        notes += (
+            "<p class='note'>Simulated: all times are virtual and come from the models of network and computers.</p>"
+        )
     if isinstance(privacy := run.summary.get("privacy"), Mapping):
         notes += f"<p class='note'>Privacy: {_text(privacy.get('guarantee', ''))}.</p>"
         if outside := privacy.get("outside"):
@@ -98,10 +100,13 @@ def _cards(run: RunFiles) -> str:
     metrics = dict(metrics) if isinstance(metrics, Mapping) else {}
     first = [name for name in ("accuracy", "loss") if name in metrics]
     named = [*first, *(name for name in metrics if name not in first)][:6]
-    where = {name: "" if name in OF_WORKERS or name.startswith(CLIENT) else ", test set" for name in named}
+    where = {name: "" if name in WORKER_METRICS or name.startswith(CLIENT) else ", test set" for name in named}
     cards = [(name.replace("_", " ") + where[name], number(metrics[name]), "") for name in named]
-    if known := beside_unigram(figures):
-        cards += [("unigram model", number(known.unigram), ""), (f"{known.metric} beside it", known.told(), "")]
+    if known := unigram_baseline(figures):
+        cards += [
+            ("unigram model", number(known.unigram), ""),
+            (f"{known.metric} vs. unigram model", known.difference(), ""),
+        ]
     shown = {
         "seconds": (clock(run.is_virtual).lower(), in_seconds),
         "samples_per_second": ("samples/s, virtual" if run.is_virtual else "samples/s", number),
@@ -123,7 +128,7 @@ def _cards(run: RunFiles) -> str:
     if isinstance(instead := figures.get("epsilon"), str):
         cards.append(("epsilon", instead, ""))
     if isinstance(peaks := figures.get("peak_mb"), Mapping):
-        cards.append(("memory at most, MB, by worker", " · ".join(number(peak) for peak in peaks.values()), ""))
+        cards.append(("peak memory by worker, MB", " · ".join(number(peak) for peak in peaks.values()), ""))
     lost = figures.get("lost_workers", 0)
     lost = len(lost) if isinstance(lost, Sequence) else lost
     cards.append(("lost workers", number(lost), "bad" if lost else ""))
@@ -174,9 +179,9 @@ def _timeline(run: RunFiles) -> str:
     )
     return (
         f"<p class='legend'>{kinds}{signs}</p>{views}"
-        f"<p class='note'>{some}{clock(run.is_virtual)} counts from the beginning of training. Waiting and"
-        " transfers inside a call are drawn at its end. Where calls are too short to be seen one by one, the height of a"
-        " colour is its share of the time.</p>"
+        f"<p class='note'>{some}{clock(run.is_virtual)} is measured from the start of training. Waiting and transfers inside"
+        " a call are drawn at its end. If calls are too short to be drawn separately, the height of a colour is its share"
+        " of the time.</p>"
     )
 
 
@@ -192,7 +197,7 @@ def _view(run: RunFiles, lanes: Sequence[Lane], window: Window, marks: Mapping[s
     rows = []
     for actor, strip in strips:
         signs = "".join(
-            _sign(mark.kind, f' style="left:{(mark.at_s - window.begin_s) / length_s:.2%}" title="{_text(mark.told)}"')
+            _sign(mark.kind, f' style="left:{(mark.at_s - window.begin_s) / length_s:.2%}" title="{_text(mark.text)}"')
             for mark in marks.get(actor, ())
         )
         name = _text(actor)
@@ -225,10 +230,10 @@ def _shares(run: RunFiles) -> str:
         name = lane.actor + (" (lost)" if lane.lost_s is not None else "")
         rows.append(_share_row(name, lane.shares, len(lane.starts), float(lane.edges[-1] - lane.edges[0])))
     head = "".join(f'<th class="n">{kind}</th>' for kind in KINDS)
-    told = ", virtual" if run.is_virtual else ""
+    suffix = ", virtual" if run.is_virtual else ""
     return (
-        f'<table class="shares"><thead><tr><th>actor</th><th>share of its time</th>{head}'
-        f'<th class="n">calls</th><th class="n">from first to last{told}</th></tr></thead>'
+        f'<table class="shares"><thead><tr><th>actor</th><th>share of time</th>{head}'
+        f'<th class="n">calls</th><th class="n">from first to last{suffix}</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table>"
     )
 
@@ -252,15 +257,17 @@ def _events(run: RunFiles) -> str:
     if not run.events:
         return ""
     rows = []
-    shown = told_in_table(run.events, _MOST_EVENTS)
+    shown = select_events(run.events, _MOST_EVENTS)
     for event in shown:
         seconds = event.get("seconds")
         at = in_seconds(finite(seconds)) if isinstance(seconds, int | float) else ""
-        told = f"<td>{_sign(kind_of(event))} {_text(event.get('event', ''))}</td>"
-        told += "".join(f"<td>{_text(event.get(key, ''))}</td>" for key in ("actor", "detail"))
-        rows.append(f'<tr><td class="n">{at}</td><td class="n">{_text(number(event.get("round", "")))}</td>{told}</tr>')
+        cells = f"<td>{_sign(kind_of(event))} {_text(event.get('event', ''))}</td>"
+        cells += "".join(f"<td>{_text(event.get(key, ''))}</td>" for key in ("actor", "detail"))
+        rows.append(
+            f'<tr><td class="n">{at}</td><td class="n">{_text(number(event.get("round", "")))}</td>{cells}</tr>'
+        )
     rest = len(run.events) - len(shown)
-    more = f"<p class='note'>{rest:,} more stand in events.jsonl.</p>" if rest > 0 else ""
+    more = f"<p class='note'>{rest:,} more events are in events.jsonl.</p>" if rest > 0 else ""
     head = f'<th class="n">{clock(run.is_virtual).lower()}</th>'
     head += '<th class="n">round</th><th>event</th><th>actor</th><th>detail</th>'
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

@@ -1,4 +1,4 @@
-"""The picture of a run: loss and metrics over time, rounds and bytes, and the timeline of its actors."""
+"""The plot of a run: loss and metrics over time, rounds and bytes, and the timeline of its actors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-# Okabe and Ito's palette: told apart by colour-blind readers. In grey, lightness tells the kinds of time apart, and markers
-# and dashes the curves.
+# Okabe and Ito's palette, which colour-blind readers can distinguish. In greyscale, lightness distinguishes the kinds of time,
+# and markers and dashes distinguish the curves.
 KIND_COLOURS = {COMPUTE: "#0072B2", TRANSFER: "#E69F00", WAIT: "#E4E7EB"}
 _LOST = "#C1440E"
 _SIGNS = {"lost": _LOST, "rejected": "#A6508A", "back": "#00704D", "fault": "#8A6500", "other": "#222222"}
@@ -58,7 +58,7 @@ _BINS = 160
 
 
 def draw_run(run_dir: str | os.PathLike[str]) -> Figure:
-    """Return the picture of a run; it belongs to the caller and touches no global state of matplotlib.
+    """Return the plot of a run as a new figure, without changing global state of matplotlib.
 
     Raises
     ------
@@ -93,9 +93,9 @@ def draw_run(run_dir: str | os.PathLike[str]) -> Figure:
 
 
 def save_plot(run_dir: str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
-    """Write the picture of a run to ``path``, in the format that its ending says, and return the path.
+    """Write the plot of a run to ``path``, in the format of its suffix, and return the path.
 
-    Pixels are those of 150 dpi: the picture is 1500 px wide.
+    Images have 150 dpi: they are 1500 px wide.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def _title(run: RunFiles) -> str:
 
 
 def _drawable(text: str, most: int = 32) -> str:
-    """Return ``text`` without what matplotlib would take for a formula, a command, or cannot draw."""
+    """Return ``text`` without characters that matplotlib would interpret as a formula or cannot draw."""
     from matplotlib.font_manager import findfont, get_font
 
     font = get_font(findfont("DejaVu Sans"))
@@ -201,7 +201,7 @@ def _draw_timeline(
     names = [_drawable(lane.actor) + (" (lost)" if lane.lost_s is not None else "") for lane in lanes]
     axes.set_yticks(range(len(lanes) + len(others)), [*names, *others])
     axes.set_ylim(len(lanes) + len(others) - 0.4, -0.6)
-    axes.set_xlabel(f"{clock(run.is_virtual)} since training began ({unit})")
+    axes.set_xlabel(f"{clock(run.is_virtual)} since the start of training ({unit})")
     some = f", {len(lanes)} of {len(run.lanes):,} actors" if len(lanes) < len(run.lanes) else ""
     axes.set_title(_drawable(f"Timeline: {view.title[0].lower()}{view.title[1:]}{some}", 90), loc="left")
     for each in (axes, shares):
@@ -270,6 +270,6 @@ def _draw_shares(axes: Axes, lanes: list[Lane]) -> None:
         axes.text(x, place, f"{share:.0f} %", va="center", ha="left" if inside else "right", color=colour, fontsize=8)
     axes.set_xlim(0, 100)
     axes.set_xticks([0, 50, 100])
-    axes.set_xlabel("Share of its time (%)")
+    axes.set_xlabel("Share of time (%)")
     axes.set_title("Computing, whole run", loc="left")
     axes.tick_params(axis="y", labelleft=False)

@@ -1,7 +1,7 @@
-"""The files of a run's folder, read whatever state a run left them in.
+"""The files of a run's folder, which are readable in any state.
 
-A run can be cut off anywhere: a half last line is skipped, a missing summary makes the run unfinished, and what could not
-be read is said in `RunFiles.notes`.
+A run can stop at any point: an incomplete last line is skipped, a run without summary is unfinished, and `RunFiles.notes`
+lists what could not be read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chimera.core.private import write
 from chimera.core.toml import read_toml
 from chimera.core.trace import TraceRow
 from chimera.report.timeline import LARGEST, Lane, lanes_of
-from chimera.report.words import Words, read_words
+from chimera.report.word_vectors import Words, read_words
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ _CHUNK_BYTES = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class RunFiles:
-    """What a run left.
+    """The content of a run's folder.
 
     Attributes
     ----------
@@ -46,8 +46,8 @@ class RunFiles:
     events : the rows of ``events.jsonl``.
     summary : ``summary.json``; empty if the run did not finish.
     environment : ``environment.json``.
-    words : the vectors of frequent words, of a run that has some.
-    notes : what could not be read, one sentence each.
+    words : the vectors of frequent words, if the run has any.
+    notes : sentences about files or lines that could not be read.
     """
 
     folder: Path
@@ -67,36 +67,36 @@ class RunFiles:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run finished."""
         return bool(self.summary)
 
     @property
     def diverged(self) -> bool:
-        """Whether the last loss it recorded was NaN or infinite."""
+        """Whether the last recorded loss is NaN or infinite."""
         losses = [row[key] for row in self.metrics[-1:] for key in ("train_loss", "loss") if key in row]
         return not all(math.isfinite(finite(loss)) for loss in losses)
 
     def plugin(self, table: str) -> str:
-        """Return the name that was chosen for a table of the experiment, or nothing."""
+        """Return the plug-in name in a table of the experiment, or an empty string."""
         named = self.summary.get(table) or self.experiment.get(table)
         return str((named.get("name") or "") if isinstance(named, dict) else (named or ""))
 
     @property
     def workers(self) -> int:
-        """How many workers it began with; 0 if that is not known."""
-        told = self.summary.get("workers")
-        return told if isinstance(told, int) else sum(lane.is_worker for lane in self.lanes)
+        """The number of workers at the start; 0 if unknown."""
+        count = self.summary.get("workers")
+        return count if isinstance(count, int) else sum(lane.is_worker for lane in self.lanes)
 
     @property
     def shows_samples(self) -> bool:
-        """Whether what each worker has read says more than rounds: they take steps of their own, or read a text."""
+        """Whether samples per worker are more informative than rounds: workers take local steps, or train on text."""
         strategy = self.experiment.get("strategy")
         is_local = isinstance(strategy, dict) and "local_steps" in strategy
         return is_local or (self.folder / "vocabulary.txt").is_file()
 
     @property
     def target(self) -> dict[str, float]:
-        """The metrics that were to be reached."""
+        """The target values of metrics."""
         train = self.experiment.get("train")
         wanted = train.get("target") if isinstance(train, dict) else None
         found = {key: finite(value) for key, value in wanted.items()} if isinstance(wanted, dict) else {}
@@ -104,11 +104,11 @@ class RunFiles:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether its seconds are those of the simulated engine."""
+        """Whether times are virtual: the run used the simulated engine."""
         return self.plugin("engine") == "simulated"
 
     def figures(self) -> dict[str, Any]:
-        """Return the final figures, under the names of ``summary.json``; of an unfinished run, how far it came."""
+        """Return the results under the names of ``summary.json``; of an unfinished run, the results so far."""
         if self.finished:
             return self.summary
         lost = {str(event.get("actor", "")) for event in self.events if "lost" in str(event.get("event", ""))}
@@ -128,18 +128,18 @@ class RunFiles:
 
 
 CLIENT = "client_"
-"""How the names of metrics begin that tell how workers fare with their own data."""
-OF_WORKERS = frozenset({"consensus_distance", "epsilon"})
-"""Metrics of the workers' models or of what they let out, and not of the test set."""
+"""Prefix of the names of metrics on the workers' own data."""
+WORKER_METRICS = frozenset({"consensus_distance", "epsilon"})
+"""Metrics of the workers' models or of their privacy, not of the test set."""
 
 
 def is_metric(key: str, value: Any) -> bool:
-    """Whether a column of ``metrics.jsonl`` is a result of an evaluation: on the test set, but for `OF_WORKERS`."""
+    """Return whether a column of ``metrics.jsonl`` is a metric: on the test set, except for `WORKER_METRICS`."""
     return key not in (*COUNTERS, "train_loss") and isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def finite(value: Any) -> float:
-    """Return a cell as a number; NaN for what is none (JSON writes NaN as null), or too large for arithmetic."""
+    """Return a value as a float; NaN if it is not a number (NaN is null in JSON) or too large for arithmetic."""
     return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else math.nan
 
 
@@ -148,7 +148,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> RunFiles:
 
     Raises
     ------
-    ConfigurationError : there is no such folder, or it holds nothing that a run writes.
+    ConfigurationError : there is no such folder, or it contains no file of a run.
     """
     folder = Path(run_dir)
     if not folder.is_dir():
@@ -175,7 +175,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> RunFiles:
 
 
 def read_metrics(run_dir: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the rows of ``metrics.jsonl`` that can be read, oldest first; none where there is no such file."""
+    """Return the readable rows of ``metrics.jsonl``, oldest first; none if there is no such file."""
     return list(_rows(Path(run_dir) / "metrics.jsonl", dict[str, Any], []))
 
 
@@ -192,7 +192,7 @@ def _table(path: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _rows(path: Path, row_type: type[T], notes: list[str]) -> Iterator[T]:
-    """Yield the rows of a JSON-lines file, in bounded memory, and note how many lines were no rows."""
+    """Yield the rows of a JSON-lines file, in bounded memory, and add a note if lines were invalid."""
     if not _is_own(path, notes):
         return
     decoder = msgspec.json.Decoder(row_type)
@@ -217,7 +217,7 @@ def _rows(path: Path, row_type: type[T], notes: list[str]) -> Iterator[T]:
 
 
 def _row(line: bytes, row_type: type[T]) -> T | None:
-    """Return one line as a row; the literal NaN, which strict JSON lacks, is let through. None if it is no row."""
+    """Return one line as a row, or None if it is invalid. The literal NaN is accepted, although strict JSON lacks it."""
     try:
         return msgspec.convert(json.loads(line, parse_int=_number), row_type) if line.strip() else None
     except (ValueError, RecursionError, msgspec.MsgspecError):
@@ -225,21 +225,21 @@ def _row(line: bytes, row_type: type[T]) -> T | None:
 
 
 def _number(digits: str) -> int | float:
-    """Return a whole number; a huge one as a float, so that arithmetic with it does not overflow."""
+    """Return an int; a huge number as a float, so that arithmetic with it does not overflow."""
     return int(digits) if len(digits) < 19 else float(digits)
 
 
 def _is_own(path: Path, notes: list[str]) -> bool:
-    """Whether there is such a file in the folder, and no link out of it."""
+    """Return whether the file exists and is not a link out of its folder."""
     try:
         return inside(path.parent, path.name).is_file()
     except ConfigurationError:
-        notes.append(f"{path.name} is a link out of the folder, and was not read.")
+        notes.append(f"{path.name} is a link out of the folder and was not read.")
         return False
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that a reader meets the old one or the new one, never a part.
+    """Write a file atomically: readers see the old content or the new one, never a part.
 
     Raises
     ------
@@ -248,7 +248,7 @@ def replace_file(path: Path, content: bytes) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         try:
-            partial.unlink(missing_ok=True)  # a link would be followed
+            partial.unlink(missing_ok=True)  # writing would follow a link
             write(partial, content)
             partial.replace(path)
         finally:

@@ -1,4 +1,4 @@
-"""How old the applied gradients were: the histogram of an asynchronous run, as a chart of the report."""
+"""Staleness of the applied gradients: the histogram of an asynchronous run, as a chart of the report."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ _MOST_BARS = 60
 
 
 def histogram(run: RunFiles) -> dict[int, int]:
-    """Return how many gradients were how many updates old, in order; nothing if the run does not say, or not in numbers."""
-    told = run.summary.get("staleness")
-    if not isinstance(told, Mapping):
+    """Return the number of gradients by staleness in updates, in order; empty if the run has no valid histogram."""
+    found = run.summary.get("staleness")
+    if not isinstance(found, Mapping):
         return {}
-    pairs = [(str(age), count) for age, count in told.items()]
+    pairs = [(str(age), count) for age, count in found.items()]
     if not all(age.isdecimal() and isinstance(count, int) and count >= 0 for age, count in pairs):
         return {}
     return {int(age): count for age, count in sorted(pairs, key=lambda pair: int(pair[0]))}
 
 
 def staleness(run: RunFiles) -> str:
-    """Return the chart and its figures as HTML, or nothing."""
+    """Return the chart and a summary as HTML; empty if there is no histogram."""
     counts = {age: count for age, count in histogram(run).items() if count}
     if not counts:
         return ""
     total = sum(counts.values())
     mean = sum(age * count for age, count in counts.items()) / total
-    said = f"{number(total)} gradients, {significant(mean, 3)} updates old on average, at most {number(max(counts))}."
-    return f"<figure class='staleness'>{_chart(counts, said)}</figure><p class='note'>{said}</p>"
+    note = f"{number(total)} gradients, {significant(mean, 3)} updates old on average, at most {number(max(counts))}."
+    return f"<figure class='staleness'>{_chart(counts, note)}</figure><p class='note'>{note}</p>"
 
 
-def _chart(counts: Mapping[int, int], said: str) -> str:
+def _chart(counts: Mapping[int, int], note: str) -> str:
     width = -(-(max(counts) + 1) // _MOST_BARS)  # ages in one bar
     bars = [0] * (max(counts) // width + 1)
     for age, count in counts.items():
         bars[age // width] += count
     bottom, right, high = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT, max(bars) * 1.06
     step = (right - _LEFT) / max(len(bars), 8)
-    parts = [f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(said)}">']
+    parts = [f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(note)}">']
     ticks = linear_ticks(0, high, 6, whole=True)
     for tick, name in zip(ticks, tick_labels(ticks), strict=True):
         at = bottom - tick / high * (bottom - _TOP)

@@ -1,4 +1,4 @@
-"""Charts and lanes of the HTML report as SVG: colours and type come from the page's style sheet."""
+"""Charts and lanes of the HTML report as SVG; colours and fonts come from the page's style sheet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FloatT = TypeVar("FloatT", float, Floats)
 
 _WIDTH, _HEIGHT = 400, 236
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 10, 42
-_CHARACTER = 7.5  # about the width of a digit, a little more in print
+_CHARACTER = 7.5  # approximate width of a digit; slightly larger in print
 _MOST_POINTS_MARKED = 30
 _DETAIL_SEGMENTS = 300
 _BINS = 160
@@ -24,7 +24,7 @@ _LANE_WIDTH, _LANE_HEIGHT = 1000, 20
 
 
 def chart(panel: Panel) -> str:
-    """Return one chart, 400 by 236 units, that scales to the place it is given."""
+    """Return one chart as SVG of 400 by 236 units, which scales to its container."""
     low, high = y_range(panel)
     y_ticks = log_ticks(low, high, 6) if panel.log else linear_ticks(low, high, 6)
     y_names = log_tick_labels(y_ticks) if panel.log else tick_labels(y_ticks)
@@ -52,8 +52,8 @@ def chart(panel: Panel) -> str:
         parts.append(f'<path class="broken" d="M{_x(panel, panel.not_finite):.1f} {_TOP}V{bottom}"/>')
     for level in panel.levels:
         at = float(_y(panel, np.array(level.y), low, high))
-        told = escape(f"{level.label}: {significant(level.y, 4)}")
-        parts.append(f'<path class="{level.kind}" d="M{_LEFT} {at:.1f}H{right}"><title>{told}</title></path>')
+        tooltip = escape(f"{level.label}: {significant(level.y, 4)}")
+        parts.append(f'<path class="{level.kind}" d="M{_LEFT} {at:.1f}H{right}"><title>{tooltip}</title></path>')
     for curve in panel.curves:
         parts += _curve(curve, panel, _x(panel, curve.x), _y(panel, curve.y, low, high))
     return "".join([*parts, "</svg>"])
@@ -66,7 +66,7 @@ def swatch(curve: Curve) -> str:
 
 
 def style_class(curve: Curve) -> str:
-    """Return the classes that the style sheet knows a curve's line by."""
+    """Return the CSS classes of a curve's line."""
     return f"curve {curve.role if curve.role != 'metric' else f'metric{curve.place % 4}'}"
 
 
@@ -92,13 +92,13 @@ def _curve(curve: Curve, panel: Panel, x: Floats, y: Floats) -> list[str]:
     parts = [f'<path class="{style_class(curve)}" d="M{points}"/>'] if len(x) > 1 else []
     if len(x) == 1 or (curve.role != "train" and len(x) <= _MOST_POINTS_MARKED):
         for a, b, at, value in zip(x, y, curve.x, curve.y, strict=True):
-            said = f"{curve.label}: {significant(float(value), 4)} at {significant(float(at), 4)} ({panel.x_label})"
-            parts.append(_marker(curve, float(a), float(b), said, always=True))
+            tooltip = f"{curve.label}: {significant(float(value), 4)} at {significant(float(at), 4)} ({panel.x_label})"
+            parts.append(_marker(curve, float(a), float(b), tooltip, always=True))
     return parts
 
 
 def _marker(curve: Curve, x: float, y: float, title: str = "", *, always: bool = False) -> str:
-    """Return a point of the curve's own shape, so that curves differ without colour too."""
+    """Return a marker of the curve's own shape, so that curves also differ without colour."""
     if curve.role == "train" and not always:
         return ""
     kind = style_class(curve).replace("curve", "point")
@@ -111,11 +111,11 @@ def _marker(curve: Curve, x: float, y: float, title: str = "", *, always: bool =
 
 
 def lane_strip(lane: Lane, window: Window) -> str:
-    """Return what a lane did in a window: every segment or, where they are too many, the share of each kind over time."""
+    """Return a lane's segments in a window as SVG or, if there are too many, the share of each kind over time."""
     shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(KINDS, lane.shares, strict=True))
-    said = escape(f"{lane.actor}, whole run: {shares}")
+    tooltip = escape(f"{lane.actor}, whole run: {shares}")
     parts = [f'<svg viewBox="0 0 {_LANE_WIDTH} {_LANE_HEIGHT}" preserveAspectRatio="none" role="img">']
-    parts.append(f"<title>{said}</title>")
+    parts.append(f"<title>{tooltip}</title>")
     edges, kinds = lane.between(window.begin_s, window.end_s)
     if len(kinds):
         at = (edges - window.begin_s) / (window.end_s - window.begin_s) * _LANE_WIDTH

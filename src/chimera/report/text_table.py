@@ -1,4 +1,4 @@
-"""Tables for a terminal: they choose their columns by its width. Elsewhere, as in a pipe, they hold everything."""
+"""Tables for a terminal, with columns chosen by its width. In a pipe or file, they have all columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JSON_INSTEAD = "widen the terminal or use --json"
 FILE_INSTEAD = "widen the terminal or write to a file"
 
 _GAP, _INDENT = 2, 4
-_MOST_OF_KEY = 0.6  # of the width; a longer key is wrapped
+_MOST_OF_KEY = 0.6  # fraction of the width; a longer key is wrapped
 _LEAST_OF_KEY = 0.5
 
 
@@ -27,14 +27,14 @@ class TextColumn:
 
     Attributes
     ----------
-    heading : its name; never cut.
-    cells : one for each row; a text that is empty is shown as nothing.
-    importance : the columns of 0 name the rows and always stay. Where there is not enough room, those with the largest number
-        are left out first.
-    least : the width down to which the column may be narrowed, by wrapping its texts; None for figures, which stay whole.
-    long : the texts may have any length; where there is not enough room, each stands below its row.
-    is_number : aligned to the right.
-    style : of its texts.
+    heading : heading, never truncated.
+    cells : one for each row.
+    importance : 0 for key columns, which name the rows and are always shown. If the terminal is too narrow, columns with the
+        largest numbers are left out first.
+    least : minimum width if texts may be wrapped; None for numbers, which are not wrapped.
+    long : whether texts may have any length; if the terminal is too narrow, each text is shown below its row.
+    is_number : whether to align to the right.
+    style : rich style of the texts.
     """
 
     heading: str
@@ -47,7 +47,7 @@ class TextColumn:
 
 
 class Figures:
-    """Texts side by side, on as many lines as they need. A line ends between two of them and within none."""
+    """Texts in sequence on as many lines as needed. Lines break between texts, never within one."""
 
     def __init__(self, parts: Sequence[Text | str], gap: int = 2) -> None:
         self._parts = [Text(part) if isinstance(part, str) else part for part in parts]
@@ -72,14 +72,14 @@ class Figures:
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table that fits the terminal it is printed on. Print it with `print_table` where that may be none.
+    """A table that fits the width of the terminal. Print it with `print_table` if the output may not be a terminal.
 
     Attributes
     ----------
-    columns : in the order in which they stand.
-    title : above them.
-    headings : whether the names of the columns are shown.
-    instead : how a person gets at the columns that are left out.
+    columns : columns in order.
+    title : title above the table.
+    headings : whether to show headings.
+    instead : advice on how to see the columns that are left out.
     """
 
     columns: Sequence[TextColumn]
@@ -88,7 +88,7 @@ class TextTable:
     instead: str = JSON_INSTEAD
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the rows, the long texts below them, and which columns are left out."""
+        """Yield the rows with long texts below them, and the names of the columns that are left out."""
         unbounded = options.update(max_width=1 << 20)
         columns = [replace(column, cells=[_clean(cell) for cell in column.cells]) for column in self.columns]
         headings = [column.heading if self.headings else "" for column in columns]
@@ -130,13 +130,13 @@ class TextTable:
 
 
 def print_table(table: TextTable, console: Console) -> None:
-    """Print a table: as wide as the terminal, and as wide as the table itself where the console is none."""
+    """Print a table in the width of the terminal or, if the console is not a terminal, in its full width."""
     console.print(table, crop=False)
 
 
 @dataclass(frozen=True)
 class _Widths:
-    """How wide a column would be by itself, and how wide it is at least; a heading may take two lines."""
+    """The natural and the minimum width of a column; a heading may take two lines."""
 
     natural: int
     least: int
@@ -151,7 +151,7 @@ class _Widths:
         return cls(max(len(heading), cells), max(half, least), half)
 
     def within(self, room: int, *, key: bool) -> int:
-        """Return the least width in a room; that of a key, unless it would take most of it, is its own."""
+        """Return the minimum width in a given room; a key keeps its natural width unless it takes most of the room."""
         if not key:
             return self.least
         return max(int(_LEAST_OF_KEY * room), self.heading) if self.natural > _MOST_OF_KEY * room else self.natural
@@ -159,7 +159,7 @@ class _Widths:
 
 @dataclass(frozen=True)
 class _Layout:
-    """What is shown where: the widths of the columns that are shown by number, the columns below the rows, those left out."""
+    """The layout: widths of the shown columns by index, columns whose texts are below the rows, and columns left out."""
 
     widths: dict[int, int]
     below: Sequence[int] = ()
@@ -179,7 +179,7 @@ class _Layout:
             del given[i]
             left_out.append(i)
         free = room - _in_all(given.values())
-        if free < 0:  # the keys alone are too wide: the widest is wrapped within words
+        if free < 0:  # the keys alone are too wide: wrap the widest within words
             widest = max(given, key=given.__getitem__)
             given[widest] = max(given[widest] + free, 1)
         for i in sorted(given, key=lambda i: columns[i].importance):
@@ -198,7 +198,7 @@ def _width(cell: Cell, console: Console, options: ConsoleOptions) -> int:
 
 
 def _clean(cell: Cell) -> Cell:
-    """Return a text as one line, without control characters, which a terminal would obey; other cells as they are."""
+    """Return a text as one line without control characters, which a terminal would execute; other cells unchanged."""
     if not isinstance(cell, str):
         return cell
     return Text("".join(character if character.isprintable() else " " for character in cell))

@@ -1,6 +1,6 @@
-"""Lanes of the timeline: what each actor did with its time, from the rows of the trace.
+"""Lanes of the timeline: how each actor spent its time, computed from the trace.
 
-A lane is one list of edges and the kind of time between each two of them, so its segments touch and never overlap.
+A lane has a list of edges and the kind of time between consecutive edges, so that segments are adjacent and never overlap.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from chimera.core.trace import TraceRow
 
 COMPUTE, TRANSFER, WAIT = range(3)
 KINDS = ("compute", "transfer", "wait")
-RETURNS = ("respawned", "joined", "restored")  # an event whose name has one of these brings its actor back
+RETURNS = ("respawned", "joined", "restored")  # an event whose name contains one of these means that its actor is back
 
 LARGEST = 1e300
-"""What numbers of a run's files are below, so that sums and differences of them are finite."""
+"""Upper bound of numbers from a run's files, so that their sums and differences are finite."""
 
 Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Lane:
-    """One actor's time.
+    """The time of one actor, divided into segments.
 
     Attributes
     ----------
-    actor : its name.
-    edges : seconds, shape (n + 1,), never falling: segment i lies between edges i and i + 1.
-    kinds : shape (n,): COMPUTE, TRANSFER or WAIT.
-    starts, ends : when its calls began and ended, shape (calls,).
-    lost_s : when it died, if it did.
+    actor : name of the actor.
+    edges : seconds, shape (n + 1,), non-decreasing: segment i is between edges i and i + 1.
+    kinds : kind of each segment, shape (n,): COMPUTE, TRANSFER or WAIT.
+    starts, ends : start and end times of its calls in seconds, shape (calls,).
+    lost_s : time of its death in seconds, if it is dead.
     """
 
     actor: str
@@ -55,11 +55,11 @@ class Lane:
 
     @property
     def is_worker(self) -> bool:
-        """Whether its name says that it is a worker."""
+        """Whether the actor is a worker, by its name."""
         return self.actor.startswith("worker")
 
     def between(self, begin_s: float, end_s: float) -> tuple[Floats, NDArray[np.uint8]]:
-        """Return the edges and kinds of the part of the lane that lies in a window; maybe no segment at all."""
+        """Return the edges and kinds of the part of the lane in a window; it may have no segments."""
         low, high = max(begin_s, float(self.edges[0])), min(end_s, float(self.edges[-1]))
         if high <= low:
             return np.empty(1), np.empty(0, np.uint8)
@@ -68,16 +68,17 @@ class Lane:
         return np.concatenate([[low], self.edges[first:last], [high]]), self.kinds[first - 1 : last]
 
     def binned(self, bounds: Floats) -> Floats:
-        """Return the seconds of each kind between each two ``bounds``, shape (3, bins): exact, whatever the bins."""
+        """Return the exact seconds of each kind between consecutive ``bounds``, shape (3, bins)."""
         lengths = np.diff(self.edges)
         sums = [np.concatenate([[0.0], np.cumsum(lengths * (self.kinds == kind))]) for kind in range(3)]
         return np.array([np.diff(np.interp(bounds, self.edges, total)) for total in sums])
 
 
 def lanes_of(rows: Iterable[TraceRow], events: Sequence[Mapping[str, Any]] = ()) -> list[Lane]:
-    """Turn trace rows, oldest first per actor, into lanes: workers by number, then servers, then all others.
+    """Return lanes from trace rows, which are oldest first for each actor: workers by number, then servers, then others.
 
-    A clock that begins again (the run was resumed) is put behind what came before. Rows of times beyond `LARGEST` are left out.
+    If a clock restarts, since the run was resumed, its rows are shifted behind the earlier ones. Rows with times beyond
+    `LARGEST` are skipped.
     """
     columns: dict[str, array[float]] = {}
     latest: dict[str, float] = {}
@@ -110,11 +111,13 @@ def lane_order(actor: str) -> tuple[int, str, int, str]:
 
 
 def segments(calls: Floats) -> tuple[Floats, NDArray[np.uint8]]:
-    """Cut an actor's time into segments.
+    """Divide an actor's time into segments.
 
-    A call's arguments travel just before it starts, as far as the actor was idle; what the row counts as transfer beyond
-    that happened inside the call and is put behind its computing, and so is waiting for a group, at the very end. The rest
-    of the gap between two calls is waiting. Where rows overlap (clocks of two machines), the earlier one wins.
+    - The transfer of a call's arguments is placed just before its start, as far as the actor was idle then.
+    - The rest of its transfer happened inside the call and is placed after its computation.
+    - Waiting for a group is placed at the end of the call.
+    - The rest of the gap between two calls is waiting.
+    - Where rows overlap (clocks of two machines), the earlier row takes precedence.
 
     Parameters
     ----------
@@ -122,7 +125,7 @@ def segments(calls: Floats) -> tuple[Floats, NDArray[np.uint8]]:
 
     Returns
     -------
-    edges, kinds : from the first call's transfer to the last call's end, without empty segments.
+    edges, kinds : segments from the first call's transfer to the last call's end, without empty ones.
     """
     calls = calls[np.argsort(calls[:, 0], kind="stable")]
     transfer, wait = np.maximum(calls[:, 2], 0), np.maximum(calls[:, 3], 0)
@@ -138,7 +141,7 @@ def segments(calls: Floats) -> tuple[Floats, NDArray[np.uint8]]:
     edges = np.stack([np.maximum(start - before, previous), start, computed, np.maximum(end - waiting, computed), end])
     edges = np.maximum.accumulate(np.concatenate([[first], edges.T.ravel()]))
     kinds = np.tile(np.array([WAIT, TRANSFER, COMPUTE, TRANSFER, WAIT], np.uint8), len(calls))
-    # Sums and differences of floats leave crumbs where nothing was; a picosecond is no segment.
+    # Rounding errors of sums and differences would appear as segments of less than a picosecond.
     kept = np.diff(edges) > np.maximum(1e-12, np.abs(edges[1:]) * 1e-14)
     if not kept.any():
         return np.array([edges[0], edges[-1]]), np.array([COMPUTE], np.uint8)
@@ -148,9 +151,9 @@ def segments(calls: Floats) -> tuple[Floats, NDArray[np.uint8]]:
 
 
 def mark_losses(lanes: Sequence[Lane], events: Sequence[Mapping[str, Any]]) -> list[Lane]:
-    """Return the lanes with the deaths that ``events`` tell of.
+    """Return the lanes with the losses that ``events`` report.
 
-    An actor that was not heard of again died when its lane ends: the event is noted later, and maybe by another clock.
+    An actor that did not return died at the end of its lane: the event is recorded later, and maybe by another clock.
     """
     lost: set[str] = set()
     for event in events:
@@ -164,7 +167,7 @@ def mark_losses(lanes: Sequence[Lane], events: Sequence[Mapping[str, Any]]) -> l
 
 
 def selection(lanes: Sequence[Lane], most: int, marked: Collection[str] = ()) -> list[Lane]:
-    """Return ``most`` lanes to draw: the dead, the ``marked`` and the servers (up to half), and workers spread evenly."""
+    """Return at most ``most`` lanes to draw: lost, ``marked`` and server lanes (up to half), and evenly spaced workers."""
     if len(lanes) <= most:
         return list(lanes)
     first = sorted(range(len(lanes)), key=lambda i: (lanes[i].lost_s is None, lanes[i].actor not in marked, i))
@@ -176,13 +179,13 @@ def selection(lanes: Sequence[Lane], most: int, marked: Collection[str] = ()) ->
 
 
 def span(lanes: Sequence[Lane]) -> tuple[float, float]:
-    """Return when the first lane begins and the last one ends, in seconds."""
+    """Return the start of the first lane and the end of the last one, in seconds."""
     begin_s, end_s = min(float(lane.edges[0]) for lane in lanes), max(float(lane.edges[-1]) for lane in lanes)
     return begin_s, max(end_s, begin_s + 1e-9)
 
 
 def excerpt(lanes: Sequence[Lane], calls: int = 12) -> tuple[float, float] | None:
-    """Return the window of the first ``calls`` calls of a typical worker after warm-up; nothing if the whole run is short."""
+    """Return the window of the first ``calls`` calls of a typical worker after warm-up; None if the run is short."""
     workers = sorted((lane for lane in lanes if lane.is_worker), key=lambda lane: len(lane.starts)) or list(lanes)
     typical = workers[len(workers) // 2]
     count = len(typical.starts)
@@ -203,11 +206,11 @@ class Window:
 
 
 def windows(lanes: Sequence[Lane], losses: Sequence[tuple[float, str]] = ()) -> list[Window]:
-    """Return what to draw: some rounds after warm-up and those around the first loss, both in detail, and the whole run.
+    """Return the windows to draw: some rounds after warm-up, the rounds around the first loss, and the whole run.
 
     Parameters
     ----------
-    losses : when who was lost, also of those who came back.
+    losses : time in seconds and actor of each loss, also of actors that returned.
     """
     begin_s, end_s = span(lanes)
     whole = Window("The whole run", begin_s, end_s)

@@ -1,4 +1,4 @@
-"""Numbers as people read them: seconds, bytes and counts with their units, and ticks at round values."""
+"""Formatting of numbers: seconds, bytes and counts with units, and ticks at round values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def bytes_unit(largest: float) -> tuple[float, str]:
 
 
 def counts_unit(largest: float) -> tuple[float, str]:
-    """Return (how many one is, what to add to the label) for an axis of counts that ends at ``largest``."""
+    """Return (counts in a unit, suffix of the axis label) for an axis of counts that ends at ``largest``."""
     fitting = [unit for unit in _COUNTS if largest >= 10 * unit[0]]
     return fitting[-1] if fitting else (1.0, "")
 
@@ -34,12 +34,12 @@ def _unit(largest: float, units: tuple[tuple[float, str], ...]) -> tuple[float, 
 
 
 def clock(*virtual: bool) -> str:
-    """Return what the time of these runs is called."""
+    """Return the label of the time of these runs: real, virtual or both."""
     return "Time" if not any(virtual) else "Virtual time" if all(virtual) else "Time, real or virtual"
 
 
-def lasted(value: float, *, virtual: bool) -> str:
-    """Return a duration of a run as `in_seconds` does, and whether it is virtual."""
+def format_duration(value: float, *, virtual: bool) -> str:
+    """Return a duration of a run as `in_seconds` does, followed by "virtual" if it is."""
     return f"{in_seconds(value)} virtual" if virtual else in_seconds(value)
 
 
@@ -64,7 +64,7 @@ def in_bytes(value: float) -> str:
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """Return an integer whole, with thousands apart, and a float with ``digits`` significant digits."""
+    """Return an integer with thousands separators, or a float with ``digits`` significant digits."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if isinstance(value, int):
@@ -73,7 +73,7 @@ def number(value: Any, digits: int = 4) -> str:
 
 
 def significant(value: float, digits: int) -> str:
-    """Return ``value`` with that many significant digits, no exponent between 1e-4 and 1e9, no needless zeros."""
+    """Return ``value`` with ``digits`` significant digits, no exponent between 1e-4 and 1e9, no trailing zeros."""
     if not math.isfinite(value):
         return "not finite"
     if value == 0:
@@ -87,7 +87,7 @@ def significant(value: float, digits: int) -> str:
 
 
 def linear_ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
-    """Return at most ``most`` values at steps of 1, 2, 2.5 or 5 times a power of ten (whole numbers if so) in [low, high]."""
+    """Return at most ``most`` ticks in [low, high] at steps of 1, 2, 2.5 or 5 times a power of ten, whole if ``whole``."""
     if not high > low:
         return [low]
     raw = (high - low) / max(most - 1, 1)
@@ -100,7 +100,7 @@ def linear_ticks(low: float, high: float, most: int, *, whole: bool = False) -> 
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return powers of ten within [low, high], thinned to ``most``; with 2 and 5 between them where there is room."""
+    """Return powers of ten in [low, high], thinned to ``most``; with 2 and 5 times them if ``most`` allows."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     stride = max(1, math.ceil((last - first + 1) / most))
     decades = [10.0**p for p in range(first, last + 1) if p % stride == 0]
@@ -119,7 +119,7 @@ def tick_labels(ticks: Sequence[float]) -> list[str]:
 
 
 def log_tick_labels(ticks: Sequence[float]) -> list[str]:
-    """Return the values of ticks on a logarithmic axis, each as short as it can be."""
+    """Return the values of ticks on a logarithmic axis, each in its shortest form."""
     return [tick_labels([tick])[0] for tick in ticks]
 
 

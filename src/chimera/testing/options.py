@@ -20,14 +20,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="test this strategy: a registered name, package.module:Class or file.py:Class; may be repeated (default: all)",
     )
     group.addoption(
-        "--engines", metavar="NAMES", help="on these, by commas (default: simulated,local and, if installed, ray)"
+        "--engines",
+        metavar="NAMES",
+        help="test on these engines, separated by commas (default: simulated,local and, if installed, ray)",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Put the current folder on the import path, as ``python -m pytest`` does; reject unknown names."""
     for mark in ("long", "slow"):
-        config.addinivalue_line("markers", f"{mark}: of Chimera's conformance kit, may be left out by -m 'not {mark}'")
+        config.addinivalue_line("markers", f"{mark}: tests of Chimera's conformance kit; deselect with -m 'not {mark}'")
     folder = str(config.invocation_params.dir)
     if config.getoption("strategy") and folder not in sys.path:
         sys.path.insert(0, folder)

@@ -1,4 +1,4 @@
-"""Digits with poisonous samples: the loss and gradient of a network on these are NaN."""
+"""A data set with poisonous samples, on which the loss and gradient of a network are NaN."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def fragile(normalised: bool = False) -> TorchModel:
     return TorchModel(partial(Fragile, normalised=normalised), seed=0, buffers="average" if normalised else "none")
 
 
-def in_turn(labels: Any, world_size: int, rng: Any) -> list[np.ndarray[Any, Any]]:  # noqa: ARG001 - as partitions are called
-    """Give rank r the samples r, r + n, r + 2n, ..."""
+def round_robin(labels: Any, world_size: int, rng: Any) -> list[np.ndarray[Any, Any]]:  # noqa: ARG001 - the signature of partitions
+    """Return the partition that gives rank r the samples r, r + n, r + 2n, ..."""
     return [np.arange(rank, len(labels), world_size) for rank in range(world_size)]
 
 
 def digits(poisoned: Mapping[int, int], workers: int = 3) -> Split:
-    """Return the digits, with the given number of poisonous samples in the part that `in_turn` gives to each rank."""
+    """Return the digits, with the given number of poisonous samples in the part that `round_robin` gives to each rank."""
     split = DATASETS.create("digits")
     inputs = split.train.inputs.copy()
     for rank, count in poisoned.items():

@@ -21,15 +21,15 @@ from chimera.strategies.strategy import STRATEGIES, Strategy
 Fit = Callable[..., chimera.Run]
 WORKERS, BATCH, ROUNDS = 3, 16, 12
 SAMPLES = 1437
-"""How many of the digits are for training."""
+"""Number of training samples in the digits."""
 STRAGGLERS = {"name": "simulated", "compute": {"straggler_spread": 3.0}}
 
 
-class CutOffError(Exception):
-    """The end of a run amid its rounds, without warning, as in a power failure."""
+class InterruptedRunError(Exception):
+    """An interruption between rounds, as in a power failure."""
 
 
-class CutOffAt(chimera.Callback):
+class InterruptAt(chimera.Callback):
     """A callback that interrupts a run after a round."""
 
     def __init__(self, round_: int) -> None:
@@ -38,17 +38,17 @@ class CutOffAt(chimera.Callback):
     def on_progress(self, progress: chimera.Progress) -> None:
         """Interrupt the run at that round."""
         if progress.rounds >= self.round:
-            raise CutOffError
+            raise InterruptedRunError
 
 
-def made(strategy: str | Strategy) -> Strategy:
+def create(strategy: str | Strategy) -> Strategy:
     """Return a strategy of this name with its default options, or the given one."""
     return STRATEGIES.create(strategy) if isinstance(strategy, str) else strategy
 
 
 def size(strategy: str) -> int:
-    """Return the number of workers that it uses, of `WORKERS`."""
-    return made(strategy).world_size(WORKERS)
+    """Return the number of workers that a strategy uses, at most `WORKERS`."""
+    return create(strategy).world_size(WORKERS)
 
 
 def needs_batch_norm(strategy: Strategy) -> bool:
@@ -62,16 +62,16 @@ def needs_batch_norm(strategy: Strategy) -> bool:
     return False
 
 
-def passes(strategy: str, count: int, batch_size: int) -> dict[str, int]:
-    """Return the budget of ``count`` passes over the data, in rounds: it also ends strategies that count no samples."""
-    samples = made(strategy).samples_per_round(size(strategy), batch_size, SAMPLES)
+def epochs(strategy: str, count: int, batch_size: int) -> dict[str, int]:
+    """Return a budget of ``count`` epochs, in rounds: it also stops strategies that count no samples."""
+    samples = create(strategy).samples_per_round(size(strategy), batch_size, SAMPLES)
     rounds = math.ceil(count * SAMPLES / samples)
     return {"batch_size": batch_size, "rounds": rounds, "evaluate_every": rounds}
 
 
 def train(strategy: str | Strategy, folder: Path, **options: Any) -> chimera.Run:
     """Train a small network on the digits in ``folder``; the options are those of `chimera.train`."""
-    strategy = made(strategy)
+    strategy = create(strategy)
     its_own = strategy.server_optimizer or strategy.sgd_learning_rate
     given = {
         "model": {"name": "mlp", "hidden": [16, 16], "batch_norm": needs_batch_norm(strategy)},
@@ -108,7 +108,7 @@ def in_virtual_time(strategy: str, workers: int = WORKERS, spread: float = 0.0) 
 
 
 @cache
-def heeds_time(strategy: str) -> bool:
+def depends_on_speed(strategy: str) -> bool:
     """Return whether the result of several workers depends on their speed, by more than the order of sums."""
     even, uneven = (in_virtual_time(strategy, spread=spread).trained.parameters() for spread in (0.0, 3.0))
     return not np.allclose(even, uneven, rtol=0, atol=2e-6)

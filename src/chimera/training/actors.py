@@ -15,7 +15,7 @@ from chimera.data.order import Order
 from chimera.models.device import GPU, check_movable
 from chimera.models.model import Model
 from chimera.models.pickling import ensure_picklable
-from chimera.models.shared import Shared, SharedModel
+from chimera.models.shared_model import SharedInstance, SharedModel
 from chimera.training.cluster import cluster
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.privacy.settings import Privacy
@@ -96,7 +96,7 @@ class Actors(cluster.Actors):
             else:
                 self._dataset, self._replica = engine.put(train), engine.put(model)
                 if shared and engine.one_process and self._device is None and not self.by_rows:
-                    self._shared = SharedModel(Shared(engine.get(self._replica)))
+                    self._shared = SharedModel(SharedInstance(engine.get(self._replica)))
         except ConfigurationError:
             ensure_picklable(model)  # raises an error that names the attribute
             raise

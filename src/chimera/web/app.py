@@ -22,7 +22,7 @@ from fastapi.security import HTTPBearer
 from starlette.types import ASGIApp
 
 from chimera.core.errors import ConfigurationError, RunError
-from chimera.models.construction import first_line
+from chimera.models.instantiation import first_line
 from chimera.version import __version__
 from chimera.web.background import in_thread
 from chimera.web.connection import BoundedProtocol, Limits

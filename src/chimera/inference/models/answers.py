@@ -13,7 +13,7 @@ import numpy as np
 
 from chimera.core.errors import ChimeraError, DataError
 from chimera.inference.models.table import Predictor
-from chimera.models.construction import first_line
+from chimera.models.instantiation import first_line
 
 MAX_ERROR_CHARACTERS = 500
 """Maximum length of an error text; the rest is cut off."""

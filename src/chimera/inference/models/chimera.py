@@ -17,8 +17,8 @@ from chimera.core.inside import inside
 from chimera.core.registry import load_object, registered_names_only
 from chimera.core.toml import read_toml
 from chimera.inference.models.table import KINDS, existing_path, file_stamp
-from chimera.models.construction import at_most
 from chimera.models.conversion import build_model
+from chimera.models.instantiation import parameter_limit
 from chimera.models.model import MODELS, Model
 from chimera.training.artifacts.result import load_weights
 from chimera.training.artifacts.signature import Signature
@@ -96,7 +96,7 @@ class ChimeraRun:
             raise ConfigurationError(f"the model would have more outputs than {limit}")
         if (library := MODELS.find(name).requires) is not None:
             importlib.import_module(library)  # parameters are counted only once it is imported
-        return at_most(size, limit)
+        return parameter_limit(size, limit)
 
 
 def _model_of(folder: Path) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 from chimera.core.errors import ConfigurationError
 from chimera.core.registry import checked_options, load_object
 from chimera.inference.models.table import KINDS, Predictor, existing_path
-from chimera.models.construction import construct
+from chimera.models.instantiation import instantiate
 
 
 @KINDS.register("factory")
@@ -51,7 +51,7 @@ class Factory:
         if not callable(factory):
             raise ConfigurationError(f"{self.factory!r} is a {type(factory).__name__}, not a class or function")
         options = checked_options(f"the factory {self.factory!r}", factory, self.options, {})
-        made = construct(factory, options, seed=None, name=self.factory)
+        made = instantiate(factory, options, seed=None, name=self.factory)
         if not callable(getattr(made, "predict", None)):
             raise ConfigurationError(
                 f"the factory {self.factory!r} made a {type(made).__name__}, which has no method predict(queries)"

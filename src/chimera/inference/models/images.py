@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 from chimera.core.errors import DataError
-from chimera.models.construction import first_line
+from chimera.models.instantiation import first_line
 
 MAX_IMAGE_BYTES = 64 << 20
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")

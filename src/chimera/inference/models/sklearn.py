@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.readers.npy import open_archive
 from chimera.inference.models.table import KINDS, existing_path, file_stamp
-from chimera.models.construction import first_line
+from chimera.models.instantiation import first_line
 
 
 @KINDS.register("sklearn", requires="skops", extra="inference")

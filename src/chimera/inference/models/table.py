@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.core.registry import Registry
 from chimera.core.toml import read_toml
-from chimera.models.construction import first_line
+from chimera.models.instantiation import first_line
 
 
 class Predictor(Protocol):

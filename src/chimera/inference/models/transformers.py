@@ -11,7 +11,7 @@ from typing import Any, Self
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.inference.models.images import open_image
 from chimera.inference.models.table import KINDS, file_stamp
-from chimera.models.construction import first_line
+from chimera.models.instantiation import first_line
 
 IMAGE_TASKS = frozenset(
     {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from chimera.core.errors import ChimeraError
 from chimera.inference.models.spec import key_of
-from chimera.models.construction import first_line
+from chimera.models.instantiation import first_line
 
 if TYPE_CHECKING:
     from chimera.inference.models.table import Predictor

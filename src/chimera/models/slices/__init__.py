@@ -1,1 +1,1 @@
-"""Layers cut over workers by columns and rows (Shoeybi et al. 2019): each computes a slice, and they meet for the sums."""
+"""Tensor-parallel layers, split by columns and rows (Shoeybi et al. 2019): workers compute slices, all-reduce sums them."""

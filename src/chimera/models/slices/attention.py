@@ -1,4 +1,4 @@
-"""Some of the heads of an attention layer (Shoeybi et al. 2019, section 3)."""
+"""Attention split by heads (Shoeybi et al. 2019, section 3)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from chimera.models.slices.collectives import copy_to_group, reduce_from_group
 from chimera.models.slices.layers import Slice, SlicedDropout, sliced
-from chimera.models.slices.together import shared, summed
 
 
 class SlicedAttention(nn.Module):
-    """Some of the heads of an ``nn.MultiheadAttention``. An all-reduce on the way there, and one back.
+    """A worker's heads of an ``nn.MultiheadAttention``: one all-reduce in the forward pass and one in the backward pass.
 
-    It gives no attention weights, as if it was called with ``need_weights=False``.
+    It returns no attention weights, as with ``need_weights=False``.
     """
 
     def __init__(self, whole: nn.MultiheadAttention, part: Slice) -> None:
@@ -37,13 +37,13 @@ class SlicedAttention(nn.Module):
         key: Tensor,
         value: Tensor,
         key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,  # noqa: ARG002 - whoever calls it may ask
+        need_weights: bool = True,  # noqa: ARG002 - callers may pass it
         attn_mask: Tensor | None = None,
         **_: Any,
     ) -> tuple[Tensor, None]:
-        """Return the outputs, as the whole layer does, and no weights; masks are boolean, or added to the scores."""
+        """Return the outputs of the whole layer, and None as weights. Masks are boolean, or are added to the scores."""
         given = [query, key, value]
-        once = {id(each): shared(each) for each in given}  # often all three are one
+        once = {id(each): copy_to_group(each) for each in given}  # in self-attention, all three are the same tensor
         inputs = [once[id(each)] for each in given]
         if query.dim() == 2:
             inputs = [each.unsqueeze(0) for each in inputs]
@@ -64,7 +64,7 @@ class SlicedAttention(nn.Module):
         if key_padding_mask is not None:
             scores = scores + _added(key_padding_mask, scores)[..., None, None, :]
         mixed = self.dropout(scores.softmax(-1)) @ v
-        # Steps first in memory, as those of the whole layer: in that order dropout behind it draws its mask.
+        # The steps are the first dimension in memory, as in the whole layer: a later dropout draws its mask in this order.
         outputs: Tensor = self.out_proj(mixed.permute(2, 0, 1, 3).flatten(2))
         if query.dim() == 2:
             return outputs[:, 0], None
@@ -75,7 +75,7 @@ class SlicedAttention(nn.Module):
 
 
 class _Projection(nn.Module):
-    """A linear layer of the worker's heads, as `RowLinear`."""
+    """A row-parallel linear layer over the worker's heads, see `RowLinear`."""
 
     def __init__(self, whole: nn.MultiheadAttention, part: Slice) -> None:
         super().__init__()
@@ -84,12 +84,12 @@ class _Projection(nn.Module):
         self.bias = whole.out_proj.bias
 
     def forward(self, heads: Tensor) -> Tensor:
-        outputs = summed(functional.linear(heads, self.weight.flatten(1)))
+        outputs = reduce_from_group(functional.linear(heads, self.weight.flatten(1)))
         return outputs if self.bias is None else outputs + self.bias
 
 
 def _added(mask: Tensor, like: Tensor) -> Tensor:
-    """Return a mask that is added to scores, of one that may say where nothing is looked at."""
+    """Return a mask to add to the scores: a boolean mask, True where attention is not allowed, becomes 0 and -inf."""
     if mask.dtype == torch.bool:
         return like.new_zeros(mask.shape).masked_fill(mask, -math.inf)
     return mask

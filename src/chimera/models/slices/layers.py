@@ -8,34 +8,34 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from chimera.core.parameters import shard_bounds
-from chimera.models.slices.together import shared, summed
+from chimera.models.slices.collectives import copy_to_group, reduce_from_group
 
 
 class Slice(NamedTuple):
-    """Which part of a dimension a worker has.
+    """The part of a dimension that belongs to a worker.
 
     Attributes
     ----------
-    number, among : the worker's number, and how many there are.
+    rank, world_size : the worker's number in the group, and the number of workers in it.
     """
 
-    number: int
-    among: int
+    rank: int
+    world_size: int
 
     def of(self, size: int) -> slice:
-        """Return its share of so many."""
-        bounds = shard_bounds(size, self.among)
-        return slice(bounds[self.number], bounds[self.number + 1])
+        """Return the worker's range of a dimension of ``size`` elements."""
+        bounds = shard_bounds(size, self.world_size)
+        return slice(bounds[self.rank], bounds[self.rank + 1])
 
 
-class Place(NamedTuple):
-    """Where the slice of a parameter lies in the whole one.
+class Placement(NamedTuple):
+    """The position of a slice in the whole parameter.
 
     Attributes
     ----------
-    shape : in which the whole one is looked at.
-    dim : the dimension that is cut.
-    own : what of it the slice has.
+    shape : shape to which the whole parameter is reshaped before it is sliced.
+    dim : the dimension that is split.
+    own : the range of this dimension that the slice holds.
     """
 
     shape: tuple[int, ...]
@@ -43,22 +43,22 @@ class Place(NamedTuple):
     own: slice
 
     @property
-    def picked(self) -> tuple[slice, ...]:
-        """What picks the slice out of an array of this shape."""
+    def selector(self) -> tuple[slice, ...]:
+        """The index that selects the slice from an array of this shape."""
         return (slice(None),) * self.dim + (self.own,)
 
 
 def sliced(parameter: Tensor, dim: int, part: Slice, shape: tuple[int, ...] | None = None) -> nn.Parameter:
-    """Return a worker's slice of a parameter, in ``shape`` if that is given, with its `Place` as an attribute."""
+    """Return a worker's slice of a parameter, reshaped to ``shape`` first if given. Its ``placement`` is a `Placement`."""
     whole = parameter.detach().view(shape or parameter.shape)
-    place = Place(tuple(whole.shape), dim, part.of(whole.shape[dim]))
-    made = nn.Parameter(whole[place.picked].clone(), requires_grad=parameter.requires_grad)
-    made.place = place  # type: ignore[attr-defined]
+    placement = Placement(tuple(whole.shape), dim, part.of(whole.shape[dim]))
+    made = nn.Parameter(whole[placement.selector].clone(), requires_grad=parameter.requires_grad)
+    made.placement = placement  # type: ignore[attr-defined]
     return made
 
 
 class ColumnLinear(nn.Module):
-    """Some of the outputs of a linear layer. An all-reduce on the way back."""
+    """A worker's outputs of a linear layer (column-parallel): one all-reduce in the backward pass."""
 
     def __init__(self, whole: nn.Linear, part: Slice) -> None:
         super().__init__()
@@ -67,11 +67,11 @@ class ColumnLinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the worker's outputs, shape (..., own)."""
-        return functional.linear(shared(inputs), self.weight, self.bias)
+        return functional.linear(copy_to_group(inputs), self.weight, self.bias)
 
 
 class RowLinear(nn.Module):
-    """A linear layer of some of the inputs, those that a `ColumnLinear` made. An all-reduce on the way there."""
+    """A row-parallel linear layer, whose inputs are the outputs of a `ColumnLinear`: one all-reduce in the forward pass."""
 
     def __init__(self, whole: nn.Linear, part: Slice) -> None:
         super().__init__()
@@ -79,25 +79,28 @@ class RowLinear(nn.Module):
         self.bias = whole.bias
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return all outputs, of the worker's inputs and everybody else's."""
-        outputs = summed(functional.linear(inputs, self.weight))
+        """Return all outputs, summed over the inputs of all workers."""
+        outputs = reduce_from_group(functional.linear(inputs, self.weight))
         return outputs if self.bias is None else outputs + self.bias
 
 
-class LoneLinear(RowLinear):
-    """The same where all have all inputs, since no layer before it is cut alike. An all-reduce there, and one back."""
+class ReplicatedInputLinear(RowLinear):
+    """A row-parallel linear layer whose inputs are replicated: one all-reduce in the forward pass and one in the backward pass.
+
+    It replaces a linear layer that does not follow a `ColumnLinear`.
+    """
 
     def __init__(self, whole: nn.Linear, part: Slice) -> None:
         super().__init__(whole, part)
         self.own = part.of(whole.in_features)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return all outputs of all inputs."""
-        return super().forward(shared(inputs)[..., self.own])
+        """Return all outputs; every worker passes all inputs."""
+        return super().forward(copy_to_group(inputs)[..., self.own])
 
 
 class SlicedEmbedding(nn.Module):
-    """Some of the rows of an embedding. An all-reduce on the way there."""
+    """A worker's rows of an embedding: one all-reduce in the forward pass."""
 
     def __init__(self, whole: nn.Embedding, part: Slice) -> None:
         super().__init__()
@@ -107,22 +110,22 @@ class SlicedEmbedding(nn.Module):
         self.padding = whole.padding_idx - self.own.start if here else None
 
     def forward(self, numbers: Tensor) -> Tensor:
-        """Return the vectors of these words, whoever has them."""
+        """Return the vectors of these row numbers, from whichever workers hold them."""
         others = (numbers < self.own.start) | (numbers >= self.own.stop)
         places = (numbers - self.own.start).masked_fill(others, 0)
         found = functional.embedding(places, self.weight, self.padding)
-        return summed(found.masked_fill(others[..., None], 0.0))
+        return reduce_from_group(found.masked_fill(others[..., None], 0.0))
 
 
 class SlicedDropout(nn.Module):
-    """A worker's slice of what dropout does with the whole: all draw the whole mask, from the same seed."""
+    """Dropout on a worker's slice: all workers draw the mask of the whole tensor, from the same seed."""
 
     def __init__(self, p: float, whole: int, own: slice, dim: int = -1) -> None:
         super().__init__()
         self.p, self.whole, self.own, self.dim = p, whole, own, dim
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the inputs as dropout leaves them; the worker has its share of dimension ``dim`` of them."""
+        """Return the inputs after dropout; along dimension ``dim`` they hold the worker's range only."""
         if not self.training or not self.p:
             return inputs
         shape = list(inputs.shape)

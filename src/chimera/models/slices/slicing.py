@@ -1,4 +1,4 @@
-"""Which layers of a network are cut over workers, and how (Shoeybi et al. 2019, section 3)."""
+"""Replacement of a network's layers by slices of them (Shoeybi et al. 2019, section 3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from chimera.models.slices.attention import SlicedAttention
 from chimera.models.slices.layers import (
     ColumnLinear,
-    LoneLinear,
+    ReplicatedInputLinear,
     RowLinear,
     Slice,
     SlicedDropout,
@@ -26,11 +26,12 @@ _ELEMENTWISE = (
 
 
 def slice_layers(module: nn.Module, part: Slice) -> None:
-    """Put a worker's slices in the places of the layers that can be cut, anywhere in a module.
+    """Replace all layers of a module that can be split by a worker's slices, in place.
 
-    Two linear layers of an ``nn.Sequential`` with nothing but elementwise layers between them, as those of a transformer's
-    layer, are cut by columns and by rows; a linear layer alone by rows; embeddings by the rows of the vocabulary; attention by
-    heads. What has fewer columns, rows or heads than there are workers stays whole, and so does what shares a parameter.
+    - Two linear layers with only elementwise layers between them, in an ``nn.Sequential`` or a transformer layer, are split by
+      columns and by rows.
+    - Other linear layers are split by rows, embeddings by rows (words), attention by heads.
+    - Layers with fewer columns, rows or heads than workers, and layers that share a parameter, stay whole.
     """
     _Slicing(module, part).walk(module)
 
@@ -52,7 +53,7 @@ class _Slicing:
             self._cut_pair(module, "linear1", "linear2", ("dropout",))
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear and self._can(child, "in_features"):
-                setattr(module, name, LoneLinear(child, self._part))
+                setattr(module, name, ReplicatedInputLinear(child, self._part))
             elif type(child) is nn.Embedding and self._can(child, "num_embeddings") and _plain_embedding(child):
                 setattr(module, name, SlicedEmbedding(child, self._part))
             elif type(child) is nn.MultiheadAttention:
@@ -62,7 +63,7 @@ class _Slicing:
                 self.walk(child)
 
     def _pairs(self, sequence: nn.Sequential) -> Iterator[tuple[str, str]]:
-        """Yield the names of linear layers that follow one another, each in one pair at most."""
+        """Yield the names of pairs of consecutive linear layers; a layer is in at most one pair."""
         first: str | None = None
         for name, layer in sequence.named_children():
             if type(layer) is nn.Linear:
@@ -85,8 +86,8 @@ class _Slicing:
         setattr(module, second, RowLinear(getattr(module, second), self._part))
 
     def _can(self, layer: Any, sizes: str) -> bool:
-        """Return whether a layer has enough of what is cut, and its parameters for itself."""
-        return getattr(layer, sizes) >= self._part.among and self._tied.isdisjoint(map(id, layer.parameters()))
+        """Return whether a layer has at least one column, row or head for each worker, and shares no parameter."""
+        return getattr(layer, sizes) >= self._part.world_size and self._tied.isdisjoint(map(id, layer.parameters()))
 
 
 def _plain_embedding(layer: nn.Embedding) -> bool:

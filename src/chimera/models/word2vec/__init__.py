@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from chimera.core.errors import ConfigurationError, MissingExtraError
-from chimera.models.construction import take_room
+from chimera.models.instantiation import count_parameters
 from chimera.models.model import MODELS, Task
 from chimera.models.word2vec.noise import checked_counts
 from chimera.models.word2vec.objectives import HierarchicalSoftmax, NegativeSampling, SharedNegatives
@@ -135,7 +135,7 @@ class _Settings:
         if self.words < 2:
             raise ConfigurationError(f"model {self.name!r} needs a vocabulary of 2 words or more, not {self.words}")
         _positive(self.name, dim=self.dim)
-        take_room(self.words * self.dim)
+        count_parameters(self.words * self.dim)
 
     def reject(self, options: Mapping[str, Any], where: str) -> None:
         for name in options:

@@ -9,7 +9,7 @@ import numpy as np
 
 from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.engines.http import HttpEngine
-from chimera.models.construction import first_line
+from chimera.models.instantiation import first_line
 from chimera.models.linear_estimator import start_at_zero
 from chimera.models.model import Task
 from chimera.nodes.masters.descent import Descent, FitResult

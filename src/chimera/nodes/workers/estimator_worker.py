@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError, NonFiniteError
-from chimera.models.construction import first_line
+from chimera.models.instantiation import first_line
 from chimera.models.model import Task
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Table

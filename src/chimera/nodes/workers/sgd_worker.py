@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.models.construction import first_line
+from chimera.models.instantiation import first_line
 from chimera.models.linear_estimator import estimator_task, has_exact_gradient
 from chimera.models.sklearn_model import SklearnModel
 from chimera.nodes.settings import Settings

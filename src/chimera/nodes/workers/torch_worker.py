@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
-from chimera.models.construction import first_line
+from chimera.models.instantiation import first_line
 from chimera.models.losses import LossFunction, make_loss
 from chimera.models.model import MODELS, Task
 from chimera.nodes.settings import Settings

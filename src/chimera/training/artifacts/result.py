@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.models.model import Model
-from chimera.report.units import lasted, number
+from chimera.report.units import format_duration, number
 from chimera.training.progress.callback import Event
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Run:
         """Return folder, strategy, cost and metrics in one line."""
         names, cost = self.names, self.cost
         metrics = [f"{name.replace('_', ' ')} {number(value)}" for name, value in self.metrics.items()]
-        took = [f"{cost.rounds:,} rounds", lasted(cost.seconds, virtual=cost.virtual_time)]
+        took = [f"{cost.rounds:,} rounds", format_duration(cost.seconds, virtual=cost.virtual_time)]
         what = f"{names['strategy']}, {names['workers']} workers on {names['engine']}"
         return f"<Run {self.run_dir}: {'; '.join([what, *took, *metrics, f'stopped by {self.stopped_by}'])}>"
 

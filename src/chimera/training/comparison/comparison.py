@@ -14,7 +14,7 @@ import msgspec
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import make_folder
-from chimera.report.cells import plain_cell
+from chimera.report.csv_cells import csv_cell
 from chimera.training.comparison.figures import Row, rows_of, run_row, with_speed_ups
 from chimera.training.comparison.grid import Cell, check, grid_of
 from chimera.training.comparison.running import GridCallback, Outcomes, run_cells
@@ -245,6 +245,6 @@ def _csv(runs: Sequence[Row]) -> str:
     columns = list(dict.fromkeys(key for line in flat for key in line))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(plain_cell, columns))
-    writer.writerows([plain_cell(line.get(key, "")) for key in columns] for line in flat)
+    writer.writerow(map(csv_cell, columns))
+    writer.writerows([csv_cell(line.get(key, "")) for key in columns] for line in flat)
     return text.getvalue()

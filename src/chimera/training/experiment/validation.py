@@ -10,7 +10,7 @@ from chimera.core.engine import ENGINES
 from chimera.core.errors import CodeRefusedError, ConfigurationError, MissingExtraError, did_you_mean
 from chimera.core.registry import Registry, checked_options, parameters_of, registered_names_only
 from chimera.data.dataset import DATASETS
-from chimera.models.conversion import OF_THE_MODEL
+from chimera.models.conversion import ADAPTER_OPTIONS
 from chimera.models.model import MODELS
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.plugin import named
@@ -49,7 +49,7 @@ def _check_model(plugin: Any) -> None:
     if isinstance(plugin, str | Mapping):
         name, options = named(plugin)
         parameters = parameters_of(MODELS.find(name).factory)
-        allowed = [*parameters, *OF_THE_MODEL]
+        allowed = [*parameters, *ADAPTER_OPTIONS]
         unknown = [option for option in options if option not in allowed]
         if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             meant = did_you_mean(unknown[0], allowed)

@@ -13,7 +13,7 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
-from chimera.models.device import move, near
+from chimera.models.device import device_view, move
 from chimera.training.messages.rejection import ADVICE, Applied, fault_of_gradient
 from chimera.training.messages.tally import Tally
 from chimera.training.model_parallel.partitioning import Part
@@ -55,7 +55,7 @@ class PartHolder:
             move(part.model, device, rank)
         self._name, self._model, self._share, self._dataset, self._order = name, part.model, part.share, dataset, order
         self._seed, self._settings = seed, optimizer
-        self._near = near(part.model)
+        self._device_model = device_view(part.model)
         self._optimizer: FlatOptimizer | None = None
         self._step, self._loss = 0, 0.0
         self._tally = Tally()
@@ -135,7 +135,7 @@ class PartHolder:
         if why := fault_of_gradient(gradient, self._loss):
             raise NonFiniteError(f"{self._name}, step {self._step}: {why}: {ADVICE}")
         optimizer = self._own_optimizer()
-        self._near.parameters()  # read each time, so that this vector is current, and not a copy of it on the host
+        self._device_model.parameters()  # read each time, so that this vector is current, and not a copy of it on the host
         optimizer.step(gradient, self._step)
         work(elements=len(gradient))
         self._tally.loss += self._loss * losses
@@ -152,5 +152,5 @@ class PartHolder:
 
     def _own_optimizer(self) -> FlatOptimizer:
         if self._optimizer is None:
-            self._optimizer = FlatOptimizer(self._settings, self._near.parameters())
+            self._optimizer = FlatOptimizer(self._settings, self._device_model.parameters())
         return self._optimizer

@@ -12,7 +12,7 @@ from chimera.models.module_buffers import buffer_names
 from chimera.training.model_parallel.partitioning import Part, layers_of
 
 if TYPE_CHECKING:
-    from chimera.models.slices.layers import Place
+    from chimera.models.slices.layers import Placement
 
 
 class Joint:
@@ -52,12 +52,12 @@ class _Places:
         self._slices = [slice(end - tensor.numel(), end) for tensor, end in zip(tensors, ends, strict=True)]
         self._of = {id(tensor): place for place, tensor in enumerate(tensors)}
         self._size = ends[-1] if ends else 0
-        self._parts: list[list[tuple[slice, Place | None]]] = []
+        self._parts: list[list[tuple[slice, Placement | None]]] = []
 
     def add(self, tensors: Iterable[Any], own: Sequence[Any] = ()) -> None:
         """Add a part with these tensors; ``own`` are its slices of them. A repeated tensor is once in its vector."""
         places = dict.fromkeys(self._of[id(tensor)] for tensor in tensors)
-        cuts = [getattr(each, "place", None) for each in own] or [None] * len(places)
+        cuts = [getattr(each, "placement", None) for each in own] or [None] * len(places)
         self._parts.append([(self._slices[place], cut) for place, cut in zip(places, cuts, strict=True)])
 
     def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
@@ -65,7 +65,7 @@ class _Places:
         for piece, places in zip(pieces, self._parts, strict=True):
             begin = 0
             for place, cut in places:
-                target = whole[place] if cut is None else whole[place].reshape(cut.shape)[cut.picked]
+                target = whole[place] if cut is None else whole[place].reshape(cut.shape)[cut.selector]
                 end = begin + target.size
                 target[...] = piece[begin:end].reshape(target.shape)
                 begin = end

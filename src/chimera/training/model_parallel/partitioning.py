@@ -65,7 +65,7 @@ def cut(model: Any, parts: Parts, inputs: NDArray[Any], bounds: Sequence[int] | 
         for stage in stages
         for own, share in _slices([layers[i] for i in stage], parts.slices)
     ]
-    if parts.slices > 1 and not any(hasattr(p, "place") for own, _, _ in made for p in own.parameters()):
+    if parts.slices > 1 and not any(hasattr(p, "placement") for own, _, _ in made for p in own.parameters()):
         raise ConfigurationError(
             f"no layer of the model can be cut into {parts.slices} slices: linear, embedding and attention layers can, with as "
             "many columns, words or heads at least"

@@ -109,9 +109,9 @@ class Stage(PartHolder):
     def _meeting(self, team: Group | None) -> AbstractContextManager[None]:
         if team is None:
             return nullcontext()
-        from chimera.models.slices.together import together
+        from chimera.models.slices.collectives import slice_group
 
-        return together(team, self._gives)
+        return slice_group(team, self._gives)
 
     def _peak_bytes(self) -> int:
         return self._passes.peak_bytes

@@ -90,8 +90,8 @@ class PrivateCluster(TrainingCluster):
         if asked < 2:
             return self._too_few(workers, asked, 2)
         router = self.shards[0]
-        roster = router.roster(*keys.values())
-        sealed = router.route(*[client.share_secrets(roster) for client in clients], returns=asked)
+        public_keys = router.public_keys(*keys.values())
+        sealed = router.route(*[client.share_secrets(public_keys) for client in clients], returns=asked)
         for client, each in zip(clients, sealed, strict=True):
             client.receive_secrets(each)
         answers = super().soonest(clients, ask, max(count or asked, needed), timeout_s)
@@ -111,7 +111,7 @@ class PrivateCluster(TrainingCluster):
             self.released_sums.append((self._privacy.multiplier(len(survivors), asked), share))
         wanted = max(count or len(workers), needed)
         for stream, server in enumerate(self.shards):
-            server.expect(asked, wanted, share, stream, roster, *revealed.values())
+            server.expect(asked, wanted, share, stream, public_keys, *revealed.values())
         return answers
 
     def _too_few(self, clients: Sequence[Any], left: int, needed: int) -> dict[str, Any]:

@@ -35,10 +35,10 @@ class Masking:
 
         Raises
         ------
-        PrivacyError : with secure aggregation the roster defines the number. A larger one would reduce the noise.
+        PrivacyError : with secure aggregation, the list of keys defines the number. A larger one would reduce the noise.
         """
         if self._promised().secure_aggregation:
-            raise PrivacyError("with secure aggregation the roster defines the number of clients of a round")
+            raise PrivacyError("with secure aggregation, the list of keys defines the number of clients of a round")
         self._asked = asked
 
     def advertise_keys(self) -> Bytes:
@@ -48,10 +48,10 @@ class Masking:
         self._client, self._masked = Client(), False
         return self._client.keys()
 
-    def share_secrets(self, roster: Bytes) -> Bytes:
-        """Return the sealed secret shares for all clients in the roster of keys, see `Client.shares`."""
-        sealed = self._in_round().shares(roster, self._promised().needed(len(roster)))
-        self._asked = len(roster)
+    def share_secrets(self, public_keys: Bytes) -> Bytes:
+        """Return the sealed secret shares for all clients in the list of keys, see `Client.shares`."""
+        sealed = self._in_round().shares(public_keys, self._promised().needed(len(public_keys)))
+        self._asked = len(public_keys)
         return sealed
 
     def receive_secrets(self, sealed: Bytes) -> None:

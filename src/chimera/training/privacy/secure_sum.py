@@ -26,22 +26,28 @@ class SecureSum:
     _weights: Flat
     _noise_key: int
     _expected: tuple[int, int, float] = 1, 1, 1.0  # clients asked, updates expected, sampling rate of the clients
-    _roster: Bytes | None = None
+    _public_keys: Bytes | None = None
     _stream = 0
     _revealed: tuple[Revealed, ...] = ()
 
-    def roster(self, *keys: Bytes) -> Bytes:
-        """Return the roster: the public keys of all clients, shape (n, 64)."""
+    def public_keys(self, *keys: Bytes) -> Bytes:
+        """Return the list of the public keys of all clients, shape (n, 64)."""
         return np.stack(keys)
 
     def route(self, *sealed: Bytes) -> list[Bytes]:
         """Return, for each client, the sealed shares that the other clients sent to it. The server cannot read them."""
-        from chimera.privacy.secure_aggregation import routed
+        from chimera.privacy.secure_aggregation import route_shares
 
-        return routed(sealed)
+        return route_shares(sealed)
 
     def expect(
-        self, asked: int, wanted: int, share: float, stream: int = 0, roster: Bytes | None = None, *revealed: Revealed
+        self,
+        asked: int,
+        wanted: int,
+        share: float,
+        stream: int = 0,
+        public_keys: Bytes | None = None,
+        *revealed: Revealed,
     ) -> None:
         """Set the parameters of the round whose updates come next.
 
@@ -51,9 +57,14 @@ class SecureSum:
         wanted : number of updates expected. A noisy sum is divided by it, even if clients drop out.
         share : ``asked`` as a fraction of all clients.
         stream : index of this shard.
-        roster, revealed : keys of the clients, and shares that survivors revealed, if updates are masked.
+        public_keys, revealed : keys of the clients, and shares that survivors revealed, if updates are masked.
         """
-        self._expected, self._stream, self._roster, self._revealed = (asked, wanted, share), stream, roster, revealed
+        self._expected, self._stream, self._public_keys, self._revealed = (
+            (asked, wanted, share),
+            stream,
+            public_keys,
+            revealed,
+        )
 
     def _unmasked(self, messages: Mapping[int, Encoded]) -> dict[int, Encoded]:
         """Return the mean of masked updates as one message; return other messages unchanged.
@@ -65,17 +76,17 @@ class SecureSum:
         """
         if self._privacy is None or not self._privacy.secure_aggregation or not messages:
             return dict(messages)
-        from chimera.privacy.secure_aggregation import unmasked
+        from chimera.privacy.secure_aggregation import unmask
 
         asked, *_ = self._expected
-        if self._roster is None or len(self._roster) != asked:
+        if self._public_keys is None or len(self._public_keys) != asked:
             raise PrivacyError("masked updates arrived whose masks were not revealed")
         code = self._privacy.code(asked)
         size = self._weights.size
         words = [_words(message, place, size, code.words) for place, message in messages.items()]
-        total = unmasked(words, self._roster, self._revealed, self._privacy.needed(asked), self._stream)
+        total = unmask(words, self._public_keys, self._revealed, self._privacy.needed(asked), self._stream)
         work(elements=len(total) * (len(words) + (asked - len(words)) * len(words)))
-        self._roster, self._revealed = None, ()
+        self._public_keys, self._revealed = None, ()
         mean = (code.decode(total) / len(words)).astype(np.float32)
         return {0: Encoded("identity", len(mean), (mean,))}
 

@@ -26,7 +26,7 @@ class WorkerContext:
     rank : the number of the worker.
     seed : the seed of the run.
     model : the model of the worker; its parameters are on the host.
-    near : the model's parameters on the device where it computes.
+    device_model : the model's parameters on the device where it computes.
     codec : name and options of the uplink codec.
     exchange : packs and unpacks messages of the servers' shards.
     gradients : computes gradients of batches.
@@ -37,7 +37,7 @@ class WorkerContext:
         self.rank: int = learner._rank
         self.seed: int = learner._seed
         self.model: Model = learner._model
-        self.near: Any = learner._near
+        self.device_model: Any = learner._device_model
         self.codec: tuple[str, Mapping[str, Any]] = learner._codec
         self.exchange: Any = learner._exchange
         self.gradients: Gradients = learner._gradients

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from chimera.core.message import Encoded
-from chimera.models.shared import SharedModel
+from chimera.models.shared_model import SharedModel
 
 
 class LastResult:

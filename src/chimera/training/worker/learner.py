@@ -18,7 +18,7 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
-from chimera.models.device import move, near
+from chimera.models.device import device_view, move
 from chimera.models.model import Model
 from chimera.training.messages.message_key import Key, keyed
 from chimera.training.messages.rejection import ADVICE, Applied, Rejected
@@ -91,11 +91,11 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         own = seed * 1_000_003 + rank  # no two codecs of a run draw the same random numbers
         self._rows = RowExchange(model) if CODECS.create(*downlink).by_rows else None
         # Vectors are on the device of the model: messages are unpacked and packed there.
-        self._near = self._rows or near(model)
+        self._device_model = self._rows or device_view(model)
         self._part = SharedParameters(model.layout, personal) if personal else None
         self._exchange = self._rows or Exchange(model.layout, codec, seed=own, part=self._part)
         self._optimizer: Stepper | None = None  # created when needed: workers of strategies with servers need none
-        self._local = LocalTraining(local_optimizer or optimizer, self._near)
+        self._local = LocalTraining(local_optimizer or optimizer, self._device_model)
         self._last = LastResult(rank, model)
         self._reduction: Reduction | None = None  # the codec's form for a group
         self._kept: Sequence[Mapping[str, Any]] = ()  # restored states of codecs that are not created yet
@@ -130,7 +130,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         A gradient that is not finite is rejected: the worker returns `Rejected` messages, and its state does not change.
         """
         self._load(weights)
-        gradient, rejected = self._next_gradient(self._near)
+        gradient, rejected = self._next_gradient(self._device_model)
         if rejected is None:
             self._falsify(gradient, self._step)
         self._step += 1
@@ -295,5 +295,5 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
     def _load(self, weights: Sequence[Encoded]) -> tuple[Any, Any]:
         """Load the weights; return the vector of the parameters, and what `Exchange.load` returns."""
         self._tally.got(weights)
-        flat = self._near.parameters()
+        flat = self._device_model.parameters()
         return flat, self._exchange.load(weights, flat)

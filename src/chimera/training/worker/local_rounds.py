@@ -34,7 +34,7 @@ class LocalRounds:
     _rank: int
     _step: int
     _model: Model
-    _near: Any
+    _device_model: Any
     _dataset: Dataset
     _gradients: Gradients
     _exchange: Any
@@ -192,7 +192,7 @@ class LocalRounds:
         """Take a local step; return the rejection if the gradient is not finite."""
         if self._local.descends:
             return self._gradients.descend(lambda batch: self._local.descend(batch, clock), self._step)
-        gradient, rejected = self._gradients.next(self._near, self._step)
+        gradient, rejected = self._gradients.next(self._device_model, self._step)
         if rejected is None:
             self._local.step(gradient, clock)
         return rejected

@@ -36,7 +36,7 @@ class Fragments(WorkerExtension):
     def enter(self, *weights: Encoded, step: int) -> None:
         """Start the replica from the global weights, a message for each server; ``step`` is the index of its next step."""
         self.worker.load(weights)
-        self._reference, self._next_step = copy_of(self.worker.near.parameters()), step
+        self._reference, self._next_step = copy_of(self.worker.device_model.parameters()), step
 
     def advance(self, steps: int) -> None:
         """Take ``steps`` local steps of the replica. A gradient that is not finite stops them; the next `stream` reports it."""
@@ -59,7 +59,7 @@ class Fragments(WorkerExtension):
         sends : the fragment whose change is returned: the reference minus the replica.
         alpha : weight of the replica where new values are mixed in, 0 to 1.
         """
-        exchange, flat = self._parted(), self.worker.near.parameters()
+        exchange, flat = self._parted(), self.worker.device_model.parameters()
         for message in news:
             self.worker.tally.got(news)
             replica, reference = exchange.pieces(flat)[of], exchange.pieces(self._reference)[of]
@@ -90,7 +90,7 @@ class Fragments(WorkerExtension):
             return {}
         return {
             _REFERENCE: to_host(copy_of(self._reference)),
-            _REPLICA: to_host(copy_of(self.worker.near.parameters())),
+            _REPLICA: to_host(copy_of(self.worker.device_model.parameters())),
             _NUMBERS: np.array([self._next_step, self._parted().shards]),
         }
 
@@ -99,7 +99,7 @@ class Fragments(WorkerExtension):
         if _REFERENCE not in state:
             self._reference, self._next_step = None, -1
             return
-        flat = self.worker.near.parameters()
+        flat = self.worker.device_model.parameters()
         put(state[_REPLICA], flat)
         self._reference = copy_of(beside(state[_REFERENCE], flat))
         self._next_step, shards = state[_NUMBERS].tolist()

@@ -1,7 +1,7 @@
-"""A device whose memory the host does not see, played by the host: code that mixes the two fails here as it would on a GPU.
+"""A fake device with separate memory, emulated on the host: code that mixes host and device tensors fails as on a GPU.
 
-It takes the name of torch's `meta` device, whose tensors have no memory. Within `Apart` they have some, that only a copy from
-one device to the other reaches: `numpy` refuses them, and so does every operation that takes tensors of the host too.
+It has the name of torch's `meta` device, whose tensors have no memory. Within `FakeDevice`, they have memory that only copies
+between devices can access: NumPy rejects these tensors, and so do operations that also take host tensors.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _aten = torch.ops.aten
 _CROSSINGS = _aten.copy_.default, _aten._to_copy.default
 
 
-class _There(torch.Tensor):
-    """A tensor there; what it holds is a tensor of the host."""
+class _DeviceTensor(torch.Tensor):
+    """A tensor on the fake device, backed by a host tensor."""
 
-    held: torch.Tensor
+    host: torch.Tensor
 
     @staticmethod
-    def __new__(cls, held: torch.Tensor) -> Any:
+    def __new__(cls, host: torch.Tensor) -> Any:
         own = torch.Tensor._make_wrapper_subclass(
-            cls, held.size(), held.stride(), held.storage_offset(), dtype=held.dtype, device=NAME
+            cls, host.size(), host.stride(), host.storage_offset(), dtype=host.dtype, device=NAME
         )
-        own.held = held
+        own.host = host
         return own
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -53,60 +53,60 @@ class _There(torch.Tensor):
 
     @data.setter
     def data(self, value: Any) -> None:
-        self.held = value.held
+        self.host = value.host
 
     def data_ptr(self) -> int:
-        return self.held.data_ptr()
+        return self.host.data_ptr()
 
     def untyped_storage(self) -> Any:
-        return self.held.untyped_storage()
+        return self.host.untyped_storage()
 
 
-class Apart(TorchDispatchMode):
-    """Within it, the device is there for this thread."""
+class FakeDevice(TorchDispatchMode):
+    """A context in which this thread has the fake device."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _call(func, args, kwargs or {})
 
 
 def _call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Do what is asked for, where it is to be done."""
+    """Run an operation on the host tensors behind its arguments; wrap the results if they belong on the fake device."""
     tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-    away = any(isinstance(each, _There) for each in tensors)
+    away = any(isinstance(each, _DeviceTensor) for each in tensors)
     if away and func not in _CROSSINGS:  # scalars may come from the host, as for a GPU
-        assert all(isinstance(each, _There) or not each.dim() for each in tensors), f"{func} mixes two devices"
+        assert all(isinstance(each, _DeviceTensor) or not each.dim() for each in tensors), f"{func} mixes two devices"
     if kwargs.get("device") is not None:
         away, kwargs = torch.device(kwargs["device"]).type == NAME, {**kwargs, "device": "cpu"}
     elif func is _aten.copy_.default:
-        away = isinstance(args[0], _There)
-    known = {id(each.held): each for each in tensors if isinstance(each, _There)}
-    args, kwargs = tree_map(lambda value: value.held if isinstance(value, _There) else value, (args, kwargs))
+        away = isinstance(args[0], _DeviceTensor)
+    known = {id(each.host): each for each in tensors if isinstance(each, _DeviceTensor)}
+    args, kwargs = tree_map(lambda value: value.host if isinstance(value, _DeviceTensor) else value, (args, kwargs))
     found = func(*args, **kwargs)
-    return tree_map(lambda value: _there(value, known), found) if away else found
+    return tree_map(lambda value: _to_device_tensor(value, known), found) if away else found
 
 
-def _there(value: Any, known: dict[int, _There]) -> Any:
-    """Return a tensor as one there: itself if an operation that works in place returned it."""
+def _to_device_tensor(value: Any, known: dict[int, _DeviceTensor]) -> Any:
+    """Return a result as a device tensor; an in-place operation returns the device tensor that it changed."""
     if not isinstance(value, torch.Tensor):
         return value
-    return known[id(value)] if id(value) in known else _There(value)
+    return known[id(value)] if id(value) in known else _DeviceTensor(value)
 
 
 def on_each_device(test: Any) -> Any:
-    """Run a test with ``device``, this one and a GPU."""
-    return pytest.mark.usefixtures("apart")(pytest.mark.parametrize("device", DEVICES)(test))
+    """Run a test with the parameter ``device``: the fake device and a GPU."""
+    return pytest.mark.usefixtures("fake_device")(pytest.mark.parametrize("device", DEVICES)(test))
 
 
 @contextmanager
-def everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have the device in all threads, with the fused optimizers that GPUs have."""
+def in_all_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make the fake device available in all threads, with fused optimizers as on GPUs."""
     run, fused = threading.Thread.run, optimizer._get_fused_kernels_supported_devices
 
     def run_within(self: threading.Thread) -> None:
-        with Apart():
+        with FakeDevice():
             run(self)
 
     monkeypatch.setattr(threading.Thread, "run", run_within)
     monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: [*fused(), NAME])
-    with Apart():
+    with FakeDevice():
         yield

@@ -1,4 +1,4 @@
-"""One model object that many workers of a process use in turn."""
+"""One model object that many workers of a process use in turn, so that they do not need a copy each."""
 
 from __future__ import annotations
 
@@ -12,44 +12,45 @@ from numpy.typing import NDArray
 from chimera.core.parameters import Flat, Layout
 from chimera.models.model import Batch, Model
 
-_numbers = itertools.count()
-_shared: weakref.WeakValueDictionary[str, Shared] = weakref.WeakValueDictionary()
+_keys = itertools.count()
+_shared: weakref.WeakValueDictionary[str, SharedInstance] = weakref.WeakValueDictionary()
 
 
-class Shared:
-    """A model object, and whose turn it is.
+class SharedInstance:
+    """A model object and its current user.
 
     Parameters
     ----------
-    model : nobody else uses it.
+    model : the object. No other code may use it.
 
     Attributes
     ----------
-    common : what its users keep together.
+    user : the `SharedModel` whose state the object holds now.
+    common : dictionary that all users share.
     """
 
     def __init__(self, model: Model) -> None:
         self.model, self.initial_buffers = model, model.buffers()
         self.user: SharedModel | None = None
         self.common: dict[Any, Any] = {}
-        self.key = f"{os.getpid()}-{next(_numbers)}"
+        self.key = f"{os.getpid()}-{next(_keys)}"
         _shared[self.key] = self
 
 
 class SharedModel:
-    """A `Model` for a worker whose every call begins by setting all parameters: it has the object while the call lasts.
+    """A `Model` of one worker that uses the shared object during a call. Each call must begin by setting all parameters.
 
-    Between two calls it has buffers only; its parameters are whatever the last user of the object left there. What is pickled
-    in this process is another user of the same object.
+    Between calls it keeps its buffers only; the parameters are those that the last user of the object left. Unpickling it in
+    this process creates another user of the same object.
 
     Parameters
     ----------
-    shared : the object.
+    shared : the shared object.
     """
 
     __slots__ = ("_buffers", "_model", "_shared")
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: SharedInstance) -> None:
         self._shared, self._model = shared, shared.model
         self._buffers = shared.initial_buffers
 
@@ -66,45 +67,45 @@ class SharedModel:
 
     @property
     def common(self) -> dict[Any, Any]:
-        """Return what all users of the object keep together."""
+        """Return the dictionary that all users of the object share."""
         return self._shared.common
 
-    def near(self) -> SharedModel:
-        """Return this: it computes on the host."""
+    def device_view(self) -> SharedModel:
+        """Return this model: it computes on the host."""
         return self
 
     def parameters(self) -> Flat:
         """Return the live vector."""
         if self._shared.user is not self:
-            self._take()
+            self._acquire()
         return self._model.parameters()
 
     def load(self, flat: Flat) -> None:
         """Set all parameters."""
         if self._shared.user is not self:
-            self._take()
+            self._acquire()
         self._model.load(flat)
 
     def gradient(self, batch: Batch) -> tuple[Flat, float]:
         """Return the mean gradient and the mean loss."""
         if self._shared.user is not self:
-            self._take()
+            self._acquire()
         return self._model.gradient(batch)
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
         """Return loss and metrics."""
         if self._shared.user is not self:
-            self._take()
+            self._acquire()
         return self._model.evaluate(batch)
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """Return one prediction a row."""
+        """Return one prediction for each row."""
         if self._shared.user is not self:
-            self._take()
+            self._acquire()
         return self._model.predict(inputs)
 
     def reseed(self, seed: int) -> None:
-        """Set what randomness draws from."""
+        """Seed the random numbers."""
         self._model.reseed(seed)
 
     def buffers(self) -> Flat:
@@ -118,8 +119,8 @@ class SharedModel:
         else:
             self._buffers = flat.copy()
 
-    def _take(self) -> None:
-        """Make it this user's turn."""
+    def _acquire(self) -> None:
+        """Make this the current user: save the buffers of the previous user and load those of this one."""
         shared = self._shared
         if shared.initial_buffers.size:
             if shared.user is not None:

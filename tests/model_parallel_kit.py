@@ -1,4 +1,4 @@
-"""What the tests of models that are cut share: networks, and small runs to compare with the unsplit one."""
+"""Networks and small runs that the tests of model parallelism share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Fit = Callable[..., chimera.Run]
 
 
 def fit_in(folder: Path, model: Any, **common: Any) -> Fit:
-    """Return what trains for 50 steps, by default this model on the digits with Adam, each time in a new folder."""
+    """Return a function that trains for 50 steps in a new folder, by default this model on the digits with Adam."""
     numbers = itertools.count()
 
     def fit(workers: int, strategy: Any, **options: Any) -> chimera.Run:
@@ -49,7 +49,7 @@ class Pooled(nn.Module):
 
 
 def transformer(layers: int = 2) -> nn.Module:
-    """Return words, layers of attention with dropout, and an answer."""
+    """Return an embedding, transformer layers with dropout, and a linear layer."""
     stacked = [nn.TransformerEncoderLayer(16, 4, 32, dropout=0.1, batch_first=True) for _ in range(layers)]
     return nn.Sequential(nn.Embedding(20, 16), *stacked, Pooled(), nn.Linear(16, 5))
 
@@ -65,7 +65,7 @@ def parameters(run: chimera.Run) -> np.ndarray[Any, Any]:
 
 
 def assert_same(run: chimera.Run, whole: chimera.Run) -> None:
-    """Weights, buffers, losses and samples are those of the other, but for rounding."""
+    """Check that weights, buffers, losses and samples of two runs are equal up to rounding."""
     np.testing.assert_allclose(parameters(run), parameters(whole), atol=2e-6)
     np.testing.assert_allclose(run.trained.buffers(), whole.trained.buffers(), atol=2e-6)
     assert run.cost.samples == whole.cost.samples
@@ -74,7 +74,7 @@ def assert_same(run: chimera.Run, whole: chimera.Run) -> None:
 
 
 def assert_refused(why: str, fit: Fit, *given: Any, **options: Any) -> None:
-    """The run is refused before it begins, in one line that says why."""
+    """Check that the run is rejected before it starts, with a reason in one line."""
     with pytest.raises(ConfigurationError, match=why) as caught:
         fit(*given, **options)
     assert "\n" not in str(caught.value)

@@ -10,37 +10,37 @@ import numpy as np
 import torch
 from torch import nn
 
-from chimera.models.construction import construct
+from chimera.models.instantiation import instantiate
 
 THREADS = 2
 
 
 def test_models_that_threads_build_at_the_same_time_are_equal() -> None:
-    together = Barrier(THREADS, timeout=0.5)
+    barrier = Barrier(THREADS, timeout=0.5)
 
     def network() -> nn.Module:
-        meet(together)  # both factories inside at once, if they can be
+        meet(barrier)  # both factories run at the same time, unless they are serialized
         first = nn.Linear(4, 3)
-        meet(together)
+        meet(barrier)
         return nn.Sequential(first, nn.Linear(3, 2))
 
     with ThreadPoolExecutor(THREADS) as pool:
-        made = [pool.submit(construct, network, seed=7) for _ in range(THREADS)]
+        made = [pool.submit(instantiate, network, seed=7) for _ in range(THREADS)]
         one, other = (torch.cat([p.flatten() for p in each.result().parameters()]) for each in made)
     assert torch.equal(one, other)
 
 
-def test_building_a_model_leaves_the_global_generators_as_they_were() -> None:
+def test_building_a_model_does_not_change_the_global_generators() -> None:
     torch.manual_seed(3)
     np.random.seed(3)
     drawn = torch.rand(1), np.random.rand()
     torch.manual_seed(3)
     np.random.seed(3)
-    construct(nn.Linear, {"in_features": 2, "out_features": 2}, seed=5)
+    instantiate(nn.Linear, {"in_features": 2, "out_features": 2}, seed=5)
     assert (torch.rand(1), np.random.rand()) == drawn
 
 
 def meet(barrier: Barrier) -> None:
-    """Wait for the other thread, for as long as it may come."""
+    """Wait for the other thread until the barrier's timeout."""
     with suppress(BrokenBarrierError):
         barrier.wait()

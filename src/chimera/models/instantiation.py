@@ -1,4 +1,4 @@
-"""Calling model factories: under a seed, and with errors that name the factory."""
+"""Calls of model factories: seeded, limited in parameters, with errors that name the factory."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import numpy as np
 
 from chimera.core.errors import ConfigurationError
 
-# The global generators belong to the whole process: who seeds them must be alone until they are back.
+# The global generators belong to the whole process: only one thread may seed them until they are restored.
 _generators = threading.RLock()
 
-_room = threading.local()
+_limit = threading.local()
 
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Seed Python, NumPy and (if imported) torch inside the block and put their global generators back after it.
+    """Seed Python, NumPy and (if imported) torch inside the block; restore their global generators after it.
 
-    Only torch's CPU generator: a model is built on the CPU. Other threads wait with their own seeds until the block ends.
-    Without a seed, nothing happens.
+    Of torch's generators, only the CPU's is seeded: models are built on the CPU. Other threads that call this wait until the
+    block ends. If ``seed`` is None, nothing is seeded.
     """
     if seed is None:
         yield
@@ -52,63 +52,65 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def at_most(elements: int, source: str) -> Iterator[None]:
-    """Refuse models of more parameters than ``elements`` inside the block, in this thread, before their memory is written.
+def parameter_limit(elements: int, source: str) -> Iterator[None]:
+    """Reject models with more than ``elements`` parameters inside the block, in this thread, before their memory is written.
 
-    A file of a few bytes can describe a model of terabytes. Parameters of torch count where torch was imported before.
+    A file of a few bytes can describe a model of terabytes. Parameters of torch modules count only if torch was imported
+    before the block.
 
     Parameters
     ----------
-    source : what the error says they are more than.
+    source : describes the limit in the error: "the model would have more parameters than {source}".
     """
     torch = sys.modules.get("torch")
-    _room.left, _room.source = elements, source
+    _limit.left, _limit.source = elements, source
     hook = torch.nn.modules.module.register_module_parameter_registration_hook(_count) if torch else None
     try:
         yield
     finally:
-        del _room.left, _room.source
+        del _limit.left, _limit.source
         if hook is not None:
             hook.remove()
 
 
 def _count(module: Any, name: str, parameter: Any) -> None:  # noqa: ARG001 - torch calls it so
     if parameter is not None:
-        take_room(parameter.numel())
+        count_parameters(parameter.numel())
 
 
-def take_room(elements: int) -> None:
-    """Count parameters that are to be made.
+def count_parameters(elements: int) -> None:
+    """Count parameters that will be created against the limit of this thread, if it has one.
 
     Raises
     ------
-    ConfigurationError : there are too many; see `at_most`.
+    ConfigurationError : the limit is exceeded; see `parameter_limit`.
     """
-    if not hasattr(_room, "left"):
+    if not hasattr(_limit, "left"):
         return
-    _room.left -= elements
-    if _room.left < 0:
-        raise ConfigurationError(f"the model would have more parameters than {_room.source}")
+    _limit.left -= elements
+    if _limit.left < 0:
+        raise ConfigurationError(f"the model would have more parameters than {_limit.source}")
 
 
-def construct(
+def instantiate(
     factory: Callable[..., Any], options: Mapping[str, Any] | None = None, *, seed: int | None, name: str | None = None
 ) -> Any:
-    """Return ``factory(**options)``, called under ``seed``.
+    """Return ``factory(**options)``, called under ``seed``, see `seeded`.
 
     Raises
     ------
-    ConfigurationError : the factory raised; one line that names it and the exception, which is the cause.
+    ConfigurationError : the factory raised. The message is one line that names the factory and the exception, which is
+        chained as the cause.
     """
     had_torch = "torch" in sys.modules
-    made = _construct(factory, options or {}, seed, name)
+    made = _instantiate(factory, options or {}, seed, name)
     if seed is not None and not had_torch and "torch" in sys.modules:
-        # The factory itself imported torch, so what it drew from torch came before any seed: let it draw again.
-        made = _construct(factory, options or {}, seed, name)
+        # The factory itself imported torch, so torch was not seeded before it drew numbers: call it again.
+        made = _instantiate(factory, options or {}, seed, name)
     return made
 
 
-def _construct(factory: Callable[..., Any], options: Mapping[str, Any], seed: int | None, name: str | None) -> Any:
+def _instantiate(factory: Callable[..., Any], options: Mapping[str, Any], seed: int | None, name: str | None) -> Any:
     try:
         with seeded(seed):
             return factory(**options)

@@ -1,8 +1,8 @@
-"""The vectors of a text run's most frequent words, and where they lie in the plane that holds most of their variance.
+"""The vectors of a run's most frequent words, and their projection on the first two principal components.
 
-A run that learnt word vectors has in its folder ``vocabulary.txt`` (a word a line, the most frequent first) and
-``embeddings.csv`` (a row of numbers a word, in that order); ``stop_words.txt``, if there is one, names words not to be drawn.
-Vocabularies may be huge: only their heads are read.
+A run that trained word vectors has the files ``vocabulary.txt`` (a word per line, the most frequent first) and
+``embeddings.csv`` (a row of numbers for each word, in the same order). An optional ``stop_words.txt`` lists words that are not
+drawn. Vocabularies may be huge: only the first lines are read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chimera.core.inside import inside
 Floats: TypeAlias = NDArray[np.float64]
 
 MOST_WORDS = 120
-_MOST_LOOKED_AT = 1000  # words, until so many are found that are no stop words
+_MOST_WORDS_READ = 1000  # words that are read at most to find `MOST_WORDS` that are not stop words
 _LONGEST_LINE = 1 << 20  # bytes
 _LARGEST_STOP_LIST = 1 << 20  # bytes
 
@@ -31,10 +31,10 @@ class Words:
 
     Attributes
     ----------
-    words : the most frequent first, at least three.
-    ranks : the place of each in the vocabulary, from 1.
+    words : the words, the most frequent first; at least three.
+    ranks : frequency rank of each word in the vocabulary, from 1.
     vectors : shape (words, dimensions), finite.
-    without_stop_words : whether a list of stop words was left out.
+    without_stop_words : whether stop words were left out.
     """
 
     words: tuple[str, ...]
@@ -44,7 +44,7 @@ class Words:
 
 
 def read_words(folder: Path, notes: list[str]) -> Words | None:
-    """Read what there is to draw; None where a run has no words, or, with a note, where its files cannot be used."""
+    """Return the words of a run to draw; None if it has none or, after adding a note to ``notes``, if its files are invalid."""
     vocabulary, embeddings = folder / "vocabulary.txt", folder / "embeddings.csv"
     if not (vocabulary.is_file() and embeddings.is_file()):
         return None
@@ -58,22 +58,22 @@ def read_words(folder: Path, notes: list[str]) -> Words | None:
         vectors = _vectors(embeddings, list(chosen.values()))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        notes.append(f"There is no picture of the words: {reason}.")
+        notes.append(f"There is no plot of the words: {reason}.")
         return None
     ranks = tuple(place + 1 for place in chosen.values())
     return Words(tuple(chosen), ranks, vectors, bool(stop_words))
 
 
-def plane(vectors: Floats) -> tuple[Floats, tuple[float, float]]:
-    """Return where vectors lie in the plane of their first two principal components, and each one's share of the variance.
+def project_to_plane(vectors: Floats) -> tuple[Floats, tuple[float, float]]:
+    """Return the projections of vectors on their first two principal components, and each component's share of the variance.
 
-    Vectors count by their direction alone, as they do where neighbours are sought; signs are such that the largest
-    coordinate of either axis is positive.
+    Vectors are normalised first, as in searches of nearest neighbours. Signs are such that the coordinate of each axis with
+    the largest absolute value is positive.
 
     Returns
     -------
     points : shape (words, 2).
-    shares : each 0 to 1; both 0 where all vectors are alike.
+    shares : 0 to 1 each; both 0 if all vectors are equal.
     """
     largest = np.abs(vectors).max(axis=1, keepdims=True)
     scaled = vectors / np.where(largest > 0, largest, 1.0)
@@ -100,10 +100,10 @@ def _stop_words(path: Path) -> frozenset[str]:
 
 
 def _chosen(path: Path, stop_words: frozenset[str]) -> dict[str, int]:
-    """Return the words to draw and their places in the vocabulary, from 0."""
+    """Return the words to draw and their indices in the vocabulary, from 0."""
     chosen: dict[str, int] = {}
     for place, word in enumerate(_lines(path)):
-        if place == _MOST_LOOKED_AT or len(chosen) == MOST_WORDS:
+        if place == _MOST_WORDS_READ or len(chosen) == MOST_WORDS:
             break
         if not word:
             raise ValueError(f"line {place + 1} of {path.name} is empty")
@@ -121,9 +121,7 @@ def _vectors(path: Path, places: list[int]) -> Floats:
             except ValueError:
                 raise ValueError(f"line {place + 1} of {path.name} is not a row of numbers") from None
             if not rows[-1].size or len(rows[-1]) != len(rows[0]) or not np.isfinite(rows[-1]).all():
-                raise ValueError(
-                    f"line {place + 1} of {path.name} has not as many finite numbers as there are dimensions"
-                )
+                raise ValueError(f"line {place + 1} of {path.name} does not have one finite number for each dimension")
         if len(rows) == len(places):
             return np.stack(rows)
     raise ValueError(f"{path.name} has fewer rows than vocabulary.txt has words")

@@ -1,4 +1,4 @@
-"""Cells of tables that people open with a spreadsheet."""
+"""CSV cells that are safe to open in a spreadsheet program."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _FORMULA = (
     "\uff0b",
     "\uff0d",
     "\uff20",
-)  # the last four: of full width
+)  # the last four are full-width characters
 
 
-def plain_cell(value: Any) -> Any:
-    """Return a value as it may stand in a CSV file: a text that a spreadsheet would compute gets an apostrophe in front.
+def csv_cell(value: Any) -> Any:
+    """Return a value for a CSV file: a text that a spreadsheet would evaluate as a formula gets an apostrophe as prefix.
 
-    Numbers, and texts that are numbers, such as ``-0.5``, stay as they are.
+    Numbers, and texts that are numbers, such as ``-0.5``, are unchanged.
     """
     text = value if isinstance(value, str) else "" if value is None or isinstance(value, int | float) else str(value)
     if not text.lstrip(" ").startswith(_FORMULA):

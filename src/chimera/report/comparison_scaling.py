@@ -1,4 +1,4 @@
-"""Charts over what varies: how long it took to the target, and what more workers gain."""
+"""Charts over a varied setting: time to target, and speed-up over the number of workers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from chimera.report.comparison_names import WORKERS, cell_name, safe
 from chimera.report.units import bytes_unit, clock, time_unit
 
 
-def times(comparison: Mapping[str, Any]) -> list[tuple[Chart, str]]:
-    """Return a chart of time to target, or of the run where there is no target, over each number that varies."""
+def time_charts(comparison: Mapping[str, Any]) -> list[tuple[Chart, str]]:
+    """Return charts of the time to target (without a target, of the run) over each numeric setting that varies; at most two."""
     rows = comparison["rows"]
     key = "seconds_to_target" if comparison.get("target") else "seconds"
     what = "to target" if comparison.get("target") else "of the run"
@@ -25,17 +25,17 @@ def times(comparison: Mapping[str, Any]) -> list[tuple[Chart, str]]:
         groups: dict[str, list[tuple[float, float]]] = {}
         missed: dict[str, None] = {}
         for row in rows:
-            name = _others(row, varied)
+            name = _other_settings(row, varied)
             if row.get(key):
                 groups.setdefault(name, []).append((_as_number(row["settings"][varied]), row[key]))
             elif row["state"] == "finished":
                 missed[name] = None
         if groups:
-            charts.append(_over(varied, what, groups, list(missed), clock(*(row["virtual"] for row in rows))))
+            charts.append(_time_chart(varied, what, groups, list(missed), clock(*(row["virtual"] for row in rows))))
     return charts[:2]
 
 
-def _over(
+def _time_chart(
     varied: str, what: str, groups: Mapping[str, Sequence[tuple[float, float]]], missed: Sequence[str], time: str
 ) -> tuple[Chart, str]:
     is_bandwidth = "bandwidth" in varied
@@ -63,9 +63,9 @@ def _over(
 
 
 def speed_up(comparison: Mapping[str, Any]) -> list[tuple[Chart, str]]:
-    """Return the chart of how many times fewer samples a worker reads until the target, the more of them there are.
+    """Return the chart of the speed-up in samples per worker to the target, over the number of workers.
 
-    A line goes through the medians over the seeds; where fewer than two numbers of workers met the target there is no chart.
+    Lines connect medians over seeds. There is no chart if fewer than two numbers of workers reached the target.
     """
     if WORKERS not in comparison["varied"]:
         return []
@@ -73,10 +73,10 @@ def speed_up(comparison: Mapping[str, Any]) -> list[tuple[Chart, str]]:
     missed: dict[str, None] = {}
     for run in comparison["runs"]:
         if run.get("speed_up"):
-            found = groups.setdefault(_others(run, WORKERS), {})
+            found = groups.setdefault(_other_settings(run, WORKERS), {})
             found.setdefault(_as_number(run["settings"][WORKERS]), []).append(run["speed_up"])
         elif run["state"] == "finished":
-            missed[_others(run, WORKERS)] = None
+            missed[_other_settings(run, WORKERS)] = None
     counts = sorted({workers for found in groups.values() for workers in found})
     if len(counts) < 2:
         return []
@@ -95,9 +95,9 @@ def speed_up(comparison: Mapping[str, Any]) -> list[tuple[Chart, str]]:
     ideal = '<svg class="swatch wide" viewBox="0 0 30 12"><path class="ideal" d="M1 6H29"/></svg>'
     items = f"{_legend(series)}<li><b></b>{ideal}<span>ideal</span></li>"
     against = "one worker" if counts[0] == 1 else f"{counts[0]:g} workers"
-    note = f"Samples per worker until the target with {against}, divided by those with more."
-    if any(each.around is not None for each in series):
-        note += " Hollow: single seeds; the line goes through their medians."
+    note = f"Speed-up: samples per worker to the target with {against}, divided by those with more workers."
+    if any(each.samples is not None for each in series):
+        note += " Hollow markers are single seeds; lines connect their medians."
     return [(chart, f'<ul class="cells">{items}</ul><p class="note">{note}</p>{_missed(list(missed))}')]
 
 
@@ -109,8 +109,8 @@ def _medians(place: int, name: str, found: Mapping[float, Sequence[float]]) -> S
     return Series(place, _letter(place), name, x, y, around)
 
 
-def _others(row: Mapping[str, Any], varied: str) -> str:
-    """Return what a row is called besides the value of a key that varies."""
+def _other_settings(row: Mapping[str, Any], varied: str) -> str:
+    """Return the name of a row without the setting ``varied``."""
     return " · ".join(text for other, text in row["settings"].items() if other != varied) or "all"
 
 

@@ -1,4 +1,4 @@
-"""How the cells of a comparison learnt: their metrics over what they cost."""
+"""Learning curves of a comparison's cells: metrics over bytes, time and samples."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _MOST_POINTS = 300
 def learning_curves(
     rows: Sequence[Mapping[str, Any]], found: Mapping[int, list[dict[str, Any]]], drawn: Sequence[int], metric: str
 ) -> list[Chart]:
-    """Return a metric over the bytes moved and over time, a line per cell; over samples per worker where their number varies.
+    """Return charts of a metric, with a line per cell: over bytes and time, and over samples per worker if workers vary.
 
     Parameters
     ----------
     rows : the cells of the comparison.
-    found : the rows of ``metrics.jsonl`` of each cell that is drawn, by its place among ``rows``.
-    drawn : which are drawn, in order.
+    found : the rows of ``metrics.jsonl`` of each drawn cell, by its index in ``rows``.
+    drawn : indices of the drawn cells, in order.
+    metric : name of the metric.
     """
     name = metric.replace("_", " ")
     time = clock(*(rows[i]["virtual"] for i in drawn))

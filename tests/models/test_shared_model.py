@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from chimera.models.shared import Shared, SharedModel
+from chimera.models.shared_model import SharedInstance, SharedModel
 from chimera.models.torch_model import TorchModel
 
 nn = pytest.importorskip("torch").nn
@@ -18,8 +18,8 @@ def model() -> TorchModel:
     return TorchModel(lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), seed=1)
 
 
-def test_users_that_set_all_parameters_compute_what_models_of_their_own_do() -> None:
-    users = [SharedModel(Shared(model()))]
+def test_users_that_set_all_parameters_compute_the_same_as_separate_models() -> None:
+    users = [SharedModel(SharedInstance(model()))]
     users.append(pickle.loads(pickle.dumps(users[0])))
     own = [model(), model()]
     rng = np.random.default_rng(0)
@@ -31,12 +31,14 @@ def test_users_that_set_all_parameters_compute_what_models_of_their_own_do() -> 
             gradient, loss = each.gradient((BATCH[0] * (turn + 1), BATCH[1]))
             found.append((gradient.tobytes(), loss))
         assert found[0] == found[1]
-        for user, mine in zip(users, own, strict=True):  # what batches did to the buffers stays with who computed them
+        for user, mine in zip(
+            users, own, strict=True
+        ):  # changes of buffers stay with the user that computed the batches
             assert np.array_equal(user.buffers(), mine.buffers())
 
 
-def test_buffers_can_be_set_out_of_turn() -> None:
-    first = SharedModel(Shared(model()))
+def test_buffers_can_be_set_between_calls() -> None:
+    first = SharedModel(SharedInstance(model()))
     second = pickle.loads(pickle.dumps(first))
     first.gradient(BATCH)
     theirs = first.buffers()
