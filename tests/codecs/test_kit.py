@@ -149,7 +149,7 @@ def test_decoding_remembers_nothing(setup: str) -> None:
 
 @pytest.mark.parametrize("setup", SETUPS)
 def test_pieces_make_up_the_vector(setup: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chimera.codecs.pieces.PIECE", CHUNK)  # short, so that one of these vectors has several
+    monkeypatch.setattr("chimera.codecs.piecewise.PIECE", CHUNK)  # short, so that one of these vectors has several
     for name, vector in VECTORS.items():
         encoded, at, scratch = sent(setup, vector), 0, Scratch()
         expected, found = decode(encoded, vector.size), np.full_like(vector, 7)

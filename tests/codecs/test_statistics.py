@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chimera.codecs.codec import CODECS, decode
-from chimera.codecs.largest import exactly
+from chimera.codecs.selection import select_exact
 from chimera.core.parameters import Flat, Layout
 from codecs_kit import SETUPS, hard_vectors, layout_of
 
@@ -120,13 +120,13 @@ def test_int8_errs_by_half_a_level_at_most() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 100, 4097, 65_536])
 def test_random_k_takes_each_element_equally_often(size: int) -> None:
     from chimera.codecs.codec import key_of
-    from chimera.codecs.random_k import places_of
+    from chimera.codecs.random_k import indices_of
 
-    assert sorted(places_of(size, size, key_of(3, 0), NORMAL).tolist()) == list(range(size))
+    assert sorted(indices_of(size, size, key_of(3, 0), NORMAL).tolist()) == list(range(size))
     if size == 100:
         counts = np.zeros(size)
         for message in range(3000):
-            counts[places_of(size, 10, key_of(5, message), NORMAL)] += 1
+            counts[indices_of(size, 10, key_of(5, message), NORMAL)] += 1
         assert np.abs(counts - 300).max() < 5 * np.sqrt(300)
 
 
@@ -153,7 +153,7 @@ def test_what_a_sample_says_does_not_change_which_are_the_largest(count: int) ->
     few = normal.copy()
     few[1::8] *= 100  # what it does not see
     for vector in (normal, hidden, few, np.round(normal), np.zeros_like(normal)):
-        places, values = exactly(vector, count)
+        places, values = select_exact(vector, count)
         wanted = np.sort(np.argsort(-np.abs(vector), kind="stable")[:count])
         assert (places == wanted).all()
         assert (values == vector[wanted]).all()

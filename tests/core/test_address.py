@@ -40,9 +40,9 @@ def test_a_token_travels_in_clear_by_an_explicit_word_only(url: str, monkeypatch
     with pytest.raises(
         ConfigurationError, match=r"would travel to .* in clear: use an https:// address, or set CHIMERA_INSECURE=1"
     ):
-        Address.of(url).check_token_may_travel()
+        Address.of(url).check_token_is_protected()
     monkeypatch.setenv("CHIMERA_INSECURE", "1")
-    Address.of(url).check_token_may_travel()
+    Address.of(url).check_token_is_protected()
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_a_token_travels_in_clear_by_an_explicit_word_only(url: str, monkeypatch
 )
 def test_a_token_travels_to_this_machine_and_over_tls(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHIMERA_INSECURE", raising=False)
-    Address.of(url).check_token_may_travel()
+    Address.of(url).check_token_is_protected()

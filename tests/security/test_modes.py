@@ -14,7 +14,7 @@ import pytest
 from tests.jobs.cluster_kit import chimera, experiment, running
 
 from chimera.core.private import make_folder
-from chimera.core.sqlite_channel import Channel, Kind
+from chimera.core.sqlite import SQLiteConnection, SQLiteFormat
 from chimera.embeddings import WordVectors
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.membership import Members
@@ -111,8 +111,8 @@ def test_an_inference_cluster(tmp_path: Path) -> None:
 
 
 def test_the_files_of_a_journal_and_of_members(tmp_path: Path) -> None:
-    kind = Kind("journal", 17, 1, "CREATE TABLE rows (row INTEGER)")
-    channel = Channel(tmp_path / "deep" / "journal.sqlite", kind)
+    kind = SQLiteFormat("journal", 17, 1, "CREATE TABLE rows (row INTEGER)")
+    channel = SQLiteConnection(tmp_path / "deep" / "journal.sqlite", kind)
     channel.prepare()
     folder = ClusterFolder(tmp_path / "inference")
     folder.create()

@@ -190,7 +190,7 @@ def test_over_selected_clients_that_are_late_are_left_out_of_the_sum(private: Fi
 
 
 def test_the_server_s_noise_has_the_deviation_that_was_promised() -> None:
-    size, givers = 200_000, 4
+    size, contributors = 200_000, 4
     layout = Layout(("w",), ((size,),))
     shard = ParameterShard(
         np.zeros(size, np.float32),
@@ -198,10 +198,10 @@ def test_the_server_s_noise_has_the_deviation_that_was_promised() -> None:
         optimizer=OptimizerSettings("sgd", {"lr": 1.0}),
         privacy=Privacy(clip=0.5, noise=3.0, on="server"),
     )
-    shard.expect(givers, givers, 0.25)
-    weights, applied = shard.update(*[Encoded("identity", size, (np.zeros(size, np.float32),))] * givers)
+    shard.expect(contributors, contributors, 0.25)
+    weights, applied = shard.update(*[Encoded("identity", size, (np.zeros(size, np.float32),))] * contributors)
     deviation = decode(weights, size).std()
-    assert deviation == pytest.approx(3.0 * 0.5 / givers, rel=0.01)
+    assert deviation == pytest.approx(3.0 * 0.5 / contributors, rel=0.01)
     assert isinstance(applied, Applied)
     assert applied.mechanism == (3.0, 0.25)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from chimera.core.device import put
+from chimera.core.device import copy_to
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat, Layout
 from chimera.core.pickling import ByValuePickler, Unpickler
@@ -124,12 +124,12 @@ class FlatModule:
     def upload(self) -> None:
         """Bring the weights to where the module computes, unless those there are newer."""
         if self.moved and not self._ahead:
-            put(self.weights, self._on_device)
+            copy_to(self.weights, self._on_device)
 
     def land(self) -> None:
         """Bring the weights to the host, if those on the device are newer; from now on the host's count."""
         if self._ahead:
-            put(self._on_device, self.weights)
+            copy_to(self._on_device, self.weights)
             self._ahead = False
 
     def near_weights(self) -> Any:
@@ -182,7 +182,7 @@ class FlatModule:
         """Return the gradient vector on the host after a backward pass, see `near_gradient`."""
         found = self.near_gradient()
         if found is not self._gradient:
-            put(found, self.gradient)
+            copy_to(found, self.gradient)
         return self.gradient
 
     def near_gradient(self) -> Any:

@@ -44,7 +44,7 @@ def opened(
     """
     place = Address.of(address)
     if "Authorization" in headers:
-        place.check_token_may_travel()
+        place.check_token_is_protected()
     kind = http.client.HTTPSConnection if place.secure else http.client.HTTPConnection  # verified as the system does
     connection = kind(place.host, place.port, timeout=timeout_s)
     try:

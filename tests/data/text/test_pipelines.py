@@ -200,6 +200,6 @@ def test_pipelines_that_cannot_be_are_refused(text: Text, options: dict[str, Any
 
 def test_what_is_imported_ahead_exists() -> None:
     ahead = [module for entry in DATASETS.entries() for module in entry.preload]
-    assert "chimera.core.jit_ready" in ahead
+    assert "chimera.core.jit_warm_up" in ahead
     for module in ahead:  # where an import fails, actors' processes say nothing, and start slowly
         importlib.import_module(module)

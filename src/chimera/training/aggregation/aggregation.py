@@ -34,7 +34,7 @@ class Aggregation(ABC):
     whole: ClassVar[bool] = False
     by_rows: ClassVar[bool] = False
 
-    def check(self, givers: int) -> None:  # noqa: B027 - most can do with any number
+    def check(self, contributors: int) -> None:  # noqa: B027 - most can do with any number
         """Raise ConfigurationError if it can make nothing of so many vectors."""
 
     @abstractmethod

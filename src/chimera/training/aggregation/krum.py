@@ -32,17 +32,17 @@ class Krum(Aggregation):
         at_least("krum", "select", select, 1)
         self._attackers, self._select = attackers, select
 
-    def check(self, givers: int) -> None:
+    def check(self, contributors: int) -> None:
         """Raise ConfigurationError if they are too few for so many attackers, or to select from."""
-        if givers <= 2 * self._attackers + 2:
+        if contributors <= 2 * self._attackers + 2:
             raise ConfigurationError(
                 f"aggregation 'krum' with attackers = {self._attackers} needs at least {2 * self._attackers + 3} vectors, and "
-                f"{givers} come: set fewer attackers, or let more workers take part"
+                f"{contributors} come: set fewer attackers, or let more workers take part"
             )
-        if self._select > givers - self._attackers:
+        if self._select > contributors - self._attackers:
             raise ConfigurationError(
-                f"aggregation 'krum' cannot select {self._select} of {givers} vectors without one of {self._attackers} "
-                f"attackers: set select to at most {givers - self._attackers}"
+                f"aggregation 'krum' cannot select {self._select} of {contributors} vectors without one of {self._attackers} "
+                f"attackers: set select to at most {contributors - self._attackers}"
             )
 
     def dense(self, vectors: Sequence[Flat], out: Flat, rows: RowLayout) -> Flat:  # noqa: ARG002

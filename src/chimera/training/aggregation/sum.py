@@ -31,10 +31,10 @@ def added_rows(parts: Sequence[SparseRows], rows: RowLayout) -> tuple[SparseRows
     """Return the sum of some rows each, and how many have given each row of it."""
     numbers = parts[0].numbers if len(parts) == 1 else np.unique(np.concatenate([part.numbers for part in parts]))
     layout = rows.only(numbers)
-    total, givers = np.zeros(layout.size, np.float32), np.zeros(numbers.size, np.uint32)
+    total, contributors = np.zeros(layout.size, np.float32), np.zeros(numbers.size, np.uint32)
     with np.errstate(over="ignore", invalid="ignore"):  # whoever asked looks at it
         for part in parts:
             places = np.searchsorted(numbers, part.numbers)
             layout.add(SparseRows(places, part.values), total)
-            givers[places] += 1
-    return SparseRows(numbers, total), givers
+            contributors[places] += 1
+    return SparseRows(numbers, total), contributors

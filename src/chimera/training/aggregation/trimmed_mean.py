@@ -28,12 +28,12 @@ class TrimmedMean(Aggregation):
             raise ConfigurationError(f"aggregation 'trimmed-mean': share is above 0 and below 0.5, not {share}")
         self._share = share
 
-    def check(self, givers: int) -> None:
+    def check(self, contributors: int) -> None:
         """Raise ConfigurationError if nothing would be left."""
-        if 2 * self._trimmed(givers) >= givers:
+        if 2 * self._trimmed(contributors) >= contributors:
             raise ConfigurationError(
-                f"aggregation 'trimmed-mean' leaves out {self._trimmed(givers)} of {givers} vectors on each side, which "
-                "is all: set a smaller share, or let more workers take part"
+                f"aggregation 'trimmed-mean' leaves out {self._trimmed(contributors)} of {contributors} vectors on each side, "
+                "which is all: set a smaller share, or let more workers participate"
             )
 
     def dense(self, vectors: Sequence[Flat], out: Flat, rows: RowLayout) -> Flat:  # noqa: ARG002
@@ -45,5 +45,5 @@ class TrimmedMean(Aggregation):
             reduce_in_order(list(kept), out[place], 1 / len(kept))
         return out
 
-    def _trimmed(self, givers: int) -> int:
-        return math.ceil(self._share * givers - 1e-9)  # 0.1 of 30 is 3, and not one more for a rounding error
+    def _trimmed(self, contributors: int) -> int:
+        return math.ceil(self._share * contributors - 1e-9)  # 0.1 of 30 is 3, and not one more for a rounding error

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.inside import inside
+from chimera.core.safe_path import safe_path
 from chimera.report.run_files import read_metrics
 from chimera.training.comparison.cell_process import State
 from chimera.training.comparison.grid import Cell
@@ -61,7 +61,7 @@ def run_row(cell: Cell, folder: Path, state: State, why: str, target: Mapping[st
     if why:
         row["error"] = why
     row |= {"engine": cell.engine, "virtual": cell.is_virtual}
-    summary = _read(inside(folder, f"{cell.name}/summary.json")) if state == "finished" else {}
+    summary = _read(safe_path(folder, f"{cell.name}/summary.json")) if state == "finished" else {}
     instead = {"epsilon": summary["epsilon"]} if isinstance(summary.get("epsilon"), str) else {}  # there is none
     row["metrics"] = {**summary.get("metrics", {}), **instead}
     row |= {key: summary[key] for key in (*SUMMED_UP, *MEASURED, "stopped_by", "lost_workers") if key in summary}

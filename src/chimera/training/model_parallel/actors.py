@@ -13,7 +13,7 @@ from chimera.data.dataset import Dataset
 from chimera.data.order import Order
 from chimera.models.device import GPU
 from chimera.models.model import Model
-from chimera.strategies.parts import Halves, Parts
+from chimera.strategies.model_partition import ModelPartition, SplitPartition
 from chimera.training.cluster.cluster import Actors
 from chimera.training.model_parallel.part_layout import Joint
 from chimera.training.model_parallel.partitioning import Part, cut, halved
@@ -109,7 +109,7 @@ class PartActors(Actors, ABC):
 class Stages(PartActors):
     """Makes the workers of pipelines; the first stage gets the data for its inputs, and the last one for its targets."""
 
-    _parts: Parts
+    _parts: ModelPartition
 
     def cut(self, model: Model, train: Dataset, saved: Mapping[str, Any] | None) -> list[Part]:
         """Return the parts, of equal cost."""
@@ -131,7 +131,7 @@ class Stages(PartActors):
 class Sides(PartActors):
     """Makes the clients of split learning, and their server, which gets no data."""
 
-    _parts: Halves
+    _parts: SplitPartition
 
     def cut(self, model: Model, train: Dataset, saved: Mapping[str, Any] | None) -> list[Part]:  # noqa: ARG002 - cut by number
         """Return the clients' part and the server's."""
@@ -153,4 +153,7 @@ class Sides(PartActors):
         )
 
 
-ACTORS: Mapping[type[Parts] | type[Halves], type[PartActors]] = {Parts: Stages, Halves: Sides}
+ACTORS: Mapping[type[ModelPartition] | type[SplitPartition], type[PartActors]] = {
+    ModelPartition: Stages,
+    SplitPartition: Sides,
+}

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
-from chimera.strategies.parts import Halves, Parts
+from chimera.strategies.model_partition import ModelPartition, SplitPartition
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,7 +37,7 @@ class Part:
         self.model, self.layers, self.share = model, layers, share
 
 
-def cut(model: Any, parts: Parts, inputs: NDArray[Any], bounds: Sequence[int] | None = None) -> list[Part]:
+def cut(model: Any, parts: ModelPartition, inputs: NDArray[Any], bounds: Sequence[int] | None = None) -> list[Part]:
     """Return the parts of a model whose module is an ``nn.Sequential``, or any if it is cut into slices only.
 
     They come stage by stage, and slice by slice of each.
@@ -73,7 +73,7 @@ def cut(model: Any, parts: Parts, inputs: NDArray[Any], bounds: Sequence[int] | 
     return [Part(model.part_of(own), stage, share) for own, stage, share in made]
 
 
-def halved(model: Any, halves: Halves) -> list[Part]:
+def halved(model: Any, halves: SplitPartition) -> list[Part]:
     """Return the clients' part and the server's of a model whose module is an ``nn.Sequential``.
 
     Raises
@@ -128,7 +128,9 @@ def _counts(layers: Sequence[nn.Module]) -> list[int]:
     return [sum(p.numel() for p in layer.parameters() if p.requires_grad) for layer in layers]
 
 
-def _bounds(parts: Parts, counts: Sequence[int], costs: Sequence[float], saved: Sequence[int] | None) -> Sequence[int]:
+def _bounds(
+    parts: ModelPartition, counts: Sequence[int], costs: Sequence[float], saved: Sequence[int] | None
+) -> Sequence[int]:
     if parts.cuts is not None:
         bounds = [0, *parts.cuts, len(counts)]
         if len(bounds) != parts.stages + 1 or any(a >= b for a, b in itertools.pairwise(bounds)):

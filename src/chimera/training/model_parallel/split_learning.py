@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from chimera.core.call import work
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
-from chimera.strategies.parts import Halves
+from chimera.strategies.model_partition import SplitPartition
 from chimera.training.messages.rejection import Applied
 from chimera.training.model_parallel.part_holder import BACK, THERE, PartHolder
 from chimera.training.model_parallel.partitioning import Part
@@ -38,7 +38,7 @@ class SplitClient(PartHolder):
         dataset: Dataset,
         order: Order,
         *,
-        halves: Halves,
+        halves: SplitPartition,
         optimizer: OptimizerSettings,
         seed: int = 0,
         device: str | None = None,

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.call import work
-from chimera.core.device import put, to_host
+from chimera.core.device import copy_to, to_host
 from chimera.core.engine import Group
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
-from chimera.strategies.parts import Parts
+from chimera.strategies.model_partition import ModelPartition
 from chimera.training.messages.rejection import Applied
 from chimera.training.model_parallel.part_holder import BACK, THERE, PartHolder
 from chimera.training.model_parallel.partitioning import Part
@@ -40,7 +40,7 @@ class Stage(PartHolder):
         dataset: Dataset | None,
         order: Order,
         *,
-        parts: Parts,
+        parts: ModelPartition,
         optimizer: OptimizerSettings,
         seed: int = 0,
         device: str | None = None,
@@ -98,7 +98,7 @@ class Stage(PartHolder):
             self._gives(mean)
             group.all_reduce(mean)
             if mean is not gradient:
-                put(mean, gradient)
+                copy_to(mean, gradient)
         return self._stepped(gradient, losses=int(self._last and self._slice == 0))
 
     def _gives(self, array: NDArray[np.float32]) -> None:

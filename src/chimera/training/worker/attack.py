@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from chimera.core.device import copy_of, put
+from chimera.core.device import copy_of, copy_to
 from chimera.core.parameters import Flat
 from chimera.training.worker.gradients import Gradients
 
@@ -42,7 +42,7 @@ class Attack:
             noise = np.random.default_rng(seed).standard_normal(len(vector), np.float32)
             with np.errstate(over="ignore"):  # the sender checks it
                 noise *= np.float32(self.scale)
-            put(noise, vector)
+            copy_to(noise, vector)
 
 
 class Attacker:

@@ -9,7 +9,7 @@ import numpy as np
 
 from chimera.codecs.codec import decode
 from chimera.core.call import work
-from chimera.core.device import beside, copy_of, on_host, to_host
+from chimera.core.device import copy_of, on_host, to_device_of, to_host
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, all_finite
@@ -202,7 +202,7 @@ class LocalRounds:
         if not messages:
             return None
         self._tally.got(messages)
-        return beside(np.concatenate([decode(message, message.size) for message in messages]), flat)
+        return to_device_of(np.concatenate([decode(message, message.size) for message in messages]), flat)
 
     def _enclosure(self, flat: Any) -> list[Encoded]:
         """Return the messages of a vector that follows the change, in float32 whatever the codec; none for None."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from chimera.core.call import work
-from chimera.core.device import beside, copy_of, put, to_host
+from chimera.core.device import copy_of, copy_to, to_device_of, to_host
 from chimera.core.message import Encoded
 from chimera.training.messages.rejection import Rejected, fault
 from chimera.training.worker.exchange import Exchange
@@ -100,8 +100,8 @@ class Fragments(WorkerExtension):
             self._reference, self._next_step = None, -1
             return
         flat = self.worker.near.parameters()
-        put(state[_REPLICA], flat)
-        self._reference = copy_of(beside(state[_REFERENCE], flat))
+        copy_to(state[_REPLICA], flat)
+        self._reference = copy_of(to_device_of(state[_REFERENCE], flat))
         self._next_step, shards = state[_NUMBERS].tolist()
         self._parted().cut(shards)
 
