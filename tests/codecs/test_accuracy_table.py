@@ -35,13 +35,13 @@ def test_every_registered_codec_is_in_the_table(script: Any) -> None:
             CODECS.create(*way)
 
 
-def test_a_codec_without_settings_is_named(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_codec_missing_from_the_table_is_named(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(script.SETTINGS, "sign")
     with pytest.raises(ConfigurationError, match=r"^no settings for sign: add them to SETTINGS in codec_accuracy.py$"):
         script.settings_of([])
 
 
-def test_a_codec_that_does_not_exist_is_one_line() -> None:
+def test_an_unknown_codec_raises_a_one_line_error() -> None:
     done = subprocess.run([sys.executable, SCRIPT, "--only", "zip"], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("error: no such codec: zip; known: ")

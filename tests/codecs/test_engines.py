@@ -197,7 +197,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
 @pytest.mark.sampled(1, always=["d-psgd", "gossip-sgd", "parameter-server"])
 @pytest.mark.parametrize("strategy", PACKING)
-def test_each_codec_keeps_its_promises_in_virtual_time(strategy: str, told: Counter[int]) -> None:
+def test_each_codec_keeps_its_promises_on_the_simulated_engine(strategy: str, told: Counter[int]) -> None:
     fitting = [codec for codec in NAMES if goes_with(strategy, codec)]
     assert len(fitting) >= len(NAMES) - 5  # those for a downlink, and those that carry what is left out
     wrong = {codec: found for codec in fitting if (found := list(faults_of(strategy, codec)))}
@@ -239,21 +239,21 @@ def ray() -> Iterator[Engine]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("codec", NAMES)
-def test_on_local_the_same_is_sent(tmp_path: Path, local: Engine, codec: str) -> None:
+def test_local_sends_the_same_messages(tmp_path: Path, local: Engine, codec: str) -> None:
     for strategy in SYNCHRONOUS:
         check_the_same_is_sent(tmp_path / label(strategy), local, codec, strategy)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("codec", NAMES)
-def test_it_trains_where_time_is_real(tmp_path: Path, local: Engine, codec: str) -> None:
+def test_codecs_train_on_local(tmp_path: Path, local: Engine, codec: str) -> None:
     for strategy in OTHERS:
         check_it_trains(tmp_path / label(strategy), local, codec, strategy)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", NAMES)
-def test_on_ray_the_same_is_sent_and_it_trains(tmp_path: Path, ray: Engine, codec: str) -> None:
+def test_ray_sends_the_same_messages_and_trains(tmp_path: Path, ray: Engine, codec: str) -> None:
     synchronous, asynchronous = ON_RAY
     check_the_same_is_sent(tmp_path / label(synchronous), ray, codec, synchronous)
     check_it_trains(tmp_path / label(asynchronous), ray, codec, asynchronous)

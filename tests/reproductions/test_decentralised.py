@@ -53,7 +53,7 @@ def accuracy(run: chimera.Run) -> str:
     return f"{run.metrics['accuracy']:.1%}"
 
 
-def test_d_psgd_on_a_ring_learns_as_all_reduce_does(learn: Learn, claim: Claim) -> None:
+def test_d_psgd_on_a_ring_is_as_accurate_as_all_reduce(learn: Learn, claim: Claim) -> None:
     """Lian et al. 2017, corollary 2 and figure 2: the same rate per epoch, with two neighbours in place of all."""
     reduced, mixed = learn("all-reduce"), learn("d-psgd")
     assert reduced.metrics["accuracy"] > 0.92
@@ -75,7 +75,7 @@ def test_d_psgd_on_a_ring_learns_as_all_reduce_does(learn: Learn, claim: Claim) 
     )
 
 
-def test_copies_come_together_as_the_learning_rate_decays(learn: Learn, claim: Claim) -> None:
+def test_replicas_converge_as_the_learning_rate_decays(learn: Learn, claim: Claim) -> None:
     """Nedic and Olshevsky 2015, lemma 1: with steps that vanish, all come to one model."""
     run = learn("d-psgd", optimizer={"name": "adagrad", "lr": 0.05, "lr_decay": 0.05})
     assert distances(run)[-1] < 0.1 * distances(run)[0]
@@ -106,7 +106,7 @@ def test_ad_psgd_does_not_wait_for_a_slow_worker(learn: Learn, claim: Claim) -> 
     [({}, 0.015), pytest.param({"partition": "by-label", "epochs": 15}, 0.04, marks=pytest.mark.long)],
     ids=["iid", "by label"],
 )
-def test_choco_comes_to_one_model_where_naive_compressed_gossip_does_not(
+def test_choco_converges_where_naive_compressed_gossip_does_not(
     learn: Learn, claim: Claim, given: dict[str, Any], short: float
 ) -> None:
     """Koloskova et al. 2019, figures 2 and 3: 2 % of each vector is enough for CHOCO, and ruins gossip that sends models."""

@@ -63,7 +63,7 @@ def synchronous(learn: Learn) -> tuple[float, float]:
     ],
     ids=["diloco", "few bits", "streaming"],
 )
-def test_it_is_as_good_as_synchronous_training_for_a_fraction_of_the_traffic(
+def test_diloco_is_as_accurate_as_synchronous_training_with_less_traffic(
     learn: Learn,
     synchronous: tuple[float, float],
     claim: Claim,

@@ -16,7 +16,7 @@ from reproductions.conftest import Claim
 pytestmark = pytest.mark.long
 
 
-def test_bagging_lowers_the_error_of_a_tree_as_scikit_learns_does(claim: Claim) -> None:
+def test_bagging_lowers_the_error_like_scikit_learn(claim: Claim) -> None:
     """Breiman 1996, table 1: bagging lowers the misclassification rate of trees by 6 to 77 %."""
     train, test, labels, answers = train_test_split(*load_digits(return_X_y=True), random_state=0)
     tree = 1 - DecisionTreeClassifier(random_state=0).fit(train, labels).score(test, answers)

@@ -68,9 +68,7 @@ MNIST = Path(os.environ.get("CHIMERA_DATA", "data")) / "mnist"
 
 @pytest.mark.long
 @pytest.mark.skipif(not MNIST.is_dir(), reason="needs MNIST under CHIMERA_DATA")
-def test_fed_avg_takes_as_many_rounds_as_in_its_paper_and_fed_sgd_several_times_more(
-    learn: Learn, claim: Claim
-) -> None:
+def test_fed_avg_needs_the_rounds_of_its_paper_and_fed_sgd_several_times_more(learn: Learn, claim: Claim) -> None:
     """McMahan et al. 2017, table 1: 2NN, E = 1, B = 10, C = 0.1, IID: 97 % on MNIST in 87 rounds; with B = infinity in 1474."""
     settings = {
         "model": {"name": "mlp", "hidden": [200, 200], "activation": "relu"},
@@ -103,7 +101,7 @@ WORK = {"local_epochs": 5, "fraction": 0.5, "weighted": True, "local_learning_ra
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.1])
-def test_fed_prox_takes_the_work_of_stragglers_that_fed_avg_drops(learn: Learn, claim: Claim, mu: float) -> None:
+def test_fed_prox_uses_the_partial_work_of_stragglers(learn: Learn, claim: Claim, mu: float) -> None:
     """Li et al. 2020, section 5.2 and figure 1: with 90 % of stragglers FedProx is far ahead."""
     many = {**WORK, "stragglers": 0.9}
     dropped, taken = learn("fed-avg", many), learn("fed-prox", {**many, "mu": mu})
@@ -164,7 +162,7 @@ def _rounds_to(run: chimera.Run, level: float) -> int:
     return int(next(row["round"] for row in run.rows if row.get("accuracy", 0) >= level))
 
 
-def test_fed_nova_comes_to_the_optimum_of_all_where_fed_avg_comes_to_another(learn: Learn, claim: Claim) -> None:
+def test_fed_nova_reaches_the_global_optimum_and_fed_avg_does_not(learn: Learn, claim: Claim) -> None:
     """Wang et al. 2020, theorem 1: who takes more steps pulls FedAvg to his own optimum; FedNova weighs by data alone."""
     rng = np.random.default_rng(0)
     sizes = [200, 40, 40, 40]
@@ -204,7 +202,7 @@ def test_fed_nova_comes_to_the_optimum_of_all_where_fed_avg_comes_to_another(lea
     )
 
 
-def test_momentum_on_the_servers_helps_where_few_take_part(learn: Learn, claim: Claim) -> None:
+def test_server_momentum_helps_with_few_participants(learn: Learn, claim: Claim) -> None:
     """Hsu et al. 2019, figure 5: with skewed labels and a small fraction of clients, FedAvgM is ahead of FedAvg."""
     work = {"local_epochs": 1, "fraction": 0.2, "local_learning_rate": 0.05}
     plain, moving = learn("fed-avg", work), learn("fed-avg-m", {**work, "server_momentum": 0.7})

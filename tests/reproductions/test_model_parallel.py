@@ -31,7 +31,7 @@ def difference(run: chimera.Run, whole: chimera.Run) -> float:
     return float(np.abs(parameters(run) - parameters(whole)).max())
 
 
-def test_a_pipeline_is_the_unsplit_network(fit: Fit, claim: Claim) -> None:
+def test_a_pipeline_equals_the_unsplit_network(fit: Fit, claim: Claim) -> None:
     """Huang et al. 2019, section 2.2: gradients of micro-batches add up to that of the batch, whatever the partition."""
     whole = fit(1, "single-worker")
     for schedule in ("gpipe", "1f1b"):
@@ -44,7 +44,7 @@ def test_a_pipeline_is_the_unsplit_network(fit: Fit, claim: Claim) -> None:
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(4, 8)])
-def test_the_bubble_is_as_large_as_the_paper_says(fit: Fit, claim: Claim, stages: int, micro_batches: int) -> None:
+def test_the_bubble_matches_the_paper(fit: Fit, claim: Claim, stages: int, micro_batches: int) -> None:
     """Huang et al. 2019, section 2.3: a share of (K - 1) / (M + K - 1) of the time is bubble."""
     rng = np.random.default_rng(0)
     data = Dataset(rng.normal(size=(640, 64)).astype(np.float32), rng.integers(0, 64, 640))
@@ -61,7 +61,7 @@ def test_the_bubble_is_as_large_as_the_paper_says(fit: Fit, claim: Claim, stages
     )
 
 
-def test_slices_are_the_unsplit_network(fit: Fit, claim: Claim) -> None:
+def test_slices_equal_the_unsplit_network(fit: Fit, claim: Claim) -> None:
     """Shoeybi et al. 2019, section 3: columns, then rows, and heads, need sums only, and give what the whole gives."""
     options: dict[str, Any] = {"model": transformer, "data": sentences(), "optimizer": SGD}
     whole = fit(1, ONE_STAGE, **options)
@@ -74,7 +74,7 @@ def test_slices_are_the_unsplit_network(fit: Fit, claim: Claim) -> None:
     )
 
 
-def test_a_layer_of_a_transformer_takes_four_sums(fit: Fit, claim: Claim) -> None:
+def test_a_transformer_layer_needs_four_sums(fit: Fit, claim: Claim) -> None:
     """Shoeybi et al. 2019, section 3, figure 4: two all-reduces forward and two back, each of batch x length x width."""
     options: dict[str, Any] = {"data": sentences(), "optimizer": SGD, "rounds": 10, "batch_size": 8}
     sums = [
@@ -91,7 +91,7 @@ def test_a_layer_of_a_transformer_takes_four_sums(fit: Fit, claim: Claim) -> Non
 
 
 @pytest.mark.parametrize("head", [None, 4])
-def test_split_learning_is_the_unsplit_network(fit: Fit, claim: Claim, head: int | None) -> None:
+def test_split_learning_equals_the_unsplit_network(fit: Fit, claim: Claim, head: int | None) -> None:
     """Gupta and Raskar 2018, section 3: what clients and server train is what would be trained with all data in one place."""
     run = fit(3, {"name": "split-learning", "head": head})
     assert difference(run, fit(1, "single-worker")) < TOLERANCE

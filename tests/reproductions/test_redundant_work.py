@@ -30,7 +30,7 @@ def learn(tmp_path: Path) -> Learn:
     return learn
 
 
-def test_gradient_coding_is_exact_at_the_pace_of_the_fastest(learn: Learn, claim: Claim) -> None:
+def test_gradient_coding_is_exact_and_as_fast_as_the_fastest_workers(learn: Learn, claim: Claim) -> None:
     workers, batch = 5, 8
     epoch = {
         "model": {"name": "mlp", "hidden": [16], "dropout": 0.2},
@@ -62,7 +62,7 @@ def test_gradient_coding_is_exact_at_the_pace_of_the_fastest(learn: Learn, claim
 
 
 @pytest.mark.parametrize(("workers", "copies"), [(4, 2), (5, 3), (6, 2), (6, 3)])
-def test_coded_computing_sends_what_its_theory_says(learn: Learn, claim: Claim, workers: int, copies: int) -> None:
+def test_the_load_of_coded_computing_matches_theory(learn: Learn, claim: Claim, workers: int, copies: int) -> None:
     name, options = "coded-distributed-computing", {"model": "cnn", "workers": workers, "batch_size": 4, "rounds": 5}
     coded = learn({"name": name, "copies": copies}, **options)
     plain = learn({"name": name, "copies": copies, "coded": False}, **options)

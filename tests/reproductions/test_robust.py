@@ -62,7 +62,7 @@ def test_robust_rules_withstand_attackers_that_break_the_mean(learn: Learn, clai
     )
 
 
-def test_a_median_loses_less_to_flipped_labels_than_the_mean(learn: Learn, claim: Claim) -> None:
+def test_the_median_tolerates_flipped_labels_better_than_the_mean(learn: Learn, claim: Claim) -> None:
     network = {"name": "mlp", "hidden": [32]}
     honest, mean, median = (
         learn(rule, attack, network, attackers=3)

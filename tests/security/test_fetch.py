@@ -102,9 +102,7 @@ ATTACKS: dict[str, Callable[[Path], list[bytes]]] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_an_archive_with_anything_but_files_and_folders_below_is_refused(
-    attack: str, tmp_path: Path, outside: Path
-) -> None:
+def test_archives_with_links_devices_or_outside_paths_are_rejected(attack: str, tmp_path: Path, outside: Path) -> None:
     with pytest.raises(ChimeraError) as told:
         unpack(archive(*ATTACKS[attack](outside)), tmp_path / "there")
     assert "\n" not in str(told.value)
@@ -118,7 +116,7 @@ _PARTS = st.sampled_from(["..", ".", "", "a", "b", "link", "\0", "\x1b", "é", "
 
 
 @given(paths=st.lists(st.lists(_PARTS, max_size=6).map("/".join), max_size=4))
-def test_no_path_leads_out(tmp_path_factory: pytest.TempPathFactory, paths: list[str]) -> None:
+def test_no_path_leaves_the_folder(tmp_path_factory: pytest.TempPathFactory, paths: list[str]) -> None:
     top = tmp_path_factory.mktemp("top")
     (top / "outside").mkdir()
     there = top / "there"
@@ -141,7 +139,7 @@ def test_no_path_leads_out(tmp_path_factory: pytest.TempPathFactory, paths: list
 
 
 @pytest.mark.parametrize("name", ["link/x", "link", "deep/link/x"])
-def test_links_that_are_there_are_not_followed(name: str, tmp_path: Path, outside: Path) -> None:
+def test_existing_links_are_not_followed(name: str, tmp_path: Path, outside: Path) -> None:
     there = tmp_path / "there"
     unpack(archive(member("deep/a")), there)
     for link in (there / "link", there / "deep" / "link"):
@@ -154,7 +152,7 @@ def test_links_that_are_there_are_not_followed(name: str, tmp_path: Path, outsid
             unpack(archive(member(name)), there)
 
 
-def test_a_file_with_another_name_elsewhere_keeps_its_content_there(tmp_path: Path, outside: Path) -> None:
+def test_a_hard_linked_file_keeps_its_content(tmp_path: Path, outside: Path) -> None:
     there = tmp_path / "there"
     unpack(archive(), there)
     os.link(outside / "mine", there / "a")
@@ -162,7 +160,7 @@ def test_a_file_with_another_name_elsewhere_keeps_its_content_there(tmp_path: Pa
     assert (there / "a").read_bytes() == b"evil"
 
 
-def test_files_that_were_not_fetched_are_not_written_over(outside: Path) -> None:
+def test_existing_files_are_not_overwritten(outside: Path) -> None:
     with pytest.raises(ConfigurationError, match="holds files that were not fetched"):
         unpack(archive(member("mine")), outside)
 
@@ -173,7 +171,7 @@ def test_a_fetched_folder_is_fetched_again(tmp_path: Path) -> None:
     assert (tmp_path / "there" / "d" / "a").read_bytes() == b"second"
 
 
-def test_files_are_their_owners_alone_and_run_nothing(tmp_path: Path) -> None:
+def test_fetched_files_are_private_and_not_executable(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         unpack(archive(member("d/a", mode=0o6777, uid=4321)), tmp_path / "new" / "there")
@@ -185,7 +183,7 @@ def test_files_are_their_owners_alone_and_run_nothing(tmp_path: Path) -> None:
     assert (there / "d" / "a").stat().st_uid == os.getuid()
 
 
-def test_the_bytes_are_limited_before_any_is_written(tmp_path: Path) -> None:
+def test_the_size_limit_is_checked_before_writing(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="most-gib"):
         unpack(archive(member("a", bytes(600)), member("b", bytes(600))), tmp_path / "there", most_bytes=1000)
     assert not (tmp_path / "there" / "b").exists()
@@ -193,7 +191,7 @@ def test_the_bytes_are_limited_before_any_is_written(tmp_path: Path) -> None:
         unpack(archive(member("a", size=1 << 60)), tmp_path / "too", most_bytes=1 << 62)
 
 
-def test_the_files_and_folders_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_files_and_folders_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tar, "MOST_FILES", 10)
     for members in ([member(f"f{i}") for i in range(11)], [member("a/" * 10 + "b")]):
         with pytest.raises(RunError, match="too many"):
@@ -201,7 +199,7 @@ def test_the_files_and_folders_are_limited(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("path", ["a\x9b31m", "a\u202eb", "C:b", "a\u2028b", "/etc/x", "a/../../b", "a\ud800"])
-def test_paths_of_submitted_files_keep_to_the_same_rule(path: str) -> None:
+def test_paths_of_submitted_files_follow_the_same_rule(path: str) -> None:
     with pytest.raises(ConfigurationError):
         check([path])
 
@@ -235,7 +233,7 @@ def cluster() -> Iterator[Client]:
     server.server_close()
 
 
-def test_a_hostile_cluster_writes_nothing_outside(
+def test_a_hostile_cluster_cannot_write_outside_the_folder(
     cluster: Client, tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for attack in ("through two links", "a hard link", "above", "a path in a pax header"):
@@ -247,7 +245,7 @@ def test_a_hostile_cluster_writes_nothing_outside(
 
 
 @pytest.mark.parametrize("number", ["../../../outside/x", "/outside", "", "1\n"])
-def test_a_cluster_does_not_choose_the_folder_by_the_number_of_a_job(
+def test_a_job_number_cannot_choose_another_folder(
     number: str, cluster: Client, tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "there" / "here").mkdir(parents=True)
@@ -257,7 +255,7 @@ def test_a_cluster_does_not_choose_the_folder_by_the_number_of_a_job(
         JobHandle(cluster, number).fetch()
 
 
-def test_results_nested_without_end_are_an_error(tmp_path: Path) -> None:
+def test_deeply_nested_results_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "results.msgpack").write_bytes(b"\x91" * 1_000_000)
     with pytest.raises(RunError, match="cannot be read"):
         read_results(tmp_path)

@@ -35,7 +35,7 @@ def open_to_others(folder: Path) -> list[str]:
     return [f"{path} {stat.filemode(mode)}" for path, mode in modes.items() if mode & 0o077]
 
 
-def test_folders_that_were_missing_are_private_and_others_stay(tmp_path: Path) -> None:
+def test_created_folders_are_private_and_existing_ones_keep_their_mode(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     make_folder(tmp_path / "shared" / "a" / "b")
     assert [path.name for path in tmp_path.rglob("*") if path.stat().st_mode & 0o077] == ["shared"]

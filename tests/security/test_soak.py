@@ -145,7 +145,7 @@ def knock(address: str, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_runs_beside_hostile_requests_end_with_the_same_bits_and_no_server_grows(tmp_path: Path) -> None:
+def test_hostile_requests_change_no_bits_and_grow_no_server(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         targets = [stack.enter_context(process_of(name, tmp_path / name.replace(" ", "-"))) for name in SERVERS]
         urls = []

@@ -34,7 +34,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield near, far
 
 
-def test_a_handshake_has_one_deadline_however_many_bytes_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handshake_has_one_deadline_despite_slow_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raft_connection, "HANDSHAKE_S", 0.3)
     over = threading.Event()
 
@@ -54,7 +54,7 @@ def test_a_handshake_has_one_deadline_however_many_bytes_keep_coming(monkeypatch
             slow.join()
 
 
-def test_the_deadline_covers_the_name_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_handshake_deadline_includes_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raft_connection, "HANDSHAKE_S", 0.3)
     with ends() as (near, far):
         client: list[Connection] = []
@@ -86,7 +86,7 @@ def test_a_proof_cannot_be_reflected() -> None:
 
 
 @pytest.mark.parametrize("size", [301, raft_connection.MAX_BYTES + 1, (1 << 32) - 1])
-def test_a_size_beyond_the_bound_ends_the_connection_before_anything_is_read(size: int) -> None:
+def test_an_oversized_message_closes_the_connection_before_reading(size: int) -> None:
     with ends() as (near, far):
         client: list[Connection] = []
         other = threading.Thread(target=lambda: client.append(Connection(far, b"token", client=True)))
@@ -101,7 +101,7 @@ def test_a_size_beyond_the_bound_ends_the_connection_before_anything_is_read(siz
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_after_the_handshake_are_a_message_or_an_error_of_the_decoder(body: bytes) -> None:
+def test_bytes_after_the_handshake_are_decoded_or_raise_a_decoding_error(body: bytes) -> None:
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
         raft_transport._DECODER.decode(body)
 
@@ -170,7 +170,7 @@ class _Crowd:
 
 
 @pytest.mark.long
-def test_slow_strangers_keep_no_voter_and_no_follower_out(tmp_path: Path) -> None:
+def test_slow_unauthenticated_connections_do_not_block_voters_and_followers(tmp_path: Path) -> None:
     voters = Voters(tmp_path / "cluster")
     crowd = None
     try:

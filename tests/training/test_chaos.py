@@ -74,7 +74,7 @@ def survived(folder: Path, servers: bool, **options: Any) -> Counter[str]:
 
 
 @pytest.mark.parametrize("strategy", [{"name": "parameter-server", "shards": 2}, "all-reduce"], ids=str)
-def test_training_on_processes_survives_a_minute_of_deaths(strategy: Any, tmp_path: Path) -> None:
+def test_local_training_survives_a_minute_of_killed_processes(strategy: Any, tmp_path: Path) -> None:
     with nothing_left():
         servers = strategy != "all-reduce"
         options = {"strategy": strategy, "engine": "local", "workers": 4, "max_seconds": SECONDS + 2}
@@ -84,7 +84,7 @@ def test_training_on_processes_survives_a_minute_of_deaths(strategy: Any, tmp_pa
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'chimera-dml[ray]'")
-def test_training_on_ray_survives_a_minute_of_deaths_and_that_of_a_node(tmp_path: Path) -> None:
+def test_ray_training_survives_a_minute_of_killed_actors_and_a_killed_node(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
     from chimera.engines.ray.session import HEALTH_CHECKS

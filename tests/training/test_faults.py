@@ -61,7 +61,7 @@ def told(run: chimera.Run) -> list[tuple[str, str]]:
     ("strategy", "policy"),
     [*((strategy, "respawn") for strategy in STRATEGIES), ("parameter-server", "drop"), ("all-reduce", "drop")],
 )
-def test_one_of_four_workers_is_killed_and_the_run_finishes(fit: Fit, strategy: Any, policy: str) -> None:
+def test_a_run_finishes_after_one_of_four_workers_is_killed(fit: Fit, strategy: Any, policy: str) -> None:
     run = fit(
         engine="local",
         strategy=strategy,
@@ -84,7 +84,7 @@ def test_one_of_four_workers_is_killed_and_the_run_finishes(fit: Fit, strategy: 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("strategy", SYNCHRONOUS, ids=str)
-def test_a_synchronous_run_ends_the_same_whoever_was_killed_or_hung(fit: Fit, engine: str, strategy: Any) -> None:
+def test_a_synchronous_run_gives_the_same_result_whichever_worker_fails(fit: Fit, engine: str, strategy: Any) -> None:
     servers = [] if strategy == "all-reduce" else ["kill server 0 at step 15"]
     whole = fit("whole", strategy=strategy)
     run = fit(
@@ -115,7 +115,7 @@ def test_a_synchronous_run_ends_the_same_whoever_was_killed_or_hung(fit: Fit, en
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-def test_a_killed_server_goes_on_from_its_snapshot_never_from_zero(fit: Fit, engine: str, strategy: Any) -> None:
+def test_a_killed_server_is_restored_from_its_snapshot(fit: Fit, engine: str, strategy: Any) -> None:
     if strategy == "all-reduce":
         return
     faults = ["kill server 0 at step 57"]
@@ -126,7 +126,7 @@ def test_a_killed_server_goes_on_from_its_snapshot_never_from_zero(fit: Fit, eng
     assert run.metrics["accuracy"] > 0.6
 
 
-def test_a_server_that_dies_before_the_first_snapshot_takes_the_run_back_to_its_beginning(fit: Fit) -> None:
+def test_a_server_lost_before_the_first_snapshot_restarts_the_run(fit: Fit) -> None:
     whole = fit("whole")
     run = fit(faults=["kill server 0 at step 3", "kill worker 1 at step 3"])
     assert run.events[-1].detail == "the parameters of round 0; 3 rounds are lost"
@@ -135,7 +135,7 @@ def test_a_server_that_dies_before_the_first_snapshot_takes_the_run_back_to_its_
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_server_that_dies_too_often_is_one_line_that_says_how_to_go_on(fit: Fit, engine: str) -> None:
+def test_too_many_server_losses_raise_an_error_with_the_remedy(fit: Fit, engine: str) -> None:
     faults = [f"kill server 0 at step {step}" for step in (12, 15, 25)]
     options = {"engine": engine, "checkpoint_every": 10, "max_restarts": 2}
     with pytest.raises(RunError, match=r"server 0 died, and no restarts are left: resume the run") as caught:
@@ -150,7 +150,7 @@ def test_a_server_that_dies_too_often_is_one_line_that_says_how_to_go_on(fit: Fi
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("strategy", ["parameter-server", "all-reduce", "async-parameter-server"])
 @pytest.mark.parametrize("partition", ["iid", "dirichlet"])
-def test_a_lost_workers_data_goes_to_the_others(fit: Fit, engine: str, strategy: str, partition: str) -> None:
+def test_data_of_a_lost_worker_are_redistributed(fit: Fit, engine: str, strategy: str, partition: str) -> None:
     run = fit(
         engine=engine,
         strategy=strategy,
@@ -164,7 +164,7 @@ def test_a_lost_workers_data_goes_to_the_others(fit: Fit, engine: str, strategy:
     assert run.metrics["accuracy"] > 0.8
 
 
-def test_a_run_whose_data_was_redistributed_resumes_with_everybody(fit: Fit) -> None:
+def test_a_resumed_run_redistributes_data_over_all_workers(fit: Fit) -> None:
     options = {"on_worker_loss": "redistribute", "checkpoint_every": 10}
     fit(faults=["kill worker 1 at step 15"], **options)
     run = fit(resume=True, rounds=60, **options)
@@ -214,7 +214,7 @@ def test_workers_join_a_run_under_way(tmp_path: Any, engine: str, strategy: Any)
         adder.trainer.add_worker()
 
 
-def test_nobody_joins_beyond_the_bound(tmp_path: Any) -> None:
+def test_no_worker_joins_beyond_max_workers(tmp_path: Any) -> None:
     adder = Adder(10, 2)
     adder.trainer = chimera.Trainer(
         "logistic-regression", "digits", engine="simulated", max_workers=3, rounds=20, callbacks=[adder], out=tmp_path
@@ -223,14 +223,14 @@ def test_nobody_joins_beyond_the_bound(tmp_path: Any) -> None:
         adder.trainer.fit()
 
 
-def test_as_many_workers_come_as_there_is_room_for(fit: Fit) -> None:
+def test_workers_join_as_resources_allow(fit: Fit) -> None:
     run = fit(workers=2, max_workers=4)
     assert told(run) == [("worker joined", "worker 2"), ("worker joined", "worker 3")]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_fault_strikes_at_its_time(fit: Fit, engine: str) -> None:
+def test_a_fault_is_injected_at_its_time(fit: Fit, engine: str) -> None:
     faults = [("0.3 s", "kill worker 1"), (0.6, "slow server 0 by 2 for 0.1 s"), (10**6, "kill worker 0")]
     network = {"name": "simulated", "compute": {"seconds_per_call": 0.02}}
     run = fit(engine=network if engine == "simulated" else engine, rounds=10**6, max_seconds=1.0, faults=faults)
@@ -248,7 +248,7 @@ def test_a_fault_strikes_at_its_time(fit: Fit, engine: str) -> None:
         assert 0.3 <= struck[0] < 0.6 <= struck[1]
 
 
-def test_a_fault_may_strike_any_worker_and_strikes_the_same_one_again(fit: Fit) -> None:
+def test_a_fault_at_any_worker_is_reproducible(fit: Fit) -> None:
     faults = [f"kill any worker at step {step}" for step in range(2, 20, 2)]
     runs = [fit(name, faults=faults, max_restarts=9) for name in ("once", "again")]
     struck = [[actor for event, actor in told(run) if event == "fault"] for run in runs]
@@ -256,18 +256,18 @@ def test_a_fault_may_strike_any_worker_and_strikes_the_same_one_again(fit: Fit) 
     assert set(struck[0]) == {"worker 0", "worker 1", "worker 2"}
 
 
-def test_a_fault_that_nobody_is_there_for_is_told(fit: Fit) -> None:
+def test_a_fault_of_a_missing_worker_is_reported(fit: Fit) -> None:
     run = fit(strategy="all-reduce", faults=["kill server 3 at step 5"])
     assert told(run) == [("fault missed", "server 3")]
 
 
-def test_a_fault_that_the_run_ended_before_is_told(fit: Fit) -> None:
+def test_a_fault_after_the_end_of_the_run_is_reported(fit: Fit) -> None:
     run = fit(rounds=10, faults=["kill worker 1 at step 10", "kill worker 0 at 1000 s"])
     assert told(run) == [("fault missed", "worker 1"), ("fault missed", "worker 0")]
     assert all("the run ended before" in event.detail for event in run.events)
 
 
-def test_faults_that_struck_before_a_checkpoint_do_not_strike_again(fit: Fit) -> None:
+def test_faults_before_a_checkpoint_are_not_repeated(fit: Fit) -> None:
     faults = ["kill worker 1 at step 5", "kill worker 2 at step 25"]
     fit(rounds=10, faults=faults)
     run = fit(resume=True, faults=faults)
@@ -282,7 +282,7 @@ WHATS = st.one_of(
 
 
 @given(WHATS, st.sampled_from(["worker", "server"]), st.integers(0, 999), st.integers(0, 10**6) | st.floats(0, 10**6))
-def test_a_sentence_says_what_a_pair_says(what: tuple[Any, ...], kind: str, number: int, when: float) -> None:
+def test_a_fault_sentence_equals_the_pair(what: tuple[Any, ...], kind: str, number: int, when: float) -> None:
     verb, factor, for_s = what
     text = f"{verb} {kind} {number}{f' by {factor}' if factor else ''}{f' for {for_s} s' if for_s else ''}"
     when = when if isinstance(when, int) else round(when, 3)
@@ -302,7 +302,7 @@ def test_a_sentence_says_what_a_pair_says(what: tuple[Any, ...], kind: str, numb
      ("step 1",), 17, "kill worker -1 at step 3", "kill any at step 3",
      "kill any worker 2 at step 3", "kill worker 3 at step 3", "slow worker 1 by 0.5 at step 3"],
 )  # fmt: skip
-def test_what_is_no_fault_is_told_before_anything_runs(fit: Fit, given: Any) -> None:
+def test_invalid_faults_are_rejected_before_the_run(fit: Fit, given: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         fit(faults=[given])
     assert "\n" not in str(caught.value)
@@ -322,7 +322,7 @@ class ServerKiller(chimera.Callback):
 
 
 @pytest.mark.long
-def test_a_run_outlives_the_process_that_forks_its_workers(fit: Fit) -> None:
+def test_a_run_survives_the_loss_of_the_fork_server(fit: Fit) -> None:
     whole = fit("whole")
     run = fit(
         engine="local", snapshot_every=4, max_restarts=8, min_workers=3, log_every=5, callbacks=[ServerKiller(15)]
@@ -333,7 +333,7 @@ def test_a_run_outlives_the_process_that_forks_its_workers(fit: Fit) -> None:
 
 
 @pytest.mark.long
-def test_the_death_of_the_forking_process_is_met_by_the_defaults(fit: Fit) -> None:
+def test_default_settings_tolerate_the_loss_of_the_fork_server(fit: Fit) -> None:
     run = fit(engine="local", log_every=5, callbacks=[ServerKiller(15)])
     # Each actor costs a restart, of which there are three by default: the last worker is dropped.
     assert told(run).count(("worker dropped", "worker 2")) == 1
@@ -344,16 +344,14 @@ def test_the_death_of_the_forking_process_is_met_by_the_defaults(fit: Fit) -> No
 @pytest.mark.parametrize(
     ("policy", "why"), [("drop", "0 workers are left, fewer than min_workers = 1"), ("stop", "died")]
 )
-def test_a_run_that_replaces_no_worker_ends_with_the_process_that_forks_them(fit: Fit, policy: str, why: str) -> None:
+def test_a_run_without_replacement_ends_with_the_fork_server(fit: Fit, policy: str, why: str) -> None:
     with pytest.raises(RunError, match=rf"worker 0, worker 1, worker 2, server 0.*{why}"):
         fit(engine="local", log_every=5, on_worker_loss=policy, callbacks=[ServerKiller(15)])
     assert psutil.Process().children() == []
 
 
 @pytest.mark.long
-def test_a_run_outlives_the_death_of_the_forking_process_at_its_start(
-    fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_survives_the_loss_of_the_fork_server_at_its_start(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
     from chimera.engines.local import Local
 
     spawn, killed = Local.spawn, []

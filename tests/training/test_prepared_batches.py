@@ -70,7 +70,7 @@ def gradients(between: Callable[[Learner], None]) -> list[np.ndarray]:
     ],
     ids=["nothing", "another step", "other data", "other labels", "a step of its own"],
 )
-def test_the_gradients_are_those_of_batches_taken_when_asked_for(
+def test_prepared_batches_give_the_same_gradients(
     between: Callable[[Learner], None], request: pytest.FixtureRequest
 ) -> None:
     expected = gradients(between)

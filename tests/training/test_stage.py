@@ -42,7 +42,7 @@ def weights(parts: ModelPartition, device: str | None) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("parts", [ModelPartition(), ModelPartition(slices=2)], ids=["whole", "slices"])
-def test_on_a_device_replicas_come_to_the_same_bits(parts: ModelPartition) -> None:
+def test_replicas_on_a_device_have_the_same_bits(parts: ModelPartition) -> None:
     here, there = weights(parts, None), weights(parts, "cpu")
     for own, other in zip(here, there, strict=True):
         np.testing.assert_array_equal(other, own)

@@ -36,7 +36,7 @@ COUNTS = [100] * WORDS
         ({"name": "cbow"}, "parameter-server", "local"),
     ],
 )
-def test_it_finds_the_words(fit: Fit, model: dict[str, Any], strategy: str, engine: str) -> None:
+def test_word_models_learn_related_words(fit: Fit, model: dict[str, Any], strategy: str, engine: str) -> None:
     options: dict[str, Any] = {"strategy": strategy, "optimizer": {"name": "adam", "lr": 0.05}}
     if strategy == "fed-buff":
         options = {"strategy": {"name": strategy, "local_steps": 10, "local_learning_rate": 2.0, "buffer": 2}}
