@@ -70,7 +70,7 @@ class Apart(TorchDispatchMode):
 
 
 def _call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Do what is asked for, where it is to be done."""
+    """Run the requested work in the right process."""
     tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
     away = any(isinstance(each, _There) for each in tensors)
     if away and func not in _CROSSINGS:  # scalars may come from the host, as for a GPU

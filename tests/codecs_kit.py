@@ -97,7 +97,7 @@ def hard_vectors() -> dict[str, Flat]:
 
 
 def kept(encoded: Encoded) -> Encoded:
-    """Return a copy, which outlives the next message."""
+    """Return a copy, which the next message does not change."""
     return Encoded(encoded.codec, encoded.size, tuple(a.copy() for a in encoded.arrays), dict(encoded.meta))
 
 

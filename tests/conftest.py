@@ -68,7 +68,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_runtest_setup() -> None:
-    """Begin no test after the time that CHIMERA_TESTS_UNTIL says (seconds since 1970); the summary tells what was left out."""
+    """Start no test after the time CHIMERA_TESTS_UNTIL (seconds since 1970); the summary lists the tests left out."""
     if time.time() > float(os.environ.get("CHIMERA_TESTS_UNTIL", "inf")):
         pytest.skip("the time that CHIMERA_TESTS_UNTIL gives is over: run it without that, as 'make test-long' does")
 

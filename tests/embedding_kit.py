@@ -14,7 +14,7 @@ WORDS, WIDTH = 400, 6
 
 
 class Embedding:
-    """Tells the word in the middle from its neighbours, among random others: CBOW with negatives that a batch shares."""
+    """CBOW: predicts the word in the middle from its neighbours, against random words that a batch shares."""
 
     def __init__(self, words: int = WORDS, width: int = WIDTH, negatives: int = 8) -> None:
         self.layout = Layout(("embedding", "output", "bias"), ((words, width), (words, width), (words,)))

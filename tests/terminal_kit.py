@@ -73,7 +73,7 @@ def _checked(text: str, width: int) -> list[str]:
 
 
 def check_table(lines: list[str], table: TextTable) -> None:
-    """Check what a table on a terminal promises: whole keys, headings and figures; whoever is left out is named."""
+    """Check a table on a terminal: whole keys, headings and figures; omitted columns are named."""
     text = "\n".join(lines)
     told = re.search(r"^not shown: (.*?); widen", " ".join(text.partition("not shown: ")[1:]), re.DOTALL)
     left_out = re.split(r",\s+", " ".join(told[1].split())) if told else []

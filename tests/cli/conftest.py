@@ -1,4 +1,4 @@
-"""A small experiment, and the program as a person starts it."""
+"""Fixtures: a small experiment, and the program as a user starts it."""
 
 import os
 import subprocess

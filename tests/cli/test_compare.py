@@ -1,4 +1,4 @@
-"""``chimera compare``: what it says, how it ends, and that it leaves nothing running."""
+"""Tests of ``chimera compare``: its output, its exit, and that no process is left."""
 
 import json
 import os

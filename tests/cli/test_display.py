@@ -1,4 +1,4 @@
-"""The displays: rarely drawn, always put away, and true."""
+"""Tests of the displays: their rate, the restored terminal, and correct values."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""The examples do what their first lines say."""
+"""The examples do what their first lines state."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Chimera as it is installed without extras: what works, and what each command says that needs more."""
+"""Tests of an installation without extras: working commands, and errors that name the missing extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every class of error has its exit code and its one line."""
+"""Every class of error has its exit code and a one-line message."""
 
 import errno
 

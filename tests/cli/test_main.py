@@ -1,4 +1,4 @@
-"""The program as a whole: its help, its version, and how little it loads to answer."""
+"""Tests of the program: its help, its version, and its imports."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The README's commands and programs, run in order by a reader who has only what the README's own commands install."""
+"""The README's commands and programs, run in order with only the packages that the README installs."""
 
 from __future__ import annotations
 

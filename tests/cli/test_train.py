@@ -1,4 +1,4 @@
-"""``chimera train``: what it says, where, and with which exit code."""
+"""Tests of ``chimera train``: its output and exit codes."""
 
 import json
 import os

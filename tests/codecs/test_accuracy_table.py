@@ -1,4 +1,4 @@
-"""The script that makes the table of accuracies knows every codec, and says so where it does not."""
+"""The script of the accuracy table covers every codec and names missing ones."""
 
 from __future__ import annotations
 

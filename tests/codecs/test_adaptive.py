@@ -1,4 +1,4 @@
-"""A codec is chosen by how the norm changes, or by what the link carries in time."""
+"""Tests of `adaptive`: it selects a codec by the change of the norm, or by the speed of the link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences that build upon one another: what receivers hold is what the server says they hold, whoever missed what."""
+"""Tests of `delta`: receivers hold the reference that the server assumes, whichever messages they missed."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_receivers_with_the_same_reference_share_one_encoding() -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_receivers_decode_all_messages_in_any_order_of_requests(moves: list[tuple[str, int]], inner: str) -> None:
-    """Workers ask in any order and miss any updates, sessions begin anew, and everyone has what the server says he has."""
+    """Workers request in any order, miss updates and restart sessions; each holds the reference that the server assumes."""
     server, weights = downlink(inner)
     rng, session, helds = np.random.default_rng(0), 1, dict[str, Held]()
     for who, updates in moves:

@@ -1,4 +1,4 @@
-"""On a device the codecs make the messages that they make on the host, and nothing but those crosses.
+"""Codecs on a device encode the same messages as on the host, and only messages are copied to the host.
 
 Where there is no GPU, `apart` plays one.
 """
@@ -131,7 +131,7 @@ def test_codec_state_moves_between_host_and_device(setup: str, device: str, firs
     "inner", ["sign", "top-k", "terngrad", "int8", "random-k", "powersgd", "threshold", "onebit", "identity"]
 )
 def test_error_feedback_loses_nothing(inner: str, device: str) -> None:
-    """As on the host: the memory is the float32 difference of what was to be sent and what the message says."""
+    """As on the host, the residual is the float32 difference of the vector and the decoded message."""
     codec = CODECS.of({"name": "error-feedback", "codec": {**SETUPS[inner], "error_feedback": False}})
     old = np.zeros(NORMAL.size, np.float32)
     for i in range(4):

@@ -120,7 +120,7 @@ STATED_BITS = {
     "top-k": 0.01 * (32 + PLACE_BITS), "error-feedback": 0.05 * (32 + PLACE_BITS), "random-k": 0.1 * 32,
     "dgc": 0.25 * (32 + PLACE_BITS),  # its first message
     "powersgd": 32 * (2 * (80 + 32 + 26) + 42) / 1482,  # rank 2 of 64 x 16, 16 x 16 and 16 x 10, and three vectors
-    "threshold": 32, "delta": 32,  # as many elements as there are; the downlink is looked at apart
+    "threshold": 32, "delta": 32,  # as many elements as there are; the downlink is checked separately
 }  # fmt: skip
 TENSORS, HEADER_BYTES = 6, 32
 ALLOWANCE_BITS = 8 * TENSORS * HEADER_BYTES / 1482
@@ -163,7 +163,7 @@ def faults_of(strategy: str, codec: str) -> Iterator[str]:
 
 
 FORGETS = {"coded-distributed-computing"}
-"""What makes codecs anew for each part of each block, see docs/redundant-work.md."""
+"""Strategies that create codecs again for each part of each block, see docs/redundant-work.md."""
 ONCE = {"streaming-diloco"}
 """What does not come to the same codec twice in four rounds."""
 

@@ -1,4 +1,4 @@
-"""The codec that changes nothing: what is known of its messages here, and what is looked at all the same."""
+"""Tests of `identity`: which of its messages are trusted in this process, and which are checked."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_strided_vector_is_made_contiguous() -> None:
 
 
 def test_a_copy_kept_by_an_engine_keeps_the_plain_flag() -> None:
-    kept = Stored(message(VECTOR.copy())).open()  # whoever sent it may go on to write to it
+    kept = Stored(message(VECTOR.copy())).open()  # the sender may write to it later
     assert kept.plain
     assert np.array_equal(decode(kept, SIZE), VECTOR)
     assert not decode(kept, SIZE).flags.writeable

@@ -1,4 +1,4 @@
-"""What every codec promises, whichever it is."""
+"""Tests of the contract of all codecs."""
 
 from __future__ import annotations
 

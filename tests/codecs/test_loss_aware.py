@@ -1,4 +1,4 @@
-"""Scales are where the weighted error is least, and the curvature comes from the server's optimizer."""
+"""Tests of `loss-aware`: scales minimize the weighted error, and the curvature comes from the server's optimizer."""
 
 from __future__ import annotations
 

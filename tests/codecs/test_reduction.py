@@ -45,7 +45,7 @@ class Member:
         return result
 
     def without_some(self, group: Group, vector: Flat, present: bool) -> Flat:
-        """Reduce over those who are present, three in number."""
+        """Reduce over the present members of three."""
 
         def mean(array: Flat) -> None:
             array *= np.float32(present)

@@ -1,4 +1,4 @@
-"""The codec `rows`: only what was touched travels, to the bit."""
+"""Tests of the codec `rows`: only nonzero rows are sent, to the bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codecs without bias have none, codecs with feedback lose nothing, and coarse ones are as coarse as their papers say."""
+"""Tests of statistics of codecs: unbiasedness, no loss with error feedback, and the errors of their papers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With each codec a network learns, a resumed run sends the same bytes, and the bytes are counted as sent."""
+"""Tests of training with codecs: accuracy, resuming with the same bytes, and counted traffic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses of servers, and where a token may travel."""
+"""Tests of server addresses, and of the addresses to which a token may be sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a disturbance may be."""
+"""Tests of disturbances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that numba compiles: by one process of several that need them at once."""
+"""Tests of compilation by numba: one of several processes compiles a function."""
 
 from __future__ import annotations
 

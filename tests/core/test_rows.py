@@ -1,4 +1,4 @@
-"""Rows of flat vectors, and shards that are cut between them."""
+"""Tests of rows of flat vectors, and of shards with bounds between rows."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ FAILED = 1  # the exit status of pytest if it ran, and tests failed
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug, and which tests are to fail with it."""
+    """A bug, and the tests that must fail with it."""
 
     patch: Path
     bug: str

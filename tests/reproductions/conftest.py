@@ -1,4 +1,4 @@
-"""Claims: what a paper says, and what we see.
+"""Claims: the result of a paper, and the result measured here.
 
 Every test here takes the fixture `claim`, and calls it when its assertions have held::
 

@@ -1,4 +1,4 @@
-"""The table of claims has every test that reproduces one."""
+"""The table of claims lists every reproduction."""
 
 from __future__ import annotations
 

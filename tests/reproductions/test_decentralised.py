@@ -1,4 +1,4 @@
-"""What made learning without a centre known, each claim with its paper, on small data."""
+"""Reproductions of papers on decentralised learning, on small data."""
 
 from __future__ import annotations
 

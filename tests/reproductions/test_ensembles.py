@@ -1,4 +1,4 @@
-"""What bagging is known for, and that it is scikit-learn's."""
+"""Reproduction of bagging, compared with scikit-learn's."""
 
 from __future__ import annotations
 

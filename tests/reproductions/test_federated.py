@@ -1,4 +1,4 @@
-"""What made federated strategies known, each claim with its paper, on small data."""
+"""Reproductions of papers on federated strategies, on small data."""
 
 from __future__ import annotations
 

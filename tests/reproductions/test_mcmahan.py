@@ -29,7 +29,7 @@ that are not shuffled three times as many, which would not concern FedSGD.
 
 
 def rounds_to_target(algorithm: str, folder: Path) -> int:
-    """Train 100 clients with 600 images each, of which ten take part in a round."""
+    """Train 100 clients with 600 images each, of which ten participate in a round."""
     client = dict(CLIENTS[algorithm])
     run = chimera.train(
         {"name": "mlp", "hidden": [200, 200], "activation": "relu"},

@@ -1,4 +1,4 @@
-"""What the papers on cutting a model over workers promise, each claim with its paper, on small data."""
+"""Reproductions of papers on model parallelism, on small data."""
 
 from __future__ import annotations
 

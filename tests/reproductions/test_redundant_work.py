@@ -1,4 +1,4 @@
-"""Work that is done several times: what it saves in waiting, and in bytes."""
+"""Reproductions of papers on redundant work: saved waiting time and saved bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_gradient_coding_is_exact_and_as_fast_as_the_fastest_workers(learn: Lear
         "workers": workers,
         "batch_size": batch,
         "epochs": 2,
-        "checkpoint_every": 10_000,  # for which everybody is waited for
+        "checkpoint_every": 10_000,  # a checkpoint waits for all workers
         "optimizer": {"name": "adam", "lr": 0.01},
         "engine": {"name": "simulated", "compute": {"seconds_per_sample": 1e-2}},
     }

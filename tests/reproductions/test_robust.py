@@ -1,4 +1,4 @@
-"""Servers that withstand attackers: what made robust aggregation known, on the digits."""
+"""Reproductions of papers on robust aggregation, on digits."""
 
 from __future__ import annotations
 

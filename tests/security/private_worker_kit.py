@@ -1,4 +1,4 @@
-"""What leaves workers, recorded at the boundary between worker and engine."""
+"""A recorder of the values that leave workers, at the boundary between worker and engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The servers of the project, each with a token, served for real on loopback by this process; and what routes each has."""
+"""The servers of the project, each with a token, served on loopback by this process; and their routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No name by path from a network is imported or called: each string of each message that a driver sends is tried."""
+"""No name by path from the network is imported or called: each string of each message of a driver is replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client that `chimera nodes init` writes sends its token to the master, and to nobody that the master names."""
+"""The client that `chimera nodes init` writes sends its token to the master only, not to addresses that the master names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hostile cluster: what `chimera fetch` gets writes nothing outside of its folder, and no more than was allowed."""
+"""Tests of `chimera fetch` from a hostile cluster: it writes nothing outside its folder, and at most the allowed size."""
 
 from __future__ import annotations
 

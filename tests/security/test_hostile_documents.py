@@ -1,4 +1,4 @@
-"""Files that people hand on: whatever is in one, the answer is one line of Chimera's own."""
+"""Tests of shared files: any content is accepted or gives a one-line error."""
 
 from __future__ import annotations
 

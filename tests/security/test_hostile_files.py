@@ -1,4 +1,4 @@
-"""Files from elsewhere: a small one makes no reader allocate much, and each error is one line that names the file."""
+"""Tests of untrusted files: readers allocate bounded memory, and each error is one line that names the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that no codec made: decoding refuses them, and a server goes on without them."""
+"""Tests of hostile messages: decoding rejects them, and servers continue without them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_rows_of_a_mangled_message_fit_the_layout_or_are_rejected(name: str) -> 
 
 
 def wrong_messages(vector: Flat) -> dict[str, Any]:
-    """Return what no codec makes of a vector, by what is wrong."""
+    """Return messages that no codec encodes, by their defect."""
     size = len(vector)
     return {
         "nothing": None,

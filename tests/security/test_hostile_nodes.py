@@ -1,4 +1,4 @@
-"""A node that answers anything: the driver counts it as lost, and the run ends with the result of the others."""
+"""Tests of a hostile node: the driver counts it as lost, and the run finishes with the other nodes."""
 
 from __future__ import annotations
 

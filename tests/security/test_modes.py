@@ -1,4 +1,4 @@
-"""What a run, a comparison, a job and an inference cluster write is their owner's alone, even with an umask of 0."""
+"""Files of runs, comparisons, jobs and inference clusters are readable by their owner only, even with an umask of 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing leaves a private worker but what its list says, whatever the strategy, and nobody gets an update from it."""
+"""Only listed values leave a private worker, with any strategy, and no other process receives its update."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_no_update_leaves_nodes_with_their_own_data(
 
 
 def test_an_error_in_a_node_reveals_its_class_only(tmp_path: Path, node_sent: tuple[Sent, list[str], Any]) -> None:
-    """A driver that knows fewer classes is told which one it lacks; but not in a private run."""
+    """A driver that knows fewer classes gets the missing one in the error, but not in a private run."""
     _, urls, (_, (inputs, _)) = node_sent
     few = (inputs, np.full(len(inputs), 7))
     options = {"engine": {"name": "http", "nodes": urls}, "workers": 2, "rounds": 1, "batch_size": 20}

@@ -1,4 +1,4 @@
-"""Every route of every server is attacked; the applications themselves say which there are."""
+"""Attacks on every route of every server; the applications list their routes."""
 
 from __future__ import annotations
 

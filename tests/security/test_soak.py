@@ -1,4 +1,4 @@
-"""Ten thousand hostile requests to each server beside training: the runs end with the same bits, and no server grows."""
+"""Ten thousand hostile requests to each server during training: results have the same bits, and no server's memory grows."""
 
 from __future__ import annotations
 

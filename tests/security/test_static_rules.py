@@ -1,4 +1,4 @@
-"""What the source of Chimera may not contain, and where code may be run by its name: by the syntax trees of all modules."""
+"""Static rules for the source of Chimera: forbidden code, and the places where code may be loaded by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run folders of strangers: no link leads out of one, no number or text in one breaks a report, a table or a resumed run."""
+"""Tests of untrusted run folders: no link leaves the folder; no value breaks a report, a table or a resumed run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def outside(tmp_path: Path) -> Iterator[Path]:
 
 
 def resumed(folder: Path) -> Any:
-    """Go on with a run."""
+    """Resume a run."""
     return Experiment.load(folder / "experiment.toml").trainer(out=folder, resume=True).fit()
 
 

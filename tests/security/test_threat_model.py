@@ -1,4 +1,4 @@
-"""Each claim of the threat model names a test that is there."""
+"""Each claim of the threat model names an existing test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No server gets a token that is not its own, none travels in clear beyond this machine, and none is written down."""
+"""Tests of tokens: each server gets its own only; none is sent unencrypted beyond this machine, and none is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strangers at the port of a voter: they get a deadline and a place in a short queue, and hold nobody up."""
+"""Tests of unauthenticated connections to a voter: they have a deadline and a short queue, and block no other client."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_handshake_deadline_includes_the_name(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_proof_cannot_be_reflected() -> None:
-    """An attacker that sends back what it hears proves nothing: the proofs of both ends differ."""
+    """An attacker that echoes messages cannot authenticate: the proofs of both ends differ."""
     with ends() as (near, far):
 
         def echo() -> None:
@@ -136,7 +136,7 @@ def test_a_connection_with_a_bad_name_leaves_no_thread(name: bytes, port: tuple[
 
 
 class _Crowd:
-    """Slow connections to some addresses: each sends a byte now and then, and one that is ended is opened anew."""
+    """Slow connections to some addresses: each sends a byte at intervals, and a closed one is opened again."""
 
     def __init__(self, addresses: list[str], count: int) -> None:
         self._places = [parse_address(address) for address in addresses]

@@ -1,4 +1,4 @@
-"""What one client can let a web server hold and wait for, tried by raw sockets against a server with small limits."""
+"""Tests of limits on connections, by raw sockets against a server with small limits."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_without_the_token_the_body_is_not_awaited(server: Attacker, heard: Hear
     with server.connected() as client:
         client.sendall(unlocked + b"Content-Length: 4\r\n\r\n")
         assert answer_of(client)[0] == 401
-        client.sendall(b"late" + GET + b"\r\n")  # little enough to go on with
+        client.sendall(b"late" + GET + b"\r\n")  # few enough bytes to read
         assert answer_of(client)[0] == 200
     assert len(heard.sizes) == before
 

@@ -1,4 +1,4 @@
-"""What the web server of every process refuses, tried by raw sockets against a server on loopback."""
+"""Tests of requests that every web server rejects, by raw sockets against a server on loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of a stranger in the place of a message: `wire.unpack` makes a value of them or a DataError, in bounded memory."""
+"""Fuzz tests of the wire format: `wire.unpack` returns a value or raises DataError, in bounded memory."""
 
 from __future__ import annotations
 

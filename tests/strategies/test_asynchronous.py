@@ -1,4 +1,4 @@
-"""What asynchronous strategies promise: their algebra, how old gradients are, and that deaths do not stop them."""
+"""Tests of asynchronous strategies: their algebra, their staleness, and tolerance of losses."""
 
 from __future__ import annotations
 
@@ -135,7 +135,10 @@ def test_staleness_of_equal_workers_is_the_number_of_others(fit: Fit, workers: i
 
 def test_double_buffering_has_staleness_one_after_the_first_step(fit: Fit) -> None:
     assert fit("double-buffering").staleness == {0: 3, 1: 39 * 3}
-    assert fit("double-buffering", evaluate_every=10).staleness == {0: 4 * 3, 1: 36 * 3}  # a checkpoint begins anew
+    assert fit("double-buffering", evaluate_every=10).staleness == {
+        0: 4 * 3,
+        1: 36 * 3,
+    }  # it restarts after a checkpoint
 
 
 def test_synchronous_strategies_report_no_staleness(fit: Fit) -> None:

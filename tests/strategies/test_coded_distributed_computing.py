@@ -1,4 +1,4 @@
-"""Blocks that several workers compute let one packet serve several of them; whatever is sent, the sums have the same bits."""
+"""Tests of coded distributed computing: one packet serves several workers, and the sums always have the same bits."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_missing_packets_are_requested_from_another_holder_after_the_timeout(
     np.testing.assert_array_equal(parameters(run), whole)
     assert {event.event for event in run.events} == {"fault"}
     in_time = [row for row in calls(run, "step_shuffled") if row["end_s"] < 20]
-    assert len(in_time) >= 3 * 20, "somebody was waited for"
+    assert len(in_time) >= 3 * 20, "the step waited for a straggler"
 
 
 @pytest.mark.long
@@ -191,7 +191,7 @@ def test_a_returning_worker_gets_the_weights_of_the_others(fit: Fit, whole: np.n
 
 
 def test_a_step_fails_if_no_worker_has_a_block_in_time(fit: Fit) -> None:
-    why = r"step \d: block 3 is missing, and nobody who holds it is there or has answered in 0.5 s"
+    why = r"step \d: block 3 is missing, and none of its holders is alive or has answered in 0.5 s"
     with pytest.raises(TooFewWorkersError, match=why) as caught:
         fit({"timeout_s": 0.5}, engine=PACE, faults=hung(1, 2))
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What DiLoCo and its streaming form promise: their algebra, what travels when, and that nothing is lost between rounds."""
+"""Tests of DiLoCo and streaming DiLoCo: their algebra, their traffic, and that no change is lost between rounds."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_round_sends_one_fragment(fit: Fit) -> None:
 
 
 def test_overlap_hides_communication_time(fit: Fit) -> None:
-    """Where a fragment is on its way for as long as a step takes, nobody waits for it."""
+    """If the transfer of a fragment takes as long as a step, no worker waits for it."""
     engine = {"name": "simulated", "network": {"latency_s": 0.05}, "compute": {"seconds_per_sample": 0.1 / BATCH}}
     options = {"engine": engine, "rounds": 12, "evaluate_every": 12, "log_every": 12}
     waits, goes_on = (fit({**STREAMING, "overlap": overlap}, **options) for overlap in (0, 1))

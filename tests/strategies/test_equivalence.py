@@ -1,4 +1,4 @@
-"""What a strategy computes depends on no engine, and N workers on small batches are one worker on the whole batch."""
+"""Results do not depend on the engine, and N workers with small batches equal one worker with the whole batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What FedAvg promises: its algebra, who takes part, and what a local optimizer remembers."""
+"""Tests of FedAvg: its algebra, participation, and the state of local optimizers."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_replaced_worker_takes_momenta_of_another_worker(
         assert events == ["fault", "worker lost", "worker respawned"]
         taken = {name: held["tensor.step"].item() for name, held in state["cluster"]["local"].items()}
         assert min(taken.values()) >= 12 * 3
-    else:  # what an optimizer remembers tells of the data
+    else:  # the state of an optimizer reveals data
         assert sorted(events) == ["fault", "state gone", "worker lost", "worker respawned"]
         assert "local" not in state["cluster"]
 

@@ -1,4 +1,4 @@
-"""What the variants of FedAvg promise: their algebra, what they send, and that a run goes on as if it had never stopped."""
+"""Tests of the variants of FedAvg: their algebra, their traffic, and resuming."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ def test_fed_bn_keeps_batch_norm_parameters_on_each_worker(fit: Fit, engine: str
     assert all(each.shape == (NORMS,) for each in own)
     assert len({each.tobytes() for each in own}) == 4
     assert len({each.tobytes() for each in saved["cluster"]["buffers"]}) == 4
-    # Nobody's: the mean of all.
+    # The state of no single worker: the mean of all.
     norm = kept.model[1]
     np.testing.assert_allclose(norm.weight.detach().numpy(), np.mean([each[:16] for each in own], axis=0), atol=1e-6)
     means = np.mean([each[:16] for each in saved["cluster"]["buffers"]], axis=0)

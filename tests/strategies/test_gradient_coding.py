@@ -1,4 +1,4 @@
-"""With any n - s of n workers a gradient code has the exact gradient, at the pace of the fastest."""
+"""Tests of gradient coding: any n - s of n workers give the exact gradient, without waiting for stragglers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fit(tmp_path: Path) -> Fit:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    """The weights after as many steps in which everybody is waited for."""
+    """Return the weights after as many steps that wait for all workers."""
     return parameters(train("parameter-server", tmp_path_factory.mktemp("whole") / "run"))
 
 
@@ -102,7 +102,7 @@ def test_single_blocks_replace_missing_workers(drawn: tuple[np.ndarray, int, lis
     assert len(set(asked)) == len(asked)
     held = {block for place in there for block in blocks_of(code, place)}
     if held == set(range(len(code))):
-        assert set(asked) <= held, "somebody was asked who is late, though others have all there is"
+        assert set(asked) <= held, "a straggler was asked although other workers hold all blocks"
 
 
 SIZE, SHARES = 5, {0: 0.5, 2: -1.25, 3: 2.0, 7: 0.1}
@@ -192,7 +192,7 @@ def hung(*ranks: int, for_s: float = 20) -> list[str]:
 
 
 def last_step_s(run: chimera.Run) -> float:
-    """When the servers took the last step; the run ends when everybody is back."""
+    """Return when the servers took the last step; the run ends when all workers are back."""
     rows = map(json.loads, (run.run_dir / "trace.jsonl").read_text(encoding="utf-8").splitlines())
     return max(row["end_s"] for row in rows if row["call"] == "combine")
 
@@ -205,7 +205,7 @@ def test_approximate_codes_continue_with_too_few_workers(fit: Fit) -> None:
 
 
 def test_one_worker_of_each_group_is_enough(fit: Fit) -> None:
-    """Four of six are late, twice as many as any code that knows nothing of who they are could do without."""
+    """Four of six workers are stragglers, twice as many as any code tolerates without knowing them."""
     options: dict[str, Any] = {"workers": 6, "engine": PACE}
     late = [f"hang worker {rank} for 100 s at step 0" for rank in (0, 2, 3, 4)]
     run = fit({"name": "replicated", "copies": 3}, faults=late, **options)
@@ -218,7 +218,7 @@ def test_a_block_missing_after_the_timeout_is_requested_again(fit: Fit, whole: n
     run = fit({"timeout_s": 0.5}, engine=PACE, faults=hung(0, 2))
     np.testing.assert_allclose(parameters(run), whole, atol=2e-6)
     assert {event.event for event in run.events} == {"fault"}
-    assert last_step_s(run) < 20, "somebody was waited for"
+    assert last_step_s(run) < 20, "the step waited for a straggler"
 
 
 def test_a_block_is_taken_from_the_first_holder_that_returns(fit: Fit, whole: np.ndarray) -> None:
@@ -231,7 +231,7 @@ def test_a_block_is_taken_from_the_first_holder_that_returns(fit: Fit, whole: np
 
 @pytest.mark.parametrize(("name", "late", "block"), [("gradient-coding", (0, 1), 1), ("replicated", (3, 4), 3)])
 def test_a_step_fails_if_no_worker_has_a_block_in_time(fit: Fit, name: str, late: tuple[int, ...], block: int) -> None:
-    why = rf"step 1\d: block {block} is missing, and of those who hold it none of 2 workers answered in 0.5 s"
+    why = rf"step 1\d: block {block} is missing, and of its holders, none of 2 workers answered in 0.5 s"
     with pytest.raises(TooFewWorkersError, match=why) as caught:
         fit({"name": name, "timeout_s": 0.5}, engine=PACE, faults=hung(*late))
     assert "\n" not in str(caught.value)
@@ -249,7 +249,7 @@ def test_dropped_workers_count_as_permanent_stragglers(fit: Fit, whole: np.ndarr
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["gradient-coding", "replicated"])
 def test_a_missing_block_is_requested_again_on_processes(fit: Fit, whole: np.ndarray, name: str) -> None:
-    """Of the groups {0, 1, 2} and {3, 4} somebody is left, and of each block."""
+    """A worker is left of each of the groups {0, 1, 2} and {3, 4}, and of each block."""
     faults = [f"hang worker {rank} for 15 s at step 10" for rank in (0, 2)]
     run = fit({"name": name, "timeout_s": 5}, engine="local", faults=faults)
     np.testing.assert_allclose(parameters(run), whole, atol=2e-6)

@@ -1,4 +1,4 @@
-"""Pipelines of slices, and replicas of them, are the unsplit network with larger batches."""
+"""Pipelines of slices and their replicas equal the unsplit network with larger batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline is the unsplit network, whatever its cut, schedule, engine and fate."""
+"""A pipeline equals the unsplit network with any partition, schedule, engine and faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where blocks are computed several times, a codec that commutes with sums changes nothing but what is sent."""
+"""With redundant blocks, a codec that commutes with sums changes the traffic only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every schedule of a pipeline promises."""
+"""Tests of all pipeline schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Split learning is the unsplit network, wherever it is cut and whoever has the labels; no data leaves its client."""
+"""Split learning equals the unsplit network with any split point and holder of the labels; no data leave their client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices of a network are the unsplit network, whatever the number of workers, the engine and their fate."""
+"""Slices of a network equal the unsplit network with any number of workers, engine and faults."""
 
 from __future__ import annotations
 

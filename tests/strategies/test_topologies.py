@@ -1,4 +1,4 @@
-"""What every topology promises: weights by which the mean of all stays, and by which all come to it."""
+"""Tests of topologies: mixing weights keep the mean of all workers and converge to it."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_file_gives_edges_with_weights_or_without(tmp_path: Path) -> None:
     given = topology_of({"name": "file", "path": str(weighted)})
     np.testing.assert_allclose(given.mixing(range(3), 0).matrix(), [[0.5, 0.5, 0], [0.5, 0.25, 0.25], [0, 0.25, 0.75]])
     assert given.among([0, 1])(0) == metropolis(2, [(0, 1)])  # without the dead, weights do not fit any more
-    assert given.among([0, 2])(0) == metropolis(2, [(0, 1)])  # and nobody is left alone
+    assert given.among([0, 2])(0) == metropolis(2, [(0, 1)])  # and no worker is isolated
 
 
 def test_a_file_may_be_a_matrix_of_neighbours_or_of_weights(tmp_path: Path) -> None:

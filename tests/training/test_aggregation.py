@@ -1,4 +1,4 @@
-"""What servers may make of vectors in place of their mean: what each rule promises, and what it refuses."""
+"""Tests of aggregation rules: their properties, and the inputs that they reject."""
 
 from __future__ import annotations
 

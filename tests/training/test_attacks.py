@@ -1,4 +1,4 @@
-"""Attackers by script: what they send, that a run tells of them, and that they stay what they are."""
+"""Tests of scripted attackers: their messages, their events, and that they survive restarts."""
 
 from __future__ import annotations
 

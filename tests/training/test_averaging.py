@@ -1,4 +1,4 @@
-"""What a server makes of several workers' rows: the mean of all, the mean of those that touched a row, or the sum."""
+"""Tests of row aggregation: the mean over all workers, over the workers that sent a row, or the sum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels is measured, and each way has a codec of its own."""
+"""Tests of traffic in both directions: it is measured, and uplink and downlink have separate codecs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A minute of deaths: a random worker every second, a server twice, and on Ray one of two nodes."""
+"""A minute of kills: a random worker every second, a server twice, and on Ray one of two nodes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def survived(folder: Path, servers: bool, **options: Any) -> Counter[str]:
     )
     counts = Counter(event.event for event in run.events)
     figures = {**counts, "rounds": run.cost.rounds, "lost_rounds": run.cost.lost_rounds, "goodput": run.cost.goodput}
-    print(json.dumps(figures))  # noqa: T201 - for whoever runs it with -s
+    print(json.dumps(figures))  # noqa: T201 - shown with -s
     assert counts["worker dropped"] == 0
     assert run.metrics["accuracy"] > 0.95
     return counts
@@ -104,7 +104,7 @@ def test_ray_training_survives_a_minute_of_killed_actors_and_a_killed_node(tmp_p
             options = {"strategy": strategy, "engine": engine, "workers": 6, "max_seconds": 3 * SECONDS}
             counts = survived(tmp_path / "run", servers=True, **options, callbacks=[killer])
             assert killer.node is None
-            assert counts["worker lost"] > 6  # nobody can be killed while nobody has started yet
+            assert counts["worker lost"] > 6  # workers that have not started cannot be killed
             assert counts["server lost"] >= 2  # and one more, if it was on the node
         finally:
             cluster.shutdown()

@@ -1,4 +1,4 @@
-"""How a model fares with each worker's own data: looking changes nothing, and what is told is what each would find."""
+"""Tests of evaluation on each worker's own data: it changes nothing, and reports each worker's own metrics."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_report_shows_the_clients(fit: Fit) -> None:
 
 
 class Stream:
-    """Samples as they come, of which none is anybody's own."""
+    """A stream of samples without fixed rows for each worker."""
 
     batch_size, steps_per_epoch, share = 4, 1.0, 4.0
 

@@ -1,4 +1,4 @@
-"""Which worker was first, and who reads what when workers come and go."""
+"""Tests of the order of results, and of resharding when workers are lost or join."""
 
 from __future__ import annotations
 

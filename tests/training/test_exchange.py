@@ -1,4 +1,4 @@
-"""What a worker sends its servers, and what its codecs remember of it."""
+"""Tests of messages between workers and servers, and of the state of their codecs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An experiment file says everything, survives being written again, and its mistakes are named in one line."""
+"""Tests of experiment files: they are complete, can be written again, and give one-line errors."""
 
 import inspect
 import tomllib

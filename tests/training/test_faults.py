@@ -1,4 +1,4 @@
-"""Faults in the middle of training: in virtual time, and with real signals to real processes."""
+"""Tests of faults during training: in virtual time, and with real signals to real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategies without a centre do what their papers say, keep what each worker has, and outlive their dead."""
+"""Tests of decentralised strategies: they match their papers, keep the state of workers, and tolerate losses."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_choco_sgd_matches_the_recurrence_of_its_paper(fit: Fit, codec: Any) -> 
 
 
 def agree_on_copies(held: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that whoever has a public copy of a worker has the same bits."""
+    """Check that all public copies of a worker have the same bits."""
     seen: dict[str, Flat] = {}
     for each in held.values():
         for rank, copy in each["gossip"]["copies"].items():
@@ -154,7 +154,7 @@ def test_trackers_follow_the_gradients_of_living_workers(fit: Fit, policy: str) 
 
 
 def test_pairwise_averaging_keeps_the_mean() -> None:
-    """Who asked goes on meanwhile: what it learns is its own, and its half of the way is that of when it asked."""
+    """The requesting worker continues meanwhile: it keeps its later steps, and averages from its weights at the request."""
     asking, asked = Reference(seed=3).workers[:2]
     asking.compute()
     own, _ = asking.step_computed()
@@ -323,7 +323,7 @@ def test_vectors_do_not_pass_through_the_driver(fit: Fit) -> None:
 
 def test_traffic_equals_the_size_of_messages(fit: Fit) -> None:
     run = fit(strategy="choco-sgd", codec=TOP_K, workers=WORKERS, rounds=20, evaluate_every=100)
-    # Everyone sends one message a round, and one more where the strategy begins anew; and two neighbours get it.
+    # Every worker sends one message a round, and one more at a restart of the strategy; two neighbours receive it.
     assert run.cost.elements_up == WORKERS * 21 * run.trained.parameters().size
     assert run.cost.elements_down == 2 * WORKERS * 20 * run.trained.parameters().size
     assert run.cost.bits_per_element_up is not None

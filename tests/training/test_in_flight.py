@@ -1,4 +1,4 @@
-"""Rounds ahead of their results: none is lost, and the driver does its part at the moment that a strategy names."""
+"""Tests of rounds in flight: none is lost, and the driver wakes when the strategy requests it."""
 
 from __future__ import annotations
 

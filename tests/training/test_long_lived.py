@@ -1,4 +1,4 @@
-"""The garbage collector while many actors live in this process."""
+"""Tests of the garbage collector with many actors in this process."""
 
 from __future__ import annotations
 

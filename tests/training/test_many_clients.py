@@ -1,4 +1,4 @@
-"""Populations of clients in one process: they use one model in turn, and nobody can tell."""
+"""Tests of many clients in one process: they share one model in turn, with unchanged results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def test_idle_clients_are_not_asked_for_losses(fit: Fit) -> None:
         line.split(b'"call":"')[1].split(b'"')[0] for line in (run.run_dir / "trace.jsonl").read_bytes().splitlines()
     ]
     assert calls.count(b"delta") == 8 * 5
-    assert calls.count(b"tally") <= 7 * 5 + 2 * 50  # of those who worked, and of all in the end and at the checkpoint
+    assert (
+        calls.count(b"tally") <= 7 * 5 + 2 * 50
+    )  # of participants, and of all clients at the end and at the checkpoint
     assert all("train_loss" in row for row in run.rows)
 
 

@@ -1,4 +1,4 @@
-"""A worker has no more memory than it was given, and a model that is too large for one is cut over several."""
+"""Tests of memory limits: a worker keeps its limit, and several workers hold a model that is too large for one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of a gradient travels to and from nodes as it is; another form of it is an error."""
+"""Tests that the results of updates are sent to and from nodes unchanged, and that malformed ones are errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An optimizer given by object is the one given by name, to the bit, and a run says so in its experiment file."""
+"""An optimizer object equals the same optimizer by name, to the bit, also in the run's experiment file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADAMW = {"name": "adamw", "lr": 0.003, "betas": [0.8, 0.99]}
 
 
 class Halved(torch.optim.SGD):
-    """Somebody's own: half the step."""
+    """A custom optimizer: half the step."""
 
     def __init__(self, params: Any, lr: float = 0.1) -> None:
         super().__init__(params, lr=lr / 2)

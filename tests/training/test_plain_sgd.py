@@ -1,4 +1,4 @@
-"""SGD without torch takes the steps that torch takes, but for the last bit."""
+"""SGD without torch equals torch's up to the last bit."""
 
 from __future__ import annotations
 

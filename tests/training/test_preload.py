@@ -1,4 +1,4 @@
-"""What takes long to import is there before the processes of a run are."""
+"""Slow imports are done before the processes of a run start."""
 
 from __future__ import annotations
 

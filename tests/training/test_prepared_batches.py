@@ -1,4 +1,4 @@
-"""A worker that has taken its next batch before it is asked computes what one computes that has not."""
+"""A worker that prepares its next batch ahead computes the same gradients."""
 
 from __future__ import annotations
 

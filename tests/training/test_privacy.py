@@ -1,4 +1,4 @@
-"""A private run: what servers see, what becomes of a round that clients drop out of, what epsilon is told."""
+"""Tests of private runs: what servers receive, rounds with dropouts, and the reported epsilon."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_server_noise_has_the_configured_deviation() -> None:
 
 @pytest.mark.parametrize("noise_seed", ["run", "system"])
 def test_server_noise_is_independent_for_each_step(noise_seed: Any) -> None:
-    """Else the difference of two steps has no noise at all, and tells the difference of two rounds' updates."""
+    """Otherwise the difference of two steps has no noise and reveals the difference of two rounds' updates."""
     size, layout = 20_000, Layout(("w",), ((20_000,),))
     privacy = Privacy(clip=1.0, noise=1.0, on="server", noise_seed=noise_seed)
     sgd = OptimizerSettings("sgd", {"lr": 1.0})
@@ -227,7 +227,7 @@ def test_server_noise_is_independent_for_each_step(noise_seed: Any) -> None:
 def test_epsilon_accounts_for_the_noise_in_the_model_despite_dropouts(private: Fit, on: str, masks: bool) -> None:
     """Two of five clients have nothing finite to send. The change of the model is noise alone: the updates are tiny.
 
-    The sum is divided by the five that were asked, so that the model tells of nobody who was there.
+    The sum is divided by the five clients that were asked, so that the model does not reveal which of them responded.
     """
     model, begun = TorchModel(Fragile, seed=0), TorchModel(Fragile, seed=0).parameters()
     run = private(

@@ -1,4 +1,4 @@
-"""What callbacks are told of workers and of the queues before them."""
+"""Tests of the progress that callbacks receive about workers and their queues."""
 
 from __future__ import annotations
 

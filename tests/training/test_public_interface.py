@@ -1,4 +1,4 @@
-"""Every way to give data, every hook and every output that the documents name, through the public interface."""
+"""Tests of all documented kinds of data, hooks and outputs, through the public interface."""
 
 from __future__ import annotations
 

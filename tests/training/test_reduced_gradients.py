@@ -1,4 +1,4 @@
-"""All-reduce with a codec: what it costs, that copies stay identical, and that a run survives and resumes."""
+"""Tests of all-reduce with a codec: its cost, identical replicas, recovery and resuming."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_accuracy_is_the_same_as_without_a_codec(fit: Fit) -> None:
 
 
 class Learners:
-    """Learners on an engine, whose copies can be looked at."""
+    """Learners on an engine, whose replicas can be read."""
 
     def __init__(self, engine: Engine, count: int, codec: dict[str, Any], poison: dict[int, int] | None = None) -> None:
         split = digits(poison or {}, workers=count)

@@ -1,4 +1,4 @@
-"""A gradient that is not finite is left out and named, and the others go on as if it had never been asked for."""
+"""A non-finite gradient is rejected and named, and does not affect the other workers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ SHARDED: dict[str, dict[str, Any]] = {
 DISTRIBUTED = [
     entry.name
     for entry in STRATEGIES.entries()
-    if entry.name != "single-worker" and entry.factory.replicas != "parts"  # there is no other gradient to go on with
+    if entry.name != "single-worker"
+    and entry.factory.replicas != "parts"  # there is no other gradient to continue with
 ]
 
 

@@ -1,4 +1,4 @@
-"""What workers and servers have of their machines: how it is said, checked and asked of the engine."""
+"""Tests of resources of workers and servers: their settings, validation and reservation."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_local_rules_and_personal_parameters_are_equal_on_a_device(device: str, 
 
 @on_each_device
 def test_vectors_are_copied_to_the_host_if_the_strategy_needs_them(device: str) -> None:
-    """A worker that sent messages, and then takes steps of its own, goes on from where it was."""
+    """A worker that takes local steps after sending messages continues from its state."""
     here, there = learner(None), learner(device)
     for one in (here, there):
         one._model.module[1].p = 0.0  # type: ignore[attr-defined]
@@ -278,7 +278,7 @@ LITTLE: dict[str, dict[str, Any]] = {
 def test_every_strategy_learns_the_same_on_a_device(
     fit: Fit, strategy: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after the weights were looked at, for which they come to the host."""
+    """Also after the weights were read, which copies them to the host."""
     monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
     table = {"name": strategy, **LITTLE.get(strategy, {})}
     options = {"strategy": table, "model": {"name": "mlp", "hidden": [16] * 3}, "workers": 4, "rounds": 4}

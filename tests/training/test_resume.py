@@ -1,4 +1,4 @@
-"""A run that is cut off anywhere and resumed ends as one that never stopped."""
+"""A run that is interrupted anywhere and resumed equals an uninterrupted run."""
 
 from __future__ import annotations
 

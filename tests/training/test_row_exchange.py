@@ -1,4 +1,4 @@
-"""Workers that pull and push only the rows their batches need learn what they would have learnt from all of them."""
+"""Workers that pull and push only the rows of their batches get the same results as with all rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How learning rates change: a function of the step's number, the same for all strategies."""
+"""Tests of learning-rate schedules: functions of the step's number, the same for all strategies."""
 
 from __future__ import annotations
 

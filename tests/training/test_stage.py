@@ -1,4 +1,4 @@
-"""A part of a model on a device: with the CPU as the device the same copies are made as for a GPU."""
+"""A part of a model on a device. With the CPU as the device, the same copies are made as for a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written as safetensors is what the library reads."""
+"""The safetensors library reads the files that Chimera writes."""
 
 from __future__ import annotations
 

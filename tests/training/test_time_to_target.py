@@ -1,4 +1,4 @@
-"""Over slow links, what a codec saves is time: the order that docs/benchmarks.md shows for a large network, at a small size."""
+"""On slow links codecs save time: the order of docs/benchmarks.md, with a small network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The writer promises that the standard library's reader gets back what was written."""
+"""The standard library's reader inverts the TOML writer."""
 
 import tomllib
 from datetime import UTC, date, datetime

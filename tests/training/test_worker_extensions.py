@@ -1,4 +1,4 @@
-"""A strategy from outside the package brings calls of its own to the workers, and runs on every engine."""
+"""A strategy from outside the package adds its own worker calls and runs on every engine."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ State: TypeAlias = dict[str, NDArray[Any]]
 Table: TypeAlias = str | dict[str, Any]
 """A codec by name, or a table of ``name`` and its options."""
 Curvature: TypeAlias = Callable[[], Flat | None]
-"""Returns the diagonal of the loss's curvature at the vector that is packed, shape (n,), or None where nobody knows it."""
+"""Returns the diagonal of the loss's curvature at the encoded vector, shape (n,); None if it is unknown."""
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class ErrorFeedback(Codec):
                 with np.errstate(over="ignore"):
                     piece = xp.subtract(total[where], said, out=left[where])
                 if not all_finite(piece):
-                    raise CodecError("the error that is to be fed back is not finite")
+                    raise CodecError("the residual of error feedback is not finite")
         except CodecError:
             self._memory = None  # it was overwritten by the sum, which cannot be encoded
             raise

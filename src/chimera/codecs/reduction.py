@@ -12,7 +12,7 @@ from chimera.codecs.codec import State
 from chimera.core.parameters import Flat, Layout
 
 Mean: TypeAlias = Callable[[Flat], object]
-"""Replaces a contiguous vector by its mean over all members that take part: one collective, the same bits for all."""
+"""Replaces a contiguous vector by its mean over all participating members: one collective, the same bits for all."""
 
 
 class Reduction(ABC):

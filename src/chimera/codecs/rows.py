@@ -89,7 +89,7 @@ def check_numbers(numbers: NDArray[np.uint32], layout: RowLayout) -> Numbers:
     """
     found = numbers.astype(np.int64)
     if found.ndim != 1 or (found.size and (found[-1] >= layout.rows or found[0] < 0 or not (np.diff(found) > 0).all())):
-        raise CodecError(f"somebody asks for rows by numbers that do not ascend, or are not below {layout.rows}")
+        raise CodecError(f"a worker requests rows by numbers that do not ascend, or are not below {layout.rows}")
     return found
 
 

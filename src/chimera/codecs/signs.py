@@ -18,7 +18,7 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
 Values: TypeAlias = Callable[[Moments], tuple[float, float]]
-"""Returns what stands for the elements of a tensor whose sign bit is clear, and what for the others."""
+"""Returns the value of a tensor's elements whose sign bit is clear, and the value of the others."""
 
 
 def encode_signs(

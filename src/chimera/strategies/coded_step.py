@@ -90,7 +90,7 @@ class CodedStep:
             missing = f"step {self._step}: block {block} is missing, and"
             if not holders:
                 raise TooFewWorkersError(
-                    f"{missing} all are gone who held it: let more hold each, or deal the data anew"
+                    f"{missing} all its holders are lost: let more workers hold each block, or redistribute the data"
                 )
             try:
                 came = self._cluster.soonest(
@@ -100,7 +100,7 @@ class CodedStep:
                     self._timeout_s,
                 )
             except TooFewWorkersError as error:
-                raise TooFewWorkersError(f"{missing} of those who hold it {error}") from None
+                raise TooFewWorkersError(f"{missing} of its holders, {error}") from None
             self._rows[number], self.answers[number] = row, next(iter(came.values()))
 
     def _coded(self, worker: Any, row: NDArray[np.float64], number: int, *, again: bool = False) -> list[Any]:

@@ -98,7 +98,7 @@ class ShuffledStep:
         if lost := self._shuffle.lost(self.there):
             when = "" if self._timeout_s is None else f" in {self._timeout_s} s"
             raise TooFewWorkersError(
-                f"step {self._step}: block {lost[0]} is missing, and nobody who holds it is there or has answered{when}: "
+                f"step {self._step}: block {lost[0]} is missing, and none of its holders is alive or has answered{when}: "
                 "let copies be more"
             )
 

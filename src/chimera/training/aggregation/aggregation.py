@@ -14,7 +14,7 @@ from chimera.core.parameters import Flat
 from chimera.core.registry import Registry
 from chimera.core.rows import RowLayout, SparseRows
 
-_BLOCK = 1 << 22  # elements of all vectors together that are looked at side by side
+_BLOCK = 1 << 22  # elements of all vectors that are processed at a time
 
 
 class Aggregation(ABC):

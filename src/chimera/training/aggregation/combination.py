@@ -14,7 +14,7 @@ from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation
 
 @AGGREGATIONS.register("combination")
 class Combination(Aggregation):
-    """The sum of the vectors, each times its share: how `gradient-coding` puts together what it has (Tandon et al. 2017).
+    """The sum of the vectors, each times its share: the decoding of `gradient-coding` (Tandon et al. 2017).
 
     Parameters
     ----------

@@ -21,8 +21,8 @@ class Krum(Aggregation):
 
     Parameters
     ----------
-    attackers : how many it is to withstand, f.
-    select : how many of the lowest scores are averaged, m; more than one makes it Multi-Krum.
+    attackers : number of attackers that the rule tolerates, f.
+    select : number of vectors with the lowest scores that are averaged, m; Multi-Krum if more than one.
     """
 
     whole = True
@@ -37,7 +37,7 @@ class Krum(Aggregation):
         if contributors <= 2 * self._attackers + 2:
             raise ConfigurationError(
                 f"aggregation 'krum' with attackers = {self._attackers} needs at least {2 * self._attackers + 3} vectors, and "
-                f"{contributors} come: set fewer attackers, or let more workers take part"
+                f"{contributors} come: set fewer attackers, or let more workers participate"
             )
         if self._select > contributors - self._attackers:
             raise ConfigurationError(
@@ -55,7 +55,7 @@ class Krum(Aggregation):
         gram = centred_gram(vectors)
         squares = gram.diagonal()
         distances = squares[:, None] + squares[None, :] - 2 * gram
-        np.fill_diagonal(distances, np.inf)  # nobody is his own neighbour
+        np.fill_diagonal(distances, np.inf)  # no vector is its own neighbour
         distances.sort(axis=1)
         scores = distances[:, : len(vectors) - self._attackers - 2].sum(axis=1)
         return sorted(np.argsort(scores, kind="stable")[: self._select].tolist())

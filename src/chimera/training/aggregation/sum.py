@@ -32,7 +32,7 @@ def added_rows(parts: Sequence[SparseRows], rows: RowLayout) -> tuple[SparseRows
     numbers = parts[0].numbers if len(parts) == 1 else np.unique(np.concatenate([part.numbers for part in parts]))
     layout = rows.only(numbers)
     total, contributors = np.zeros(layout.size, np.float32), np.zeros(numbers.size, np.uint32)
-    with np.errstate(over="ignore", invalid="ignore"):  # whoever asked looks at it
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the result
         for part in parts:
             places = np.searchsorted(numbers, part.numbers)
             layout.add(SparseRows(places, part.values), total)

@@ -1,4 +1,4 @@
-"""The mean of those who have touched a row: where workers change a few rows each, the mean of all is hardly anything."""
+"""The mean of each row over the workers that sent it. If each worker changes a few rows, the mean over all is near zero."""
 
 from __future__ import annotations
 

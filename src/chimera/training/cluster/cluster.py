@@ -255,7 +255,7 @@ class TrainingCluster(Gather, ClusterState):
             self.admit(self.start(name))
 
     def end(self) -> None:
-        """Kill the actors of this run on an engine that other runs go on using."""
+        """Kill the actors of this run on an engine that other runs continue to use."""
         self._end_actors()
         self._sharding.supply.end()
 

@@ -2,7 +2,7 @@
 
 Stdin brings the experiment, by length and content, from the process that started this one, and stays open for as long as
 that one lives: when it closes, however that one ended, this one ends at once, with all that it has started. What happens is
-told on the pipe, a JSON object a line.
+written to the pipe, a JSON object a line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INTERRUPTED = 130  # exit code of a run that Ctrl-C ended, as of the command lin
 
 
 class EventText(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a cell tells; one of the fields."""
+    """A message of a cell; exactly one field is set."""
 
     progress: Progress | None = None
     event: Event | None = None
@@ -89,8 +89,8 @@ def main() -> None:
     length = int.from_bytes(sys.stdin.buffer.read(LENGTH_BYTES), "big")
     content = sys.stdin.buffer.read(length)
     if not length or len(content) < length:
-        sys.exit(1)  # whoever started this process has gone already
-    threading.Thread(target=_end_with_the_starter, name="leash", daemon=True).start()
+        sys.exit(1)  # the parent process has exited already
+    threading.Thread(target=_end_with_the_starter, name="parent-watch", daemon=True).start()
     task = unpickled(content)
     sys.argv = task["argv"]  # what the run's folder says of where it came from
     with open(descriptor, "wb", buffering=0) as pipe:

@@ -29,7 +29,7 @@ class CellProcess:
     ----------
     folder : of the run.
     log : takes what the run prints; it goes again if that is nothing.
-    resume : go on from the last checkpoint in the folder, if there is one.
+    resume : whether to resume from the last checkpoint in the folder, if there is one.
     """
 
     def __init__(self, cell: Cell, folder: Path, log: Path, *, resume: bool) -> None:
@@ -62,7 +62,7 @@ class CellProcess:
             self._process.stdin.flush()
 
     def fileno(self) -> int:
-        """Return what to select on: readable when the cell has told something, or has ended."""
+        """Return the file descriptor for `select`: readable when the cell has sent a message or has ended."""
         return self._told
 
     @property
@@ -71,7 +71,7 @@ class CellProcess:
         return self._process.poll() is not None
 
     def told(self) -> list[EventText]:
-        """Return what it has told since this was last asked."""
+        """Return the messages since the last call."""
         parts = [self._rest]
         with contextlib.suppress(BlockingIOError):
             while part := os.read(self._told, _CHUNK_BYTES):

@@ -105,7 +105,7 @@ def compare(
     out : the folder; by default a new one below ``runs/``.
     jobs : runs at a time; see `run_cells`.
     repeat : how many seeds each cell is run with, from the experiment's own on; or which ones.
-    resume : skip what is finished in the folder, and go on with what was begun.
+    resume : whether to skip finished cells of the folder and resume the others.
 
     Raises
     ------
@@ -225,7 +225,7 @@ def _begin(folder: Path, cells: Sequence[Cell]) -> None:
         if name in known and known[name] != text:
             line = next((line for line in text.splitlines() if line not in known[name].splitlines()), "less")
             raise ConfigurationError(
-                f"{folder / name} was begun with other settings (now {line}): go on with the same, or choose another folder"
+                f"{folder / name} was begun with other settings (now {line}): continue with the same, or choose another folder"
             )
     try:
         make_folder(folder)

@@ -91,7 +91,7 @@ def grid_of(experiment: Experiment, variations: Sequence[Variation], seeds: Sequ
 
 
 def check(cells: Iterable[Cell]) -> None:
-    """Make of every cell what can be made without data, processes or files.
+    """Validate every cell as far as possible without data, processes or files.
 
     Raises
     ------

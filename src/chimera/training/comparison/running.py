@@ -13,7 +13,7 @@ from chimera.training.comparison.grid import Cell
 from chimera.training.progress.callback import Event, Progress
 from chimera.training.run.interrupt import Interrupt
 
-_LOOK_EVERY_S = 0.1  # how long a wish or the silent end of a process may go unnoticed
+_LOOK_EVERY_S = 0.1  # interval of checks for interrupts and ended processes
 
 Outcomes = dict[str, tuple[State, str]]
 """How each cell ended, by name, and why it failed, if it did."""
@@ -120,7 +120,7 @@ class _Batch:
     def _look(self) -> None:
         ready = [key.fileobj for key, _ in self._selector.select(_LOOK_EVERY_S)]
         for process in list(self._running):
-            ended = process.ended  # asked first: what it told before that is read below
+            ended = process.ended  # read first: messages sent before the end are read below
             if process in ready or ended:
                 self._pass_on(process)
             if ended:

@@ -30,8 +30,8 @@ class PartActors(Actors, ABC):
     model : what is cut; only its parts travel.
     train : the data; only those get it who read inputs or targets.
     parts : how the model is cut.
-    batch_size : of those who read the same data.
-    saved : the checkpoint that the run goes on from, if it does: the cut was measured, maybe, and would be another today.
+    batch_size : batch size of workers that read the same data.
+    saved : the checkpoint that the run resumes from, if any. It fixes the partition, because measured costs may differ now.
 
     Raises
     ------

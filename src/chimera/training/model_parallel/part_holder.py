@@ -118,7 +118,7 @@ class PartHolder:
         """Do nothing."""
 
     def go_to(self, step: int) -> None:
-        """Go on with the batch of this step."""
+        """Continue with the batch of this step."""
         self._step = step
 
     def follow(self, order: Order, since: int) -> None:

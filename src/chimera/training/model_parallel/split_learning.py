@@ -89,11 +89,11 @@ class SplitClient(PartHolder):
         return self._stepped(self._below.gradient(), losses=1)
 
     def hand_on(self) -> dict[str, Any]:
-        """Return the client's half as it is, with what its optimizer remembers, for the client that goes on."""
+        """Return the client's half and its optimizer's state, for the next client."""
         return super().state()
 
     def take_over(self, half: Mapping[str, Any]) -> None:
-        """Go on with the half of another client, on data of its own."""
+        """Continue with the half of another client, on this client's data."""
         super().restore(half)
 
     def state(self) -> dict[str, Any]:

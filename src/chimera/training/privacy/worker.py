@@ -15,7 +15,7 @@ from chimera.training.privacy.settings import Privacy
 from chimera.training.worker.learner import Learner
 
 Reduce: TypeAlias = Callable[[Any, Privacy], Any]
-"""Makes of what the worker returned what may leave it."""
+"""Reduces a value that the worker returned to the part that may leave the worker."""
 
 NOT_FINITE = "the update is not finite"
 """All that a private worker says of an update that it does not send."""
@@ -71,7 +71,7 @@ LEAVES: Mapping[str, Reduce] = {
     "share": _as_it_is,
     "batches_per_pass": _as_it_is,
     "has_masked": _as_it_is,
-    # What the driver tells the worker.
+    # Calls that only set state of the worker.
     "take_part": _nothing,
     "receive_secrets": _nothing,
     "go_to": _nothing,

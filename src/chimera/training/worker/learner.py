@@ -112,7 +112,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return self._extensions.call(name)
 
     def wanted(self, shards: int, batches: int = 1, first: int | None = None) -> list[NDArray[np.uint32]]:
-        """Return the numbers of the rows, in each shard, that so many ``batches`` need; the next call is to get these.
+        """Return the numbers of the rows, in each shard, that the next ``batches`` batches need; the next call must get them.
 
         ``first`` is the number of the first of them; without it, they are the next ones.
         """
@@ -173,7 +173,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         Raises
         ------
         ActorLost : a member of the group died; the step under way was not taken.
-        NonFiniteError : nobody's gradient is finite; the step was not taken.
+        NonFiniteError : no worker's gradient is finite; the step was not taken.
         """
         optimizer = self._own_optimizer()
         rejected = []
@@ -256,7 +256,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
             self._reduction.restore(states[0])
 
     def go_to(self, step: int) -> None:
-        """Go on with the batch of this step."""
+        """Continue with the batch of this step."""
         self._step = step
         self._gradients.forget_ahead()
 
@@ -266,7 +266,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         self.go_to(max(self._step, since))
 
     def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
-        """Return the gradient of this step's batch, where ``model`` has it, and whether it is to be rejected."""
+        """Return the gradient of this step's batch, on the device of ``model``, and whether it must be rejected."""
         return self._gradients.next(model, self._step)
 
     def _own_optimizer(self) -> Stepper:
