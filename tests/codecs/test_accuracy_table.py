@@ -12,7 +12,7 @@ import pytest
 
 from chimera.codecs.codec import CODECS
 from chimera.core.errors import ConfigurationError
-from chimera.training.plugin import both_ways
+from chimera.training.plugin import uplink_and_downlink
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "codec_accuracy.py"
 
@@ -31,7 +31,7 @@ def test_every_registered_codec_is_in_the_table(script: Any) -> None:
     settings = script.settings_of([])
     assert settings[0] == script.BASELINE
     for setting in settings:
-        for way in both_ways(setting.codec):
+        for way in uplink_and_downlink(setting.codec):
             CODECS.create(*way)
 
 

@@ -16,7 +16,7 @@ from chimera.core.errors import RunError
 from chimera.data.partition import PARTITIONERS
 from chimera.data.supply import Parted
 from chimera.training.experiment.resolve import split_of
-from chimera.training.plugin import made
+from chimera.training.plugin import instantiate
 from cut_kit import Fit, assert_refused, assert_same, fit_in, parameters, plain, random_and_normalised
 
 
@@ -60,7 +60,7 @@ def test_clients_read_their_own_data_in_turn(fit: Fit) -> None:
     """Two batches a turn, of clients with unlike data: the same by hand, with one network."""
     clients, local_steps, partition = 3, 2, {"name": "dirichlet", "alpha": 0.5}
     data, seed = split_of("digits", 1).train, 1
-    orders = Parted(data, made(PARTITIONERS, partition, Callable), 32, seed).orders(clients)
+    orders = Parted(data, instantiate(PARTITIONERS, partition, Callable), 32, seed).orders(clients)
     run = fit(
         clients, {"local_steps": local_steps}, partition=partition, optimizer={"name": "sgd", "lr": 0.1}, rounds=15
     )

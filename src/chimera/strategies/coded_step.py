@@ -36,7 +36,7 @@ class CodedStep:
     ) -> None:
         self._cluster, self._code, self._weights = cluster, code, weights
         self._step, self._timeout_s = step, timeout_s
-        self._places = {name: place for place, name in enumerate(cluster.dealt)}
+        self._places = {name: place for place, name in enumerate(cluster.sharded_workers)}
         self._rows: dict[int, NDArray[np.float64]] = {}
         self._decoded: tuple[NDArray[np.float64], float] | None = (
             None  # result of `decoding` for the rows that it has factors for

@@ -79,7 +79,7 @@ class Cluster(Protocol):
         """The ranks of the living workers."""
 
     @property
-    def dealt(self) -> Sequence[str]:
+    def sharded_workers(self) -> Sequence[str]:
         """The names of the workers that the data is distributed to, by their places in `Strategy.holds`; some may be dead."""
 
     @property

@@ -103,7 +103,7 @@ class TrainingCluster(Gather, ClusterState):
         return [self.names.index(worker.name) for worker in self.workers]
 
     @property
-    def dealt(self) -> list[str]:
+    def sharded_workers(self) -> list[str]:
         """The names of the workers that the data is divided among, in the order of their shards; some may be lost."""
         return sorted(self._places, key=self._places.__getitem__)
 

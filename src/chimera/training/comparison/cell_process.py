@@ -35,27 +35,27 @@ class CellProcess:
     def __init__(self, cell: Cell, folder: Path, log: Path, *, resume: bool) -> None:
         self.cell, self._log = cell, log
         self._rest, self._why = b"", ""
-        self._told, theirs = os.pipe()
-        os.set_blocking(self._told, False)
+        self._pipe, write_end = os.pipe()
+        os.set_blocking(self._pipe, False)
         task = {"experiment": pickled_by_value(cell.experiment), "folder": str(folder), "resume": resume}
         content = pickled_by_value({**task, "argv": list(sys.argv)})
         try:
             log.unlink(missing_ok=True)  # a link would be followed
             with open(log, "wb", opener=opener) as output:
                 self._process = subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
-                    [sys.executable, "-P", "-m", "chimera.training.comparison.cell", str(theirs)],
+                    [sys.executable, "-P", "-m", "chimera.training.comparison.cell", str(write_end)],
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    pass_fds=(theirs,),
+                    pass_fds=(write_end,),
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
                     start_new_session=True,
                 )
         except BaseException:
-            os.close(self._told)
+            os.close(self._pipe)
             raise
         finally:
-            os.close(theirs)
+            os.close(write_end)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it is dead already: its exit code will say so
             self._process.stdin.write(len(content).to_bytes(LENGTH_BYTES, "big") + content)
@@ -63,23 +63,23 @@ class CellProcess:
 
     def fileno(self) -> int:
         """Return the file descriptor for `select`: readable when the cell has sent a message or has ended."""
-        return self._told
+        return self._pipe
 
     @property
     def ended(self) -> bool:
         """Whether the process is no more."""
         return self._process.poll() is not None
 
-    def told(self) -> list[EventText]:
+    def messages(self) -> list[EventText]:
         """Return the messages since the last call."""
         parts = [self._rest]
         with contextlib.suppress(BlockingIOError):
-            while part := os.read(self._told, _CHUNK_BYTES):
+            while part := os.read(self._pipe, _CHUNK_BYTES):
                 parts.append(part)
         *lines, self._rest = b"".join(parts).split(b"\n")
-        told = [_decoder.decode(line) for line in lines]
-        self._why = next((each.failed for each in told if each.failed), self._why)
-        return told
+        messages = [_decoder.decode(line) for line in lines]
+        self._why = next((each.failed for each in messages if each.failed), self._why)
+        return messages
 
     def interrupt(self) -> None:
         """Ask it to write a checkpoint and end."""
@@ -92,8 +92,8 @@ class CellProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
             os.killpg(self._process.pid, signal.SIGKILL)
         code = self._process.wait()
-        self.told()
-        os.close(self._told)
+        self.messages()
+        os.close(self._pipe)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()

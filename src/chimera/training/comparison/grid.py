@@ -24,8 +24,8 @@ from chimera.training.plugin import label, named
 
 VIRTUAL = "simulated"  # the engine whose seconds do not depend on what else the machine does
 _LONGEST_NAME = 120  # characters of a folder's name
-_OF_THE_TRAINER = {"input_shape": None, "outputs": None, "task": None, "seed": None}
-_AROUND_THE_MODEL = ("loss", "metrics", "buffers")
+_TRAINER_KEYS = {"input_shape": None, "outputs": None, "task": None, "seed": None}
+_MODEL_KEYS = ("loss", "metrics", "buffers")
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,8 +192,8 @@ def _check_model(model: Any) -> None:
     factory = MODELS.find(name).factory
     if inspect.isclass(factory) or inspect.isfunction(factory):
         taken = inspect.signature(factory).parameters
-        own = {key: value for key, value in options.items() if key in taken or key not in _AROUND_THE_MODEL}
-        given = {key: value for key, value in _OF_THE_TRAINER.items() if key not in own}
+        own = {key: value for key, value in options.items() if key in taken or key not in _MODEL_KEYS}
+        given = {key: value for key, value in _TRAINER_KEYS.items() if key not in own}
         checked_options(f"model {name!r}", factory, own, given)
 
 

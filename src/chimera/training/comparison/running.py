@@ -13,7 +13,7 @@ from chimera.training.comparison.grid import Cell
 from chimera.training.progress.callback import Event, Progress
 from chimera.training.run.interrupt import Interrupt
 
-_LOOK_EVERY_S = 0.1  # interval of checks for interrupts and ended processes
+_POLL_INTERVAL_S = 0.1  # interval of checks for interrupts and ended processes
 
 Outcomes = dict[str, tuple[State, str]]
 """How each cell ended, by name, and why it failed, if it did."""
@@ -40,7 +40,7 @@ class GridCallback:
     def on_interrupt(self) -> None:
         """Ctrl-C: the cells under way write their checkpoints."""
 
-    def on_look(self) -> None:
+    def on_poll(self) -> None:
         """Called about ten times a second."""
 
 
@@ -102,7 +102,7 @@ class _Batch:
                         process.interrupt()
                     for callback in self._callbacks:
                         callback.on_interrupt()
-                self._look()
+                self._poll()
         finally:
             for process in list(self._running):
                 self._end(process)
@@ -117,24 +117,24 @@ class _Batch:
         for callback in self._callbacks:
             callback.on_start(cell)
 
-    def _look(self) -> None:
-        ready = [key.fileobj for key, _ in self._selector.select(_LOOK_EVERY_S)]
+    def _poll(self) -> None:
+        ready = [key.fileobj for key, _ in self._selector.select(_POLL_INTERVAL_S)]
         for process in list(self._running):
             ended = process.ended  # read first: messages sent before the end are read below
             if process in ready or ended:
-                self._pass_on(process)
+                self._notify(process)
             if ended:
                 self._end(process)
         for callback in self._callbacks:
-            callback.on_look()
+            callback.on_poll()
 
-    def _pass_on(self, process: CellProcess) -> None:
-        for told in process.told():
+    def _notify(self, process: CellProcess) -> None:
+        for message in process.messages():
             for callback in self._callbacks:
-                if told.progress is not None:
-                    callback.on_progress(process.cell, told.progress)
-                if told.event is not None:
-                    callback.on_event(process.cell, told.event)
+                if message.progress is not None:
+                    callback.on_progress(process.cell, message.progress)
+                if message.event is not None:
+                    callback.on_event(process.cell, message.event)
 
     def _end(self, process: CellProcess) -> None:
         self._running.remove(process)

@@ -15,8 +15,8 @@ from chimera.models.device import GPU
 from chimera.models.model import Model
 from chimera.strategies.model_partition import ModelPartition, SplitPartition
 from chimera.training.cluster.cluster import Actors
-from chimera.training.model_parallel.part_layout import Joint
-from chimera.training.model_parallel.partitioning import Part, cut, halved
+from chimera.training.model_parallel.part_layout import JoinedLayout
+from chimera.training.model_parallel.partitioning import Part, cut, split_model
 from chimera.training.model_parallel.split_learning import SplitClient, SplitServer
 from chimera.training.model_parallel.stage import Stage
 from chimera.training.optimizers.optimizer import OptimizerSettings
@@ -62,7 +62,7 @@ class PartActors(Actors, ABC):
         self._server_resources, self._parts = server_resources, parts
         self._common: dict[str, Any] = {"optimizer": optimizer, "seed": seed}
         made = self.cut(model, train, saved)
-        self._cut, self._joint = [engine.put(part) for part in made], Joint(model, made)
+        self._cut, self._joint = [engine.put(part) for part in made], JoinedLayout(model, made)
         self._dataset = engine.put(train)
 
     @abstractmethod
@@ -135,7 +135,7 @@ class Sides(PartActors):
 
     def cut(self, model: Model, train: Dataset, saved: Mapping[str, Any] | None) -> list[Part]:  # noqa: ARG002 - cut by number
         """Return the clients' part and the server's."""
-        return halved(model, self._parts)
+        return split_model(model, self._parts)
 
     def worker(self, rank: int, order: Order) -> Any:
         """Start the client of a rank."""

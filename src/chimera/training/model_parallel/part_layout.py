@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chimera.models.slices.layers import Place
 
 
-class Joint:
+class JoinedLayout:
     """Puts the vectors of parts together to those of the whole.
 
     Parameters

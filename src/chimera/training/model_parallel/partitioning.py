@@ -57,7 +57,7 @@ def cut(model: Any, parts: ModelPartition, inputs: NDArray[Any], bounds: Sequenc
     if parts.cuts is None and bounds is None and parts.balance == "time":
         costs = _seconds(model, layers, inputs)
     bounds = _bounds(parts, counts, costs, bounds)
-    _refuse_shared(layers, bounds)
+    _reject_shared(layers, bounds)
     stages = [range(begin, end) for begin, end in itertools.pairwise(bounds)]
     total = sum(costs)
     made = [
@@ -73,7 +73,7 @@ def cut(model: Any, parts: ModelPartition, inputs: NDArray[Any], bounds: Sequenc
     return [Part(model.part_of(own), stage, share) for own, stage, share in made]
 
 
-def halved(model: Any, halves: SplitPartition) -> list[Part]:
+def split_model(model: Any, halves: SplitPartition) -> list[Part]:
     """Return the clients' part and the server's of a model whose module is an ``nn.Sequential``.
 
     Raises
@@ -91,7 +91,7 @@ def halved(model: Any, halves: SplitPartition) -> list[Part]:
     for side, whose in zip(sides, ("the clients'", "the server's"), strict=True):
         if not any(counts[number] for number in side):
             raise ConfigurationError(f"with this cut {whose} part has nothing to train")
-    _refuse_shared([layers[number] for side in sides for number in side], [0, len(sides[0]), n])
+    _reject_shared([layers[number] for side in sides for number in side], [0, len(sides[0]), n])
     return [
         Part(model.part_of(_copied([layers[i] for i in side])), side, sum(counts[i] for i in side) / sum(counts))
         for side in sides
@@ -205,7 +205,7 @@ def _copied(layers: Sequence[nn.Module]) -> nn.Sequential:
     return nn.Sequential(*(deepcopy(layer, memo) for layer in layers))
 
 
-def _refuse_shared(layers: Sequence[nn.Module], bounds: Sequence[int]) -> None:
+def _reject_shared(layers: Sequence[nn.Module], bounds: Sequence[int]) -> None:
     seen: dict[int, int] = {}
     for stage, (begin, end) in enumerate(itertools.pairwise(bounds)):
         for layer in layers[begin:end]:

@@ -68,7 +68,7 @@ class Stage(PartHolder):
         targets = self._dataset.take(rows)[1] if self._last and self._dataset is not None else None
         weight = len(rows) / batch
         work(effort=len(rows) * self._share * THERE)
-        with self._meeting(team):
+        with self._slice_group(team):
             outputs = self._passes.forward(micro, inputs, self._seed_of(micro), targets, weight)
         if self._last:
             self._loss += weight * float(outputs)
@@ -80,7 +80,7 @@ class Stage(PartHolder):
         """Send the gradient of the activations back, and return that of the inputs; the last stage begins from the loss."""
         rows, _ = self._rows(micro)
         work(effort=len(rows) * self._share * (BACK + THERE * self._parts.recompute))
-        with self._meeting(team):
+        with self._slice_group(team):
             back = self._passes.backward(micro, None if self._last else gradient)
         self._sends(back)
         return back
@@ -106,7 +106,7 @@ class Stage(PartHolder):
         self._tally.gave(array)
         self._tally.reduced(array)
 
-    def _meeting(self, team: Group | None) -> AbstractContextManager[None]:
+    def _slice_group(self, team: Group | None) -> AbstractContextManager[None]:
         if team is None:
             return nullcontext()
         from chimera.models.slices.together import together

@@ -17,7 +17,7 @@ from chimera.core.rows import SparseRows
 from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation
 from chimera.training.messages.message_key import merged
 from chimera.training.messages.rejection import Applied, Rejected, fault
-from chimera.training.optimizers.optimizer import MakesStepper, OptimizerSettings
+from chimera.training.optimizers.optimizer import OptimizerSettings, StepperFactory
 from chimera.training.plugin import Named, named
 from chimera.training.privacy.secure_sum import SecureSum
 from chimera.training.privacy.settings import Privacy
@@ -48,7 +48,7 @@ class ParameterShard(SecureSum):
         weights: Flat,
         layout: Layout,
         *,
-        optimizer: MakesStepper,
+        optimizer: StepperFactory,
         codec: tuple[str, Mapping[str, Any]] = ("identity", {}),
         uplink: tuple[str, Mapping[str, Any]] = ("identity", {}),
         seed: int = 0,

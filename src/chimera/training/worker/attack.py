@@ -64,7 +64,7 @@ class Attacker:
         if self._attack is not None:
             self._attack.falsify(vector, [*b"noise", self._seed, self._rank, step])
 
-    def _pretend(self, begun: Any, reached: Any, step: int) -> None:
+    def _falsified_weights(self, begun: Any, reached: Any, step: int) -> None:
         """Falsify the change from weights ``begun`` to ``reached``, in place of ``reached``, if the worker attacks."""
         if self._attack is not None and self._attack.in_messages:
             change = copy_of(reached)

@@ -54,7 +54,7 @@ class LocalRounds:
     def _private(self, update: Any, number: int) -> list[Encoded]:
         raise NotImplementedError
 
-    def _pretend(self, begun: Any, reached: Any, step: int) -> None:
+    def _falsified_weights(self, begun: Any, reached: Any, step: int) -> None:
         raise NotImplementedError
 
     def delta(
@@ -107,7 +107,7 @@ class LocalRounds:
                     break
             if local is not None and rejected is None:
                 beside_it = self._enclosure(local.end())
-            self._pretend(begin, flat, first)
+            self._falsified_weights(begin, flat, first)
             sent = copy_of(flat) if reached else begin - flat
             if weight != 1:
                 sent *= np.float32(weight)
