@@ -1,4 +1,4 @@
-"""A rule by which a server makes one vector of those that workers sent."""
+"""The base class of rules by which a server combines the vectors of workers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _BLOCK = 1 << 22  # elements of all vectors that are processed at a time
 
 
 class Aggregation(ABC):
-    """Makes one vector of several, all finite; the same vectors in the same order give the same bits.
+    """Combines several finite vectors into one; the same vectors in the same order give the same bits.
 
     Attributes
     ----------
-    linear : whether it adds the vectors up, so that a vector may be multiplied by how much its sender counts, and one that is
-        not finite shows in what comes out.
-    follows : whether moving all vectors moves what comes out as far, so that it does with weights what it does with changes.
-    whole : whether it compares vectors as a whole, so that slices on several servers would each come to another verdict.
+    linear : whether the result is a sum of the vectors. A vector may then be multiplied by the weight of its sender, and a
+        non-finite vector makes the result non-finite.
+    follows : whether a shift of all vectors shifts the result equally, so that the rule treats weights like changes.
+    whole : whether it compares whole vectors, so that slices on several servers would give different selections.
     by_rows : whether it has `sparse`.
     """
 
@@ -34,18 +34,18 @@ class Aggregation(ABC):
     whole: ClassVar[bool] = False
     by_rows: ClassVar[bool] = False
 
-    def check(self, contributors: int) -> None:  # noqa: B027 - most can do with any number
-        """Raise ConfigurationError if it can make nothing of so many vectors."""
+    def check(self, contributors: int) -> None:  # noqa: B027 - most accept any number
+        """Raise ConfigurationError if the rule cannot combine this number of vectors."""
 
     @abstractmethod
     def dense(self, vectors: Sequence[Flat], out: Flat, rows: RowLayout) -> Flat:
-        """Write what vectors, shape (P,), come to, to ``out``, which is none of them; return it.
+        """Combine vectors of shape (P,) into ``out``, which is none of them; return it.
 
-        ``rows`` says where the rows of the vectors lie, for rules that go by rows.
+        ``rows`` is the layout of the rows of the vectors, for rules that work by rows.
         """
 
     def sparse(self, parts: Sequence[SparseRows], rows: RowLayout) -> SparseRows:
-        """Return the same of rows, each of which its giver has touched: those that any giver has."""
+        """Combine sparse rows; return the rows that any sender has."""
         raise NotImplementedError
 
 
@@ -53,7 +53,7 @@ AGGREGATIONS: Registry[Aggregation] = Registry("aggregation", "chimera.training.
 
 
 def blocks(vectors: Sequence[Flat]) -> Iterator[tuple[slice, NDArray[np.float32]]]:
-    """Yield, piece by piece, where it lies in the vectors, and that of all of them, shape (vectors, length)."""
+    """Yield slices of the vectors, and the slices of all vectors, shape (vectors, length)."""
     size, length = len(vectors[0]), max(_BLOCK // len(vectors), 1)
     for begin in range(0, size, length):
         place = slice(begin, min(begin + length, size))
@@ -61,7 +61,7 @@ def blocks(vectors: Sequence[Flat]) -> Iterator[tuple[slice, NDArray[np.float32]
 
 
 def centred_gram(vectors: Sequence[Flat]) -> NDArray[np.float64]:
-    """Return the scalar products of the vectors as seen from their coordinate-wise median, shape (vectors, vectors).
+    """Return the scalar products of the vectors minus their coordinate-wise median, shape (vectors, vectors).
 
     All distances between them, and to any mean of them, follow from it. From there a few vectors far away do not take the
     digits from the distances of those that are close together.
@@ -75,6 +75,6 @@ def centred_gram(vectors: Sequence[Flat]) -> NDArray[np.float64]:
 
 
 def at_least(kind: str, key: str, value: Any, least: int) -> None:
-    """Raise ConfigurationError unless the option of a rule is at least so much."""
+    """Raise ConfigurationError if the option of a rule is below ``least``."""
     if value < least:
         raise ConfigurationError(f"aggregation {kind!r}: {key} must be at least {least}, not {value}")

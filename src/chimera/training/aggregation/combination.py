@@ -1,4 +1,4 @@
-"""A sum of vectors, each times a number of its own."""
+"""A weighted sum of vectors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Combination(Aggregation):
 
     Parameters
     ----------
-    shares : one for each vector, in their order.
+    shares : the weight of each vector, in order.
     """
 
     linear = True
@@ -30,7 +30,7 @@ class Combination(Aggregation):
         self._shares = shares
 
     def dense(self, vectors: Sequence[Flat], out: Flat, rows: RowLayout) -> Flat:  # noqa: ARG002
-        """See `Aggregation.dense`; without one of the vectors nothing of it is worth anything, and all is NaN."""
+        """See `Aggregation.dense`; if a vector is missing, the result is useless and all NaN."""
         if len(vectors) != len(self._shares):
             out.fill(np.nan)
             return out

@@ -33,7 +33,7 @@ class Krum(Aggregation):
         self._attackers, self._select = attackers, select
 
     def check(self, contributors: int) -> None:
-        """Raise ConfigurationError if they are too few for so many attackers, or to select from."""
+        """Raise ConfigurationError if there are too few vectors for the number of attackers, or to select from."""
         if contributors <= 2 * self._attackers + 2:
             raise ConfigurationError(
                 f"aggregation 'krum' with attackers = {self._attackers} needs at least {2 * self._attackers + 3} vectors, and "
@@ -51,7 +51,7 @@ class Krum(Aggregation):
         return reduce_in_order([vectors[i] for i in chosen], out, 1 / len(chosen))
 
     def chosen(self, vectors: Sequence[Flat]) -> list[int]:
-        """Return the places of the vectors of the lowest scores, ascending."""
+        """Return the indices of the vectors with the lowest scores, ascending."""
         gram = centred_gram(vectors)
         squares = gram.diagonal()
         distances = squares[:, None] + squares[None, :] - 2 * gram

@@ -1,4 +1,4 @@
-"""The sum, by which what each worker changed counts in full."""
+"""The sum, which applies the change of each worker in full."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation
 
 @AGGREGATIONS.register("sum")
 class Sum(Aggregation):
-    """The sum of all vectors, for workers that each change rows of their own."""
+    """The sum of all vectors, for workers that change different rows."""
 
     linear, by_rows, follows = True, True, False
 
@@ -28,7 +28,7 @@ class Sum(Aggregation):
 
 
 def added_rows(parts: Sequence[SparseRows], rows: RowLayout) -> tuple[SparseRows, NDArray[np.uint32]]:
-    """Return the sum of some rows each, and how many have given each row of it."""
+    """Return the sum of sparse rows, and the number of senders of each row."""
     numbers = parts[0].numbers if len(parts) == 1 else np.unique(np.concatenate([part.numbers for part in parts]))
     layout = rows.only(numbers)
     total, contributors = np.zeros(layout.size, np.float32), np.zeros(numbers.size, np.uint32)

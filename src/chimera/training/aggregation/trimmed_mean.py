@@ -20,7 +20,7 @@ class TrimmedMean(Aggregation):
 
     Parameters
     ----------
-    share : of the vectors, left out on each side; their number is rounded up, so that it is at least one.
+    share : share of the vectors left out on each side; the number is rounded up, so it is at least one.
     """
 
     def __init__(self, *, share: float = 0.2) -> None:
@@ -29,7 +29,7 @@ class TrimmedMean(Aggregation):
         self._share = share
 
     def check(self, contributors: int) -> None:
-        """Raise ConfigurationError if nothing would be left."""
+        """Raise ConfigurationError if no vector would be left."""
         if 2 * self._trimmed(contributors) >= contributors:
             raise ConfigurationError(
                 f"aggregation 'trimmed-mean' leaves out {self._trimmed(contributors)} of {contributors} vectors on each side, "

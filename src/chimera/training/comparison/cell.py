@@ -1,8 +1,7 @@
 """The process of one cell: ``python -m chimera.training.comparison.cell PIPE``.
 
-Stdin brings the experiment, by length and content, from the process that started this one, and stays open for as long as
-that one lives: when it closes, however that one ended, this one ends at once, with all that it has started. What happens is
-written to the pipe, a JSON object a line.
+The parent process sends the experiment to stdin, by length and content, and keeps stdin open. When stdin closes, this process
+exits at once with all processes that it has started. Events are written to the pipe, a JSON object a line.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.core.pickling import unpickled
 from chimera.training.progress.callback import Callback, Event, Progress
 
-PROGRESS_INTERVAL_S = 0.1  # the shortest time between two progresses without an evaluation
+PROGRESS_INTERVAL_S = 0.1  # minimum interval of progress messages without an evaluation
 LENGTH_BYTES = 8
-INTERRUPTED = 130  # exit code of a run that Ctrl-C ended, as of the command line
+INTERRUPTED = 130  # exit code of a run that Ctrl-C ended, as in the command line
 
 
 class EventText(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -35,7 +34,7 @@ class EventText(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _PipeWriter(Callback):
-    """Writes to the pipe, now and then and at every evaluation."""
+    """Writes progress to the pipe, at intervals and at every evaluation."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe, self._encoder = pipe, msgspec.json.Encoder()
@@ -72,7 +71,7 @@ def run(task: dict[str, Any], pipe: IO[bytes]) -> int:
     except ConfigurationError as error:
         writer.failed(str(error))
         return 2
-    except Exception as error:  # whatever a user's own code may raise
+    except Exception as error:  # user code may raise any exception
         own = isinstance(error, ChimeraError)
         if not own or error.__cause__ is not None:
             traceback.print_exc()
@@ -83,7 +82,7 @@ def run(task: dict[str, Any], pipe: IO[bytes]) -> int:
 
 
 def main() -> None:
-    """Take the task from stdin, and run it."""
+    """Read the task from stdin, and run it."""
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
     length = int.from_bytes(sys.stdin.buffer.read(LENGTH_BYTES), "big")
@@ -92,7 +91,7 @@ def main() -> None:
         sys.exit(1)  # the parent process has exited already
     threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
     task = unpickled(content)
-    sys.argv = task["argv"]  # what the run's folder says of where it came from
+    sys.argv = task["argv"]  # the run folder records the command line
     with open(descriptor, "wb", buffering=0) as pipe:
         sys.exit(run(task, pipe))
 

@@ -1,4 +1,4 @@
-"""A cell under way, as seen from the process that started it."""
+"""A running cell, as seen by its parent process."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _decoder = msgspec.json.Decoder(EventText)
 
 
 class CellProcess:
-    """The process of one cell, in a session of its own, so that Ctrl-C reaches it only through `interrupt`.
+    """The process of one cell, in its own session, so that Ctrl-C reaches it through `interrupt` only.
 
     Parameters
     ----------
-    folder : of the run.
-    log : takes what the run prints; it goes again if that is nothing.
+    folder : folder of the run.
+    log : file for the output of the run; removed if it stays empty.
     resume : whether to resume from the last checkpoint in the folder, if there is one.
     """
 
@@ -57,7 +57,7 @@ class CellProcess:
         finally:
             os.close(write_end)
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it is dead already: its exit code will say so
+        with contextlib.suppress(BrokenPipeError):  # it is dead already, which its exit code shows
             self._process.stdin.write(len(content).to_bytes(LENGTH_BYTES, "big") + content)
             self._process.stdin.flush()
 
@@ -67,7 +67,7 @@ class CellProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether the process is no more."""
+        """Whether the process has exited."""
         return self._process.poll() is not None
 
     def messages(self) -> list[EventText]:
@@ -82,12 +82,12 @@ class CellProcess:
         return messages
 
     def interrupt(self) -> None:
-        """Ask it to write a checkpoint and end."""
+        """Ask the cell to write a checkpoint and exit."""
         if not self.ended:
             self._process.send_signal(signal.SIGINT)
 
     def end(self) -> tuple[State, str]:
-        """End it at once if it still runs, with all that it has left, and return how it ended and, where it failed, why."""
+        """Kill the process and all its children; return how it ended, and the reason of a failure."""
         running = not self.ended
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""`compare`: an experiment over a grid of settings, and what came of it."""
+"""`compare`: an experiment over a grid of settings, and its results."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from chimera.training.comparison.variation import Variation, Vary, read_variatio
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.progress.history import write_atomically
 
-_GRID = "grid.json"  # what each cell is, written before anything runs
+_GRID = "grid.json"  # the settings of each cell, written before any run starts
 _RESULT = "comparison.json"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison that is over, or was interrupted.
+    """A finished or interrupted comparison.
 
     Attributes
     ----------
     folder : holds ``comparison.json``, ``comparison.csv``, ``comparison.html`` and the folder of each run.
-    experiment : what was varied, by the name of its file.
+    experiment : file name of the experiment.
     varied : the values of each key that varies, as texts.
     target : the metrics to reach, if the experiment names some and no cell has others.
     rows : one for each cell, in the order of the grid: what it is, its state, its final figures and how they compare with its
@@ -53,21 +53,21 @@ class Comparison:
 
     @property
     def report(self) -> Path:
-        """The page."""
+        """The path of the HTML report."""
         return self.folder / "comparison.html"
 
     @property
     def finished(self) -> bool:
-        """Whether every run came to its end."""
+        """Whether every run has finished."""
         return all(run["state"] == "finished" for run in self.runs)
 
     @property
     def interrupted(self) -> bool:
-        """Whether some run was not begun or not ended because of Ctrl-C."""
+        """Whether Ctrl-C has kept a run from starting or finishing."""
         return any(run["state"] in ("interrupted", "waiting", "running") for run in self.runs)
 
     def plain(self) -> dict[str, Any]:
-        """Return all of it as plain values, as ``comparison.json`` has them."""
+        """Return all results as plain values, as in ``comparison.json``."""
         return {
             "experiment": self.experiment,
             "varied": self.varied,
@@ -95,7 +95,7 @@ def compare(
     resume: bool = False,
     callbacks: Sequence[GridCallback] = (),
 ) -> Comparison:
-    """Run an experiment once for each combination of values, and compare what came of it.
+    """Run an experiment once for each combination of values, and compare the results.
 
     Parameters
     ----------
@@ -104,13 +104,13 @@ def compare(
         as for ``--vary``.
     out : the folder; by default a new one below ``runs/``.
     jobs : runs at a time; see `run_cells`.
-    repeat : how many seeds each cell is run with, from the experiment's own on; or which ones.
+    repeat : number of seeds of each cell, starting at the experiment's seed; or a list of seeds.
     resume : whether to skip finished cells of the folder and resume the others.
 
     Raises
     ------
-    ConfigurationError : a mistake in what varies, in any cell, or in the folder; nothing has run then.
-    KeyboardInterrupt : a second Ctrl-C; after the first, the comparison says what there is.
+    ConfigurationError : the variations, a cell or the folder are invalid; no run has started then.
+    KeyboardInterrupt : a second Ctrl-C; after the first, the comparison reports the results so far.
     """
     if not isinstance(experiment, Experiment):
         experiment = Experiment.load(experiment)
@@ -212,7 +212,7 @@ def _numbered(name: str, found: str) -> re.Match[str] | None:
 
 
 def _begin(folder: Path, cells: Sequence[Cell]) -> None:
-    """Make the folder and write what each cell is; refuse cells that are there already and were something else."""
+    """Create the folder and write the settings of each cell; reject existing cells with other settings."""
     wanted = {cell.name: cell.experiment.to_toml() for cell in cells}
     path = folder / _GRID
     known: Mapping[str, str] = {}

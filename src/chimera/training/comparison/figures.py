@@ -1,4 +1,4 @@
-"""The figures of cells, from what their runs have left, and how the cells compare."""
+"""The figures of cells, from the files of their runs, and their ratios to baselines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 
 
 class _Figures(msgspec.Struct):
-    """What the figures of a cell are reckoned from, in ``summary.json``; in each there is the number of workers."""
+    """The values of ``summary.json`` from which the figures of a cell are computed; the number of workers is required."""
 
     workers: Annotated[int, msgspec.Meta(ge=1)]
     metrics: dict[str, float | None] = {}
@@ -53,7 +53,7 @@ def run_row(cell: Cell, folder: Path, state: State, why: str, target: Mapping[st
 
     Parameters
     ----------
-    folder : of the comparison.
+    folder : folder of the comparison.
     """
     row: Row = {"cell": cell.label, "folder": cell.name, "settings": cell.settings, "state": state}
     if cell.seed is not None:
@@ -97,7 +97,7 @@ def _all_but_workers(run: Row) -> str:
 
 
 def rows_of(runs: Sequence[Row], varied: Sequence[str]) -> list[Row]:
-    """Return a row for each cell: that of its run, or the means over its seeds; with how it compares with its baseline."""
+    """Return a row for each cell: the row of its run or the means over its seeds, with ratios to its baseline."""
     groups: dict[str, list[Row]] = {}
     for run in runs:
         groups.setdefault(repr(sorted(run["settings"].items())), []).append(run)
@@ -142,7 +142,7 @@ def _mean(group: Sequence[Row]) -> Row:
 
 
 def _baseline(row: Row, rows: Sequence[Row], varied: Sequence[str]) -> Row:
-    """Return the row that differs only in the first key that varies, where it has its first value."""
+    """Return the baseline: the row that differs only in the first varied key and has its first value."""
     if not varied:
         return rows[0]
     wanted = {**row["settings"], varied[0]: rows[0]["settings"][varied[0]]}
@@ -158,7 +158,7 @@ def _ratio(one: float | None, other: float | None) -> float | None:
 
 
 def _mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None if one of them is: not finite, or a target that was never met."""
+    """Return the mean; None if a value is None, which means not finite or a missed target."""
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known and len(known) == len(values) else None
 
@@ -169,7 +169,7 @@ def _spread(values: Sequence[float | None]) -> float | None:
 
 
 def _reached(folder: Path, target: Mapping[str, float], workers: int) -> tuple[float | None, ...]:
-    """Return when the target was first met, in the units of `TO_TARGET`; None where it was not."""
+    """Return when the target was first met, in the units of `TO_TARGET`; None if it was not met."""
     budget = Budget(rounds=1, target=target)
     for row in read_metrics(folder):
         metrics = {key: value for key, value in row.items() if isinstance(value, int | float) and math.isfinite(value)}

@@ -22,8 +22,8 @@ from chimera.training.experiment.experiment import Experiment
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.plugin import label, named
 
-VIRTUAL = "simulated"  # the engine whose seconds do not depend on what else the machine does
-_LONGEST_NAME = 120  # characters of a folder's name
+VIRTUAL = "simulated"  # the engine whose seconds do not depend on the load of the machine
+_LONGEST_NAME = 120  # characters in the name of a folder
 _TRAINER_KEYS = {"input_shape": None, "outputs": None, "task": None, "seed": None}
 _MODEL_KEYS = ("loss", "metrics", "buffers")
 
@@ -34,11 +34,11 @@ class Cell:
 
     Attributes
     ----------
-    name : of its folder.
-    label : what it is called where people read: its values.
+    name : name of its folder.
+    label : its values, as shown to users.
     settings : the values that vary, as texts by key.
     seed : of the training, where several seeds are compared; it is part of no label.
-    experiment : what is run.
+    experiment : the experiment to run.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Cell:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether its seconds are those of the simulated engine."""
+        """Whether its seconds are virtual."""
         return self.engine == VIRTUAL
 
 
@@ -153,7 +153,7 @@ def _named(variation: Variation, choice: Choice) -> str:
 
 
 def _folder_name(settings: Mapping[str, str], seed: int | None, taken: set[str]) -> str:
-    """Return a name for the cell's folder that any file system takes and no other cell has."""
+    """Return a portable and unique name for the cell's folder."""
     parts = [text if "." not in key else f"{key.rpartition('.')[2]}={text}" for key, text in settings.items()]
     parts += [] if seed is None else [f"seed={seed}"]
     slugs = [re.sub(r"[^\w.=+,-]+", "-", part.replace(":", ",")).strip("-.,") or "value" for part in parts]
@@ -173,7 +173,7 @@ def _check_engine(engine: Any) -> None:
     if not isinstance(engine, str | Mapping):
         return
     name, options = named(engine)
-    if name == VIRTUAL:  # making it starts nothing, and checks its tables too
+    if name == VIRTUAL:  # creating it starts no process, and validates its tables too
         ENGINES.create(name, options).close()
     else:
         checked_options(f"engine {name!r}", ENGINES.find(name).factory, options, {})

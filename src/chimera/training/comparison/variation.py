@@ -24,8 +24,8 @@ class Choice:
 
     Attributes
     ----------
-    text : what it is called.
-    value : what stands at the key then; of a plug-in by name with options, the name.
+    text : its label.
+    value : the value of the key; for a plug-in by name with options, the name.
     options : of that plug-in, dotted keys allowed; None where the value is not such a plug-in. Options that the experiment
         gives the same plug-in besides stay.
     """
@@ -60,7 +60,7 @@ class Variation:
 
 
 def read_variations(vary: Vary) -> list[Variation]:
-    """Return the variations, checked as far as they can be without an experiment.
+    """Return the variations, validated as far as possible without an experiment.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def read_variations(vary: Vary) -> list[Variation]:
 
 
 def split(text: str, separator: str) -> list[str]:
-    """Split at each ``separator`` that stands outside brackets and quotes.
+    """Split at each ``separator`` outside brackets and quotes.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def _path(key: str) -> tuple[str, ...]:
 
 
 def _choice(path: tuple[str, ...], text: str) -> Choice:
-    """Read one value. A name is followed by its options; for other keys than those of tables, only with an option is it one."""
+    """Parse one value. Options may follow a name; for keys that are no tables, only a value with options is a name."""
     pieces = split(text, ":")
     named = next((i for i, piece in enumerate(pieces) if i and _OPTION.fullmatch(piece)), len(pieces))
     name, options = ":".join(pieces[:named]).strip(), {}
@@ -174,7 +174,7 @@ def _made(value: Any) -> Choice:
 
 
 def _at(tables: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """Return what stands at ``path``; None where there is nothing."""
+    """Return the value at ``path``; None if there is none."""
     found: Any = tables
     for part in path:
         found = found.get(part) if isinstance(found, Mapping) else None

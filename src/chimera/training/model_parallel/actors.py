@@ -1,4 +1,4 @@
-"""The actors of a run whose model is cut."""
+"""Actors of a run with a partitioned model."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from chimera.training.optimizers.optimizer import OptimizerSettings
 
 
 class PartActors(Actors, ABC):
-    """Makes actors that hold a part of the model each, as `Actors` makes those that hold all of it.
+    """Creates actors that hold one part of the model each, as `Actors` creates actors with the whole model.
 
     Parameters
     ----------
-    model : what is cut; only its parts travel.
-    train : the data; only those get it who read inputs or targets.
-    parts : how the model is cut.
+    model : the model to partition; only its parts are sent.
+    train : the data; sent only to actors that read inputs or targets.
+    parts : the partition of the model.
     batch_size : batch size of workers that read the same data.
     saved : the checkpoint that the run resumes from, if any. It fixes the partition, because measured costs may differ now.
 
     Raises
     ------
-    ConfigurationError : the model cannot be cut so.
+    ConfigurationError : the model cannot be partitioned in this way.
     """
 
     addressed = by_rows = False
@@ -86,11 +86,11 @@ class PartActors(Actors, ABC):
         return self.servers(shards)[index]
 
     def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
-        """Return the parameters of the whole model from those of its parts."""
+        """Join the parameters of the parts to those of the whole model."""
         return self._joint.parameters(pieces, out)
 
     def joined_buffers(self, pieces: Sequence[Flat]) -> Flat:
-        """Return the buffers of the whole model from those of its parts."""
+        """Join the buffers of the parts to those of the whole model."""
         return self._joint.buffers(pieces)
 
     def _spawned(self, kind: Any, rank: int, *given: Any, **more: Any) -> Any:
@@ -107,12 +107,12 @@ class PartActors(Actors, ABC):
 
 
 class Stages(PartActors):
-    """Makes the workers of pipelines; the first stage gets the data for its inputs, and the last one for its targets."""
+    """Creates the workers of pipelines. The first stage gets the data for the inputs, the last one for the targets."""
 
     _parts: ModelPartition
 
     def cut(self, model: Model, train: Dataset, saved: Mapping[str, Any] | None) -> list[Part]:
-        """Return the parts, of equal cost."""
+        """Return parts of equal cost."""
         micro_batches = self._parts.micro_batches
         if self._batch_size < micro_batches:
             raise ConfigurationError(f"a batch of {self._batch_size} cannot be cut into {micro_batches} micro-batches")
@@ -129,12 +129,12 @@ class Stages(PartActors):
 
 
 class Sides(PartActors):
-    """Makes the clients of split learning, and their server, which gets no data."""
+    """Creates the clients of split learning and their server, which gets no data."""
 
     _parts: SplitPartition
 
     def cut(self, model: Model, train: Dataset, saved: Mapping[str, Any] | None) -> list[Part]:  # noqa: ARG002 - cut by number
-        """Return the clients' part and the server's."""
+        """Return the clients' part and the server's part."""
         return split_model(model, self._parts)
 
     def worker(self, rank: int, order: Order) -> Any:
@@ -146,7 +146,7 @@ class Sides(PartActors):
         self._engine.reserve([self._server_resources] * shards)
         return [self.server(index, shards) for index in range(shards)]
 
-    def server(self, index: int, shards: int) -> Any:  # noqa: ARG002 - there is but one
+    def server(self, index: int, shards: int) -> Any:  # noqa: ARG002 - there is only one
         """Start the server, with the initial parameters."""
         return self._engine.spawn(
             SplitServer, self._cut[1], **self._common, resources=self._server_resources, name=f"server {index}"

@@ -1,4 +1,4 @@
-"""What all actors have in common that hold a part of a model: its vectors, its optimizer, and what they tell of it."""
+"""The common base of actors that hold a part of a model: its vectors, its optimizer, and its statistics."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ from chimera.training.messages.tally import Tally
 from chimera.training.model_parallel.partitioning import Part
 from chimera.training.optimizers.optimizer import FlatOptimizer, OptimizerSettings
 
-THERE, BACK = 1 / 3, 2 / 3  # what a pass forward and one backward are worth of a sample: a gradient is two products
+THERE, BACK = (
+    1 / 3,
+    2 / 3,
+)  # shares of a forward and a backward pass in the work of a sample: a gradient takes two products
 
 
 class PartHolder:
-    """Holds a part of the model, and steps it.
+    """An actor that holds a part of the model and steps it.
 
     Parameters
     ----------
-    name : of the actor.
-    rank : which GPU it takes, where it computes on one.
-    part : what it computes; its own copy.
-    dataset : the training set; None if it sees activations only.
-    order : which rows it reads, step by step; None if it reads nothing.
-    optimizer : what steps the part.
-    seed : with the step, and the layer, the seed of whatever is random in a forward pass.
-    device : where it computes, see `chimera.models.device`; by default on the CPU.
+    name : name of the actor.
+    rank : rank of the worker, which determines its GPU, if any.
+    part : its own copy of the part.
+    dataset : the training set; None if the actor receives activations only.
+    order : the rows that it reads in each step; None if it reads none.
+    optimizer : optimizer of the part.
+    seed : together with step and layer, the seed of random numbers in a forward pass.
+    device : device of the part, see `chimera.models.device`; default the CPU.
     """
 
     hosted = True
@@ -65,30 +68,30 @@ class PartHolder:
         return Encoded("identity", self._model.layout.size, (self._model.parameters(),))
 
     def samples(self) -> int:
-        """Return how many rows the data set has that it reads from; none if it reads nothing."""
+        """Return the number of rows of its data set; 0 if it reads none."""
         return 0 if self._dataset is None else len(self._dataset)
 
     def step(self) -> int:
-        """Return how many steps it has taken."""
+        """Return the number of steps taken."""
         return self._step
 
     def tally(self) -> Tally:
-        """Return losses and messages since the last time, and what parameters, gradient, optimizer and activations took."""
+        """Return losses and messages since the last call, and the memory of parameters, gradient, optimizer and activations."""
         done, self._tally = self._tally, Tally()
         held = self._model.layout.size * 8 + sum(array.nbytes for array in self._own_optimizer().state().values())
         done.peak_bytes, done.worker = held + self._peak_bytes(), self._name
         return done
 
     def buffers(self) -> Flat:
-        """Return what the part carries besides parameters."""
+        """Return the buffers of the part."""
         return self._model.buffers()
 
     def load_buffers(self, flat: Flat) -> None:
-        """Set what the part carries besides parameters."""
+        """Set the buffers of the part."""
         self._model.load_buffers(flat)
 
     def state(self) -> dict[str, Any]:
-        """Return parameters, buffers, what the optimizer remembers, and the step."""
+        """Return parameters, buffers, optimizer state and step."""
         return {
             "step": self._step,
             "weights": self._model.parameters(),
@@ -97,21 +100,21 @@ class PartHolder:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore a state that `state` returned."""
         self._model.load(state["weights"])
         self._model.load_buffers(state["buffers"])
         self._own_optimizer().restore(state["optimizer"])
         self._step = state["step"]
 
     def codec_states(self) -> list[Any]:
-        """Return nothing: what it sends is not encoded."""
+        """Return no state: messages are not encoded."""
         return []
 
     def restore_codecs(self, states: Sequence[Any]) -> None:
         """Do nothing."""
 
     def local_state(self) -> Mapping[str, Any]:
-        """Return nothing: it steps with every batch."""
+        """Return no state: the part steps with every batch."""
         return {}
 
     def restore_local(self, state: Mapping[str, Any]) -> None:
@@ -122,20 +125,20 @@ class PartHolder:
         self._step = step
 
     def follow(self, order: Order, since: int) -> None:
-        """Read other data from now on; ``since`` is the step from which on the order counts."""
+        """Read the data of another order from now on; ``since`` is the step at which the order starts."""
         self._order = order
         self.go_to(max(self._step, since))
 
     def _peak_bytes(self) -> int:
-        """Return the most that activations took at a time."""
+        """Return the peak memory of activations in bytes."""
         raise NotImplementedError
 
     def _stepped(self, gradient: Any, *, losses: int) -> Applied:
-        """Step with a gradient, after so many batches whose loss it knows."""
+        """Step with a gradient; ``losses`` are the known losses of its batches."""
         if why := fault_of_gradient(gradient, self._loss):
             raise NonFiniteError(f"{self._name}, step {self._step}: {why}: {ADVICE}")
         optimizer = self._own_optimizer()
-        self._near.parameters()  # asked for each time: so it is what counts, and not a copy of it on the host
+        self._near.parameters()  # read each time, so that it is the current one and not a copy on the host
         optimizer.step(gradient, self._step)
         work(elements=len(gradient))
         self._tally.loss += self._loss * losses

@@ -1,4 +1,4 @@
-"""Where the parts of a model lie in the whole."""
+"""Positions of the parts of a model in the whole model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class JoinedLayout:
-    """Puts the vectors of parts together to those of the whole.
+    """Joins the vectors of parts to those of the whole model.
 
     Parameters
     ----------
-    whole : the model that was cut.
-    parts : of it, all of them; more than one may have a layer.
+    whole : the model that was partitioned.
+    parts : all its parts; several parts may hold the same layer.
     """
 
     def __init__(self, whole: Any, parts: Sequence[Part]) -> None:
@@ -36,16 +36,16 @@ class JoinedLayout:
             self._buffers.add(layer.get_buffer(name) for layer in held for name in buffer_names(layer))
 
     def parameters(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
-        """Return the parameters of the whole, shape (P,), from those of the parts, in their order."""
+        """Return the parameters of the whole model, shape (P,), from those of the parts in order."""
         return self._parameters.joined(pieces, out)
 
     def buffers(self, pieces: Sequence[Flat]) -> Flat:
-        """Return what the whole carries besides parameters."""
+        """Return the buffers of the whole model."""
         return self._buffers.joined(pieces)
 
 
 class _Places:
-    """Where tensors lie in the vector of the whole, and which of them each part has."""
+    """Positions of tensors in the vector of the whole model, and the tensors of each part."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         ends = np.cumsum([tensor.numel() for tensor in tensors], dtype=np.int64).tolist()
@@ -55,7 +55,7 @@ class _Places:
         self._parts: list[list[tuple[slice, Place | None]]] = []
 
     def add(self, tensors: Iterable[Any], own: Sequence[Any] = ()) -> None:
-        """Add a part that has these, as ``own`` if they are slices; one that comes twice lies in its vector once."""
+        """Add a part with these tensors, as ``own`` if they are slices; a repeated tensor is in its vector once."""
         places = dict.fromkeys(self._of[id(tensor)] for tensor in tensors)
         cuts = [getattr(each, "place", None) for each in own] or [None] * len(places)
         self._parts.append([(self._slices[place], cut) for place, cut in zip(places, cuts, strict=True)])

@@ -1,4 +1,4 @@
-"""Cutting a network into parts of equal cost."""
+"""Partitioning of a network into parts of equal cost."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Part:
 
     Attributes
     ----------
-    model : of its layers, with parameters of its own.
-    layers : their numbers in the whole.
-    share : of the cost of the whole.
+    model : the model of its layers, with its own parameters.
+    layers : numbers of its layers in the whole model.
+    share : share of the cost of the whole model.
     """
 
     def __init__(self, model: TorchModel, layers: Sequence[int], share: float) -> None:
@@ -38,18 +38,18 @@ class Part:
 
 
 def cut(model: Any, parts: ModelPartition, inputs: NDArray[Any], bounds: Sequence[int] | None = None) -> list[Part]:
-    """Return the parts of a model whose module is an ``nn.Sequential``, or any if it is cut into slices only.
+    """Partition a model whose module is an ``nn.Sequential``, or any module if it is cut into slices only.
 
-    They come stage by stage, and slice by slice of each.
+    Parts are ordered by stage, then by slice.
 
     Parameters
     ----------
-    inputs : a few rows, for when the layers' time is measured.
-    bounds : where to cut, as `balanced` returns it, if that stands already.
+    inputs : a few rows, to measure the time of layers.
+    bounds : bounds of the parts, as `balanced` returns them, if they are known already.
 
     Raises
     ------
-    ConfigurationError : it is no such model, or cannot be cut so.
+    ConfigurationError : the model is no such model, or cannot be partitioned in this way.
     """
     layers = _sequence_of(model) if parts.stages > 1 else layers_of(model)
     counts = _counts(layers)
@@ -74,11 +74,11 @@ def cut(model: Any, parts: ModelPartition, inputs: NDArray[Any], bounds: Sequenc
 
 
 def split_model(model: Any, halves: SplitPartition) -> list[Part]:
-    """Return the clients' part and the server's of a model whose module is an ``nn.Sequential``.
+    """Split a model whose module is an ``nn.Sequential`` into the clients' part and the server's part.
 
     Raises
     ------
-    ConfigurationError : it is no such model, or has no such layers.
+    ConfigurationError : the model is no such model, or has no such layers.
     """
     layers = _sequence_of(model)
     counts, n = _counts(layers), len(layers)
@@ -99,7 +99,7 @@ def split_model(model: Any, halves: SplitPartition) -> list[Part]:
 
 
 def balanced(costs: Sequence[float], stages: int, counts: Sequence[int]) -> list[int]:
-    """Return where to cut so that the most expensive part costs as little as can be; each has something to train.
+    """Return the bounds that minimize the cost of the most expensive part; each part has trainable parameters.
 
     The bounds of part s are entries s and s + 1 of ``stages + 1``.
     """
@@ -151,7 +151,7 @@ def _bounds(
 
 
 def _slices(layers: Sequence[nn.Module], slices: int) -> Iterator[tuple[nn.Sequential, float]]:
-    """Yield copies of the layers, cut into slices if there are more than one, and what share of the whole each is."""
+    """Yield copies of the layers, in slices if there is more than one, and the share of each in the whole."""
     whole = sum(_counts(layers))
     for index in range(slices):
         own = _copied(layers)
@@ -164,7 +164,7 @@ def _slices(layers: Sequence[nn.Module], slices: int) -> Iterator[tuple[nn.Seque
 
 
 def layers_of(model: Any) -> list[nn.Module]:
-    """Return the layers of a model whose module is an ``nn.Sequential``, those of nested ones in their places, or its module.
+    """Return the layers of a model whose module is an ``nn.Sequential``, with nested ones flattened; else its module.
 
     Raises
     ------
@@ -195,7 +195,7 @@ def _sequence_of(model: Any) -> list[nn.Module]:
 
 
 def _copied(layers: Sequence[nn.Module]) -> nn.Sequential:
-    """Return copies; of a parameter only its own elements, and not the vector that it is a view of."""
+    """Return copies; of a parameter its own elements only, not the vector of which it is a view."""
     from torch import nn
 
     memo: dict[int, Any] = {}
@@ -217,7 +217,7 @@ def _reject_shared(layers: Sequence[nn.Module], bounds: Sequence[int]) -> None:
 
 
 def _seconds(model: TorchModel, layers: Sequence[nn.Module], inputs: NDArray[Any]) -> list[float]:
-    """Return what a pass there and back takes in each layer, in seconds; the layers are left as they were."""
+    """Return the seconds of a forward and backward pass in each layer; the layers are unchanged afterwards."""
     found = []
     tensor = model.tensor_of(inputs)
     for layer in _copied(layers).train():

@@ -1,4 +1,4 @@
-"""Client and server of split learning: actors that hold one side of the model each."""
+"""Client and server of split learning: actors that hold one half of the model each."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Array = NDArray[Any]
 
 
 class SplitClient(PartHolder):
-    """The first layers, and the last ones where labels stay; it alone has data.
+    """The actor with the first layers, and with the last ones if labels stay; only it has data.
 
     Parameters
     ----------
     rank : the worker's number.
-    part : the client's layers; its own copy.
-    dataset : the training set, of which it reads what ``order`` says, step by step.
-    halves : where the model was cut.
+    part : its own copy of the client's layers.
+    dataset : the training set, of which it reads the rows of ``order`` in each step.
+    halves : where the model was split.
     optimizer, seed, device : see `PartHolder`.
     """
 
@@ -50,7 +50,7 @@ class SplitClient(PartHolder):
         self._read, self._targets = 0, dataset.targets[:0]
 
     def forward(self) -> tuple[Array, Array | None]:
-        """Send the next batch through, and return the activations, and the labels if they go to the server."""
+        """Run the forward pass of the next batch; return the activations, and the labels if they are sent to the server."""
         assert self._order is not None
         assert self._dataset is not None
         rows = self._order.batch(self._read)
@@ -67,7 +67,7 @@ class SplitClient(PartHolder):
         return activations, self._targets
 
     def loss(self, activations: Array) -> Array:
-        """Finish the forward pass with what came from the server, and return the gradient of that."""
+        """Finish the forward pass from the server's activations; return the gradient of these."""
         self._got(activations)
         self._loss = float(self._head.forward(0, activations, self._seed_of_step(), self._targets))
         back = self._head.backward(0)
@@ -75,7 +75,7 @@ class SplitClient(PartHolder):
         return back
 
     def update(self, gradient: Array, loss: float | None = None) -> Applied:
-        """Send the gradient of the activations back, and step; ``loss`` is what the server says, if it is not known here.
+        """Run the backward pass from the gradient of the activations, and step; ``loss`` is the server's, if unknown here.
 
         Raises
         ------
@@ -97,16 +97,16 @@ class SplitClient(PartHolder):
         super().restore(half)
 
     def state(self) -> dict[str, Any]:
-        """Return the half, and how many batches this client has read."""
+        """Return the half and the number of batches that this client has read."""
         return {**super().state(), "read": self._read}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore a state that `state` returned."""
         super().restore(state)
         self._read = state["read"]
 
     def follow(self, order: Order, since: int) -> None:
-        """Read other data from now on; ``since`` is the batch from which on the order counts."""
+        """Read the data of another order from now on; ``since`` is the batch at which the order starts."""
         super().follow(order, since)
         self._read = max(self._read, since)
 
@@ -119,11 +119,11 @@ class SplitClient(PartHolder):
 
 
 class SplitServer(PartHolder):
-    """The layers between, or all that follow; it sees activations, and no data.
+    """The actor with the middle layers, or all later ones; it receives activations and no data.
 
     Parameters
     ----------
-    part : the server's layers; its own copy.
+    part : its own copy of the server's layers.
     optimizer, seed : see `PartHolder`.
     """
 
@@ -133,20 +133,20 @@ class SplitServer(PartHolder):
         self._rows = 0
 
     def train(self, activations: Array, targets: Array) -> tuple[Array, float, Applied]:
-        """Go there and back with labels that a client sent; return the gradient of its activations, the loss, and the step."""
+        """Run both passes with a client's labels; return the gradient of its activations, the loss and the step."""
         self._loss = float(self.forward(activations, targets))
         gradient, applied = self.update()
         return gradient, self._loss, applied
 
     def forward(self, activations: Array, targets: Array | None = None) -> Array:
-        """Send a client's activations through."""
+        """Run the forward pass of a client's activations."""
         self._passes.begin()
         self._rows = len(activations)
         work(effort=self._rows * self._share * THERE)
         return self._passes.forward(0, activations, self._seed_of_step(), targets)
 
     def update(self, gradient: Array | None = None) -> tuple[Array, Applied]:
-        """Send the gradient of what `forward` returned back, and step; return that of the client's activations.
+        """Run the backward pass from the gradient of `forward`'s result, and step; return that of the client's activations.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The worker of a pipeline: an actor that holds a part of the model, and sends micro-batches through it."""
+"""The worker of a pipeline: an actor that holds a part of the model and computes it on micro-batches."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Stage(PartHolder):
     Parameters
     ----------
     rank : the worker's number.
-    part : what it computes; its own copy.
-    dataset : the training set; None in the middle, which sees activations only.
-    order : which rows the pipeline reads, step by step; all its stages have the same.
-    parts : how the model was cut.
-    optimizer, seed, device : see `PartHolder`; micro-batches have seeds of their own.
+    part : its own copy of the part.
+    dataset : the training set; None for middle stages, which receive activations only.
+    order : the rows that the pipeline reads in each step; the same for all its stages.
+    parts : the partition of the model.
+    optimizer, seed, device : see `PartHolder`; each micro-batch has its own seed.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Stage(PartHolder):
         self._passes = part.model.stage(part.layers, recompute=parts.recompute)
 
     def forward(self, micro: int, inputs: NDArray[Any] | None = None, team: Group | None = None) -> NDArray[Any]:
-        """Send a micro-batch through, and return the activations, or the loss; the first stage reads its inputs itself.
+        """Run the forward pass of a micro-batch; return the activations or the loss. The first stage reads its inputs itself.
 
         ``team`` are the workers that hold the slices of this stage, in order; all make the same calls.
         """
@@ -77,7 +77,7 @@ class Stage(PartHolder):
         return outputs
 
     def backward(self, micro: int, gradient: NDArray[Any] | None = None, team: Group | None = None) -> NDArray[Any]:
-        """Send the gradient of the activations back, and return that of the inputs; the last stage begins from the loss."""
+        """Run the backward pass from the gradient of the activations, or from the loss; return the gradient of the inputs."""
         rows, _ = self._rows(micro)
         work(effort=len(rows) * self._share * (BACK + THERE * self._parts.recompute))
         with self._slice_group(team):
@@ -86,7 +86,7 @@ class Stage(PartHolder):
         return back
 
     def update(self, group: Group | None = None) -> Applied:
-        """Step with the gradient of the whole batch; with the mean of the group's, if there is one.
+        """Step with the gradient of the whole batch, averaged over the group if there is one.
 
         Raises
         ------
@@ -102,7 +102,7 @@ class Stage(PartHolder):
         return self._stepped(gradient, losses=int(self._last and self._slice == 0))
 
     def _gives(self, array: NDArray[np.float32]) -> None:
-        """Count what a collective is given."""
+        """Count the input of a collective, and return it."""
         self._tally.gave(array)
         self._tally.reduced(array)
 
@@ -117,7 +117,7 @@ class Stage(PartHolder):
         return self._passes.peak_bytes
 
     def _rows(self, micro: int) -> tuple[NDArray[np.int64], int]:
-        """Return the rows of a micro-batch, and how many the batch has."""
+        """Return the rows of a micro-batch, and the number of rows of the batch."""
         assert self._order is not None
         rows = self._order.batch(self._step)
         return np.array_split(rows, self._parts.micro_batches)[micro], len(rows)

@@ -1,4 +1,4 @@
-"""The boundary of a private worker: the one list of what may leave it, and the actor that holds to the list."""
+"""The boundary of a private worker: the list of values that may leave it, and the actor that enforces it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Reduce: TypeAlias = Callable[[Any, Privacy], Any]
 """Reduces a value that the worker returned to the part that may leave the worker."""
 
 NOT_FINITE = "the update is not finite"
-"""All that a private worker says of an update that it does not send."""
+"""The only report about an update that a private worker does not send."""
 _log = logging.getLogger(__name__)
 
 
 def _nothing(_: Any, privacy: Privacy) -> None:
-    """Let nothing leave but the fact that the call ended."""
+    """Release only the fact that the call ended."""
 
 
 def _as_it_is(value: Any, privacy: Privacy) -> Any:  # noqa: ARG001 - one signature for all
@@ -31,7 +31,7 @@ def _as_it_is(value: Any, privacy: Privacy) -> Any:  # noqa: ARG001 - one signat
 
 
 def _update(answer: list[Any], privacy: Privacy) -> list[Any]:
-    """Let messages of the form that was agreed on leave, or the fact that there is none.
+    """Release messages of the agreed form, or the fact that there is none.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def _update(answer: list[Any], privacy: Privacy) -> list[Any]:
 
 
 def _sizes(tally: Tally, privacy: Privacy) -> Tally:  # noqa: ARG001 - one signature for all
-    """Let the sizes of messages leave, which the size of the model decides; and no loss, memory or queue."""
+    """Release sizes of messages, which the size of the model determines; no loss, memory or queue."""
     return Tally(
         elements_up=tally.elements_up,
         packed_up=tally.packed_up,
@@ -63,7 +63,7 @@ LEAVES: Mapping[str, Reduce] = {
     "advertise_keys": _as_it_is,
     "share_secrets": _as_it_is,
     "reveal_shares": _as_it_is,
-    # Decided by what the driver said, not by data.
+    # Determined by the driver's arguments, not by data.
     "step": _as_it_is,
     "tally": _sizes,
     # Outside of the guarantee: see `OUTSIDE`.
@@ -79,7 +79,7 @@ LEAVES: Mapping[str, Reduce] = {
     "attack": _nothing,
     "forget_answer": _nothing,
 }
-"""What may be asked of a private worker, and what of the answer leaves it. All else is refused (docs/privacy.md)."""
+"""The calls of a private worker, and the part of each result that leaves it. All others are rejected (docs/privacy.md)."""
 
 OUTSIDE = (
     "how many rows a client has, where it has data of its own",
@@ -87,18 +87,18 @@ OUTSIDE = (
     "which clients were asked and answered, and when",
     "the class of an error in a worker",
 )
-"""What leaves a private worker, or shows from outside, and is not covered by epsilon."""
+"""Values that leave a private worker, or can be observed, and that epsilon does not cover."""
 
 
 class PrivateWorker:
-    """A `Learner` behind the list: a call that is not in `LEAVES` is refused, and of an answer only what it admits leaves.
+    """A `Learner` behind the list: calls outside `LEAVES` are rejected, and only the listed part of a result leaves.
 
     Losses, optimizer states, gradients, replicas, buffers, evaluations and the texts of errors stay with the worker.
 
     Parameters
     ----------
-    privacy : what the run promises.
-    learner : makes the worker itself; by default a `Learner`.
+    privacy : privacy settings of the run.
+    learner : creates the worker itself; default `Learner`.
     given, options : its arguments.
 
     Raises
@@ -138,9 +138,9 @@ class PrivateWorker:
 
 
 def _closed(ask: Callable[..., Any], call: str, *given: Any, **named: Any) -> Any:
-    """Return what a call returns; of an error, which may quote data, let its class leave and no more.
+    """Return the result of a call; of an error, which may quote data, release its class only.
 
-    Errors of the protocol, of lost actors and of the settings say nothing of data, and leave as they are.
+    Errors of the protocol, of lost actors and of the settings contain no data and are released unchanged.
     """
     try:
         return ask(*given, **named)

@@ -39,27 +39,27 @@ from chimera.training.worker.shared_parameters import SharedParameters
 
 
 class Learner(GroupGradient, Attacker, Masking, LocalRounds):
-    """One worker. Where nodes own the data, it is made there, see `chimera.nodes.workers.learner`.
+    """One worker. If nodes own the data, it is created there, see `chimera.nodes.workers.learner`.
 
     Parameters
     ----------
-    rank : its number.
-    model : its own copy of the model; all workers begin with the same parameters.
-    dataset : the whole training set, in memory that all share.
-    order : which rows of it are this worker's, step by step.
-    optimizer : what steps the model where workers have the global model, and there are no servers.
-    local_optimizer : what steps it between two messages of the servers; the same if nothing is given.
-    codec : name and options of the codec of its uplink, or of what it gives to collectives.
-    downlink : those of the codec of the weights that it gets, so that this process knows it.
-    seed : with rank and step, the seed of whatever is random in a forward pass.
-    privacy : what becomes of its updates, see `Masking`.
-    device : where the model computes, see `chimera.models.device`; by default where it is.
-    personal : the places, in the model's layout, of the parameters that stay here.
+    rank : number of the worker.
+    model : its own copy of the model; all workers start with the same parameters.
+    dataset : the whole training set, in memory that all workers share.
+    order : the rows that this worker reads in each step.
+    optimizer : optimizer of the global model if there are no servers.
+    local_optimizer : optimizer of local steps; default: the same.
+    codec : name and options of the codec of its uplink, or of its vectors in collectives.
+    downlink : name and options of the codec of received weights, so that this process loads it.
+    seed : together with rank and step, the seed of random numbers in a forward pass.
+    privacy : privacy settings of its updates, see `Masking`.
+    device : device of the model, see `chimera.models.device`; default: unchanged.
+    personal : the indices, in the model's layout, of the parameters that stay on this worker.
     extensions : the worker extensions that the strategy declares; the worker answers their calls, too.
 
     Raises
     ------
-    ConfigurationError : the model cannot compute there.
+    ConfigurationError : the model cannot be moved to the device.
     """
 
     hosted = True  # where some actors live in nodes, and others in the driver (engine http), it lives in a node
@@ -127,24 +127,24 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
     def gradient(self, *weights: Encoded) -> list[Encoded] | list[Rejected]:
         """Load the weights, a message a shard, and return the gradient of the next batch, encoded, a message a shard.
 
-        One that is not finite is rejected: the messages say so instead, and the batch leaves no trace in the worker.
+        A non-finite gradient is rejected: the messages report it, and the batch does not change the worker.
         """
         self._load(weights)
         gradient, rejected = self._next_gradient(self._near)
         if rejected is None:
             self._falsify(gradient, self._step)
         self._step += 1
-        if self._rows is None:  # or else it has to say which rows it needs
+        if self._rows is None:  # otherwise it must report the rows that it needs
             call.afterwards(functools.partial(self._gradients.prepare, self._step))
         return self._packed(gradient) if rejected is None else [rejected] * len(weights)
 
     def coded(
         self, *weights: Encoded, shares: Sequence[tuple[int, float]], block: int, step: int, again: bool = False
     ) -> list[Any]:
-        """Load the weights, and return a combination of gradients of those whose data it holds, encoded, a message a shard.
+        """Load the weights; return a combination of gradients of held blocks, encoded, a message a shard.
 
-        ``shares`` has whose, by place in its order, and by what each is multiplied. One that is not finite is left out, as by
-        all who compute it; which, says the `Applied` that comes after the messages. These have the `Key` of ``block``.
+        ``shares`` holds pairs: a block's index in this worker's order, and its factor. A non-finite gradient is left out, as on
+        all holders of the block; the `Applied` after the messages reports it. The messages have the `Key` of ``block``.
         ``again`` if samples and losses are counted elsewhere.
         """
         self._load(weights)
@@ -166,13 +166,13 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return [*self._counted([keyed(message, key) for message in self._exchange.packed(total)]), told]
 
     def train(self, steps: int, group: Group | None = None) -> Applied:
-        """Take ``steps`` steps of its own, with the group's mean gradient if there is one; say which of its own were rejected.
+        """Take ``steps`` steps, with the group's mean gradient if there is a group; report this worker's rejected gradients.
 
-        How the mean comes about is the codec's affair.
+        The codec determines how the mean is computed.
 
         Raises
         ------
-        ActorLost : a member of the group died; the step under way was not taken.
+        ActorLost : a member of the group died; the current step was not taken.
         NonFiniteError : no worker's gradient is finite; the step was not taken.
         """
         optimizer = self._own_optimizer()
@@ -192,23 +192,23 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return Encoded("identity", self._model.layout.size, (self._model.parameters(),))
 
     def samples(self) -> int:
-        """Return how many rows the data set has that it reads from."""
+        """Return the number of rows of its data set."""
         return len(self._dataset)
 
     def share(self) -> float:
-        """Return how many rows of it are this worker's."""
+        """Return the number of rows of this worker's share."""
         return self._gradients.order.share
 
     def batches_per_pass(self) -> float:
-        """Return how many of its batches go through these rows once."""
+        """Return the number of batches in one pass over these rows."""
         return self.share() / self._gradients.order.batch_size
 
     def step(self) -> int:
-        """Return how many steps it has taken or computed gradients for."""
+        """Return the number of steps taken, or of gradients computed."""
         return self._step
 
     def tally(self) -> Tally:
-        """Return losses and messages since the last time."""
+        """Return losses and messages since the last call."""
         done, self._tally = self._tally, Tally()
         told_fill = getattr(self._gradients.order, "told_fill", None)
         if told_fill is not None and (fill := told_fill()) is not None:
@@ -216,11 +216,11 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return done
 
     def buffers(self) -> Flat:
-        """Return what the model carries besides parameters."""
+        """Return the buffers of the model."""
         return self._model.buffers()
 
     def load_buffers(self, flat: Flat) -> None:
-        """Set what the model carries besides parameters."""
+        """Set the buffers of the model."""
         self._model.load_buffers(flat)
 
     def state(self) -> dict[str, Any]:
@@ -244,11 +244,11 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         self._extensions.restore(state)
 
     def codec_states(self) -> list[State]:
-        """Return what its codecs remember, one for each shard or one for its group; unused they have what was restored."""
+        """Return the states of its codecs, one for each shard or one for its group; restored states of unused codecs too."""
         return self._exchange.states() if self._reduction is None else [self._reduction.state()]
 
     def restore_codecs(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Take back what `codec_states` returned, at once or when the codecs are made."""
+        """Restore states that `codec_states` returned, at once or when the codecs are created."""
         self._kept = states
         if self._reduction is None:
             self._exchange.restore(states)
@@ -261,7 +261,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         self._gradients.forget_ahead()
 
     def follow(self, order: Order, since: int) -> None:
-        """Read other data from now on; ``since`` is the step from which on the order counts."""
+        """Read the data of another order from now on; ``since`` is the step at which the order starts."""
         self._gradients.order = order
         self.go_to(max(self._step, since))
 
@@ -270,7 +270,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return self._gradients.next(model, self._step)
 
     def _own_optimizer(self) -> Stepper:
-        flat = self._model.parameters()  # asked for each time: so it is what counts, and not a copy of it on a device
+        flat = self._model.parameters()  # read each time, so that it is the current one and not a copy on a device
         if self._optimizer is None:
             self._optimizer = self._optimizer_settings.stepper(flat)
         return self._optimizer
@@ -287,7 +287,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return messages
 
     def _load(self, weights: Sequence[Encoded]) -> tuple[Any, Any]:
-        """Load the weights; return the vector that they are in now, and what `Exchange.load` returns."""
+        """Load the weights; return the vector that holds them, and the result of `Exchange.load`."""
         self._tally.got(weights)
         flat = self._near.parameters()
         return flat, self._exchange.load(weights, flat)

@@ -39,13 +39,13 @@ class CodedShuffle(ChunkedSum):
         return Applied(step, len(gradients) - len(rejected), tuple(rejected))
 
     def shuffled(self, numbers: Sequence[int]) -> list[Encoded]:
-        """Return the packets of these numbers."""
+        """Return the packets with these numbers."""
         messages = [self._mapped.packet(number) for number in numbers]
         self.worker.tally.sent(messages)
         return messages
 
     def reduced(self, there: tuple[int, ...], *messages: Encoded) -> list[Encoded]:
-        """Return the sum over all blocks of each part that is its own when these places are there, from others' packets."""
+        """Return the sums of this worker's parts over all blocks, from packets, if the workers at ``there`` participate."""
         self.worker.tally.got(messages)
         sums = self._mapped.sums(there, merged(messages, self.worker.step))
         self.worker.tally.sent(sums)

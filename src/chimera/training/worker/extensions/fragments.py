@@ -95,7 +95,7 @@ class Fragments(WorkerExtension):
         }
 
     def restore_local(self, state: Mapping[str, Any]) -> None:
-        """Take back what `local_state` returned."""
+        """Restore a state that `local_state` returned."""
         if _REFERENCE not in state:
             self._reference, self._next_step = None, -1
             return
@@ -107,7 +107,7 @@ class Fragments(WorkerExtension):
 
 
 def _mix(replica: Any, reference: Any, alpha: float) -> None:
-    """Leave ``alpha`` of the replica where it is; with 0 it becomes the reference to the bit."""
+    """Mix replica and reference with the weight ``alpha`` for the replica; with 0 it becomes the reference to the bit."""
     if alpha == 0:
         replica[:] = reference
         return

@@ -22,16 +22,16 @@ Bytes = NDArray[np.uint8]
 
 
 class MappedBlocks:
-    """Makes packets of its parts of blocks, and sums of parts out of others' packets.
+    """Encodes packets from parts of blocks, and sums parts from the packets of other workers.
 
     Parameters
     ----------
-    shuffle, place : which blocks these are: those that the worker at this place holds.
-    gradients : of each of them, shape (P,); None of one that was rejected, as by all who hold it.
-    layout : of the parameters.
-    key : of messages, for the block 0.
-    codec : name and options of what packs each part of each block, with nothing to remember.
-    seed : of whatever is random in that; the same on all workers.
+    shuffle, place : the blocks: those that the worker at this place holds.
+    gradients : gradient of each block, shape (P,); None if it was rejected, as on all its holders.
+    layout : layout of the parameters.
+    key : key of messages, for block 0.
+    codec : name and options of the codec of each part of each block; it keeps no state.
+    seed : seed of the codec's random numbers; the same on all workers.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class MappedBlocks:
         self._values: dict[tuple[int, int], Bytes] = {}
 
     def packet(self, number: int) -> Encoded:
-        """Return a packet: the exclusive or of its pieces, each filled up with zeros; how long they are is in its meta data."""
+        """Return a packet: the exclusive or of its pieces, padded with zeros; its metadata hold their lengths."""
         pieces = self._shuffle.pieces(number)
         values = [self._value(piece.part, piece.block) for piece in pieces]
         segments = [_segment(value, piece) for value, piece in zip(values, pieces, strict=True)]
@@ -108,7 +108,7 @@ class MappedBlocks:
 
 
 def _bytes_of(message: Encoded) -> Bytes:
-    """Return a message as bytes: how long its header is, the header, and the arrays."""
+    """Return a message as bytes: length of the header, header, arrays."""
     header = header_of([message])
     length = np.frombuffer(len(header).to_bytes(4, "little"), np.uint8)
     return np.concatenate(
@@ -117,7 +117,7 @@ def _bytes_of(message: Encoded) -> Bytes:
 
 
 def _vector_of(value: Bytes, size: int) -> Flat:
-    """Return the vector of a message that `_bytes_of` made."""
+    """Return the vector of a message of `_bytes_of`."""
     at = 4 + int.from_bytes(value[:4].tobytes(), "little")
     described = read_header(value[4:at].tobytes(), without=())
     arrays = [(np.dtype(kind), count) for each in described for kind, count in each.arrays]
@@ -141,7 +141,7 @@ def _segment(value: Bytes, piece: Piece) -> Bytes:
 
 
 def _xor(segments: Sequence[Bytes]) -> Bytes:
-    """Return the exclusive or of segments, filled up with zeros to the length of the longest."""
+    """Return the exclusive or of segments, padded with zeros to the length of the longest."""
     out = np.zeros(max(segment.size for segment in segments), np.uint8)
     for segment in segments:
         out[: segment.size] ^= segment
