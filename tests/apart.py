@@ -29,7 +29,7 @@ _CROSSINGS = _aten.copy_.default, _aten._to_copy.default
 
 
 class _There(torch.Tensor):
-    """A tensor there; what it holds is a tensor of the host."""
+    """A tensor on the fake device; it wraps a tensor of the host."""
 
     held: torch.Tensor
 
@@ -86,7 +86,7 @@ def _call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _there(value: Any, known: dict[int, _There]) -> Any:
-    """Return a tensor as one there: itself if an operation that works in place returned it."""
+    """Wrap a tensor for the fake device; return the tensor itself if an in-place operation returned it."""
     if not isinstance(value, torch.Tensor):
         return value
     return known[id(value)] if id(value) in known else _There(value)

@@ -67,7 +67,7 @@ SETUPS: dict[str, dict[str, Any]] = {
 
 
 def layout_of(size: int, tensors: int = 3) -> Layout:
-    """Return a layout of a matrix, a vector and a scalar, as far as there is room."""
+    """Return a layout of a matrix, a vector and a scalar, as far as they fit."""
     if size < 400 or tensors == 1:
         return Layout(("t0",), ((size,),))
     rows = int(size**0.5 * 0.7)

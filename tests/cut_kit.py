@@ -65,7 +65,7 @@ def parameters(run: chimera.Run) -> np.ndarray[Any, Any]:
 
 
 def assert_same(run: chimera.Run, whole: chimera.Run) -> None:
-    """Weights, buffers, losses and samples are those of the other, but for rounding."""
+    """Check that weights, buffers, losses and samples of two runs are equal up to rounding."""
     np.testing.assert_allclose(parameters(run), parameters(whole), atol=2e-6)
     np.testing.assert_allclose(run.trained.buffers(), whole.trained.buffers(), atol=2e-6)
     assert run.cost.samples == whole.cost.samples
@@ -74,7 +74,7 @@ def assert_same(run: chimera.Run, whole: chimera.Run) -> None:
 
 
 def assert_refused(why: str, fit: Fit, *given: Any, **options: Any) -> None:
-    """The run is refused before it begins, in one line that says why."""
+    """Check that the run is rejected before it starts, with a one-line reason."""
     with pytest.raises(ConfigurationError, match=why) as caught:
         fit(*given, **options)
     assert "\n" not in str(caught.value)

@@ -50,7 +50,7 @@ def test_by_norm_uses_the_given_threshold() -> None:
 
 @pytest.mark.parametrize("bits", [0.5, 1.1, 2.1, 7.9, 8.1, 30])
 def test_by_speed_selects_the_finest_codec_within_the_time(bits: float) -> None:
-    """``bits`` an element is what the link carries in the time given."""
+    """The link carries ``bits`` an element in the given time."""
     bandwidth_bytes_s = bits * NORMAL.size / 8 / 0.25
     options = {
         "by": "speed",

@@ -183,7 +183,7 @@ def test_an_output_of_another_length_or_type_is_rejected(device: str) -> None:
 
 
 class Halves(Codec):
-    """One that knows arrays only."""
+    """A codec that supports arrays only."""
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         assert type(vector) is np.ndarray

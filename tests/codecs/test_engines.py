@@ -76,14 +76,14 @@ def label(strategy: dict[str, Any]) -> str:
 
 
 def goes_with(strategy: str, codec: str) -> bool:
-    """Return False for what is refused: a codec of weights where there is no downlink, and two memories of the same."""
+    """Return False for rejected pairs: a codec of weights without a downlink, and two residuals of the same vector."""
     subject, made_codec = made(strategy), CODECS.of(setup_of(codec))
     return not (made_codec.chained and subject.sends == "peers") and not (made_codec.carries and subject.carries)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a short run of a strategy with a codec has come to."""
+    """The result of a short run of a strategy with a codec."""
 
     weights: Flat
     loss: float
@@ -136,7 +136,7 @@ def bits_up(found: Outcome) -> float:
 
 
 def faults_of(strategy: str, codec: str) -> Iterator[str]:
-    """Yield what is wrong with a pair."""
+    """Yield the defects of a pair."""
     plain, found = outcome(strategy, "identity"), outcome(strategy, codec)
     if not np.isfinite(found.weights).all() or found.cost.rounds != 4:
         yield "it does not end well"
@@ -170,7 +170,7 @@ ONCE = {"streaming-diloco"}
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
-    """Look at each message with error feedback, and return how many each codec has packed.
+    """Check each message with error feedback; return the number of messages of each codec.
 
     Decoded + memory is the vector + the memory before, and no memory is lost meanwhile. All are float32: the sum and the
     difference are rounded once each, by at most 2**-24 of what they are.
@@ -260,7 +260,7 @@ def test_ray_sends_the_same_messages_and_trains(tmp_path: Path, ray: Engine, cod
 
 
 def check_the_same_is_sent(folder: Path, engine: Engine, codec: str, strategy: dict[str, Any]) -> None:
-    """Check that a run sends and learns what it does in virtual time."""
+    """Check that a run has the same traffic and weights as in virtual time."""
     run = fit(folder, engine, codec, strategy)
     expected, cost = in_virtual_time(codec, strategy["name"], **{k: v for k, v in strategy.items() if k != "name"})
     assert run.cost.elements_up == cost.elements_up

@@ -127,7 +127,7 @@ def test_other_seeds_and_later_messages_draw_other_numbers(setup: str) -> None:
 
 @pytest.mark.parametrize("setup", SETUPS)
 def test_decoding_is_stateless(setup: str) -> None:
-    """What a receiver of chained messages has is in its own hands; who has nothing can decode none but the first."""
+    """A receiver of chained messages holds its own reference; without one it can decode the first message only."""
     codec, layout, held = make(setup), layout_of(NORMAL.size), Held()
     messages = [kept(codec.encode(NORMAL * np.float32(i + 1), layout)) for i in range(3)]
     forward = []

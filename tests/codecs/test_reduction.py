@@ -21,7 +21,7 @@ FORGETFUL = {"rank": 2, "error_feedback": False}
 
 
 class Member:
-    """One of a group; remembers how many elements each of its collectives had."""
+    """A member of a group; records the number of elements of each collective."""
 
     def __init__(self, codec: str, options: dict[str, Any], layout: Layout) -> None:
         self.reduction, self.layout = CODECS.reduction(codec, options, seed=7), layout
@@ -31,7 +31,7 @@ class Member:
         return [self.one(group, vector, commit).copy() for vector in vectors]
 
     def draw(self, group: Group, rank: int, steps: int) -> None:
-        """Reduce vectors that did not have to travel first."""
+        """Reduce random vectors that are drawn on the members."""
         self.reduce(group, *vectors(group.size, steps)[rank])
 
     def one(self, group: Group, vector: Flat, commit: bool) -> Flat:
@@ -68,7 +68,7 @@ class Member:
 
 
 class World:
-    """A group of so many members."""
+    """A group of ``count`` members."""
 
     def __init__(
         self, count: int, name: str = "powersgd", *, layout: Layout = LAYOUT, engine: Any = None, **options: Any
@@ -116,7 +116,7 @@ def test_a_reduction_equals_one_member_with_the_mean(members: int, options: dict
 @settings(deadline=None, max_examples=20)
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 2**32 - 1))
 def test_error_feedback_loses_nothing_over_all_members(members: int, rank: int, seed: int) -> None:
-    """Old memories and vectors sum to so many times the result, and the new memories."""
+    """Old residuals and vectors sum to the result times the number of members, plus the new residuals."""
     given, world = vectors(members, 4, seed), World(members, rank=rank)
     before = np.zeros((members, LAYOUT.size), np.float32)
     for step in range(4):

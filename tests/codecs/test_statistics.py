@@ -145,7 +145,7 @@ def test_top_k_selects_the_largest(ratio: float) -> None:
 
 @pytest.mark.parametrize("count", [1, 100, 3000, 50_000])
 def test_preselection_by_sample_does_not_change_the_selection(count: int) -> None:
-    """Where it misleads, and where many are equal, of which the first are taken."""
+    """Also if the sample misleads, and if many elements are equal, of which the first are selected."""
     rng = np.random.default_rng(1)
     normal = rng.standard_normal(1 << 19, np.float32)
     hidden = normal.copy()

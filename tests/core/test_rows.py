@@ -21,7 +21,7 @@ def layout_of(shapes: list[tuple[int, ...]]) -> Layout:
 
 
 def rows_of(layout: Layout) -> list[tuple[int, int]]:
-    """Return where each row begins and ends, by the definition."""
+    """Return the bounds of each row, by definition."""
     found = []
     for shape, begin in zip(layout.shapes, layout.offsets, strict=False):
         size = int(np.prod(shape[1:])) if shape else 1

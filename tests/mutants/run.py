@@ -49,7 +49,7 @@ def git(*arguments: str | Path, cwd: Path = ROOT) -> None:
 
 
 def trial(mutant: Mutant, tree: Path) -> str:
-    """Return what speaks against the tests; nothing if they catch the bug."""
+    """Return why the tests fail to detect the bug; empty if they detect it."""
     try:
         git("apply", mutant.patch, cwd=tree)
     except subprocess.CalledProcessError as error:

@@ -76,7 +76,7 @@ def page_of(rows: dict[str, list[str]]) -> str:
 
 
 def still_there(rows: dict[str, list[str]], tests: Collection[str]) -> dict[str, list[str]]:
-    """Return the rows without those of tests that are gone, or have other parameters; ``tests`` are all of some files."""
+    """Return the rows whose tests still exist with the same parameters; ``tests`` are all tests of some files."""
     files = {test.partition("::")[0] for test in tests}
     return {test: said for test, said in rows.items() if test in tests or test.partition("::")[0] not in files}
 

@@ -76,7 +76,7 @@ def test_d_psgd_on_a_ring_is_as_accurate_as_all_reduce(learn: Learn, claim: Clai
 
 
 def test_replicas_converge_as_the_learning_rate_decays(learn: Learn, claim: Claim) -> None:
-    """Nedic and Olshevsky 2015, lemma 1: with steps that vanish, all come to one model."""
+    """Nedic and Olshevsky 2015, lemma 1: with vanishing steps, all replicas converge to one model."""
     run = learn("d-psgd", optimizer={"name": "adagrad", "lr": 0.05, "lr_decay": 0.05})
     assert distances(run)[-1] < 0.1 * distances(run)[0]
     assert run.metrics["accuracy"] > 0.85
@@ -126,7 +126,7 @@ def test_choco_converges_where_naive_compressed_gossip_does_not(
 
 
 def least_squares(rows: int, features: int = 4) -> tuple[Split, np.ndarray]:
-    """Return data of which each worker's part has a solution of its own, and the solution of all, bias last."""
+    """Return data whose parts have different solutions, and the solution of all data, bias last."""
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(WORKERS * rows, features)) * np.repeat(rng.uniform(0.5, 1.5, WORKERS), rows)[:, None]
     own = np.repeat(rng.normal(size=(WORKERS, features)) * 3, rows, axis=0)
@@ -137,7 +137,7 @@ def least_squares(rows: int, features: int = 4) -> tuple[Split, np.ndarray]:
 
 
 def test_gradient_tracking_is_exact_where_d_psgd_with_a_constant_step_is_not(learn: Learn, claim: Claim) -> None:
-    """Nedic et al. 2017, theorem 3.14: DIGing reaches the optimum at a constant step, whatever each one's data."""
+    """Nedic et al. 2017, theorem 3.14: DIGing reaches the optimum at a constant step with any distribution of the data."""
     rows = 16
     data, best = least_squares(rows)
     off = {}

@@ -128,7 +128,7 @@ def test_fed_prox_with_stragglers_is_hardly_worse_than_without(learn: Learn, cla
 
 @pytest.mark.long
 def test_scaffold_does_not_drift_as_fed_avg_does(learn: Learn, claim: Claim) -> None:
-    """Karimireddy et al. 2020, section 7 and table 3: where data differ, many local steps let FedAvg drift, not SCAFFOLD."""
+    """Karimireddy et al. 2020, section 7 and table 3: with many local steps on skewed data, FedAvg drifts."""
     work = {"local_steps": 50, "local_learning_rate": 0.05}
     averaged, controlled = (learn(name, work, workers=10) for name in ("fed-avg", "scaffold"))
     assert accuracy(controlled) > accuracy(averaged) + 0.05
@@ -163,7 +163,7 @@ def _rounds_to(run: chimera.Run, level: float) -> int:
 
 
 def test_fed_nova_reaches_the_global_optimum_and_fed_avg_does_not(learn: Learn, claim: Claim) -> None:
-    """Wang et al. 2020, theorem 1: who takes more steps pulls FedAvg to his own optimum; FedNova weighs by data alone."""
+    """Wang et al. 2020, theorem 1: workers with more steps pull FedAvg to their optimum; FedNova weights by data only."""
     rng = np.random.default_rng(0)
     sizes = [200, 40, 40, 40]
     inputs = rng.normal(size=(sum(sizes), 3))

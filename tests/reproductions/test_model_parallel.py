@@ -32,7 +32,7 @@ def difference(run: chimera.Run, whole: chimera.Run) -> float:
 
 
 def test_a_pipeline_equals_the_unsplit_network(fit: Fit, claim: Claim) -> None:
-    """Huang et al. 2019, section 2.2: gradients of micro-batches add up to that of the batch, whatever the partition."""
+    """Huang et al. 2019, section 2.2: gradients of micro-batches add up to the gradient of the batch with any partition."""
     whole = fit(1, "single-worker")
     for schedule in ("gpipe", "1f1b"):
         assert difference(fit(3, {"name": "pipeline-parallel", "schedule": schedule}), whole) < TOLERANCE
@@ -62,7 +62,7 @@ def test_the_bubble_matches_the_paper(fit: Fit, claim: Claim, stages: int, micro
 
 
 def test_slices_equal_the_unsplit_network(fit: Fit, claim: Claim) -> None:
-    """Shoeybi et al. 2019, section 3: columns, then rows, and heads, need sums only, and give what the whole gives."""
+    """Shoeybi et al. 2019, section 3: splitting by columns, rows and heads needs sums only and equals the whole model."""
     options: dict[str, Any] = {"model": transformer, "data": sentences(), "optimizer": SGD}
     whole = fit(1, ONE_STAGE, **options)
     assert difference(fit(4, "tensor-parallel", **options), whole) < TOLERANCE

@@ -1,4 +1,4 @@
-"""A node of an attacker: a real worker whose answers are changed on their way out."""
+"""A hostile node: a real worker whose answers are modified before they are sent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Mangle = Callable[[str, dict[str, Any]], Any]
 
 
 class Attacker:
-    """What an attacker does now; by default nothing."""
+    """The current attack; none by default."""
 
     def __init__(self) -> None:
         self.mangle: Mangle | None = None

@@ -49,7 +49,7 @@ class Server:
 
 
 def routes_of(routes: Any) -> set[Route]:
-    """Return the routes of an application, those of routers in it among them."""
+    """Return the routes of an application, including those of its routers."""
     found: set[Route] = set()
     for route in routes:
         inner = getattr(route, "original_router", None) or getattr(route, "app", None)

@@ -91,7 +91,7 @@ def messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
 
 @pytest.fixture
 def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], Callable[[], bool]]]:
-    """Names by path of a function that nothing may import, and whether something has."""
+    """Names by path of a function that must not be imported, and whether it was."""
     file = tmp_path / "canary_of_chimera.py"
     mark = tmp_path / "sang"
     file.write_text(f"import pathlib\npathlib.Path({str(mark)!r}).touch()\ndef sing(*args, **options): pass\n")

@@ -19,7 +19,7 @@ from chimera.nodes.project import write_project
 
 @contextmanager
 def recording(status: int, location: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Serve one answer to all requests; yield the address and the tokens that came."""
+    """Serve one answer to all requests; yield the address and the received tokens."""
     tokens: list[str] = []
 
     class Recorder(BaseHTTPRequestHandler):

@@ -25,7 +25,7 @@ from chimera.jobs.tar import unpack
 
 
 def member(name: str, content: bytes = b"evil", *, kind: bytes = tarfile.REGTYPE, **fields: object) -> bytes:
-    """Return one member of an archive, whatever an archive is not to hold."""
+    """Return one member of an archive, of any type."""
     info = tarfile.TarInfo(name)
     info.type, info.size = kind, len(content)
     for field, value in fields.items():
@@ -34,7 +34,7 @@ def member(name: str, content: bytes = b"evil", *, kind: bytes = tarfile.REGTYPE
 
 
 def extended(records: bytes, size: int | None = None) -> bytes:
-    """Return an extended header, which may lie about its size."""
+    """Return an extended header, whose stated size may be wrong."""
     return member("x", records, kind=tarfile.XHDTYPE, size=len(records) if size is None else size)
 
 
@@ -205,7 +205,7 @@ def test_paths_of_submitted_files_follow_the_same_rule(path: str) -> None:
 
 
 class Hostile(BaseHTTPRequestHandler):
-    """Plays a cluster for jobs, with an archive of its own for every run."""
+    """A fake job cluster with one archive for each run."""
 
     body = b""
 

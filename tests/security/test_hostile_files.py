@@ -65,7 +65,7 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
-    """Import what the readers import, which is not to be counted."""
+    """Import the readers' libraries, whose memory must not be counted."""
     Dataset.of(pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]}))
     for name in ("fsspec.implementations.local", "sklearn.linear_model", "PIL.Image", "PIL.PngImagePlugin"):
         importlib.import_module(name)
@@ -146,7 +146,7 @@ def test_archives_use_the_compression_methods_of_numpy(method: str, tmp_path: Pa
 
 @pytest.mark.parametrize(("place", "value"), [(8, 1), (10, 99), (6, 99), (24, 255), (16, 255)])
 def test_an_archive_with_a_damaged_directory_is_rejected(place: int, value: int, tmp_path: Path) -> None:
-    """Encrypted, an unknown method, a version to come, another size, another checksum."""
+    """Encrypted, an unknown method, a later version, another size, another checksum."""
     path = npz(tmp_path / "x.npz", array("(2,)", bytes(16)))
     raw = bytearray(path.read_bytes())
     raw[raw.find(b"PK\x01\x02") + place] = value
@@ -213,7 +213,7 @@ def test_a_deeply_nested_value_is_rejected(tmp_path: Path) -> None:
 
 
 def tensors(told: dict[str, tuple[str, list[int]]], content: bytes = b"") -> bytes:
-    """Return a safetensors file whose arrays lie one after another in bytes of 2 each, and then the content."""
+    """Return a safetensors file with consecutive arrays of 2 bytes each, followed by the content."""
     spans = {name: [2 * place, 2 * place + 2] for place, name in enumerate(told)}
     if content:
         spans = {name: [0, len(content)] for name in told}
@@ -385,7 +385,7 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n%%EndComments\n%%EOF\n"
 
 
 def png(width: int, height: int) -> bytes:
-    """Return a PNG that states a size and holds nothing."""
+    """Return a PNG with a stated size and no content."""
     header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     end = b"IEND"
     chunks = [struct.pack(">I", len(part) - 4) + part + struct.pack(">I", zlib.crc32(part)) for part in (header, end)]

@@ -177,7 +177,7 @@ def neighbour(rank: int = 0) -> Learner:
 
 
 def one_step(call: str, wrong: str = "") -> tuple[Flat, Applied]:
-    """Return the model of a worker after a step and its report: one neighbour sends its model, the other a wrong message.
+    """Return the model of a worker after a step and its report: one neighbour sends its model, the other an invalid message.
 
     Where nothing is wrong, it sends a model like the worker's own, or no difference.
     """

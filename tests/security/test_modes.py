@@ -29,7 +29,7 @@ def _umask_of_0() -> Iterator[None]:
 
 
 def open_to_others(folder: Path) -> list[str]:
-    """Return what other users could use of what is below a folder, with its mode."""
+    """Return the paths below a folder that other users can access, with their modes."""
     modes = {path: path.lstat().st_mode for path in folder.rglob("*") if not path.is_symlink()}
     assert modes
     return [f"{path} {stat.filemode(mode)}" for path, mode in modes.items() if mode & 0o077]

@@ -164,7 +164,7 @@ class RecordedNode(TorchWorker):
         self._sent = sent
 
     def actors(self) -> dict[str, Any]:
-        """Return what a node hosts, recorded."""
+        """Return the recorded actors that a node hosts."""
         return {kind: partial(Recorded, make, self._sent) for kind, make in super().actors().items()}
 
 

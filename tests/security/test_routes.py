@@ -68,7 +68,7 @@ def _logs() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def canary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[str], Path]]:
-    """Names by path of a function that nothing may import, and the file that its import makes."""
+    """Names by path of a function that must not be imported, and the file that its import creates."""
     folder = tmp_path_factory.mktemp("canary")
     file, mark = folder / "canary_of_routes.py", folder / "sang"
     file.write_text(f"import pathlib\npathlib.Path({str(mark)!r}).touch()\ndef sing(*args, **options): pass\n")

@@ -67,7 +67,7 @@ class Target:
         }
 
     def hurt(self, count: int, seed: int) -> None:
-        """Send so many hostile requests."""
+        """Send ``count`` hostile requests."""
         rng, client = random.Random(seed), Client(self.url)
         targets = [
             "/health",
@@ -102,7 +102,7 @@ class Target:
 
 @contextlib.contextmanager
 def process_of(name: str, folder: Path) -> Iterator[Target]:
-    """Serve one of `SERVERS` in a process of its own."""
+    """Serve one of `SERVERS` in a separate process."""
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
     process = subprocess.Popen(
         [sys.executable, "-c", SERVE, name, str(folder)],
@@ -134,7 +134,7 @@ def network() -> Any:
 
 
 def knock(address: str, count: int) -> None:
-    """Connect to a voter so many times, with bytes that are no handshake."""
+    """Connect to a voter ``count`` times with bytes that are no handshake."""
     rng = random.Random(0)
     for _ in range(count):
         with contextlib.suppress(OSError), socket.create_connection(parse_address(address), 10) as plain:

@@ -74,7 +74,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def imported(node: ast.AST) -> list[str]:
-    """Return the modules that a statement imports, and what it takes from them."""
+    """Return the modules that a statement imports, and the names from them."""
     if isinstance(node, ast.Import):
         return [name.name for name in node.names]
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -24,7 +24,7 @@ from security.test_by_path_names import network, node
 
 @contextmanager
 def listening(cert: Path | None = None, key: Path | None = None) -> Iterator[tuple[str, list[str | None]]]:
-    """Serve an empty list of jobs; gives the address, and the tokens that come."""
+    """Serve an empty list of jobs; yield the address and the received tokens."""
     heard: list[str | None] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -91,7 +91,7 @@ def server(heard: Heard) -> Iterator[Attacker]:
 
 
 def is_closed(client: socket.socket) -> bool:
-    """Read what is left, and return whether the server has closed the connection."""
+    """Read the remaining bytes; return whether the server has closed the connection."""
     try:
         while client.recv(65_536):
             pass

@@ -31,7 +31,7 @@ HONEST: list[Any] = [
 
 
 def tried(data: bytes) -> None:
-    """Unpack: nothing but a DataError comes of it, and no more memory than a body of so many values may take."""
+    """Unpack a body, allowing only a DataError and the memory of the maximum number of values."""
     tracemalloc.start()
     try:
         with contextlib.suppress(DataError):

@@ -96,7 +96,7 @@ def test_the_communication_load_matches_theory(shuffle: Shuffle) -> None:
 @settings(max_examples=20)
 @given(shuffles(), st.sampled_from(["cast", "qsgd", "top-k", "powersgd", "terngrad"]))
 def test_codecs_encode_a_part_equally_on_all_holders(shuffle: Shuffle, codec: str) -> None:
-    """Or else what one lacks could not be had from an exclusive or."""
+    """Otherwise an exclusive or would not give the missing segment."""
     gradients, everybody = gradients_of(shuffle, set()), tuple(range(shuffle.workers))
     plain = Shuffle(shuffle.workers, shuffle.copies, coded=False)
     sums = []
@@ -127,7 +127,7 @@ def fit(tmp_path: Path) -> Fit:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    """The weights after as many steps of six workers with a block each, as four who hold them in pairs have."""
+    """Return the weights after as many steps of six workers with one block each; four workers hold these blocks in pairs."""
     return parameters(train("parameter-server", tmp_path_factory.mktemp("whole") / "run", workers=6))
 
 

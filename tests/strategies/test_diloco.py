@@ -33,7 +33,7 @@ HIDDEN, BATCH, SEED = 8, 16, 3
 
 @pytest.fixture
 def fit(tmp_path: Path) -> Fit:
-    """Train a small network on the digits, each time in a folder of its own."""
+    """Train a small network on digits, each time in a new folder."""
     folders = itertools.count()
 
     def fit(strategy: Any, **options: Any) -> chimera.Run:

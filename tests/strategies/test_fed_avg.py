@@ -32,7 +32,7 @@ BATCH, SEED = 16, 3
 
 @pytest.fixture
 def fit(tmp_path: Path) -> Fit:
-    """Train a small network on the digits, each time in a folder of its own."""
+    """Train a small network on digits, each time in a new folder."""
     folders = itertools.count()
 
     def fit(strategy: Any, **options: Any) -> chimera.Run:
@@ -331,7 +331,7 @@ def test_a_loss_that_ends_the_round_is_counted_as_a_lost_round(fit: Fit) -> None
 
 
 def test_clients_after_the_deadline_are_dropped(fit: Fit) -> None:
-    """The others come to what they come to without him."""
+    """The other workers get the same result as without the lost one."""
 
     def parts(targets: Any, world_size: int, rng: Any) -> list[np.ndarray]:
         return [np.arange(200), np.arange(200, 400), np.arange(400, 500)]

@@ -26,7 +26,7 @@ DIRICHLET = {"name": "dirichlet", "alpha": 0.3}
 
 @pytest.fixture
 def fit(tmp_path: Path) -> Fit:
-    """Train a small network on the digits by workers with different data, each time in a folder of its own."""
+    """Train a small network on the digits by workers with different data, each time in a new folder."""
     folders = itertools.count()
 
     def fit(strategy: str, options: dict[str, Any] | None = None, **settings: Any) -> chimera.Run:
@@ -211,7 +211,7 @@ def test_the_normalisation_of_momentum_matches_torch(fit: Fit) -> None:
 
 
 def expected_steps(name: str, gradients: np.ndarray) -> np.ndarray:
-    """Return where algorithm 2 of Reddi et al. 2021 gets to from 0."""
+    """Return the result of algorithm 2 of Reddi et al. 2021 from 0."""
     x, m, v = 0.0, 0.0, 0.01**2
     for g in gradients:
         m = 0.9 * m + 0.1 * g
@@ -245,7 +245,7 @@ def test_adaptive_server_steps_match_the_paper(name: str) -> None:
 @pytest.mark.parametrize("is_in_it", [False, True])
 @pytest.mark.parametrize("strategy", ["scaffold", "fed-bn"])
 def test_a_replaced_worker_gets_the_state_of_the_lost_one(fit: Fit, strategy: str, is_in_it: bool) -> None:
-    """Who dies between a checkpoint and the end of the next round that it is in changes no bit.
+    """A loss between a checkpoint and the end of the worker's next round changes no bit.
 
     Where that round is cut short by it, the others have moved what they alone know, and say again what they said.
     """
@@ -321,7 +321,7 @@ def test_fed_bn_with_one_worker_equals_plain_local_training(fit: Fit) -> None:
 
 
 def test_personal_heads_improve_client_accuracy(fit: Fit) -> None:
-    """Arivazhagan et al. 2019, figure 3: with labels that differ, who has a head of his own fares better on his own data."""
+    """Arivazhagan et al. 2019, figure 3: with skewed labels, personal heads are more accurate on each client's data."""
     shared, own = (
         fit(name, {"local_steps": 10, **options}, rounds=20, evaluate_clients=True, partition={"name": "by-label"})
         for name, options in (("fed-avg", {}), ("fed-bn", {"keep": ["2.*"]}))

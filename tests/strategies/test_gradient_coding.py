@@ -214,7 +214,7 @@ def test_one_worker_of_each_group_is_enough(fit: Fit) -> None:
 
 
 def test_a_block_missing_after_the_timeout_is_requested_again(fit: Fit, whole: np.ndarray) -> None:
-    """Two of five are too many for the code; but all blocks are with the three who are left."""
+    """Two stragglers of five are too many for the code, but the other three hold all blocks."""
     run = fit({"timeout_s": 0.5}, engine=PACE, faults=hung(0, 2))
     np.testing.assert_allclose(parameters(run), whole, atol=2e-6)
     assert {event.event for event in run.events} == {"fault"}

@@ -80,7 +80,7 @@ def test_clients_read_their_own_data_in_turn(fit: Fit) -> None:
     ids=str,
 )
 def test_only_activations_gradients_and_labels_are_sent(fit: Fit, strategy: dict[str, Any], up: int, down: int) -> None:
-    """Bytes a row: 32 activations of float32 and a label of int64, or where labels stay the gradient of 24 activations."""
+    """Bytes a row: 32 float32 activations and an int64 label; if labels stay, the gradient of 24 activations."""
     cost = fit(1, strategy).cost
     assert (cost.packed_up, cost.packed_down) == (up * cost.samples, down * cost.samples)
     assert cost.bytes_up == pytest.approx(cost.packed_up, rel=0.01)

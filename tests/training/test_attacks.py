@@ -139,7 +139,7 @@ def test_a_replaced_attacker_continues_to_attack(fit: Fit, engine: str) -> None:
 
 
 def test_a_restart_after_total_loss_keeps_the_attackers(fit: Fit) -> None:
-    """The run goes back to its beginning, but what was done to it is not undone."""
+    """The run restarts, but its attackers stay."""
     faults = ["sign flip worker 1 by 2 at step 0"]
     whole = fit("whole", faults=faults, rounds=8)
     killed = fit("killed", faults=[*faults, "kill server 0 at step 3"], rounds=8, snapshot_every=100, evaluate_every=8)

@@ -136,7 +136,7 @@ def test_invalid_row_numbers_are_rejected(wanted: Any) -> None:
 
 
 def test_a_checkpoint_split_within_rows_is_rejected() -> None:
-    """Older versions cut anywhere: what a server then held is not what it holds now."""
+    """Older versions split tensors anywhere, so that their shards do not fit the present ones."""
     bounds = TABLE.bounds(2)
     state = ParameterShard(np.zeros(65, np.float32), Layout(("p",), ((65,),)), optimizer=OPTIMIZERS["sgd"]).state()
     begin, end = bounds[:2]

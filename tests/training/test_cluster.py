@@ -63,7 +63,7 @@ def dealing(world_size: int, samples: int = 100, batch_size: int = 1) -> Shardin
 
 
 def run(lengths: Sequence[int], crash: dict[str, float] | None = None) -> list[str]:
-    """Let runners start together; return their names in the order in which they came in."""
+    """Start runners together; return their names in the order of their results."""
     compute = {"seconds_per_sample": 1.0, "seconds_per_call": 0.0}
     network = {"latency_s": 0.0, "bandwidth_bytes_s": math.inf}  # or the order of asking would make a difference
     with chimera.engine("simulated", compute=compute, network=network, availability={"crash": crash or {}}) as engine:

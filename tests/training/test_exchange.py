@@ -100,7 +100,7 @@ ROUNDS_AT_RANDOM = ("int8", {"stochastic": True})
 
 
 def check_independent(one: np.ndarray, other: np.ndarray) -> None:
-    """Check that two errors of rounding are uncorrelated: then the error of a mean of N falls with N."""
+    """Check that two rounding errors are uncorrelated, so that the error of a mean of N falls with N."""
     correlation = np.corrcoef(one, other)[0, 1]
     assert abs(correlation) < 5 / np.sqrt(one.size)  # five standard errors of the correlation of independent draws
 

@@ -32,7 +32,7 @@ LOGISTIC = {"model": "logistic-regression", "batch_size": BATCH, "optimizer": {"
 
 
 def replicas(run: chimera.Run) -> dict[str, dict[str, Any]]:
-    """Return what the last checkpoint has of each worker."""
+    """Return the state of each worker in the last checkpoint."""
     saved = Checkpoints(str(run.run_dir / "checkpoints")).read_last()
     assert saved is not None
     return saved["cluster"]["replicas"]

@@ -47,7 +47,7 @@ def test_an_estimator_object_names_its_modules() -> None:
 
 
 class Wary(torch.nn.Linear):
-    """Computes where the kernels are, and in the driver."""
+    """A model that computes only after the kernels are loaded, and in the driver."""
 
     def forward(self, inputs: Any) -> Any:
         if isinstance(call.current(), LocalSurroundings) and KERNELS not in sys.modules:

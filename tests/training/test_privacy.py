@@ -225,7 +225,7 @@ def test_server_noise_is_independent_for_each_step(noise_seed: Any) -> None:
 @pytest.mark.parametrize("masks", [True, False])
 @pytest.mark.parametrize("on", ["clients", "server"])
 def test_epsilon_accounts_for_the_noise_in_the_model_despite_dropouts(private: Fit, on: str, masks: bool) -> None:
-    """Two of five clients have nothing finite to send. The change of the model is noise alone: the updates are tiny.
+    """Two of five clients have non-finite updates. The change of the model is noise only, because the updates are tiny.
 
     The sum is divided by the five clients that were asked, so that the model does not reveal which of them responded.
     """
@@ -402,7 +402,7 @@ def test_clients_clip_what_they_send(private: Fit) -> None:
 
 
 def start_of(run: chimera.Run) -> dict[str, Any]:
-    """Return the options of a run that changes nothing."""
+    """Return the options of a run that does not change the model."""
     return {
         "model": {"name": "mlp", "hidden": [16]},
         "data": "digits",

@@ -204,7 +204,7 @@ def test_a_loss_with_skewed_data_does_not_lower_accuracy_for_long(fit: Fit) -> N
 
 
 def test_a_loss_at_any_moment_of_a_step_repeats_no_step(fit: Fit) -> None:
-    """A step takes longer in its collectives than anywhere else, and the moments of death lie all over it."""
+    """Collectives take most of a step, and the moments of the loss cover the whole step."""
     options = {"strategy": "all-reduce", "codec": FORGETFUL, "engine": slow(1e5), "rounds": 12, "max_restarts": 9}
     whole = fit("whole", **options)
     for share in np.linspace(0.3, 0.6, 7):

@@ -32,7 +32,7 @@ from training.conftest import Fit
 
 
 class Recording(Simulated):
-    """Writes down what it is asked for."""
+    """An engine that records the requested resources."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -86,13 +86,13 @@ def test_row_exchange_gives_the_same_bits(learnt: Learnt, engine: str, strategy:
 
 @pytest.mark.parametrize("strategy", OWN_PACE.values(), ids=OWN_PACE)
 def test_row_exchange_gives_the_same_bits_with_asynchronous_workers(learnt: Learnt, strategy: Any) -> None:
-    """In virtual time, where the order of updates is the same; the network has no say in it, since fewer bytes take less."""
+    """In virtual time with a network that takes no time, so that fewer bytes do not change the order of updates."""
     assert same(learnt("identity", "whole", strategy=strategy), learnt(strategy=strategy))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_row_exchange_gives_the_same_bits_with_any_optimizer(learnt: Learnt, optimizer: Any) -> None:
-    """Rows are pulled as they are, so that it does no harm where an optimizer moves rows without a gradient."""
+    """Rows are pulled exactly, so optimizers may also move rows without a gradient."""
     options = {"optimizer": optimizer, "strategy": {"name": "parameter-server", "shards": 2}}
     whole, by_rows = learnt("identity", "whole", **options), learnt(**options)
     assert by_rows.trained.parameters() == pytest.approx(whole.trained.parameters(), rel=1e-6, abs=1e-7)

@@ -19,7 +19,7 @@ STEPS, REPLICAS = 3, 2
 
 
 def weights(parts: ModelPartition, device: str | None) -> list[np.ndarray]:
-    """Return what each worker has after some steps of two replicas that read data of their own."""
+    """Return the weights of each worker after some steps of two replicas with different data."""
     data = split_of("digits", 1).train
     pieces = cut(TorchModel(random_and_normalised, seed=1), parts, data.inputs[:4])
     with Simulated() as engine:

@@ -23,7 +23,7 @@ PLUGINS = st.tuples(WORDS, st.dictionaries(OPTIONS, VALUES, max_size=3))
 
 
 def written(value: object) -> str:
-    """Return a TOML value; JSON is one, for what is drawn here."""
+    """Return a TOML value; JSON is valid TOML for the values drawn here."""
     return json.dumps(value, ensure_ascii=False)
 
 

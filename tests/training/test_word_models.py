@@ -14,7 +14,7 @@ WORDS = 30
 
 
 def text(windows: int, seed: int) -> Dataset:
-    """Windows in which the context words are those next to the word."""
+    """Return windows whose context words are the neighbours of the word."""
     rng = np.random.default_rng(seed)
     targets = rng.integers(0, WORDS, windows)
     inputs = (targets[:, None] + np.array([-2, -1, 1, 2])) % WORDS

@@ -92,7 +92,7 @@ class Clash(WorkerExtension):
     """Defines a call that workers have."""
 
     def weights(self) -> Encoded:
-        """Return nothing of use."""
+        """Do nothing useful."""
         raise AssertionError
 
 
