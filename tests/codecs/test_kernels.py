@@ -39,7 +39,7 @@ USERS = [
     "natural",
     "nonuniform",
     "sparse",
-    "largest",
+    "selection",
     "threshold",
     "powersgd",
     "rows",

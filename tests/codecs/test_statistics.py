@@ -153,9 +153,9 @@ def test_preselection_by_sample_does_not_change_the_selection(count: int) -> Non
     few = normal.copy()
     few[1::8] *= 100  # what it does not see
     for vector in (normal, hidden, few, np.round(normal), np.zeros_like(normal)):
-        places, values = select_exact(vector, count)
+        indices, values = select_exact(vector, count)
         wanted = np.sort(np.argsort(-np.abs(vector), kind="stable")[:count])
-        assert (places == wanted).all()
+        assert (indices == wanted).all()
         assert (values == vector[wanted]).all()
 
 

@@ -28,7 +28,7 @@ class Attacker:
         self.mangle: Mangle | None = None
 
 
-class Mangler:
+class ModifyingProxy:
     """Middleware that hands each answer to a call to the attacker."""
 
     def __init__(self, app: ASGIApp, attacker: Attacker) -> None:
@@ -86,6 +86,6 @@ def nodes(folder: Path, honest: int) -> Iterator[tuple[list[str], Attacker]]:
             own = settings(folder, f"tree{number}")
             app = TorchWorker(network, settings=own).app()
             if number == honest:
-                app.add_middleware(Mangler, attacker=attacker)
+                app.add_middleware(ModifyingProxy, attacker=attacker)
             urls.append(stack.enter_context(serving(app, own)))
         yield urls, attacker

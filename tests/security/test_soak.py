@@ -66,7 +66,7 @@ class Target:
             "descriptors": len([*Path(f"/proc/{self.pid}/fd").iterdir()]),
         }
 
-    def hurt(self, count: int, seed: int) -> None:
+    def attack(self, count: int, seed: int) -> None:
         """Send ``count`` hostile requests."""
         rng, client = random.Random(seed), Client(self.url)
         targets = [
@@ -133,7 +133,7 @@ def network() -> Any:
     return lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
 
 
-def knock(address: str, count: int) -> None:
+def connect_repeatedly(address: str, count: int) -> None:
     """Connect to a voter ``count`` times with bytes that are no handshake."""
     rng = random.Random(0)
     for _ in range(count):
@@ -165,10 +165,10 @@ def test_hostile_requests_change_no_bits_and_grow_no_server(tmp_path: Path) -> N
         for client in slow:
             client.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ")
         for target in targets:
-            target.hurt(200, seed=0)  # whatever a server keeps once for all is there now
+            target.attack(200, seed=0)  # whatever a server keeps once for all is there now
             target.before = target.size()
-        threads = [threading.Thread(target=target.hurt, args=(REQUESTS, 1)) for target in targets]
-        threads.append(threading.Thread(target=knock, args=(voters.addresses[0], REQUESTS)))
+        threads = [threading.Thread(target=target.attack, args=(REQUESTS, 1)) for target in targets]
+        threads.append(threading.Thread(target=connect_repeatedly, args=(voters.addresses[0], REQUESTS)))
         began_s = time.monotonic()
         for thread in threads:
             thread.start()

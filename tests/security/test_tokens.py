@@ -25,11 +25,11 @@ from security.test_by_path_names import network, node
 @contextmanager
 def listening(cert: Path | None = None, key: Path | None = None) -> Iterator[tuple[str, list[str | None]]]:
     """Serve an empty list of jobs; yield the address and the received tokens."""
-    heard: list[str | None] = []
+    received: list[str | None] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            heard.append(self.headers["Authorization"])
+            received.append(self.headers["Authorization"])
             body = b'{"rows": []}'
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
@@ -47,7 +47,7 @@ def listening(cert: Path | None = None, key: Path | None = None) -> Iterator[tup
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"{'https' if cert else 'http'}://127.0.0.1:{server.server_port}", heard
+        yield f"{'https' if cert else 'http'}://127.0.0.1:{server.server_port}", received
     finally:
         server.shutdown()
         thread.join()
@@ -57,13 +57,13 @@ def listening(cert: Path | None = None, key: Path | None = None) -> Iterator[tup
 def test_an_https_cluster_is_called_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cert, key = certificate(tmp_path)
     monkeypatch.setenv("CHIMERA_CLUSTER_TOKEN", "sesame")
-    with listening(cert, key) as (url, heard):
+    with listening(cert, key) as (url, received):
         with pytest.raises(ConfigurationError, match=f"the certificate of {url} cannot be verified: self-signed"):
             client_of(url).jobs()
-        assert heard == []
+        assert received == []
         monkeypatch.setenv("SSL_CERT_FILE", str(cert))
         assert client_of(url).jobs() == []
-    assert heard == ["Bearer sesame"]
+    assert received == ["Bearer sesame"]
 
 
 @pytest.mark.parametrize("url", ["http://192.0.2.1:8000", "ftp://127.0.0.1:1", "gopher://x"])
@@ -79,13 +79,13 @@ def test_the_token_of_nodes_is_not_sent_to_a_cluster(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("CHIMERA_TOKEN", "of nodes")
     monkeypatch.delenv("CHIMERA_CLUSTER_TOKEN", raising=False)
     with (
-        listening() as (url, heard),
+        listening() as (url, received),
         pytest.raises(
             ConfigurationError, match=r"set CHIMERA_CLUSTER_TOKEN .*CHIMERA_TOKEN is the token of REST nodes"
         ),
     ):
         client_of(url).jobs()
-    assert heard == []
+    assert received == []
 
 
 @pytest.mark.parametrize("given", ["mapping", "file"])

@@ -135,7 +135,7 @@ def test_a_connection_with_a_bad_name_leaves_no_thread(name: bytes, port: tuple[
     assert not set(_writers()) - before
 
 
-class _Crowd:
+class _SlowConnections:
     """Slow connections to some addresses: each sends a byte at intervals, and a closed one is opened again."""
 
     def __init__(self, addresses: list[str], count: int) -> None:
@@ -174,7 +174,7 @@ def test_slow_unauthenticated_connections_do_not_block_voters_and_followers(tmp_
     voters = Voters(tmp_path / "cluster")
     crowd = None
     try:
-        crowd = _Crowd(voters.addresses, 100)
+        crowd = _SlowConnections(voters.addresses, 100)
         journal = following(tmp_path / "cluster")
         try:
             epoch = acquired(journal, "c0", LONG_S).epoch

@@ -40,7 +40,7 @@ def _own_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         close_logs()
 
 
-class Heard:
+class Received:
     """What the routes of the app have seen."""
 
     def __init__(self) -> None:
@@ -49,14 +49,14 @@ class Heard:
         self.dropped = threading.Event()
 
 
-def made(heard: Heard, **given: Any) -> tuple[FastAPI, Settings]:
+def made(received: Received, **given: Any) -> tuple[FastAPI, Settings]:
     router = APIRouter()
 
     @router.post("/v1/size")
     async def size(request: Request) -> dict[str, int]:
-        heard.sizes.append(len(await request.body()))
-        heard.headers.append(dict(request.headers))
-        return {"size": heard.sizes[-1]}
+        received.sizes.append(len(await request.body()))
+        received.headers.append(dict(request.headers))
+        return {"size": received.sizes[-1]}
 
     @router.get("/v1/rows")
     async def rows() -> dict[str, int]:
@@ -70,7 +70,7 @@ def made(heard: Heard, **given: Any) -> tuple[FastAPI, Settings]:
                     yield b"x" * 65_536
                     await asyncio.sleep(0)
             finally:
-                heard.dropped.set()
+                received.dropped.set()
 
         return StreamingResponse(told())
 
@@ -79,13 +79,13 @@ def made(heard: Heard, **given: Any) -> tuple[FastAPI, Settings]:
 
 
 @pytest.fixture(scope="module")
-def heard() -> Heard:
-    return Heard()
+def received() -> Received:
+    return Received()
 
 
 @pytest.fixture(scope="module")
-def server(heard: Heard) -> Iterator[Attacker]:
-    app, settings = made(heard, token=TOKEN)
+def server(received: Received) -> Iterator[Attacker]:
+    app, settings = made(received, token=TOKEN)
     with serving(app, settings, limits=LIMITS) as url:
         yield Attacker(url)
 
@@ -194,27 +194,27 @@ def test_a_head_may_be_as_large_as_the_limit(server: Attacker) -> None:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
 )
-def test_ambiguous_requests_are_400(server: Attacker, heard: Heard, request_: bytes) -> None:
-    before = len(heard.sizes)
+def test_ambiguous_requests_are_400(server: Attacker, received: Received, request_: bytes) -> None:
+    before = len(received.sizes)
     with server.connected() as client:
         client.sendall(request_)
         assert answer_of(client)[0] in (400, 405)
-    assert len(heard.sizes) == before
+    assert len(received.sizes) == before
 
 
-def test_trailers_are_not_headers(server: Attacker, heard: Heard) -> None:
+def test_trailers_are_not_headers(server: Attacker, received: Received) -> None:
     with server.connected() as client:
         client.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-Late: yes\r\n\r\n" + GET + b"\r\n")
         assert answer_of(client)[0] == 200
-    assert "x-late" not in heard.headers[-1]
+    assert "x-late" not in received.headers[-1]
     with server.connected() as client:
         sent(client, POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: ", *[b"a" * 65_536] * 64)
         assert is_closed(client)
 
 
 @pytest.mark.long
-def test_without_the_token_the_body_is_not_awaited(server: Attacker, heard: Heard) -> None:
-    before = len(heard.sizes)
+def test_without_the_token_the_body_is_not_awaited(server: Attacker, received: Received) -> None:
+    before = len(received.sizes)
     unlocked = b"POST /v1/size HTTP/1.1\r\nHost: localhost\r\n"
     for head in (b"Content-Length: 1000000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n"):
         with server.connected() as client:
@@ -230,7 +230,7 @@ def test_without_the_token_the_body_is_not_awaited(server: Attacker, heard: Hear
         assert answer_of(client)[0] == 401
         client.sendall(b"late" + GET + b"\r\n")  # few enough bytes to read
         assert answer_of(client)[0] == 200
-    assert len(heard.sizes) == before
+    assert len(received.sizes) == before
 
 
 @pytest.mark.long
@@ -246,31 +246,31 @@ def test_an_oversized_body_is_rejected_by_its_length_or_while_reading(server: At
 
 
 @pytest.mark.parametrize("head", [b"Content-Length: 1000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n1\r\n"])
-def test_a_missing_body_is_408(server: Attacker, heard: Heard, head: bytes) -> None:
-    before = len(heard.sizes)
+def test_a_missing_body_is_408(server: Attacker, received: Received, head: bytes) -> None:
+    before = len(received.sizes)
     with server.connected() as client:
         client.sendall(POST + head + b"a")
         assert answer_of(client)[0] == 408
         assert is_closed(client)
-    assert len(heard.sizes) == before
+    assert len(received.sizes) == before
 
 
-def test_pipelined_requests_are_bounded(server: Attacker, heard: Heard) -> None:
+def test_pipelined_requests_are_bounded(server: Attacker, received: Received) -> None:
     with server.connected() as client:
         client.sendall((POST + b"Content-Length: 0\r\n\r\n") * 3)
         for _ in range(3):
             assert answer_of(client)[0] == 200
-        before = len(heard.sizes)
+        before = len(received.sizes)
         sent(client, (POST + b"Content-Length: 0\r\n\r\n") * 1000)
         assert is_closed(client)
-    assert len(heard.sizes) - before <= LIMITS.pipelined + 1
+    assert len(received.sizes) - before <= LIMITS.pipelined + 1
 
 
-def test_a_client_that_does_not_read_is_dropped(server: Attacker, heard: Heard) -> None:
+def test_a_client_that_does_not_read_is_dropped(server: Attacker, received: Received) -> None:
     with server.connected() as client:
         client.sendall(b"GET /v1/endless HTTP/1.1\r\n" + HEAD + b"\r\n")
         assert client.recv(15) == b"HTTP/1.1 200 OK"
-        assert heard.dropped.wait(LIMIT_S)
+        assert received.dropped.wait(LIMIT_S)
 
 
 def test_unauthenticated_connections_do_not_block_clients(server: Attacker) -> None:
@@ -295,11 +295,11 @@ def test_too_many_clients_get_503(server: Attacker) -> None:
             assert answer_of(client)[0] == 503
 
 
-def test_tls_handshakes_time_out_and_require_the_client_certificate(tmp_path: Path, heard: Heard) -> None:
+def test_tls_handshakes_time_out_and_require_the_client_certificate(tmp_path: Path, received: Received) -> None:
     cert, key = certificate(tmp_path)
     (tmp_path / "other").mkdir()
     other = certificate(tmp_path / "other")
-    app, settings = made(heard, tls_cert=cert, tls_key=key, tls_client_ca=cert)
+    app, settings = made(received, tls_cert=cert, tls_key=key, tls_client_ca=cert)
     with serving(app, settings, limits=LIMITS) as url:
         server = Attacker(url)
         with server.connected() as client:

@@ -210,7 +210,7 @@ def test_a_killed_neighbour_is_replaced_by_a_copy(fit: Fit, strategy: str) -> No
     assert run.metrics["consensus_distance"] < 2
 
 
-class Death(chimera.Callback):
+class KillAtRound(chimera.Callback):
     """Ends a run at a round, after its checkpoint, by an error of the user's."""
 
     def __init__(self, round_: int) -> None:
@@ -250,7 +250,7 @@ def test_a_resumed_run_leaves_the_same_bytes(fit: Fit, strategy: Any, codec: Any
     }
     whole = fit("whole", **settings)
     with pytest.raises(ZeroDivisionError):
-        fit("cut", callbacks=[Death(13)], **settings)
+        fit("cut", callbacks=[KillAtRound(13)], **settings)
     resumed = fit("cut", **settings)
     for file in ("metrics.jsonl", "trace.jsonl"):
         assert (resumed.run_dir / file).read_bytes() == (whole.run_dir / file).read_bytes(), file

@@ -16,7 +16,7 @@ from training.conftest import Fit
 SAMPLED = {"name": "fed-avg", "local_steps": 2, "fraction": 0.1, "local_optimizer": "adam"}
 
 
-def left_by(run: chimera.Run) -> dict[str, bytes]:
+def files_of(run: chimera.Run) -> dict[str, bytes]:
     names = "weights.safetensors", "metrics.jsonl", "trace.jsonl"
     return {name: (run.run_dir / name).read_bytes() for name in names}
 
@@ -27,7 +27,7 @@ def test_a_run_of_a_thousand_clients_resumes_to_the_same_bits(fit: Fit, tmp_path
     whole = fit("whole", **options)
     shutil.copytree(whole.run_dir, tmp_path / "cut off")
     (tmp_path / "cut off" / "checkpoints" / "round-000000008.safetensors").unlink()
-    assert left_by(fit("cut off", resume=True, **options)) == left_by(whole)
+    assert files_of(fit("cut off", resume=True, **options)) == files_of(whole)
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ from chimera.training.experiment.resolve import open_engine, preload_of
 KERNELS = "chimera.codecs.kernels.compiled"
 
 
-class Witness:
+class ModuleProbe:
     def has(self, module: str) -> bool:
         return module in sys.modules
 
@@ -37,7 +37,7 @@ class Witness:
 def test_processes_preload_the_modules_of_a_run(parts: dict[str, Any], module: str, ready: bool) -> None:
     engine, _ = open_engine("local", preload_of(**parts))
     with engine:
-        assert engine.get(engine.spawn(Witness).has(module)) is ready
+        assert engine.get(engine.spawn(ModuleProbe).has(module)) is ready
 
 
 def test_an_estimator_object_names_its_modules() -> None:
@@ -46,7 +46,7 @@ def test_an_estimator_object_names_its_modules() -> None:
     assert preload_of(model=SGDClassifier())[-1].startswith("sklearn.linear_model")
 
 
-class Wary(torch.nn.Linear):
+class NeedsKernels(torch.nn.Linear):
     """A model that computes only after the kernels are loaded, and in the driver."""
 
     def forward(self, inputs: Any) -> Any:
@@ -58,5 +58,7 @@ class Wary(torch.nn.Linear):
 @pytest.mark.long
 @pytest.mark.parametrize("codec", ["top-k", {"name": "identity", "downlink": "int8"}], ids=str)
 def test_codec_kernels_are_compiled_before_the_first_gradient(tmp_path: Path, codec: Any) -> None:
-    run = chimera.train(Wary(64, 10), "digits", engine="local", codec=codec, workers=1, rounds=1, out=tmp_path / "run")
+    run = chimera.train(
+        NeedsKernels(64, 10), "digits", engine="local", codec=codec, workers=1, rounds=1, out=tmp_path / "run"
+    )
     assert run.cost.rounds == 1

@@ -124,43 +124,43 @@ def test_a_quorum_does_not_wait_for_stragglers(fit: Fit) -> None:
 
 
 def test_callbacks_get_the_model_at_each_evaluation_and_at_the_end(fit: Fit) -> None:
-    class Look(chimera.Callback):
+    class ModelRecorder(chimera.Callback):
         def __init__(self) -> None:
             self.seen: list[tuple[bytes, bool]] = []
 
         def on_model(self, model: Any, last: bool) -> None:
             self.seen.append((model.parameters().tobytes(), last))
 
-    look = Look()
-    run = fit(rounds=7, evaluate_every=3, callbacks=[look])
-    assert [last for _, last in look.seen] == [False, False, True]
-    assert len({weights for weights, _ in look.seen}) == 3
-    assert look.seen[-1][0] == run.trained.parameters().tobytes()
+    recorder = ModelRecorder()
+    run = fit(rounds=7, evaluate_every=3, callbacks=[recorder])
+    assert [last for _, last in recorder.seen] == [False, False, True]
+    assert len({weights for weights, _ in recorder.seen}) == 3
+    assert recorder.seen[-1][0] == run.trained.parameters().tobytes()
 
 
 def test_callbacks_are_called_in_order(fit: Fit) -> None:
-    heard: list[tuple[str, Any]] = []
+    called: list[tuple[str, Any]] = []
 
-    class Ear(chimera.Callback):
+    class Recorder(chimera.Callback):
         def on_start(self, progress: chimera.Progress) -> None:
-            heard.append(("start", progress.rounds))
+            called.append(("start", progress.rounds))
 
         def on_progress(self, progress: chimera.Progress) -> None:
             assert 0 < progress.fraction <= 1
-            heard.append(("progress", progress.rounds))
+            called.append(("progress", progress.rounds))
 
         def on_event(self, event: chimera.Event) -> None:
-            heard.append((event.event, event.actor))
+            called.append((event.event, event.actor))
 
         def on_end(self, run: chimera.Run) -> None:
-            heard.append(("end", run.cost.rounds))
+            called.append(("end", run.cost.rounds))
 
     engine = {"name": "simulated", "availability": {"crash": {"worker 1": 0.01}}}
-    fit(engine=engine, callbacks=[Ear()], log_every=10, evaluate_every=100)
-    assert heard[0] == ("start", 0)
-    assert heard[-1] == ("end", 30)
-    assert ("worker lost", "worker 1") in heard
-    assert [round_ for what, round_ in heard if what == "progress"] == [10, 20, 30]
+    fit(engine=engine, callbacks=[Recorder()], log_every=10, evaluate_every=100)
+    assert called[0] == ("start", 0)
+    assert called[-1] == ("end", 30)
+    assert ("worker lost", "worker 1") in called
+    assert [round_ for what, round_ in called if what == "progress"] == [10, 20, 30]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])
