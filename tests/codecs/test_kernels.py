@@ -143,7 +143,7 @@ def test_moments_of_tensors_across_blocks_are_equal(backwards: bool, columns: in
     bounds = np.array([0, 5, CHUNK, BLOCK - 1, BLOCK + 1, 2 * BLOCK + CHUNK, size - 1, size])
     tables = np.zeros((2, bounds.size - 1, 5))
     for module, table in zip((compiled, plain), tables, strict=True):
-        module.look(vector, bounds, backwards, columns, np.empty(0, np.uint8), table)
+        module.moments(vector, bounds, backwards, columns, np.empty(0, np.uint8), table)
         assert module.abs_max(vector) == np.abs(vector).max()
     assert (tables[0] == tables[1]).all()
     for row, begin, end in zip(tables[0], bounds, bounds[1:], strict=False):
