@@ -19,7 +19,7 @@ COMMANDS = {"chimera": "from chimera.cli.main import main; main()", "pytest": "i
 
 
 def required(requirement: Requirement, found: dict[str, set[str]]) -> None:
-    """Add the distributions that a requirement installs, and the extras asked of each, to those found."""
+    """Add the distributions of a requirement, and the requested extras of each, to ``found``."""
     new = {""} | requirement.extras
     known = found.setdefault(requirement.name, set())
     if new <= known:
@@ -32,7 +32,7 @@ def required(requirement: Requirement, found: dict[str, set[str]]) -> None:
 
 
 def install(folder: Path, *requirements: str) -> None:
-    """Link what the requirements install, such as ``chimera-dml[train]``, into the environment in a folder."""
+    """Link the packages of requirements, such as ``chimera-dml[train]``, into the environment in a folder."""
     (packages,) = folder.glob("lib/python3*/site-packages")
     found: dict[str, set[str]] = {}
     for requirement in requirements:

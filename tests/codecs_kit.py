@@ -67,7 +67,7 @@ SETUPS: dict[str, dict[str, Any]] = {
 
 
 def layout_of(size: int, tensors: int = 3) -> Layout:
-    """Return a layout of a matrix, a vector and a scalar, as far as there is room."""
+    """Return a layout of a matrix, a vector and a scalar, as far as they fit."""
     if size < 400 or tensors == 1:
         return Layout(("t0",), ((size,),))
     rows = int(size**0.5 * 0.7)
@@ -97,7 +97,7 @@ def hard_vectors() -> dict[str, Flat]:
 
 
 def kept(encoded: Encoded) -> Encoded:
-    """Return a copy, which outlives the next message."""
+    """Return a copy, which the next message does not change."""
     return Encoded(encoded.codec, encoded.size, tuple(a.copy() for a in encoded.arrays), dict(encoded.meta))
 
 

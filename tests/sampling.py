@@ -43,7 +43,7 @@ def covering(combinations: list[dict[str, int]], seed: str, limit: int | None = 
 
 
 def leave_real_engines(items: Iterable[pytest.Item]) -> None:
-    """Mark the variants of tests in `VIRTUAL` for other engines ``long`` if there is one for the engine ``simulated``."""
+    """Mark variants of tests in `VIRTUAL` for other engines ``long`` if there is a variant for the engine ``simulated``."""
     variants: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
         name, _, parameters = item.nodeid.partition("[")

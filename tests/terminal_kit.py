@@ -29,7 +29,7 @@ def lines_at(width: int, shown: RenderableType) -> list[str]:
 
 
 def lines_in_pipe(table: TextTable) -> list[str]:
-    """Return the lines of a table where nothing is a terminal."""
+    """Return the lines of a table without a terminal."""
     console = Console(file=io.StringIO(), force_terminal=False, width=80, _environ={})
     print_table(table, console)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
@@ -48,7 +48,7 @@ def shown_on(terminal: int) -> bytes:
 
 
 def plain(shown: bytes) -> str:
-    """Return what a terminal shows without what controls it."""
+    """Return the text on a terminal without control sequences."""
     return _CONTROL.sub("", shown.decode())
 
 
@@ -73,7 +73,7 @@ def _checked(text: str, width: int) -> list[str]:
 
 
 def check_table(lines: list[str], table: TextTable) -> None:
-    """Check what a table on a terminal promises: whole keys, headings and figures; whoever is left out is named."""
+    """Check a table on a terminal: whole keys, headings and figures; omitted columns are named."""
     text = "\n".join(lines)
     told = re.search(r"^not shown: (.*?); widen", " ".join(text.partition("not shown: ")[1:]), re.DOTALL)
     left_out = re.split(r",\s+", " ".join(told[1].split())) if told else []

@@ -21,7 +21,7 @@ NAMES = {
 
 
 def later(source: str) -> list[str]:
-    """Return what of a source came with a patch release of Python 3.11, with its line."""
+    """Return the features of a source that need a patch release of Python 3.11, with their lines."""
     if not any(module in source for module in MODULES):
         return []  # parsing all of them takes seconds
     found = []

@@ -91,7 +91,7 @@ def engine(name: str, **options: Any) -> Engine:
 
     Raises
     ------
-    ConfigurationError : no engine bears that name, or it does not take these options.
+    ConfigurationError : no engine has this name, or it does not accept these options.
     """
     from chimera.core.engine import ENGINES
 

@@ -14,7 +14,7 @@ _LINE = re.compile(r"(?:.*\s)?(\S+) (worker|master) endpoint latency = (\d+(?:\.
 def parse_times_file(path: str | PathLike[str]) -> dict[str, dict[str, list[float]]]:
     """Return the latencies of a ``chimera_time.log``: ``{"worker": {url: [seconds]}, "master": {url: [seconds]}}``.
 
-    The seconds of one address stand in the order of the file. A line that tells no latency is passed over.
+    The seconds of each URL are in the order of the file. Lines without a latency are ignored.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A small experiment, and the program as a person starts it."""
+"""Fixtures: a small experiment, and the program as a user starts it."""
 
 import os
 import subprocess
@@ -49,7 +49,7 @@ def invoke() -> Callable[..., Result]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
-    """Return a function that starts the program as a process of its own, in ``tmp_path``."""
+    """Return a function that starts the program as a separate process in ``tmp_path``."""
 
     def started(*arguments: object, **options: object) -> "subprocess.Popen[str]":
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **options}

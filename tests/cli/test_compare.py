@@ -1,4 +1,4 @@
-"""``chimera compare``: what it says, how it ends, and that it leaves nothing running."""
+"""Tests of ``chimera compare``: its output, its exit, and that no process is left."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def alone(invoke, experiment, out, strategy):
 
 
 @pytest.mark.long
-def test_a_pipe_gets_lines_for_each_cell_and_then_the_table(invoke, experiment, tmp_path):
+def test_piped_output_has_lines_for_each_cell_and_the_table(invoke, experiment, tmp_path):
     result = invoke("compare", experiment, *TWO, "--out", tmp_path / "out", "--jobs", 1)
     assert result.exit_code == 0, result.output
     assert "\x1b" not in result.output
@@ -95,7 +95,7 @@ def test_json_ends_stdout_with_one_object(invoke, experiment, tmp_path):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(invoke, experiment, tmp_path, arguments, said):
+def test_a_configuration_error_is_one_line_on_stderr_and_exit_code_2(invoke, experiment, tmp_path, arguments, said):
     result = invoke("compare", experiment, "--json", "--out", tmp_path / "out", *arguments)
     assert said in result.stderr
     assert re.fullmatch(r"error: [^\n]+\n", result.stderr)
@@ -103,7 +103,7 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(invoke, experiment, tmp
     assert not (tmp_path / "out").exists()
 
 
-def test_a_cell_that_fails_is_told_and_does_not_stop_the_others(invoke, experiment, tmp_path, monkeypatch):
+def test_a_failed_cell_is_reported_and_does_not_stop_the_others(invoke, experiment, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken_strategy.py").write_text(
         "from chimera.strategies.parameter_server import ParameterServer\n\n\n"
@@ -127,9 +127,7 @@ def test_a_cell_that_fails_is_told_and_does_not_stop_the_others(invoke, experime
 
 
 @pytest.mark.long
-def test_ctrl_c_ends_all_cells_with_a_checkpoint_and_resume_goes_on_to_the_same_end(
-    guarded, invoke, experiment, tmp_path
-):
+def test_ctrl_c_checkpoints_all_cells_and_resume_gives_the_same_result(guarded, invoke, experiment, tmp_path):
     process = guarded(experiment, *TWO, *LONG, "--out", "out dir", "--jobs", 2)
     until(process, r"^parameter-server: round [1-9]", r"^all-reduce: round [1-9]")
     cells = cells_of(process)
@@ -155,7 +153,7 @@ def test_ctrl_c_ends_all_cells_with_a_checkpoint_and_resume_goes_on_to_the_same_
 
 
 @pytest.mark.long
-def test_a_cell_that_is_killed_has_failed_and_is_resumed(guarded, invoke, experiment, tmp_path):
+def test_a_killed_cell_is_failed_and_can_be_resumed(guarded, invoke, experiment, tmp_path):
     process = guarded(experiment, *TWO, *LONG, "--out", "out", "--jobs", 1)
     until(process, r"^parameter-server: round [1-9]")
     (victim,) = cells_of(process)
@@ -174,7 +172,7 @@ def test_a_cell_that_is_killed_has_failed_and_is_resumed(guarded, invoke, experi
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_cells_end_with_the_command_however_that_ends(guarded, experiment, engine):
+def test_cells_exit_with_the_command(guarded, experiment, engine):
     endless = ("--set", "train.rounds=100000000", "--set", "train.evaluate_every=50", "--set", f"engine={engine}")
     process = guarded(experiment, *TWO, *endless, "--out", "out", "--jobs", 1)
     until(process, r"^parameter-server: round [1-9]")
@@ -187,7 +185,7 @@ def test_cells_end_with_the_command_however_that_ends(guarded, experiment, engin
 
 
 @pytest.mark.long
-def test_a_second_ctrl_c_kills_a_cell_that_hears_nothing(guarded, experiment, tmp_path):
+def test_a_second_ctrl_c_kills_an_unresponsive_cell(guarded, experiment, tmp_path):
     (tmp_path / "deaf_strategy.py").write_text(
         "import time\n\n"
         "from chimera.strategies.parameter_server import ParameterServer\n\n\n"
@@ -210,7 +208,7 @@ def test_a_second_ctrl_c_kills_a_cell_that_hears_nothing(guarded, experiment, tm
 
 
 @pytest.mark.long
-def test_a_terminal_gets_a_line_for_each_cell_and_a_final_table(guarded, experiment):
+def test_terminal_output_has_a_line_for_each_cell_and_a_final_table(guarded, experiment):
     terminal, program = pty.openpty()
     process = guarded(experiment, *TWO, "--out", "out", "--jobs", 1, stdout=program, stderr=subprocess.PIPE)
     os.close(program)

@@ -1,4 +1,4 @@
-"""The displays: rarely drawn, always put away, and true."""
+"""Tests of the displays: their rate, the restored terminal, and correct values."""
 
 import io
 import re
@@ -64,7 +64,7 @@ def screen():
     return Console(file=io.StringIO(), force_terminal=True, width=100, height=30, highlight=False, _environ={})
 
 
-def test_the_picture_is_drawn_at_most_ten_times_a_second_however_often_the_trainer_calls(screen, clock):
+def test_the_live_view_is_drawn_at_most_ten_times_a_second(screen, clock):
     live = LiveDisplay(screen, "the title", clock=clock)
     with live:
         live.on_start(progress())
@@ -75,7 +75,7 @@ def test_the_picture_is_drawn_at_most_ten_times_a_second_however_often_the_train
         assert 2 / REFRESH_S - 2 <= screen.file.getvalue().count("the title") <= 2 / REFRESH_S + 1
 
 
-def test_the_picture_shows_where_the_run_stands(screen, clock):
+def test_the_live_view_shows_the_progress_of_the_run(screen, clock):
     live = LiveDisplay(screen, "the title", clock=clock)
     with live:
         live.on_start(progress())
@@ -98,14 +98,14 @@ def test_the_picture_shows_where_the_run_stands(screen, clock):
     assert "400 ms virtual  round 40  worker lost  worker 1  killed by signal 9" in shown
 
 
-def test_a_run_without_an_end_in_sight_has_a_bar_too(screen):
+def test_a_run_without_a_known_end_has_a_progress_bar(screen):
     with LiveDisplay(screen, "t") as live:
         live.on_start(progress(1, fraction=None, loss=None))
     assert "━" in screen.file.getvalue()
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_the_terminal_is_given_back_however_the_run_ends(screen, error):
+def test_the_terminal_is_restored_after_the_run(screen, error):
     def run():
         with LiveDisplay(screen, "t") as live:
             live.on_start(progress(7))
@@ -118,7 +118,7 @@ def test_the_terminal_is_given_back_however_the_run_ends(screen, error):
     assert "round 7" in shown[shown.rindex("\x1b[?25l") :]
 
 
-def test_plain_lines_come_with_evaluations_and_break_a_long_silence(clock):
+def test_plain_lines_are_written_at_evaluations_and_after_long_pauses(clock):
     console = Console(file=io.StringIO(), width=200)
     plain = PlainDisplay(console, "the title", clock=clock)
     plain.on_start(progress())
@@ -134,7 +134,7 @@ def test_plain_lines_come_with_evaluations_and_break_a_long_silence(clock):
     assert "accuracy 0.5000" in lines[1]
 
 
-def test_a_run_that_goes_on_says_from_where():
+def test_a_resumed_run_reports_its_start():
     console = Console(file=io.StringIO(), width=200)
     PlainDisplay(console, "the title").on_start(progress(120))
     assert console.file.getvalue() == "training the title, from round 120\n"
@@ -153,7 +153,7 @@ def test_lost_workers_are_mentioned_only_if_there_are_any():
     assert "lost workers" not in dict(outcome({**SUMMARY, "lost_workers": 0}))
 
 
-def test_a_loss_stands_beside_that_of_the_unigram_model_where_there_is_one():
+def test_the_loss_is_shown_with_that_of_the_unigram_model():
     assert "unigram" not in dict(outcome(SUMMARY))
     of_text = {**SUMMARY, "unigram_loss": 8.5, "metrics": {"loss": 8.25, "accuracy": 0.01}}
     assert dict(outcome(of_text))["unigram"] == "8.5000: the loss is 0.250 nats below"
@@ -170,7 +170,7 @@ def test_the_final_figures_keep_their_units_on_a_narrow_terminal(tmp_path):
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
-def test_the_picture_says_what_a_run_waits_for_before_it_begins(width):
+def test_the_live_view_shows_what_a_run_waits_for(width):
     screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width, _environ={})
     with LiveDisplay(screen, "the title") as live:
         live.on_wait("4 workers on the engine ray")
@@ -183,7 +183,7 @@ def test_the_picture_says_what_a_run_waits_for_before_it_begins(width):
 
 @pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
 @pytest.mark.parametrize("virtual", [True, False])
-def test_a_display_marks_each_virtual_time_and_no_other(kind, virtual, tmp_path):
+def test_displays_mark_virtual_times_only(kind, virtual, tmp_path):
     screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=140, _environ={})
     with kind(screen, "the title") as display:
         display.on_start(progress(virtual=virtual))
@@ -197,7 +197,7 @@ def test_a_display_marks_each_virtual_time_and_no_other(kind, virtual, tmp_path)
     assert ("23,630 samples/s, virtual" in told) == virtual
 
 
-def test_workers_are_dots_until_there_are_too_many():
+def test_few_workers_are_shown_as_dots():
     few = workers_text({"a": "running", "b": "lost", "c": "running"})
     assert few.plain == "workers ●●● 2 running  1 lost"
     assert workers_text({"a": "running"}, unicode=False).plain == "workers o 1 running"
@@ -218,7 +218,7 @@ def shown(screen, text):
     return re.sub(r"\x1b\[[\d;]*m", "", screen.file.getvalue())
 
 
-def test_each_running_worker_has_its_rate(screen):
+def test_each_running_worker_shows_its_rate(screen):
     line = rates_of_workers(*rated(3, lost=(1,)), width=80).plain
     assert line.split("   ") == ["samples/s worker 0 1,000", "worker 2 3,000"]
     assert rates_of_workers(*rated(1), width=80) is None
@@ -230,7 +230,7 @@ def test_the_rates_of_many_workers_are_summed_up():
     assert line == "samples/s a worker  min 1,000   median 5,000   max 9,000"
 
 
-def test_each_queue_has_a_bar_as_long_as_it_is_full():
+def test_each_queue_has_a_fill_bar():
     fill = {"filter 0": 0.0, "filter 1": 0.5, "batcher 0": 1.0}
     assert queues(fill, 80).plain.splitlines() == [
         "queues    filter 0  ────────   0%   filter 1  ━━━━────  50%",
@@ -243,7 +243,7 @@ def test_each_queue_has_a_bar_as_long_as_it_is_full():
 
 
 @pytest.mark.parametrize("width", [40, 80, 140])
-def test_lines_end_where_the_terminal_does(width):
+def test_lines_are_cut_to_the_terminal_width(width):
     fill = {f"{kind} {i}": 0.3 for i in range(4) for kind in ("filter", "batcher")}
     screen = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False, _environ={})
     last, rate = rated(8, metrics={"loss": 8.4, "accuracy": 0.031}, fill=fill)
@@ -257,7 +257,7 @@ def test_lines_end_where_the_terminal_does(width):
     assert sum("30%" in part for part in parts) == len(fill)
 
 
-def test_the_rate_is_that_of_the_last_looks():
+def test_the_rate_covers_the_last_updates():
     rate = Rate()
     assert rate.samples_per_second is None
     for rounds in range(100):
@@ -275,7 +275,7 @@ def test_a_rate_without_time_is_none():
 @pytest.mark.parametrize(
     ("value", "text"), [(0.0123, "12 ms"), (1.25, "1.2 s"), (59.94, "59.9 s"), (61, "0:01:01"), (7325.9, "2:02:05")]
 )
-def test_durations_read_naturally(value, text):
+def test_durations_are_formatted(value, text):
     assert seconds(value) == text
 
 

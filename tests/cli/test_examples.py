@@ -1,4 +1,4 @@
-"""The examples do what their first lines say."""
+"""The examples do what their first lines state."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def test_private_clients_still_learn(summary):
 
 
 @pytest.mark.long
-def test_with_stragglers_waiting_for_nobody_is_faster_to_the_same_accuracy(summary, tmp_path):
+def test_with_stragglers_asynchronous_training_reaches_the_accuracy_sooner(summary, tmp_path):
     waits = (
         "--set",
         "train.optimizer.lr=1.2",
@@ -72,13 +72,13 @@ def test_with_stragglers_waiting_for_nobody_is_faster_to_the_same_accuracy(summa
 
 
 @pytest.mark.long
-def test_federated_tells_how_each_client_fares(summary):
+def test_federated_reports_client_metrics(summary):
     metrics = summary("federated.toml", "--set", "train.rounds=10")["metrics"]
     assert metrics["accuracy"] > 0.6
     assert metrics["client_accuracy_worst_tenth"] < metrics["client_accuracy_mean"]
 
 
-def test_clinics_that_split_a_network_learn_and_keep_their_labels(summary):
+def test_split_learning_clinics_learn_and_keep_their_labels(summary):
     outcome = summary("split_learning.toml", "--set", "train.epochs=5")
     assert outcome["metrics"]["accuracy"] > 0.85
     trace = (Path(outcome["run_dir"]) / "trace.jsonl").read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def test_clinics_that_split_a_network_learn_and_keep_their_labels(summary):
     assert "train" not in calls  # for which it would need labels
 
 
-def test_slices_of_a_stage_are_alike_and_so_are_replicas(summary):
+def test_slices_and_replicas_are_balanced(summary):
     outcome = summary("hybrid.toml", "--set", "train.epochs=1")
     peaks = [outcome["peak_mb"][f"worker {rank}"] for rank in range(8)]
     assert peaks[:4] == peaks[4:]
@@ -107,7 +107,7 @@ def test_a_parameter_server_in_fifteen_lines(engine):
 
 
 @pytest.mark.long
-def test_the_mnist_network_is_the_one_of_its_title(summary):
+def test_the_mnist_network_matches_its_paper(summary):
     outcome = summary("mnist.toml", "--engine", "simulated", "--set", "data=digits", "--set", "train.epochs=30")
     assert outcome["metrics"]["accuracy"] >= 0.9
     assert (outcome["strategy"], outcome["workers"]) == ("parameter-server", 2)
@@ -124,7 +124,7 @@ def test_the_python_api_in_fifteen_lines(tmp_path):
 
 
 @pytest.mark.long
-def test_gradient_coding_waits_for_no_straggler_and_its_picture_is_drawn(tmp_path):
+def test_gradient_coding_does_not_wait_for_stragglers_and_draws_its_plot(tmp_path):
     command = [sys.executable, EXAMPLES / "coding.py", "--picture", tmp_path / "coding.png"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Chimera as it is installed without extras: what works, and what each command says that needs more."""
+"""Tests of an installation without extras: working commands, and errors that name the missing extra."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_models_of_scikit_learn_train_by_sgd_without_torch(run, tmp_path, strate
 
 
 @pytest.mark.parametrize("command", ["list", "train --help"])
-def test_what_can_be_named_is_listed(run, command):
+def test_registered_names_are_listed_without_extras(run, command):
     done = run(*command.split())
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""Every class of error has its exit code and its one line."""
+"""Every class of error has its exit code and a one-line message."""
 
 import errno
 
@@ -25,7 +25,7 @@ NO_RUN = (errors.ConflictError, errors.NoSpaceError, errors.UnavailableError)
 
 
 @pytest.mark.parametrize("kind", tree(errors.ConfigurationError), ids=lambda kind: kind.__name__)
-def test_a_mistake_of_configuration_is_2(kind, capsys):
+def test_a_configuration_error_exits_with_2(kind, capsys):
     assert exit_code_of(made(kind)) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -36,28 +36,28 @@ def test_a_mistake_of_configuration_is_2(kind, capsys):
 @pytest.mark.parametrize(
     "kind", [k for k in tree(errors.RunError) if k not in (errors.ActorError, *NO_RUN)], ids=lambda kind: kind.__name__
 )
-def test_a_failed_run_is_1(kind, capsys):
+def test_a_failed_run_exits_with_1(kind, capsys):
     assert exit_code_of(made(kind)) == 1
     assert capsys.readouterr().err == "error: the run failed: something in two lines\n"
 
 
 @pytest.mark.parametrize("kind", NO_RUN, ids=lambda kind: kind.__name__)
-def test_a_request_that_was_refused_or_not_answered_is_1_and_no_run(kind, capsys):
+def test_a_failed_request_exits_with_1(kind, capsys):
     assert exit_code_of(made(kind)) == 1
     assert capsys.readouterr().err == "error: something in two lines\n"
 
 
-def test_an_interrupt_is_130(capsys):
+def test_an_interrupt_exits_with_130(capsys):
     assert exit_code_of(KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "error: interrupted\n"
 
 
-def test_a_full_disk_is_one_line(capsys):
+def test_a_full_disk_raises_a_one_line_error(capsys):
     assert exit_code_of(OSError(errno.ENOSPC, "No space left on device", "runs/x/weights")) == 1
     assert capsys.readouterr().err == "error: the run failed: [Errno 28] No space left on device: 'runs/x/weights'\n"
 
 
-def test_foreign_code_in_the_driver_shows_its_traceback(capsys):
+def test_user_code_in_the_driver_shows_its_traceback(capsys):
     def scale(by):
         return 1 / by
 
@@ -69,7 +69,7 @@ def test_foreign_code_in_the_driver_shows_its_traceback(capsys):
     assert "return 1 / by" in rest
 
 
-def test_the_traceback_of_foreign_code_begins_below_the_command(invoke, experiment, tmp_path, monkeypatch):
+def test_the_traceback_of_user_code_starts_below_the_command(invoke, experiment, tmp_path, monkeypatch):
     from chimera.training.trainer import Trainer
 
     def fail(self):
@@ -90,7 +90,7 @@ class Divider:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["simulated", "local"])
-def test_what_an_actor_raised_is_one_line_and_its_own_traceback(name, capsys):
+def test_an_actor_exception_is_one_line_and_the_remote_traceback(name, capsys):
     with ENGINES.create(name) as engine:
         actor = engine.spawn(Divider, name="worker 3")
         with pytest.raises(ZeroDivisionError) as caught:

@@ -13,7 +13,7 @@ from chimera.strategies.strategy import STRATEGIES, Family
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_registered_name_is_shown_with_what_it_is(invoke, family):
+def test_every_registered_name_is_listed_with_its_summary(invoke, family):
     result = invoke("list", family)
     assert result.exit_code == 0, result.output
     shown = {line.split()[0]: line for line in result.stdout.splitlines()[2:] if line.strip()}
@@ -32,7 +32,7 @@ def test_every_strategy_has_a_family_one_line_and_a_paper(entry):
 
 
 @pytest.mark.parametrize("family", ["strategies", "topologies", "aggregations", "codecs", "partitions"])
-def test_every_option_that_is_shown_may_be_given(family, tmp_path):
+def test_every_listed_option_is_accepted(family, tmp_path):
     (tmp_path / "edges").write_text("0 1\n")
     needed = {"path": str(tmp_path / "edges"), "topologies": ["ring"], "shares": [1.0]}
     registry = load_object(FAMILIES[family])
@@ -43,7 +43,7 @@ def test_every_option_that_is_shown_may_be_given(family, tmp_path):
             registry.create(entry.name, {**required, name: parameters[name].default})
 
 
-def test_a_citation_without_a_title_gives_way_to_the_one_of_the_module():
+def test_the_citation_of_the_module_is_used_if_it_has_the_title():
     from chimera.strategies.d_psgd import DPSGD
 
     entry = Entry("x", DPSGD)
@@ -66,7 +66,7 @@ def test_all_families_are_shown_by_default(invoke):
     assert [line for line in lines if line in FAMILIES] == list(FAMILIES)
 
 
-def test_options_come_with_their_defaults_and_what_is_required_says_so():
+def test_options_are_listed_with_defaults_or_as_required():
     def plug_in(labels, world_size, *, alpha=0.5, path, kind="a", **more):
         """Do nothing."""
 
@@ -78,13 +78,13 @@ def test_the_options_of_the_parameter_server_are_shown(invoke):
     assert "shards=1" in invoke("list", "strategies").stdout
 
 
-def test_a_family_that_is_not_there_is_a_mistake(invoke):
+def test_an_unknown_family_is_an_error(invoke):
     result = invoke("list", "optimisers")
     assert result.exit_code == 2
     assert result.stderr == f"error: there is no family 'optimisers' to list; families: {', '.join(FAMILIES)}\n"
 
 
-def test_the_list_needs_no_torch_and_says_what_does():
+def test_the_list_needs_no_torch_and_marks_plug_ins_that_do():
     script = "import sys; sys.modules['torch'] = None; from chimera.cli.main import app; app(['list'])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

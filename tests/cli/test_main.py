@@ -1,4 +1,4 @@
-"""The program as a whole: its help, its version, and how little it loads to answer."""
+"""Tests of the program: its help, its version, and its imports."""
 
 import os
 import subprocess
@@ -47,7 +47,7 @@ def test_the_installed_script_and_the_module_are_one_program(start):
         "from chimera.cli.main import app; app(['list'], standalone_mode=False)",
     ],
 )
-def test_nothing_heavy_is_loaded_to_answer(code):
+def test_heavy_libraries_are_not_imported(code):
     script = f"import sys; {code}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.splitlines()[-1].split())
@@ -56,7 +56,7 @@ def test_nothing_heavy_is_loaded_to_answer(code):
         assert not loaded & {"numpy", "typer", "rich"}
 
 
-def test_a_reader_that_goes_away_gets_no_traceback(start):
+def test_a_closed_pipe_gives_no_traceback(start):
     reading, writing = os.pipe()
     os.close(reading)
     process = start("list", stdout=writing)

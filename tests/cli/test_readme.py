@@ -1,4 +1,4 @@
-"""The README's commands and programs, run in order by a reader who has only what the README's own commands install."""
+"""The README's commands and programs, run in order with only the packages that the README installs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def commands(block: str) -> list[str]:
 
 
 def copy_checkout(home: Path) -> None:
-    """Copy the files under version control: what lies beside a command can change what the command does."""
+    """Copy the files under version control only, because other files can change the result of a command."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in listed.stdout.splitlines():
         (home / name).parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def copy_checkout(home: Path) -> None:
 
 
 class Shell:
-    """A terminal in which the reader types, and others in which commands stay in the foreground.
+    """The reader's terminal, and further ones for commands that stay in the foreground.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Shell:
         }
 
     def type(self, command: str) -> None:
-        """Run a command; return when it is done or, where it stays in the foreground, when it is up."""
+        """Run a command; return when it is done or, if it stays in the foreground, when it is ready."""
         if "stays in the foreground" in command:
             self._start(command)
             return

@@ -10,7 +10,7 @@ def test_the_report_is_written_again_from_the_files(invoke, experiment, tmp_path
     assert report.read_text(encoding="utf-8").lower().startswith("<!doctype html>")
 
 
-def test_a_folder_that_is_no_run_is_a_mistake(invoke, tmp_path):
+def test_a_folder_without_a_run_is_an_error(invoke, tmp_path):
     for folder in (tmp_path / "absent", tmp_path):
         result = invoke("report", folder)
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)

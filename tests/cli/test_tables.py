@@ -38,7 +38,7 @@ def comparison(tmp_path_factory):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_one_failed_job_takes_no_column_from_the_others(width):
+def test_one_failed_job_hides_no_column_of_the_others(width):
     table = jobs_table([job(1), job(2, "failed", REASON), job(3, "queued")])
     lines = lines_at(width, table)
     check_table(lines, table)
@@ -51,13 +51,13 @@ def test_one_failed_job_takes_no_column_from_the_others(width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_job_with_a_long_name_leaves_the_state_of_all_jobs_in_sight(width):
+def test_a_long_job_name_does_not_hide_the_states(width):
     lines = lines_at(width, jobs_table([job(1, name="a" * 200), job(2)]))
     assert {"state", "progress", "name"} <= set(lines[0].split())
     assert "".join(re.findall(r"\ba+\b(?!\S)", "\n".join(lines).replace("ada", ""))) == "a" * 200
 
 
-def test_jobs_in_a_pipe_are_a_line_each_with_all_there_is():
+def test_piped_jobs_have_one_complete_line_each():
     lines = lines_in_pipe(jobs_table([job(1), job(2, "failed", REASON)]))
     assert len(lines) == 3
     assert lines[0].split() == ["job", "name", "user", "state", "progress", "workers", "since", "reason"]
@@ -65,7 +65,7 @@ def test_jobs_in_a_pipe_are_a_line_each_with_all_there_is():
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_table_of_a_comparison_names_each_row_and_cuts_no_heading(width, comparison):
+def test_comparison_tables_name_each_row_and_cut_no_heading(width, comparison):
     table = as_rich(comparison)
     lines = lines_at(width, table)
     check_table(lines, table)
@@ -74,7 +74,7 @@ def test_the_table_of_a_comparison_names_each_row_and_cuts_no_heading(width, com
     assert "virtual" in " ".join(lines[:2])
 
 
-def test_the_table_of_a_comparison_holds_every_column_in_a_pipe(comparison):
+def test_piped_comparison_tables_have_every_column(comparison):
     heading, *rows = lines_in_pipe(as_rich(comparison))
     assert re.split("  +", heading) == [column.heading for column in as_rich(comparison).columns]
     assert len(rows) == 4
@@ -88,7 +88,7 @@ def progress(metrics):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_live_table_of_a_comparison_names_each_cell_and_how_far_it_is(width, experiment):
+def test_the_live_comparison_table_shows_the_progress_of_each_cell(width, experiment):
     cells = grid_of(Experiment.load(experiment), read_variations([f"strategy={CELLS}"]))
     grid = LiveGrid(Console(width=width, height=40))
     grid.on_cells(cells)
@@ -111,16 +111,16 @@ ROW = {
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("what", COLUMNS)
-def test_the_views_of_inference_fit(width, what):
+def test_inference_views_fit_the_terminal(width, what):
     table = view(what, [ROW, {**ROW, "job": "2", "name": "x"}])
     check_table(lines_at(width, table), table)
 
 
-def test_how_long_ago_a_member_was_heard_of_has_a_unit():
+def test_the_age_of_the_last_heartbeat_has_a_unit():
     assert "0.1 s ago" in lines_in_pipe(view("members", [ROW]))[1]
 
 
-def test_the_list_of_plugins_on_a_terminal_says_all_that_the_pipe_says(invoke, tmp_path):
+def test_the_plug_in_list_is_as_complete_on_a_terminal_as_in_a_pipe(invoke, tmp_path):
     code, lines = run_in_terminal(80, "list", "topologies", cwd=tmp_path)
     assert code == 0
     told = " ".join(" ".join(lines).split())
@@ -144,7 +144,7 @@ def test_compare_and_train_on_real_terminals(experiment, tmp_path):
     assert any(re.match(r"time +\d+ ms virtual +", line) for line in lines)
 
 
-def test_a_run_tells_its_callbacks_what_it_waits_for(experiment, tmp_path):
+def test_a_run_reports_to_callbacks_what_it_waits_for(experiment, tmp_path):
     class Waits(chimera.Callback):
         def __init__(self):
             self.told = []

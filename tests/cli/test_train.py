@@ -1,4 +1,4 @@
-"""``chimera train``: what it says, where, and with which exit code."""
+"""Tests of ``chimera train``: its output and exit codes."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def test_json_ends_stdout_with_one_object(invoke, experiment, tmp_path):
 
 
 @pytest.mark.long
-def test_what_children_and_foreign_code_print_stays_off_stdout_with_json(start, experiment, tmp_path):
+def test_child_and_user_output_does_not_reach_stdout_with_json(start, experiment, tmp_path):
     (tmp_path / "noisy.py").write_text(
         "import torch\n\n\ndef build():\n    print('noise')\n    return torch.nn.Linear(64, 10)\n", encoding="utf-8"
     )
@@ -61,7 +61,7 @@ def test_what_children_and_foreign_code_print_stays_off_stdout_with_json(start, 
     assert json.loads(stdout)["engine"] == "local"
 
 
-def test_the_command_line_wins_over_the_file_and_later_settings_over_earlier(invoke, experiment, tmp_path):
+def test_the_command_line_overrides_the_file_and_later_settings_win(invoke, experiment, tmp_path):
     experiment.write_text(experiment.read_text().replace('"simulated"', '"local"'), encoding="utf-8")
     result = invoke(
         *("train", experiment, "--json", "--quiet", "--out", tmp_path / "out", "--engine", "simulated", "--workers", 3),
@@ -72,7 +72,7 @@ def test_the_command_line_wins_over_the_file_and_later_settings_over_earlier(inv
     assert (summary["engine"], summary["workers"], summary["rounds"]) == ("simulated", 3, 2)
 
 
-def test_faults_strike_and_stand_in_the_written_experiment(invoke, experiment, tmp_path):
+def test_faults_are_injected_and_saved_in_the_experiment(invoke, experiment, tmp_path):
     faults = ["--fault", "kill worker 1 at step 2", "--fault", "slow worker 0 by 2 for 1 s at step 3"]
     result = invoke("train", experiment, *faults, "--json", "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
@@ -82,7 +82,7 @@ def test_faults_strike_and_stand_in_the_written_experiment(invoke, experiment, t
     assert (tmp_path / "again" / "events.jsonl").read_text() == (tmp_path / "out" / "events.jsonl").read_text()
 
 
-def test_a_pipe_gets_plain_lines_one_for_each_evaluation(invoke, experiment, tmp_path):
+def test_piped_output_has_one_line_for_each_evaluation(invoke, experiment, tmp_path):
     result = invoke("train", experiment, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
@@ -92,7 +92,7 @@ def test_a_pipe_gets_plain_lines_one_for_each_evaluation(invoke, experiment, tmp
     assert Path(report).is_file()
 
 
-def test_quiet_says_nothing(invoke, experiment, tmp_path):
+def test_quiet_prints_nothing(invoke, experiment, tmp_path):
     result = invoke("train", experiment, "--quiet", "--out", tmp_path / "out")
     assert (result.exit_code, result.output) == (0, "")
 
@@ -122,7 +122,7 @@ def test_quiet_says_nothing(invoke, experiment, tmp_path):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(invoke, experiment, tmp_path, arguments, said):
+def test_a_configuration_error_is_one_line_on_stderr_and_exit_code_2(invoke, experiment, tmp_path, arguments, said):
     result = invoke("train", experiment, "--json", "--out", tmp_path / "out", *arguments)
     assert said in result.stderr
     assert re.fullmatch(r"error: [^\n]+\n", result.stderr)
@@ -137,23 +137,21 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(invoke, experiment, tmp
         ('data = "digits"\nmodel = "mlp"\n[trane]', "there is no table [trane]; did you mean 'train'?"),
     ],
 )
-def test_a_file_that_is_no_experiment_is_named_with_its_place(invoke, tmp_path, text, said):
+def test_an_invalid_experiment_file_is_named_with_the_line(invoke, tmp_path, text, said):
     (tmp_path / "broken.toml").write_text(text, encoding="utf-8")
     result = invoke("train", tmp_path / "broken.toml")
     assert said in result.stderr
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
-def test_no_file_is_a_mistake_too(invoke):
+def test_a_missing_file_is_an_error(invoke):
     assert invoke("train", "absent.toml").exit_code == 2
     assert "EXPERIMENT.toml" in invoke("train").stderr
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_an_error_of_the_users_own_code_is_one_line_and_then_the_traceback_of_where_it_ran(
-    invoke, experiment, tmp_path, engine
-):
+def test_an_error_of_user_code_is_one_line_and_its_traceback(invoke, experiment, tmp_path, engine):
     (tmp_path / f"failing_{engine}.py").write_text(
         "import torch\n\n\n"
         "class Failing(torch.nn.Linear):\n"
@@ -177,7 +175,7 @@ def test_an_error_of_the_users_own_code_is_one_line_and_then_the_traceback_of_wh
     assert "Traceback" in rest
 
 
-def test_ctrl_c_names_the_last_checkpoint_and_how_to_go_on(start, experiment):
+def test_ctrl_c_names_the_last_checkpoint_and_how_to_resume(start, experiment):
     process = start("train", experiment, "--out", "out dir", "--set", "train.rounds=100000000")
     assert process.stdout is not None
     limit = threading.Timer(LIMIT_S, process.kill)
@@ -198,7 +196,7 @@ def test_ctrl_c_names_the_last_checkpoint_and_how_to_go_on(start, experiment):
 
 
 @pytest.mark.long
-def test_a_reader_that_goes_away_does_not_end_the_run(start, experiment, tmp_path):
+def test_a_closed_pipe_does_not_end_the_run(start, experiment, tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
     process = start("train", experiment, "--out", "out", stdout=writing)
@@ -210,7 +208,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(start, experiment, tmp_pat
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_each_time_in_plain_lines_and_in_the_summary_says_if_it_is_virtual(invoke, experiment, tmp_path, engine):
+def test_plain_lines_and_summary_mark_virtual_time(invoke, experiment, tmp_path, engine):
     faults = ["--fault", "kill worker 1 at step 2"] if engine == "simulated" else []
     result = invoke("train", experiment, "--engine", engine, *faults, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
@@ -221,7 +219,7 @@ def test_each_time_in_plain_lines_and_in_the_summary_says_if_it_is_virtual(invok
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["virtual_time"] == (engine == "simulated")
 
 
-def test_quiet_says_why_a_run_fails(invoke, experiment, tmp_path):
+def test_quiet_prints_the_reason_of_a_failure(invoke, experiment, tmp_path):
     faults = ["--fault", "kill worker 0 at step 2", "--set", "train.on_worker_loss=stop"]
     result = invoke("train", experiment, "--quiet", *faults, "--out", tmp_path / "out")
     assert result.exit_code == 1
@@ -230,7 +228,7 @@ def test_quiet_says_why_a_run_fails(invoke, experiment, tmp_path):
 
 
 @pytest.mark.long
-def test_a_terminal_gets_a_live_picture_and_a_final_table(start, experiment):
+def test_terminal_output_has_a_live_view_and_a_final_table(start, experiment):
     terminal, program = pty.openpty()
     process = start("train", experiment, "--out", "out", stdout=program, stderr=subprocess.PIPE)
     os.close(program)

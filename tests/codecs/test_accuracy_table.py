@@ -1,4 +1,4 @@
-"""The script that makes the table of accuracies knows every codec, and says so where it does not."""
+"""The script of the accuracy table covers every codec and names missing ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from chimera.codecs.codec import CODECS
 from chimera.core.errors import ConfigurationError
-from chimera.training.plugin import both_ways
+from chimera.training.plugin import uplink_and_downlink
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "codec_accuracy.py"
 
@@ -31,17 +31,17 @@ def test_every_registered_codec_is_in_the_table(script: Any) -> None:
     settings = script.settings_of([])
     assert settings[0] == script.BASELINE
     for setting in settings:
-        for way in both_ways(setting.codec):
+        for way in uplink_and_downlink(setting.codec):
             CODECS.create(*way)
 
 
-def test_a_codec_without_settings_is_named(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_codec_missing_from_the_table_is_named(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(script.SETTINGS, "sign")
     with pytest.raises(ConfigurationError, match=r"^no settings for sign: add them to SETTINGS in codec_accuracy.py$"):
         script.settings_of([])
 
 
-def test_a_codec_that_does_not_exist_is_one_line() -> None:
+def test_an_unknown_codec_raises_a_one_line_error() -> None:
     done = subprocess.run([sys.executable, SCRIPT, "--only", "zip"], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("error: no such codec: zip; known: ")

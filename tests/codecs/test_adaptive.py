@@ -1,4 +1,4 @@
-"""A codec is chosen by how the norm changes, or by what the link carries in time."""
+"""Tests of `adaptive`: it selects a codec by the change of the norm, or by the speed of the link."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def chosen(options: dict[str, Any], scales: list[float]) -> list[str]:
     return [codec.encode(NORMAL * np.float32(scale), LAYOUT).codec for scale in scales]
 
 
-def test_by_norm_it_is_fine_at_first_and_where_the_norm_changes() -> None:
+def test_by_norm_selects_the_fine_codec_at_first_and_after_changes() -> None:
     options = {"codecs": ["sign", "int8"], "every": 3}
     still, less, more = [1.0] * 9, [0.4] * 6, [1.0] * 6
     names = chosen(options, still + less + more)
     assert names == ["int8"] * 6 + ["sign"] * 3 + ["sign"] * 3 + ["int8"] * 3 + ["sign"] * 3 + ["int8"] * 3
 
 
-def test_by_norm_it_goes_on_after_a_checkpoint_amid_a_window() -> None:
+def test_by_norm_continues_after_a_checkpoint_amid_a_window() -> None:
     options, scales = {"codecs": ["sign", "int8"], "every": 4, "change": 0.15}, [1.0] * 9 + [0.8] * 12
     names = chosen(options, scales)
     assert len(set(names)) == 2
@@ -42,15 +42,15 @@ def test_by_norm_it_goes_on_after_a_checkpoint_amid_a_window() -> None:
         assert [after.encode(NORMAL * np.float32(scale), LAYOUT).codec for scale in scales[cut:]] == names[cut:], cut
 
 
-def test_by_norm_the_bound_is_the_users() -> None:
+def test_by_norm_uses_the_given_threshold() -> None:
     scales = [1.0] * 4 + [0.7] * 6
     assert chosen({"codecs": ["sign", "int8"], "every": 2, "change": 0.2}, scales)[-4:-2] == ["int8", "int8"]
     assert chosen({"codecs": ["sign", "int8"], "every": 2, "change": 0.4}, scales)[-6:] == ["sign"] * 6
 
 
 @pytest.mark.parametrize("bits", [0.5, 1.1, 2.1, 7.9, 8.1, 30])
-def test_by_speed_it_takes_the_finest_that_is_there_in_time(bits: float) -> None:
-    """``bits`` an element is what the link carries in the time given."""
+def test_by_speed_selects_the_finest_codec_within_the_time(bits: float) -> None:
+    """The link carries ``bits`` an element in the given time."""
     bandwidth_bytes_s = bits * NORMAL.size / 8 / 0.25
     options = {
         "by": "speed",
@@ -72,7 +72,7 @@ def fit(out: Path, **options: Any) -> chimera.Run:
     return chimera.train(**given)
 
 
-def test_by_speed_in_virtual_time_each_worker_goes_by_its_own_link(tmp_path: Path) -> None:
+def test_by_speed_uses_each_workers_link_in_virtual_time(tmp_path: Path) -> None:
     codec = {"name": "adaptive", "by": "speed", "codecs": ["sign", "int8"], "seconds": 0.01}
     bits = []
     for slow in ([], ["worker 0"], ["worker 0", "worker 1"]):
@@ -85,7 +85,7 @@ def test_by_speed_in_virtual_time_each_worker_goes_by_its_own_link(tmp_path: Pat
 
 
 @pytest.mark.long
-def test_by_speed_where_nobody_knows_the_link_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_by_speed_without_a_known_bandwidth_raises_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="does not know the link, give the option") as caught:
         fit(tmp_path / "run", codec={"name": "adaptive", "by": "speed", "seconds": 0.01}, engine="local")
     assert "\n" not in str(caught.value)

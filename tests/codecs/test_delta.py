@@ -1,4 +1,4 @@
-"""Differences that build upon one another: what receivers hold is what the server says they hold, whoever missed what."""
+"""Tests of `delta`: receivers hold the reference that the server assumes, whichever messages they missed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def delta(inner: Any, rate: float = 1.0) -> Codec:
 
 
 @pytest.mark.parametrize(("inner", "rate"), INNER, ids=str)
-def test_both_sides_hold_the_same_bits(inner: Any, rate: float) -> None:
+def test_sender_and_receiver_hold_the_same_bits(inner: Any, rate: float) -> None:
     codec, rng, sent, got = delta(inner, rate), np.random.default_rng(0), Held(), Held()
     vector = NORMAL.copy()
     for scale in (1, 1e-3, 0, 1e6, 1e-30, 1):
@@ -56,7 +56,7 @@ def test_both_sides_hold_the_same_bits(inner: Any, rate: float) -> None:
 
 
 @pytest.mark.parametrize(("inner", "rate"), INNER, ids=str)
-def test_what_was_left_out_comes_later(inner: Any, rate: float) -> None:
+def test_omitted_changes_are_sent_later(inner: Any, rate: float) -> None:
     codec, held, errors = delta(inner, rate), Held(), []
     _, held = codec.encode_for(held, np.zeros(SIZE, np.float32), LAYOUT)
     for _ in range(150):
@@ -77,7 +77,7 @@ def test_with_a_rate_too_large_for_its_variance_a_codec_without_bias_diverges() 
     assert float(np.linalg.norm(held.reference - NORMAL)) > 100 * float(np.linalg.norm(NORMAL))
 
 
-def test_whoever_lacks_what_a_message_builds_upon_is_told() -> None:
+def test_a_receiver_without_the_reference_gets_an_error() -> None:
     codec, sent, got = delta("int8"), Held(), Held()
     messages = []
     for i in range(3):
@@ -107,7 +107,7 @@ def downlink(inner: Any = "sign", codec: str = "delta") -> tuple[Downlink, Flat]
     return Downlink((codec, options), weights, LAYOUT, curvature=lambda: None, seed=1), weights
 
 
-def test_those_who_got_the_same_share_one_encoding() -> None:
+def test_receivers_with_the_same_reference_share_one_encoding() -> None:
     server, weights = downlink()
     for _ in range(3):
         first, second = server.message("a", 1), server.message("b", 1)
@@ -126,8 +126,8 @@ def test_those_who_got_the_same_share_one_encoding() -> None:
     inner=st.sampled_from(["sign", "int8", "terngrad", "identity"]),
 )
 @settings(max_examples=60, deadline=None)
-def test_whoever_asks_when_each_can_decode_all_it_got(moves: list[tuple[str, int]], inner: str) -> None:
-    """Workers ask in any order and miss any updates, sessions begin anew, and everyone has what the server says he has."""
+def test_receivers_decode_all_messages_in_any_order_of_requests(moves: list[tuple[str, int]], inner: str) -> None:
+    """Workers request in any order, miss updates and restart sessions; each holds the reference that the server assumes."""
     server, weights = downlink(inner)
     rng, session, helds = np.random.default_rng(0), 1, dict[str, Held]()
     for who, updates in moves:
@@ -151,7 +151,7 @@ def test_codecs_that_are_not_chained_have_one_message_for_all() -> None:
     assert server.vector(message).tobytes() == decode(message, weights.size).tobytes()
 
 
-def test_it_is_refused_on_the_uplink_in_one_line(tmp_path: Path) -> None:
+def test_delta_on_the_uplink_raises_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"codec 'delta' encodes weights.*\[codec\.downlink\]") as caught:
         chimera.train("mlp", "digits", codec={"name": "delta", "codec": "sign"}, out=tmp_path / "run")
     assert "\n" not in str(caught.value)

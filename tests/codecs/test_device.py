@@ -1,4 +1,4 @@
-"""On a device the codecs make the messages that they make on the host, and nothing but those crosses.
+"""Codecs on a device encode the same messages as on the host, and only messages are copied to the host.
 
 Where there is no GPU, `apart` plays one.
 """
@@ -66,7 +66,7 @@ def close(one: Flat, other: Flat) -> bool:
 @pytest.mark.sampled(4)
 @on_each_device
 @pytest.mark.parametrize("setup", SETUPS)
-def test_messages_are_those_of_the_host(setup: str, device: str) -> None:
+def test_device_messages_equal_host_messages(setup: str, device: str) -> None:
     here, away, held_here, held_away = make(setup), make(setup), Held(), Held()
     for name, vector in VECTORS.items():
         layout = layout_of(vector.size)
@@ -85,7 +85,7 @@ def test_messages_are_those_of_the_host(setup: str, device: str) -> None:
 @pytest.mark.sampled(4)
 @on_each_device
 @pytest.mark.parametrize("setup", SETUPS)
-def test_vectors_are_those_of_the_host(setup: str, device: str) -> None:
+def test_device_vectors_equal_host_vectors(setup: str, device: str) -> None:
     codec, held = make(setup), Held()
     for name, vector in VECTORS.items():
         message = kept(codec.pack(vector, layout_of(vector.size)))
@@ -102,7 +102,7 @@ def test_vectors_are_those_of_the_host(setup: str, device: str) -> None:
 @on_each_device
 @pytest.mark.parametrize("setup", SETUPS)
 @pytest.mark.parametrize("first", ["host", "device"])
-def test_what_a_codec_remembers_moves_between_host_and_device(setup: str, device: str, first: str) -> None:
+def test_codec_state_moves_between_host_and_device(setup: str, device: str, first: str) -> None:
     layout = layout_of(NORMAL.size)
     vectors = [NORMAL, there(NORMAL, device)]
     if first == "device":
@@ -130,8 +130,8 @@ def test_what_a_codec_remembers_moves_between_host_and_device(setup: str, device
 @pytest.mark.parametrize(
     "inner", ["sign", "top-k", "terngrad", "int8", "random-k", "powersgd", "threshold", "onebit", "identity"]
 )
-def test_nothing_is_lost_with_error_feedback(inner: str, device: str) -> None:
-    """As on the host: the memory is the float32 difference of what was to be sent and what the message says."""
+def test_error_feedback_loses_nothing(inner: str, device: str) -> None:
+    """As on the host, the residual is the float32 difference of the vector and the decoded message."""
     codec = CODECS.of({"name": "error-feedback", "codec": {**SETUPS[inner], "error_feedback": False}})
     old = np.zeros(NORMAL.size, np.float32)
     for i in range(4):
@@ -146,7 +146,7 @@ def test_nothing_is_lost_with_error_feedback(inner: str, device: str) -> None:
 @pytest.mark.sampled(4)
 @on_each_device
 @pytest.mark.parametrize("setup", SETUPS)
-def test_a_damaged_message_is_an_error_where_it_is_one_on_the_host(setup: str, device: str) -> None:
+def test_damaged_messages_raise_the_same_errors_as_on_the_host(setup: str, device: str) -> None:
     rng = np.random.default_rng(3)
     for size in (0, 1, 9, 1234, 9000):
         message = kept(make(setup).pack(NORMAL[:size], layout_of(size)))
@@ -165,7 +165,7 @@ def test_a_damaged_message_is_an_error_where_it_is_one_on_the_host(setup: str, d
 @on_each_device
 @pytest.mark.parametrize("setup", sorted(set(SETUPS) - {"identity", "random-k", "random-k scaled"}))
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused(setup: str, device: str, bad: float) -> None:
+def test_non_finite_vectors_are_rejected(setup: str, device: str, bad: float) -> None:
     vector = NORMAL.copy()
     vector[123] = bad
     assert not all_finite(there(vector, device))
@@ -174,7 +174,7 @@ def test_what_is_not_finite_is_refused(setup: str, device: str, bad: float) -> N
 
 
 @on_each_device
-def test_a_room_of_another_length_or_type_is_refused(device: str) -> None:
+def test_an_output_of_another_length_or_type_is_rejected(device: str) -> None:
     for setup in ("identity", "int8"):
         message = make(setup).pack(NORMAL, layout_of(NORMAL.size))
         for room in (torch.zeros(1, device=device), torch.zeros(NORMAL.size, dtype=torch.float64, device=device)):
@@ -183,7 +183,7 @@ def test_a_room_of_another_length_or_type_is_refused(device: str) -> None:
 
 
 class Halves(Codec):
-    """One that knows arrays only."""
+    """A codec that supports arrays only."""
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         assert type(vector) is np.ndarray
@@ -195,7 +195,7 @@ class Halves(Codec):
 
 
 @on_each_device
-def test_a_codec_that_knows_arrays_only_gets_them(device: str) -> None:
+def test_a_host_only_codec_receives_arrays(device: str) -> None:
     layout, expected = layout_of(NORMAL.size), NORMAL.astype(np.float16).astype(np.float32)
     for codec in (Halves(), CODECS.create("error-feedback", {"codec": Halves()})):
         message = codec.pack(there(NORMAL, device), layout)
@@ -234,7 +234,7 @@ def crossed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 @pytest.mark.sampled(4)
 @on_each_device
 @pytest.mark.parametrize("setup", sorted(set(SETUPS) - ARRAYS - {"lossless", "all of them"}))  # zstandard is the host's
-def test_only_the_message_crosses(setup: str, device: str, crossed: list[int]) -> None:
+def test_only_messages_are_copied_to_the_host(setup: str, device: str, crossed: list[int]) -> None:
     vector = torch.randn(400_000, device=device)
     codec, layout = make(setup), layout_of(len(vector))
     if setup == "adaptive speed":

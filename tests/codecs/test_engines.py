@@ -76,14 +76,14 @@ def label(strategy: dict[str, Any]) -> str:
 
 
 def goes_with(strategy: str, codec: str) -> bool:
-    """Return False for what is refused: a codec of weights where there is no downlink, and two memories of the same."""
+    """Return False for rejected pairs: a codec of weights without a downlink, and two residuals of the same vector."""
     subject, made_codec = create(strategy), CODECS.of(setup_of(codec))
     return not (made_codec.chained and subject.sends == "peers") and not (made_codec.carries and subject.carries)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a short run of a strategy with a codec has come to."""
+    """The result of a short run of a strategy with a codec."""
 
     weights: Flat
     loss: float
@@ -120,7 +120,7 @@ STATED_BITS = {
     "top-k": 0.01 * (32 + PLACE_BITS), "error-feedback": 0.05 * (32 + PLACE_BITS), "random-k": 0.1 * 32,
     "dgc": 0.25 * (32 + PLACE_BITS),  # its first message
     "powersgd": 32 * (2 * (80 + 32 + 26) + 42) / 1482,  # rank 2 of 64 x 16, 16 x 16 and 16 x 10, and three vectors
-    "threshold": 32, "delta": 32,  # as many elements as there are; the downlink is looked at apart
+    "threshold": 32, "delta": 32,  # as many elements as there are; the downlink is checked separately
 }  # fmt: skip
 TENSORS, HEADER_BYTES = 6, 32
 ALLOWANCE_BITS = 8 * TENSORS * HEADER_BYTES / 1482
@@ -136,7 +136,7 @@ def bits_up(found: Outcome) -> float:
 
 
 def faults_of(strategy: str, codec: str) -> Iterator[str]:
-    """Yield what is wrong with a pair."""
+    """Yield the defects of a pair."""
     plain, found = outcome(strategy, "identity"), outcome(strategy, codec)
     if not np.isfinite(found.weights).all() or found.cost.rounds != 4:
         yield "it does not end well"
@@ -163,14 +163,14 @@ def faults_of(strategy: str, codec: str) -> Iterator[str]:
 
 
 FORGETS = {"coded-distributed-computing"}
-"""What makes codecs anew for each part of each block, see docs/redundant-work.md."""
+"""Strategies that create codecs again for each part of each block, see docs/redundant-work.md."""
 ONCE = {"streaming-diloco"}
 """What does not come to the same codec twice in four rounds."""
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
-    """Look at each message with error feedback, and return how many each codec has packed.
+    """Check each message with error feedback; return the number of messages of each codec.
 
     Decoded + memory is the vector + the memory before, and no memory is lost meanwhile. All are float32: the sum and the
     difference are rounded once each, by at most 2**-24 of what they are.
@@ -197,7 +197,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
 @pytest.mark.sampled(1, always=["d-psgd", "gossip-sgd", "parameter-server"])
 @pytest.mark.parametrize("strategy", PACKING)
-def test_each_codec_keeps_its_promises_in_virtual_time(strategy: str, told: Counter[int]) -> None:
+def test_each_codec_keeps_its_promises_on_the_simulated_engine(strategy: str, told: Counter[int]) -> None:
     fitting = [codec for codec in NAMES if goes_with(strategy, codec)]
     assert len(fitting) >= len(NAMES) - 5  # those for a downlink, and those that carry what is left out
     wrong = {codec: found for codec in fitting if (found := list(faults_of(strategy, codec)))}
@@ -239,28 +239,28 @@ def ray() -> Iterator[Engine]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("codec", NAMES)
-def test_on_local_the_same_is_sent(tmp_path: Path, local: Engine, codec: str) -> None:
+def test_local_sends_the_same_messages(tmp_path: Path, local: Engine, codec: str) -> None:
     for strategy in SYNCHRONOUS:
         check_the_same_is_sent(tmp_path / label(strategy), local, codec, strategy)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("codec", NAMES)
-def test_it_trains_where_time_is_real(tmp_path: Path, local: Engine, codec: str) -> None:
+def test_codecs_train_on_local(tmp_path: Path, local: Engine, codec: str) -> None:
     for strategy in OTHERS:
         check_it_trains(tmp_path / label(strategy), local, codec, strategy)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", NAMES)
-def test_on_ray_the_same_is_sent_and_it_trains(tmp_path: Path, ray: Engine, codec: str) -> None:
+def test_ray_sends_the_same_messages_and_trains(tmp_path: Path, ray: Engine, codec: str) -> None:
     synchronous, asynchronous = ON_RAY
     check_the_same_is_sent(tmp_path / label(synchronous), ray, codec, synchronous)
     check_it_trains(tmp_path / label(asynchronous), ray, codec, asynchronous)
 
 
 def check_the_same_is_sent(folder: Path, engine: Engine, codec: str, strategy: dict[str, Any]) -> None:
-    """Check that a run sends and learns what it does in virtual time."""
+    """Check that a run has the same traffic and weights as in virtual time."""
     run = fit(folder, engine, codec, strategy)
     expected, cost = in_virtual_time(codec, strategy["name"], **{k: v for k, v in strategy.items() if k != "name"})
     assert run.cost.elements_up == cost.elements_up

@@ -1,4 +1,4 @@
-"""The codec that changes nothing: what is known of its messages here, and what is looked at all the same."""
+"""Tests of `identity`: which of its messages are trusted in this process, and which are checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def message(vector: Any) -> Encoded:
     return CODECS.create("identity").encode(vector, Layout(("w",), ((SIZE,),)))
 
 
-def test_who_got_it_in_this_process_has_the_vector_itself() -> None:
+def test_decoding_in_the_same_process_returns_the_vector_itself() -> None:
     assert message(VECTOR).plain
     assert decode(message(VECTOR), SIZE) is VECTOR
     assert decode(message(VECTOR), SIZE, np.empty(SIZE, np.float32)) is VECTOR
@@ -30,28 +30,28 @@ def test_who_got_it_in_this_process_has_the_vector_itself() -> None:
         decode(message(VECTOR), SIZE - 1)
 
 
-def test_what_the_sender_knows_of_it_does_not_travel() -> None:
+def test_the_plain_flag_is_not_sent() -> None:
     came = pickle.loads(pickle.dumps(message(VECTOR)))
     assert not came.plain
     assert np.array_equal(decode(came, SIZE), VECTOR)
 
 
 @pytest.mark.parametrize("other", [VECTOR.astype(np.float64), VECTOR.reshape(2, 3)])
-def test_what_is_no_vector_of_float32_is_refused_as_before(other: Any) -> None:
+def test_vectors_of_other_types_are_rejected(other: Any) -> None:
     assert not message(other).plain
     with pytest.raises(CodecError, match="of one dimension"):
         decode(message(other), SIZE)
 
 
-def test_a_vector_with_gaps_is_gathered() -> None:
+def test_a_strided_vector_is_made_contiguous() -> None:
     strided = np.arange(2 * SIZE, dtype=np.float32)[::2]
     assert not message(strided).plain
     assert decode(message(strided), SIZE).flags.c_contiguous
     assert np.array_equal(decode(message(strided), SIZE), strided)
 
 
-def test_a_copy_that_an_engine_keeps_is_as_plain() -> None:
-    kept = Stored(message(VECTOR.copy())).open()  # whoever sent it may go on to write to it
+def test_a_copy_kept_by_an_engine_keeps_the_plain_flag() -> None:
+    kept = Stored(message(VECTOR.copy())).open()  # the sender may write to it later
     assert kept.plain
     assert np.array_equal(decode(kept, SIZE), VECTOR)
     assert not decode(kept, SIZE).flags.writeable

@@ -39,7 +39,7 @@ USERS = [
     "natural",
     "nonuniform",
     "sparse",
-    "largest",
+    "selection",
     "threshold",
     "powersgd",
     "rows",
@@ -54,7 +54,7 @@ def use(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_messages_and_vectors_are_the_same(setup: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_give_the_same_messages_and_vectors(setup: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[list[Any]] = []
     for module in (compiled, plain):
         use(monkeypatch, module)
@@ -73,7 +73,7 @@ def test_messages_and_vectors_are_the_same(setup: str, monkeypatch: pytest.Monke
 
 @given(st.integers(0, 20_000), st.integers(1, 16), st.integers(0, 2**32 - 1))
 @settings(max_examples=40)
-def test_packed_codes_come_back(size: int, width: int, seed: int) -> None:
+def test_unpacking_inverts_packing(size: int, width: int, seed: int) -> None:
     codes = np.random.default_rng(seed).integers(0, 1 << width, size).astype(np.uint16)
     packed = [np.full(packed_size(size, width), 99, np.uint8) for _ in range(2)]
     for module, out in zip((compiled, plain), packed, strict=True):
@@ -95,7 +95,7 @@ def test_packed_codes_come_back(size: int, width: int, seed: int) -> None:
     st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=60)
-def test_levels_are_the_same(
+def test_kernels_give_the_same_levels(
     size: int, levels: int, block: int, stochastic: bool, euclidean: bool, scale: float, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -120,7 +120,7 @@ def test_levels_are_the_same(
 
 
 @pytest.mark.parametrize(("levels", "stochastic"), [(127, False), (127, True), (7, True), (1, True)])
-def test_what_is_written_past_the_caches_is_the_same(levels: int, stochastic: bool) -> None:
+def test_streaming_stores_write_the_same_bytes(levels: int, stochastic: bool) -> None:
     """That of a long tensor, from a place that a line begins at, and from any other."""
     vector = np.random.default_rng(0).standard_normal(STREAMED + CHUNK + 77, np.float32)
     norms, codes, width = np.array([np.abs(vector).max()]), np.empty(CHUNK, np.uint8), code_width(2 * levels + 1)
@@ -136,14 +136,14 @@ def test_what_is_written_past_the_caches_is_the_same(levels: int, stochastic: bo
 
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("columns", [ALL, ABSOLUTE, SQUARE])
-def test_what_is_known_of_tensors_that_cross_blocks_is_the_same(backwards: bool, columns: int) -> None:
+def test_moments_of_tensors_across_blocks_are_equal(backwards: bool, columns: int) -> None:
     rng = np.random.default_rng(0)
     size = 2 * BLOCK + 3 * CHUNK + 77
     vector = rng.standard_normal(size, np.float32) + np.float32(0.1)
     bounds = np.array([0, 5, CHUNK, BLOCK - 1, BLOCK + 1, 2 * BLOCK + CHUNK, size - 1, size])
     tables = np.zeros((2, bounds.size - 1, 5))
     for module, table in zip((compiled, plain), tables, strict=True):
-        module.look(vector, bounds, backwards, columns, np.empty(0, np.uint8), table)
+        module.moments(vector, bounds, backwards, columns, np.empty(0, np.uint8), table)
         assert module.abs_max(vector) == np.abs(vector).max()
     assert (tables[0] == tables[1]).all()
     for row, begin, end in zip(tables[0], bounds, bounds[1:], strict=False):
@@ -153,7 +153,7 @@ def test_what_is_known_of_tensors_that_cross_blocks_is_the_same(backwards: bool,
         assert row == pytest.approx(wanted, rel=1e-5, abs=1e-6 * part.size)
 
 
-def test_halves_are_those_of_numpy() -> None:
+def test_half_floats_match_numpy() -> None:
     bits = np.arange(1 << 16, dtype=np.uint16)
     finite = bits[np.isfinite(bits.view(np.float16))]
     out = np.empty(finite.size, np.float32)
@@ -182,7 +182,7 @@ def test_random_numbers_are_uniform_and_independent_of_their_neighbours() -> Non
         assert ((pairs - size / 512) ** 2).sum() / (size / 512) < 400
 
 
-def test_without_a_working_numba_it_says_so_and_goes_on(
+def test_without_numba_the_fallback_is_used_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken() -> ModuleType:
@@ -197,7 +197,7 @@ def test_without_a_working_numba_it_says_so_and_goes_on(
         on_cpu.__wrapped__()
 
 
-def test_the_environment_can_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_variable_selects_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "plain")
     assert on_cpu.__wrapped__() is plain
     monkeypatch.setenv(VARIABLE, "compiled")

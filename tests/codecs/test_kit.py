@@ -1,4 +1,4 @@
-"""What every codec promises, whichever it is."""
+"""Tests of the contract of all codecs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_every_registered_codec_is_tested() -> None:
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_hard_vectors_go_there_and_back(setup: str) -> None:
+def test_edge_case_vectors_are_encoded_and_decoded(setup: str) -> None:
     for name, vector in VECTORS.items():
         before = vector.copy()
         encoded = make(setup).encode(vector, layout_of(vector.size))
@@ -95,14 +95,14 @@ def test_hard_vectors_go_there_and_back(setup: str) -> None:
     )
 )
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_finite_vector_goes_there_and_back(setup: str, vector: Flat) -> None:
+def test_any_finite_vector_is_encoded_and_decoded(setup: str, vector: Flat) -> None:
     decoded = decode(sent(setup, vector), vector.size)
     assert decoded.shape == vector.shape
     assert np.isfinite(decoded).all()
 
 
 @pytest.mark.parametrize("setup", CLAIMED)
-def test_what_travels_is_as_long_as_claimed(setup: str) -> None:
+def test_messages_have_the_claimed_size(setup: str) -> None:
     vector = np.tile(NORMAL, 10)
     encoded = sent(setup, vector)
     measured = 8 * (sum(len(a.tobytes()) for a in encoded.arrays) + 8 * len(encoded.meta)) / vector.size
@@ -111,14 +111,14 @@ def test_what_travels_is_as_long_as_claimed(setup: str) -> None:
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_the_same_seed_makes_the_same_message(setup: str) -> None:
+def test_equal_seeds_give_equal_messages(setup: str) -> None:
     one, other = make(setup), make(setup)
     for _ in range(3):
         assert same(one.encode(NORMAL, layout_of(NORMAL.size)), other.encode(NORMAL, layout_of(NORMAL.size)))
 
 
 @pytest.mark.parametrize("setup", ["int8 stochastic", "qsgd", "terngrad", "natural", "nonuniform given", "random-k"])
-def test_another_seed_or_another_message_draws_other_numbers(setup: str) -> None:
+def test_other_seeds_and_later_messages_draw_other_numbers(setup: str) -> None:
     codec = make(setup)
     first, second = (kept(codec.encode(NORMAL, layout_of(NORMAL.size))) for _ in range(2))
     assert not same(first, second)
@@ -126,8 +126,8 @@ def test_another_seed_or_another_message_draws_other_numbers(setup: str) -> None
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_decoding_remembers_nothing(setup: str) -> None:
-    """What a receiver of chained messages has is in its own hands; who has nothing can decode none but the first."""
+def test_decoding_is_stateless(setup: str) -> None:
+    """A receiver of chained messages holds its own reference; without one it can decode the first message only."""
     codec, layout, held = make(setup), layout_of(NORMAL.size), Held()
     messages = [kept(codec.encode(NORMAL * np.float32(i + 1), layout)) for i in range(3)]
     forward = []
@@ -148,8 +148,8 @@ def test_decoding_remembers_nothing(setup: str) -> None:
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_pieces_make_up_the_vector(setup: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chimera.codecs.pieces.PIECE", CHUNK)  # short, so that one of these vectors has several
+def test_decoded_pieces_form_the_vector(setup: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chimera.codecs.piecewise.PIECE", CHUNK)  # short, so that one of these vectors has several
     for name, vector in VECTORS.items():
         encoded, at, scratch = sent(setup, vector), 0, Scratch()
         expected, found = decode(encoded, vector.size), np.full_like(vector, 7)
@@ -161,7 +161,7 @@ def test_pieces_make_up_the_vector(setup: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_a_codec_that_is_restored_goes_on_the_same(setup: str) -> None:
+def test_a_restored_codec_sends_the_same_messages(setup: str) -> None:
     layout = layout_of(NORMAL.size)
     codec = make(setup)
     for i in range(2):
@@ -175,7 +175,7 @@ def test_a_codec_that_is_restored_goes_on_the_same(setup: str) -> None:
 
 @pytest.mark.parametrize("setup", [name for name in SETUPS if name not in {"identity", "random-k", "random-k scaled"}])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused(setup: str, bad: float) -> None:
+def test_non_finite_vectors_are_rejected(setup: str, bad: float) -> None:
     vector = NORMAL.copy()
     vector[123] = bad
     with pytest.raises(CodecError, match=r"finite|NaN"):
@@ -183,7 +183,7 @@ def test_what_is_not_finite_is_refused(setup: str, bad: float) -> None:
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_another_size_than_expected_is_refused(setup: str) -> None:
+def test_a_message_of_another_size_is_rejected(setup: str) -> None:
     encoded = sent(setup, NORMAL)
     with pytest.raises(CodecError, match="20011 elements came where 20010"):
         decode(encoded, NORMAL.size - 1)
@@ -207,7 +207,7 @@ def test_a_damaged_message_is_an_error_or_a_vector(setup: str) -> None:
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_a_truncated_message_is_refused(setup: str) -> None:
+def test_a_truncated_message_is_rejected(setup: str) -> None:
     encoded = kept(sent(setup, NORMAL))
     for which, array in enumerate(encoded.arrays):
         if array.size:
@@ -217,7 +217,7 @@ def test_a_truncated_message_is_refused(setup: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["nonsense", "os:system", "tests.py:thing", None, 3, ["x"]])
-def test_a_message_of_an_unknown_codec_is_refused(name: Any) -> None:
+def test_a_message_of_an_unknown_codec_is_rejected(name: Any) -> None:
     with pytest.raises(CodecError, match="not known here"):
         decode(Encoded(name, 1, (np.zeros(1, np.float32),)), 1)
 
@@ -259,20 +259,20 @@ def test_a_message_of_an_unknown_codec_is_refused(name: Any) -> None:
         ({"name": "adaptive", "by": "speed", "seconds": 1.0, "every": 3}, "every says nothing where it goes by speed"),
     ],
 )
-def test_an_option_that_cannot_be_is_one_line(table: dict[str, Any], match: str) -> None:
+def test_an_invalid_option_raises_a_one_line_error(table: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigurationError, match=match) as caught:
         CODECS.of(table)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("setup", SETUPS)
-def test_a_million_elements_go_there_and_back(setup: str) -> None:
+def test_a_million_elements_are_encoded_and_decoded(setup: str) -> None:
     check_long(setup, 1_000_003)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setup", SETUPS)
-def test_25_million_elements_go_there_and_back(setup: str) -> None:
+def test_25_million_elements_are_encoded_and_decoded(setup: str) -> None:
     check_long(setup, 25_000_000)
 
 

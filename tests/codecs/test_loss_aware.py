@@ -1,4 +1,4 @@
-"""Scales are where the weighted error is least, and the curvature comes from the server's optimizer."""
+"""Tests of `loss-aware`: scales minimize the weighted error, and the curvature comes from the server's optimizer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FLOATS = st.floats(-4, 4, width=32)
 @pytest.mark.long
 @given(data=st.data(), size=st.integers(1, 7))
 @settings(max_examples=80, deadline=None)
-def test_the_exact_scale_is_the_best_of_all(data: st.DataObject, size: int) -> None:
+def test_the_exact_scale_is_optimal(data: st.DataObject, size: int) -> None:
     w = data.draw(hnp.arrays(np.float32, size, elements=FLOATS))
     d = data.draw(hnp.arrays(np.float32, size, elements=st.floats(0.0625, 4, width=32)))
     best = loss(np.zeros_like(w), w, d)
@@ -57,7 +57,7 @@ def test_the_exact_scale_is_the_best_of_all(data: st.DataObject, size: int) -> N
 
 
 @pytest.mark.parametrize("d", [None, CURVED], ids=["plain", "curved"])
-def test_turns_come_close_to_the_exact_scale(d: Flat | None) -> None:
+def test_alternating_minimization_is_close_to_the_exact_scale(d: Flat | None) -> None:
     turns, exact = loss(decoded({}, NORMAL, d), NORMAL, d), loss(decoded({"exact": True}, NORMAL, d), NORMAL, d)
     assert exact <= turns * (1 + 1e-6)
     assert turns <= exact * 1.01
@@ -79,20 +79,20 @@ def test_no_other_scale_is_much_better(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"exact": True}, {"bits": 3}, {"bits": 4, "levels": "logarithmic"}], ids=str)
-def test_the_curvature_lowers_the_error_that_it_weighs(options: dict[str, Any]) -> None:
+def test_curvature_lowers_the_weighted_error(options: dict[str, Any]) -> None:
     d = np.where(np.abs(NORMAL) > 2, 1, 1e-3).astype(np.float32)  # only the large ones matter
     assert loss(decoded(options, NORMAL, d), NORMAL, d) < 0.9 * loss(decoded(options, NORMAL), NORMAL, d)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
-def test_a_curvature_that_says_nothing_is_none(bad: float) -> None:
+def test_an_invalid_curvature_is_ignored(bad: float) -> None:
     d = np.full_like(NORMAL, bad)
     assert (decoded({}, NORMAL, d) == decoded({}, NORMAL)).all()
     with pytest.raises(CodecError, match="curvature"):
         decoded({}, NORMAL, d[:-1])
 
 
-def test_wrappers_hand_the_curvature_on_and_layers_get_their_piece() -> None:
+def test_wrappers_pass_the_curvature_to_inner_codecs_by_layer() -> None:
     own = CODECS.create("loss-aware", {})
     own.use_curvature(lambda: CURVED)
     expected = own.encode(NORMAL, layout_of(NORMAL.size)).arrays[1].tolist()
@@ -114,7 +114,7 @@ def test_wrappers_hand_the_curvature_on_and_layers_get_their_piece() -> None:
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "rmsprop", "sgd"])
-def test_the_server_hands_over_the_second_moment_of_its_optimizer(name: str) -> None:
+def test_the_server_passes_the_second_moment_of_its_optimizer(name: str) -> None:
     rng = np.random.default_rng(0)
     size = 300
     server = ParameterShard(
@@ -145,7 +145,7 @@ DOWN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("downlink", DOWN.values(), ids=DOWN)
-def test_the_network_on_few_levels_is_what_is_evaluated_and_saved(tmp_path: Path, downlink: dict[str, Any]) -> None:
+def test_the_quantized_network_is_evaluated_and_saved(tmp_path: Path, downlink: dict[str, Any]) -> None:
     data = DATASETS.create("digits")
     network = torch.nn.Sequential(torch.nn.Linear(64, 16), torch.nn.Tanh(), torch.nn.Linear(16, 10))
     run = chimera.train(
@@ -167,7 +167,7 @@ def test_the_network_on_few_levels_is_what_is_evaluated_and_saved(tmp_path: Path
     assert np.mean(found == data.test.targets) == pytest.approx(run.metrics["accuracy"])
 
 
-def test_looking_at_the_model_changes_no_message() -> None:
+def test_reading_the_model_changes_no_message() -> None:
     rng = np.random.default_rng(0)
     layout = Layout(("weight", "a.bias"), ((200,), (100,)))
     gradients = [CODECS.create("identity").encode(rng.random(300, np.float32), layout) for _ in range(3)]

@@ -21,7 +21,7 @@ FORGETFUL = {"rank": 2, "error_feedback": False}
 
 
 class Member:
-    """One of a group; remembers how many elements each of its collectives had."""
+    """A member of a group; records the number of elements of each collective."""
 
     def __init__(self, codec: str, options: dict[str, Any], layout: Layout) -> None:
         self.reduction, self.layout = CODECS.reduction(codec, options, seed=7), layout
@@ -31,7 +31,7 @@ class Member:
         return [self.one(group, vector, commit).copy() for vector in vectors]
 
     def draw(self, group: Group, rank: int, steps: int) -> None:
-        """Reduce vectors that did not have to travel first."""
+        """Reduce random vectors that are drawn on the members."""
         self.reduce(group, *vectors(group.size, steps)[rank])
 
     def one(self, group: Group, vector: Flat, commit: bool) -> Flat:
@@ -45,7 +45,7 @@ class Member:
         return result
 
     def without_some(self, group: Group, vector: Flat, present: bool) -> Flat:
-        """Reduce over those who are present, three in number."""
+        """Reduce over the present members of three."""
 
         def mean(array: Flat) -> None:
             array *= np.float32(present)
@@ -68,7 +68,7 @@ class Member:
 
 
 class World:
-    """A group of so many members."""
+    """A group of ``count`` members."""
 
     def __init__(
         self, count: int, name: str = "powersgd", *, layout: Layout = LAYOUT, engine: Any = None, **options: Any
@@ -105,7 +105,7 @@ def same_for_all(results: Any) -> bool:
 
 @pytest.mark.parametrize("options", [POWER, FORGETFUL, {"rank": 4}], ids=str)
 @pytest.mark.parametrize("members", [2, 3, 5])
-def test_many_are_one_on_the_mean(members: int, options: dict[str, Any]) -> None:
+def test_a_reduction_equals_one_member_with_the_mean(members: int, options: dict[str, Any]) -> None:
     given = vectors(members, 6)
     many, one = World(members, **options).reduce(given), World(1, **options).reduce(given.mean(0, keepdims=True))
     assert same_for_all(many)
@@ -115,8 +115,8 @@ def test_many_are_one_on_the_mean(members: int, options: dict[str, Any]) -> None
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(0, 2**32 - 1))
-def test_nothing_is_lost_over_all_members(members: int, rank: int, seed: int) -> None:
-    """Old memories and vectors sum to so many times the result, and the new memories."""
+def test_error_feedback_loses_nothing_over_all_members(members: int, rank: int, seed: int) -> None:
+    """Old residuals and vectors sum to the result times the number of members, plus the new residuals."""
     given, world = vectors(members, 4, seed), World(members, rank=rank)
     before = np.zeros((members, LAYOUT.size), np.float32)
     for step in range(4):
@@ -128,7 +128,7 @@ def test_nothing_is_lost_over_all_members(members: int, rank: int, seed: int) ->
     assert not before[:, plain].any()
 
 
-def test_what_members_differ_by_does_not_pile_up() -> None:
+def test_differences_between_members_do_not_accumulate() -> None:
     """Where data is parted unevenly, gradients differ by the same amount in every step; a death must not leave that behind."""
     members, steps = 4, 120
     differing = vectors(members, 1)
@@ -143,7 +143,7 @@ def test_what_members_differ_by_does_not_pile_up() -> None:
 
 @settings(deadline=None, max_examples=15)
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 2**32 - 1))
-def test_matrices_whose_mean_has_low_rank_come_whole(members: int, rank: int, seed: int) -> None:
+def test_low_rank_means_are_exact(members: int, rank: int, seed: int) -> None:
     rng, layout = np.random.default_rng(seed), Layout(("m", "b"), ((40, 25), (25,)))
     columns = rng.standard_normal((40, rank))
     given = [
@@ -154,21 +154,21 @@ def test_matrices_whose_mean_has_low_rank_come_whole(members: int, rank: int, se
     np.testing.assert_allclose(result[0, 0], given.mean(0)[0], atol=1e-5 * np.abs(given).max())
 
 
-def test_with_full_rank_it_is_the_plain_mean_to_the_bit() -> None:
+def test_full_rank_equals_the_plain_mean_to_the_bit() -> None:
     given = vectors(3, 2)
     whole, full = World(3, "identity"), World(3, rank=1024)
     assert np.array_equal(whole.reduce(given), full.reduce(given))
     assert full.engine.get(full.members[0].collectives()) == [LAYOUT.size] * 2
 
 
-def test_it_takes_two_collectives_of_what_the_paper_says() -> None:
+def test_two_collectives_have_the_sizes_of_the_paper() -> None:
     world = World(2, **POWER)
     world.reduce(vectors(2, 3))
     p, q, plain = 2 * (12 + 30 + 8), 2 * (20 + 9 + 18), 20 + 1
     assert world.engine.get(world.members[0].collectives()) == [p + plain, q] * 3
 
 
-def test_error_feedback_around_what_leaves_nothing_out_changes_nothing() -> None:
+def test_error_feedback_around_a_lossless_codec_changes_nothing() -> None:
     given = vectors(3, 3)
     fed = World(3, "error-feedback", codec="error-feedback")
     assert np.array_equal(fed.reduce(given), World(3, "identity").reduce(given))
@@ -176,7 +176,7 @@ def test_error_feedback_around_what_leaves_nothing_out_changes_nothing() -> None
 
 
 @pytest.mark.parametrize("options", [POWER, FORGETFUL], ids=str)
-def test_a_step_that_is_not_taken_leaves_no_trace(options: dict[str, Any]) -> None:
+def test_a_step_without_commit_does_not_change_state(options: dict[str, Any]) -> None:
     given, (tried, straight) = vectors(3, 5), (World(3, **options) for _ in range(2))
     for world in (tried, straight):
         world.reduce(given[:, :2])
@@ -186,7 +186,7 @@ def test_a_step_that_is_not_taken_leaves_no_trace(options: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("within", [0, 1])
-def test_a_death_amid_a_collective_leaves_the_others_as_before(within: int) -> None:
+def test_a_loss_during_a_collective_does_not_change_the_others(within: int) -> None:
     """Bytes take long; the third member dies in the middle of the first or of the second collective of the third step."""
     straight = World(3, **POWER)
     straight.reduce(vectors(3, 3)[:, :2])
@@ -202,7 +202,7 @@ def test_a_death_amid_a_collective_leaves_the_others_as_before(within: int) -> N
         assert to_the_bit(dead.engine.get(member.remembers())) == to_the_bit(before)
 
 
-def test_who_is_left_out_keeps_its_memory_and_shares_the_rest() -> None:
+def test_a_left_out_member_keeps_its_residual_and_gets_the_shared_state() -> None:
     given, world = vectors(4, 3), World(4, **POWER)
     world.reduce(given[:, :2])
     before, three = world.remembered(), World(3, **POWER)
@@ -224,14 +224,14 @@ def test_who_is_left_out_keeps_its_memory_and_shares_the_rest() -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(st.sampled_from(ABLE), st.integers(0, LAYOUT.size - 1), st.sampled_from([np.nan, np.inf, -np.inf]))
-def test_one_bad_element_is_seen_by_all(codec: str, place: int, bad: float) -> None:
+def test_one_non_finite_element_is_seen_by_all_members(codec: str, place: int, bad: float) -> None:
     given = vectors(3, 1)
     given[1, 0, place] = bad
     results = World(3, codec).reduce(given, commit=False)
     assert not any(np.isfinite(result).all() for result in results)
 
 
-def test_zeros_stay_zeros_and_are_no_dead_end() -> None:
+def test_zero_gradients_stay_zero_and_later_ones_recover() -> None:
     given = vectors(2, 3)
     given[:, :2] = 0
     results = World(2, **POWER).reduce(given)
@@ -239,7 +239,7 @@ def test_zeros_stay_zeros_and_are_no_dead_end() -> None:
     assert np.array_equal(results[:, 2], World(2, **POWER).reduce(given[:, 2:])[:, 0])
 
 
-def test_who_comes_later_takes_what_is_shared() -> None:
+def test_a_later_member_takes_the_shared_state() -> None:
     given, old = vectors(3, 4), World(3, **FORGETFUL)
     whole = old.reduce(given)
     begun = World(3, **FORGETFUL)
@@ -251,7 +251,7 @@ def test_who_comes_later_takes_what_is_shared() -> None:
 
 
 @pytest.mark.parametrize("codec", [entry.name for entry in CODECS.entries()])
-def test_a_codec_has_such_a_form_or_is_refused_in_one_line_that_names_those(codec: str) -> None:
+def test_codecs_without_a_reduction_are_rejected_with_the_list_of_others(codec: str) -> None:
     if codec in ABLE:
         CODECS.reduction(codec)
         return
@@ -260,6 +260,6 @@ def test_a_codec_has_such_a_form_or_is_refused_in_one_line_that_names_those(code
 
 
 @pytest.mark.parametrize("options", [{"lossless": True}, {"codec": "sign"}])
-def test_so_is_a_wrapper_around_one_that_has_none(options: dict[str, Any]) -> None:
+def test_wrappers_of_codecs_without_a_reduction_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="codec 'error-feedback', as it is set, has no form for all-reduce"):
         CODECS.reduction("error-feedback", options)

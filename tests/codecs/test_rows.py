@@ -1,4 +1,4 @@
-"""The codec `rows`: only what was touched travels, to the bit."""
+"""Tests of the codec `rows`: only nonzero rows are sent, to the bit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def touched(layout: Layout, share: float, seed: int = 0) -> Flat:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.0003, 0.05, 0.5, 0.99, 1.0])
-def test_what_travels_is_the_share_of_rows_that_hold_something(share: float) -> None:
+def test_message_size_is_proportional_to_nonzero_rows(share: float) -> None:
     flat = touched(TABLES, share)
     encoded = CODECS.create("rows").encode(flat, TABLES)
     assert decode(encoded, flat.size).tobytes() == flat.tobytes()
@@ -41,7 +41,7 @@ def test_what_travels_is_the_share_of_rows_that_hold_something(share: float) -> 
     st.floats(0, 1),
     st.lists(st.tuples(st.integers(1, 40), st.integers(1, 9)), min_size=1, max_size=4),
 )
-def test_any_rows_go_there_and_back_to_the_bit(seed: int, share: float, shapes: list[tuple[int, int]]) -> None:
+def test_rows_are_encoded_and_decoded_to_the_bit(seed: int, share: float, shapes: list[tuple[int, int]]) -> None:
     layout = Layout(tuple(f"t{i}" for i in range(len(shapes))), tuple(shapes))
     flat = touched(layout, share, seed)
     flat[np.random.default_rng(seed).random(flat.size) < 0.1] = -0.0  # which holds a bit, and is kept
@@ -55,7 +55,7 @@ def test_any_rows_go_there_and_back_to_the_bit(seed: int, share: float, shapes: 
 
 
 @given(st.integers(1, 70), st.integers(0, 300), st.integers(0, 2**32 - 1))
-def test_both_kernels_find_the_same_rows(width: int, count: int, seed: int) -> None:
+def test_compiled_and_plain_kernels_find_the_same_rows(width: int, count: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = np.where(rng.random(width * count) < 1 / width, np.float32(-0.0), np.float32(0)).astype(np.float32)
     flags = [np.full(count, 9, np.uint8) for _ in range(2)]
@@ -64,7 +64,7 @@ def test_both_kernels_find_the_same_rows(width: int, count: int, seed: int) -> N
     assert flags[0].tolist() == flags[1].tolist() == (np.signbit(x).reshape(count, width).any(1)).tolist()
 
 
-def test_the_rows_of_another_layout_are_refused() -> None:
+def test_rows_of_another_layout_are_rejected() -> None:
     encoded = CODECS.create("rows").encode(touched(TABLES, 0.1), TABLES)
     other = Layout(("all",), ((TABLES.size,),))
     with pytest.raises(CodecError, match="are not as long as those of its receiver"):
@@ -106,7 +106,7 @@ def broken(which: str) -> dict[str, Any]:
         "a place beyond",
     ],
 )
-def test_a_message_that_cannot_be_is_refused(which: str) -> None:
+def test_an_invalid_message_is_rejected(which: str) -> None:
     encoded = Encoded("rows", TABLES.size, **broken(which))
     with pytest.raises(CodecError):
         decode(encoded, TABLES.size)
@@ -114,7 +114,7 @@ def test_a_message_that_cannot_be_is_refused(which: str) -> None:
         rows_of(encoded, TABLES.rows)
 
 
-def test_behind_delta_only_rows_that_changed_come_down() -> None:
+def test_delta_with_rows_sends_changed_rows_only() -> None:
     codec, held, theirs = CODECS.of({"name": "delta", "codec": "rows"}), Held(), Held()
     weights = touched(TABLES, 1)
     sizes = []

@@ -1,4 +1,4 @@
-"""Codecs without bias have none, codecs with feedback lose nothing, and coarse ones are as coarse as their papers say."""
+"""Tests of statistics of codecs: unbiasedness, no loss with error feedback, and the errors of their papers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chimera.codecs.codec import CODECS, decode
-from chimera.codecs.largest import exactly
+from chimera.codecs.selection import select_exact
 from chimera.core.parameters import Flat, Layout
 from codecs_kit import SETUPS, hard_vectors, layout_of
 
@@ -28,7 +28,7 @@ NORMAL = hard_vectors()["normal"]
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("setup", UNBIASED)
-def test_the_mean_of_many_messages_is_the_vector(setup: str) -> None:
+def test_unbiased_codecs_average_to_the_vector(setup: str) -> None:
     vector = np.concatenate([NORMAL[:500], NORMAL[:100] * np.float32(1e-3), [np.float32(0)]])
     codec, layout = CODECS.of(SETUPS[setup]), layout_of(vector.size)
     codec.reseed(1)
@@ -47,7 +47,7 @@ def test_the_mean_of_many_messages_is_the_vector(setup: str) -> None:
 
 
 @pytest.mark.parametrize("inner", ["sign", "top-k", "terngrad", "int8", "random-k", "powersgd", "threshold", "onebit"])
-def test_nothing_is_lost_with_error_feedback(inner: str) -> None:
+def test_error_feedback_loses_nothing(inner: str) -> None:
     """``decoded + memory == input + old memory``, in float32: the left side adds up to the right side's float32 sum.
 
     The memory is a float32 difference, exact where that has no more digits than float32: always where the message has an
@@ -72,7 +72,7 @@ def test_nothing_is_lost_with_error_feedback(inner: str) -> None:
         old = memory.copy()
 
 
-def test_the_memory_does_not_grow() -> None:
+def test_the_residual_stays_bounded() -> None:
     codec, layout = CODECS.of({"name": "top-k", "ratio": 0.1, "error_feedback": True}), layout_of(NORMAL.size)
     norms = []
     for _ in range(200):
@@ -81,7 +81,7 @@ def test_the_memory_does_not_grow() -> None:
     assert max(norms[100:]) < 1.1 * max(norms[:100])
 
 
-def test_what_an_error_refused_is_forgotten() -> None:
+def test_a_rejected_vector_does_not_change_the_residual() -> None:
     codec, layout = CODECS.of({"name": "top-k", "error_feedback": True}), layout_of(NORMAL.size)
     codec.encode(NORMAL, layout)
     with pytest.raises(ValueError, match="NaN"):
@@ -94,7 +94,7 @@ def relative_error(table: object, vector: Flat) -> float:
     return float(np.linalg.norm(decoded - vector) ** 2 / np.linalg.norm(vector) ** 2)
 
 
-def test_the_error_is_as_large_as_it_should_be() -> None:
+def test_errors_match_theory() -> None:
     plain = {"error_feedback": False}
     assert relative_error({"name": "cast"}, NORMAL) < 2.0**-22
     assert relative_error({"name": "cast", "to": "bf16"}, NORMAL) < 2.0**-16
@@ -109,7 +109,7 @@ def test_the_error_is_as_large_as_it_should_be() -> None:
     assert relative_error({"name": "qsgd", "norm": "l2"}, NORMAL) < np.sqrt(512) / 4  # the paper's bound
 
 
-def test_int8_errs_by_half_a_level_at_most() -> None:
+def test_int8_error_is_at_most_half_a_level() -> None:
     for name, vector in hard_vectors().items():
         if vector.size and name not in ("huge", "from tiny to huge"):
             decoded = decode(CODECS.create("int8").encode(vector, layout_of(vector.size, 1)), vector.size)
@@ -118,20 +118,20 @@ def test_int8_errs_by_half_a_level_at_most() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100, 4097, 65_536])
-def test_random_k_takes_each_element_equally_often(size: int) -> None:
+def test_random_k_selects_each_element_equally_often(size: int) -> None:
     from chimera.codecs.codec import key_of
-    from chimera.codecs.random_k import places_of
+    from chimera.codecs.random_k import indices_of
 
-    assert sorted(places_of(size, size, key_of(3, 0), NORMAL).tolist()) == list(range(size))
+    assert sorted(indices_of(size, size, key_of(3, 0), NORMAL).tolist()) == list(range(size))
     if size == 100:
         counts = np.zeros(size)
         for message in range(3000):
-            counts[places_of(size, 10, key_of(5, message), NORMAL)] += 1
+            counts[indices_of(size, 10, key_of(5, message), NORMAL)] += 1
         assert np.abs(counts - 300).max() < 5 * np.sqrt(300)
 
 
 @pytest.mark.parametrize("ratio", [0.001, 0.01, 0.1, 0.5, 1.0])
-def test_top_k_takes_the_largest(ratio: float) -> None:
+def test_top_k_selects_the_largest(ratio: float) -> None:
     rng = np.random.default_rng(0)
     for vector in (NORMAL, np.round(NORMAL * 2).astype(np.float32), rng.permutation(NORMAL) ** 3):
         decoded = decode(CODECS.create("top-k", {"ratio": ratio}).encode(vector, layout_of(vector.size)), vector.size)
@@ -144,8 +144,8 @@ def test_top_k_takes_the_largest(ratio: float) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 100, 3000, 50_000])
-def test_what_a_sample_says_does_not_change_which_are_the_largest(count: int) -> None:
-    """Where it misleads, and where many are equal, of which the first are taken."""
+def test_preselection_by_sample_does_not_change_the_selection(count: int) -> None:
+    """Also if the sample misleads, and if many elements are equal, of which the first are selected."""
     rng = np.random.default_rng(1)
     normal = rng.standard_normal(1 << 19, np.float32)
     hidden = normal.copy()
@@ -153,13 +153,13 @@ def test_what_a_sample_says_does_not_change_which_are_the_largest(count: int) ->
     few = normal.copy()
     few[1::8] *= 100  # what it does not see
     for vector in (normal, hidden, few, np.round(normal), np.zeros_like(normal)):
-        places, values = exactly(vector, count)
+        indices, values = select_exact(vector, count)
         wanted = np.sort(np.argsort(-np.abs(vector), kind="stable")[:count])
-        assert (places == wanted).all()
+        assert (indices == wanted).all()
         assert (values == vector[wanted]).all()
 
 
-def test_sampled_top_k_takes_about_as_many() -> None:
+def test_sampled_top_k_selects_about_the_requested_number() -> None:
     vector = np.tile(NORMAL, 40)
     for table in ({"ratio": 0.01}, {"ratio": 0.001}):
         codec = CODECS.create("top-k", {**table, "sampled": True})
@@ -167,7 +167,7 @@ def test_sampled_top_k_takes_about_as_many() -> None:
         assert count == pytest.approx(table["ratio"] * vector.size, rel=0.3)
 
 
-def test_powersgd_finds_what_has_low_rank() -> None:
+def test_powersgd_is_exact_for_low_rank_matrices() -> None:
     rng = np.random.default_rng(0)
     matrix = (rng.standard_normal((60, 2)) @ rng.standard_normal((2, 90))).astype(np.float32)
     layout = Layout(("m", "b"), ((60, 90), (30,)))
@@ -178,7 +178,7 @@ def test_powersgd_finds_what_has_low_rank() -> None:
     assert np.allclose(decode(encoded, vector.size), vector, atol=1e-4)
 
 
-def test_powersgd_gets_better_from_message_to_message() -> None:
+def test_powersgd_error_decreases_over_messages() -> None:
     rng = np.random.default_rng(0)
     layout = Layout(("m",), ((80, 100),))
     vector = (rng.standard_normal((80, 100)) * 0.9 ** np.arange(100)).astype(np.float32).reshape(-1)
@@ -187,7 +187,7 @@ def test_powersgd_gets_better_from_message_to_message() -> None:
     assert errors[-1] < errors[0]
 
 
-def test_dgc_sends_everything_in_the_end_and_warms_up() -> None:
+def test_dgc_sends_all_changes_eventually_and_warms_up() -> None:
     codec = CODECS.create("dgc", {"ratio": 0.01, "momentum": 0.0, "warm_up": 4})
     layout, total = layout_of(1000), np.zeros(1000)
     counts = []
@@ -199,7 +199,7 @@ def test_dgc_sends_everything_in_the_end_and_warms_up() -> None:
     assert np.allclose(total, NORMAL[:1000] * 100.0, rtol=1e-4, atol=1e-3)
 
 
-def test_dgc_forgets_the_velocity_of_what_it_sent() -> None:
+def test_dgc_clears_the_velocity_of_sent_elements() -> None:
     codec = CODECS.create("dgc", {"ratio": 0.5, "momentum": 0.9})
     vector = np.array([1, 0.1], np.float32)
     codec.encode(vector, layout_of(2))
@@ -213,7 +213,7 @@ def test_dgc_clips_a_gradient_to_a_norm(clip: float) -> None:
     np.testing.assert_allclose(decoded, vector * min(1.0, clip / norm), rtol=1e-5)
 
 
-def test_layers_have_codecs_of_their_own() -> None:
+def test_layers_can_have_different_codecs() -> None:
     layout = Layout(("a.weight", "a.bias", "b.weight"), ((30, 30), (30,), (50, 30)))
     vector = NORMAL[: layout.size]
     codec = CODECS.create(

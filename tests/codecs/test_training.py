@@ -1,4 +1,4 @@
-"""With each codec a network learns, a resumed run sends the same bytes, and the bytes are counted as sent."""
+"""Tests of training with codecs: accuracy, resuming with the same bytes, and counted traffic."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ CODECS: dict[str, tuple[dict[str, Any], float]] = {  # and at most which part of
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CODECS)
-def test_a_network_learns_as_well_and_sends_less(fit: Fit, identity: chimera.Run, name: str) -> None:
+def test_uplink_codecs_keep_accuracy_and_send_less(fit: Fit, identity: chimera.Run, name: str) -> None:
     table, part = CODECS[name]
     run = fit(codec=table)
     assert identity.metrics["accuracy"] > 0.93
@@ -106,7 +106,7 @@ DOWN: dict[
 
 
 @pytest.mark.parametrize("name", DOWN)
-def test_a_network_learns_as_well_and_gets_less(fit: Fit, identity: chimera.Run, name: str) -> None:
+def test_downlink_codecs_keep_accuracy_and_send_less(fit: Fit, identity: chimera.Run, name: str) -> None:
     table, bits = DOWN[name]
     run = fit(codec={"name": "identity", "downlink": table})
     assert run.metrics["accuracy"] > identity.metrics["accuracy"] - 0.025
@@ -168,7 +168,7 @@ RESUMED = {
 
 
 @pytest.mark.parametrize("case", RESUMED)
-def test_a_resumed_run_ends_as_one_that_never_stopped(fit: Fit, case: str) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_run(fit: Fit, case: str) -> None:
     strategy, codec = RESUMED[case]
     engine = {"name": "simulated", "compute": {"straggler_spread": 0.9, "spread": 0.4}}
     options = {"strategy": strategy, "codec": codec, "engine": engine, "checkpoint_every": 7, "evaluate_every": 7}
@@ -180,14 +180,14 @@ def test_a_resumed_run_ends_as_one_that_never_stopped(fit: Fit, case: str) -> No
 
 
 @pytest.mark.long
-def test_on_processes_it_ends_with_the_same_weights(fit: Fit) -> None:
+def test_a_resumed_run_on_processes_has_the_same_weights(fit: Fit) -> None:
     codec = {"name": "qsgd", "error_feedback": True, "lossless": True}
     runs = [fit(codec=codec, rounds=12, engine=engine) for engine in ("simulated", "local")]
     weights = [(run.run_dir / "weights.safetensors").read_bytes() for run in runs]
     assert weights[0] == weights[1]
 
 
-def test_a_worker_that_is_started_anew_has_an_empty_memory(fit: Fit) -> None:
+def test_a_replaced_worker_has_an_empty_residual(fit: Fit) -> None:
     codec = {"name": "top-k", "ratio": 0.05, "error_feedback": True}
     run = fit(codec=codec, rounds=60, faults=["kill worker 1 at step 20"])
     assert [event.event for event in run.events if "worker" in event.event] == ["worker lost", "worker respawned"]
@@ -215,9 +215,7 @@ SERVED: dict[str, tuple[dict[str, Any], float]] = {  # and the learning rate of 
     ],
     ids=lambda value: value if isinstance(value, str) else value["name"],
 )
-def test_changes_of_weights_survive_late_lost_and_new_workers_and_a_lost_server(
-    fit: Fit, case: str, engine: Any
-) -> None:
+def test_delta_downlinks_tolerate_stragglers_losses_and_new_workers(fit: Fit, case: str, engine: Any) -> None:
     strategy, lr = SERVED[case]
     downlink = {"name": "delta", "codec": {"name": "top-k", "ratio": 0.1}}
     optimizer = {"name": "sgd", "lr": lr}

@@ -1,4 +1,4 @@
-"""Addresses of servers, and where a token may travel."""
+"""Tests of server addresses, and of the addresses to which a token may be sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_parts_of_an_address(url: str, found: tuple[str, int, bool, str]) -> Non
     ["ftp://a:1", "file:///etc/passwd", "//a:1", "a:1", "", "http://", "http://a:99999", "http://a:x", "http://a:0", "http://[",
      "http://user:hunter2@a:1", "http://a:1/?q=1", "http://a:1/#f", "http://a b:1", "http://a:1/\r\nHost: b", "http://\u0430:1"],
 )  # fmt: skip
-def test_what_is_no_address_is_refused_in_one_line(url: str) -> None:
+def test_an_invalid_address_raises_a_one_line_error(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Address.of(url)
     assert "\n" not in str(caught.value)
@@ -35,19 +35,19 @@ def test_what_is_no_address_is_refused_in_one_line(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://192.0.2.1:80", "http://node.example", "http://localhost.example"])
-def test_a_token_travels_in_clear_by_an_explicit_word_only(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_sent_unencrypted_only_if_explicitly_allowed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHIMERA_INSECURE", raising=False)
     with pytest.raises(
         ConfigurationError, match=r"would travel to .* in clear: use an https:// address, or set CHIMERA_INSECURE=1"
     ):
-        Address.of(url).check_token_may_travel()
+        Address.of(url).check_token_is_protected()
     monkeypatch.setenv("CHIMERA_INSECURE", "1")
-    Address.of(url).check_token_may_travel()
+    Address.of(url).check_token_is_protected()
 
 
 @pytest.mark.parametrize(
     "url", ["http://127.9.9.9:1", "http://localhost:1", "http://[::1]:1", "http://0.0.0.0:1", "https://node.example"]
 )
-def test_a_token_travels_to_this_machine_and_over_tls(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_sent_to_this_machine_and_over_tls(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHIMERA_INSECURE", raising=False)
-    Address.of(url).check_token_may_travel()
+    Address.of(url).check_token_is_protected()

@@ -1,4 +1,4 @@
-"""What a disturbance may be."""
+"""Tests of disturbances."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ from chimera.core.errors import ConfigurationError
         ({"what": "hang", "for_s": float("nan")}, "for_s must be above zero"),
     ],
 )
-def test_a_disturbance_that_cannot_be_is_one_line(said: dict[str, Any], named: str) -> None:
+def test_an_invalid_disturbance_raises_a_one_line_error(said: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         Disturbance(**said)

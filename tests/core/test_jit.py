@@ -1,4 +1,4 @@
-"""Functions that numba compiles: by one process of several that need them at once."""
+"""Tests of compilation by numba: one of several processes compiles a function."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def process(folder: Path) -> subprocess.Popen[str]:
     return started
 
 
-def test_of_processes_that_need_a_function_at_once_one_compiles_it(folder: Path) -> None:
+def test_one_of_several_processes_compiles_a_function(folder: Path) -> None:
     three = [process(folder) for _ in range(3)]
     for each in three:
         assert each.stdin is not None

@@ -44,7 +44,7 @@ def test_cutting_a_layout_in_two_loses_no_element_and_no_name(
     assert with_elements <= {*left.names, *right.names}
 
 
-def test_a_tensor_that_a_cut_goes_through_becomes_flat() -> None:
+def test_a_tensor_split_by_a_cut_becomes_flat() -> None:
     layout = Layout(("w", "b"), ((2, 3), (2,)))
     assert layout.cut(0, 4).shapes == ((4,),)
     assert layout.cut(4, 8) == Layout(("w", "b"), ((2,), (2,)))
@@ -55,6 +55,6 @@ def test_a_scalar_takes_one_element() -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 3, 7])
-def test_bounds_begin_at_nothing_and_end_at_all(shards: int) -> None:
+def test_shard_bounds_cover_the_vector(shards: int) -> None:
     bounds = shard_bounds(20, shards)
     assert (bounds[0], bounds[-1], len(bounds)) == (0, 20, shards + 1)

@@ -30,11 +30,11 @@ def registry() -> Registry[object]:
     return registry
 
 
-def test_options_reach_the_factory_in_their_types(registry: Registry[object]) -> None:
+def test_options_are_converted_to_their_types(registry: Registry[object]) -> None:
     assert registry.create("bits", {"width": 4, "ratio": 1}) == (4, "fast", 1.0)
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones(registry: Registry[object]) -> None:
+def test_an_unknown_name_error_lists_the_known_names(registry: Registry[object]) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown codec 'bit'; did you mean 'bits'\? known: bits, .*remote"):
         registry.find("bit")
 
@@ -50,7 +50,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones(registry: Registry[obje
         ({"ratio": "x"}, "option 'ratio'"),
     ],
 )
-def test_a_bad_option_is_one_line_that_names_it(
+def test_an_invalid_option_is_named_in_one_line(
     registry: Registry[object], options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
@@ -66,7 +66,7 @@ def test_a_bad_option_is_one_line_that_names_it(
         (dict[str, float], {"a": "b"}, r"cannot be used: Expected float, got str"),
     ],
 )
-def test_a_word_that_is_none_of_those_allowed_is_answered_with_them(hint: object, value: object, message: str) -> None:
+def test_an_invalid_literal_error_lists_the_allowed_values(hint: object, value: object, message: str) -> None:
     def plug_in(*, mode: Any) -> Any:
         return mode
 
@@ -78,7 +78,7 @@ def test_a_word_that_is_none_of_those_allowed_is_answered_with_them(hint: object
 
 
 @pytest.mark.parametrize("registry", [STRATEGIES, CODECS, AGGREGATIONS, TOPOLOGIES], ids=lambda each: each.kind)
-def test_what_is_derived_from_something_else_is_no_such_plugin(registry: Registry[Any]) -> None:
+def test_a_plugin_must_be_derived_from_the_base_class(registry: Registry[Any]) -> None:
     with pytest.raises(
         ConfigurationError, match=rf"is no {registry.kind}: it must be derived from chimera\."
     ) as caught:
@@ -86,7 +86,7 @@ def test_what_is_derived_from_something_else_is_no_such_plugin(registry: Registr
     assert "\n" not in str(caught.value)
 
 
-def test_a_class_may_call_itself_what_it_likes(registry: Registry[object]) -> None:
+def test_self_may_have_another_name(registry: Registry[object]) -> None:
     class Own:
         def __init__(this, width: int = 1) -> None:  # noqa: N805 - that is what is tested
             this.width = width
@@ -97,18 +97,18 @@ def test_a_class_may_call_itself_what_it_likes(registry: Registry[object]) -> No
         registry.create("own", {"this": 2})
 
 
-def test_a_missing_library_is_answered_with_what_to_install(registry: Registry[object]) -> None:
+def test_a_missing_library_error_names_the_extra(registry: Registry[object]) -> None:
     with pytest.raises(MissingExtraError, match=r"no_such_library.*pip install 'chimera-dml\[ray\]'"):
         registry.find("remote")
     assert [entry.name for entry in registry.entries() if not entry.available] == ["remote"]
 
 
-def test_the_same_name_twice_is_refused(registry: Registry[object]) -> None:
+def test_a_duplicate_name_is_rejected(registry: Registry[object]) -> None:
     with pytest.raises(ConfigurationError, match="registered twice"):
         registry.register("bits")(lambda: None)
 
 
-def test_a_plugin_of_ones_own_is_found_by_module_or_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_plugin_is_found_by_module_or_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_own_plugin.py").write_text("def make(*, size: int = 1):\n    return size\n")
     monkeypatch.setattr(sys, "path", list(sys.path))
     registry: Registry[int] = Registry("codec", "chimera.codecs")
@@ -117,18 +117,18 @@ def test_a_plugin_of_ones_own_is_found_by_module_or_file(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("path", ["no.such.module:x", "nowhere.py:x", "math:no_such_thing", ":x", "math:"])
-def test_what_cannot_be_imported_is_one_line(path: str) -> None:
+def test_an_import_failure_raises_a_one_line_error(path: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load_object(path)
     assert "\n" not in str(caught.value)
 
 
-def test_errors_travel_between_processes() -> None:
+def test_errors_can_be_pickled() -> None:
     for error in (UnknownNameError("codec", "x", ["y"]), MissingExtraError("it", "ray", "ray")):
         assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-def test_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
+def test_files_of_the_same_name_are_separate_modules(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "twin_models.py").write_text(f"place = {folder!r}\n")

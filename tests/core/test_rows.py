@@ -1,4 +1,4 @@
-"""Rows of flat vectors, and shards that are cut between them."""
+"""Tests of rows of flat vectors, and of shards with bounds between rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def layout_of(shapes: list[tuple[int, ...]]) -> Layout:
 
 
 def rows_of(layout: Layout) -> list[tuple[int, int]]:
-    """Return where each row begins and ends, by the definition."""
+    """Return the bounds of each row, by definition."""
     found = []
     for shape, begin in zip(layout.shapes, layout.offsets, strict=False):
         size = int(np.prod(shape[1:])) if shape else 1
@@ -30,7 +30,7 @@ def rows_of(layout: Layout) -> list[tuple[int, int]]:
     return found
 
 
-def test_the_nearest_row_is_the_one_that_begins_nearest() -> None:
+def test_nearest_returns_the_row_with_the_nearest_start() -> None:
     layout = RowLayout.of([(3, 4), (2,), (2, 5)])
     begins = [layout.offset(row) for row in range(layout.rows + 1)]
     for place in range(layout.size + 1):
@@ -38,7 +38,7 @@ def test_the_nearest_row_is_the_one_that_begins_nearest() -> None:
 
 
 @given(shapes)
-def test_rows_are_those_of_the_first_axes(shapes: list[tuple[int, ...]]) -> None:
+def test_rows_are_indices_of_the_first_axis(shapes: list[tuple[int, ...]]) -> None:
     layout = layout_of(shapes)
     rows, expected = layout.rows, rows_of(layout)
     assert (rows.rows, rows.size) == (len(expected), layout.size)
@@ -47,7 +47,7 @@ def test_rows_are_those_of_the_first_axes(shapes: list[tuple[int, ...]]) -> None
 
 
 @given(shapes, st.data())
-def test_some_rows_go_out_and_back(shapes: list[tuple[int, ...]], data: st.DataObject) -> None:
+def test_gather_and_scatter_are_inverse(shapes: list[tuple[int, ...]], data: st.DataObject) -> None:
     layout = layout_of(shapes)
     places = rows_of(layout)
     chosen = data.draw(st.sets(st.integers(0, len(places) - 1))) if places else set()
@@ -71,7 +71,7 @@ def test_some_rows_go_out_and_back(shapes: list[tuple[int, ...]], data: st.DataO
 
 
 @given(shapes, st.data())
-def test_no_cut_goes_through_a_row_and_no_shard_is_empty(shapes: list[tuple[int, ...]], data: st.DataObject) -> None:
+def test_shards_split_no_row_and_are_not_empty(shapes: list[tuple[int, ...]], data: st.DataObject) -> None:
     layout = layout_of(shapes)
     rows = rows_of(layout)
     shards = data.draw(st.integers(1, max(len(rows), 1)))
@@ -91,31 +91,31 @@ def test_no_cut_goes_through_a_row_and_no_shard_is_empty(shapes: list[tuple[int,
 
 
 @given(st.lists(st.tuples(st.integers(50, 400), st.integers(1, 7)), min_size=1, max_size=4), st.integers(1, 6))
-def test_shards_of_many_rows_are_equal_but_for_a_row(matrices: list[tuple[int, int]], shards: int) -> None:
+def test_shards_differ_by_at_most_one_row(matrices: list[tuple[int, int]], shards: int) -> None:
     layout = layout_of(list(matrices))
     even = layout.size / shards
     assert all(abs(length - even) <= 8 for length in np.diff(layout.bounds(shards)))
 
 
 @given(st.integers(1, 5000), st.data())
-def test_a_vector_is_cut_as_evenly_as_can_be(size: int, data: st.DataObject) -> None:
+def test_shards_are_as_even_as_possible(size: int, data: st.DataObject) -> None:
     shards = data.draw(st.integers(1, min(size, 40)))
     assert layout_of([(size,)]).bounds(shards) == shard_bounds(size, shards)
 
 
-def test_a_long_row_leaves_rows_for_the_others() -> None:
+def test_a_long_row_leaves_rows_for_other_shards() -> None:
     layout = layout_of([(4, 1), (1, 1000)])
     assert layout.bounds(3) == [0, 3, 4, 1004]
     assert layout_of([(1, 1000), (4,)]).bounds(4) == [0, 1000, 1001, 1002, 1004]
 
 
-def test_more_shards_than_rows_are_refused_in_one_line() -> None:
+def test_more_shards_than_rows_raise_a_one_line_error() -> None:
     with pytest.raises(ConfigurationError, match="20 parameters in 2 rows cannot be spread over 3 shards") as caught:
         layout_of([(2, 10)]).bounds(3)
     assert "\n" not in str(caught.value)
 
 
-def test_a_cut_between_rows_keeps_the_shape_of_what_is_left() -> None:
+def test_a_cut_between_rows_keeps_the_shape_of_the_remaining_rows() -> None:
     layout = Layout(("w", "b"), ((4, 2, 3), (2,)))
     assert layout.cut(6, 25) == Layout(("w", "b"), ((3, 2, 3), (1,)))
     assert RowLayout.of(layout.cut(6, 25).shapes).counts == (3, 1)

@@ -34,7 +34,7 @@ SHARE = 0.95
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug, and which tests are to fail with it."""
+    """A bug, and the tests that must fail with it."""
 
     patch: Path
     bug: str

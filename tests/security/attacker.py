@@ -1,4 +1,4 @@
-"""A client that sends what no client should."""
+"""A client that sends hostile requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node of an attacker: a real worker whose answers are changed on their way out."""
+"""A hostile node: a real worker whose answers are modified before they are sent."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Mangle = Callable[[str, dict[str, Any]], Any]
 
 
 class Attacker:
-    """What an attacker does now; by default nothing."""
+    """The current attack; none by default."""
 
     def __init__(self) -> None:
         self.mangle: Mangle | None = None
 
 
-class Mangler:
+class ModifyingProxy:
     """Middleware that hands each answer to a call to the attacker."""
 
     def __init__(self, app: ASGIApp, attacker: Attacker) -> None:
@@ -86,6 +86,6 @@ def nodes(folder: Path, honest: int) -> Iterator[tuple[list[str], Attacker]]:
             own = settings(folder, f"tree{number}")
             app = TorchWorker(network, settings=own).app()
             if number == honest:
-                app.add_middleware(Mangler, attacker=attacker)
+                app.add_middleware(ModifyingProxy, attacker=attacker)
             urls.append(stack.enter_context(serving(app, own)))
         yield urls, attacker

@@ -1,4 +1,4 @@
-"""What leaves workers, recorded at the boundary between worker and engine."""
+"""A recorder of the values that leave workers, at the boundary between worker and engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Sent:
         self.values: list[tuple[str, Any]] = []
 
     def kinds(self) -> set[tuple[str, str]]:
-        """Return each call with the kind of what it returned."""
+        """Return each call with the kind of its result."""
         return {(call, kind_of(value)) for call, value in self.values}
 
     def arrays(self) -> Iterator[np.ndarray]:
@@ -110,7 +110,7 @@ def kind_of(value: Any) -> str:
 
 
 def arrays_in(value: Any) -> Iterator[np.ndarray]:
-    """Yield the arrays in a value, whatever it is made of."""
+    """Yield the arrays in a value of any type."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, Encoded):

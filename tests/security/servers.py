@@ -1,4 +1,4 @@
-"""The servers of the project, each with a token, served for real on loopback by this process; and what routes each has."""
+"""The servers of the project, each with a token, served on loopback by this process; and their routes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Server:
 
 
 def routes_of(routes: Any) -> set[Route]:
-    """Return the routes of an application, those of routers in it among them."""
+    """Return the routes of an application, including those of its routers."""
     found: set[Route] = set()
     for route in routes:
         inner = getattr(route, "original_router", None) or getattr(route, "app", None)

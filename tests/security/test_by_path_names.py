@@ -1,4 +1,4 @@
-"""No name by path from a network is imported or called: each string of each message that a driver sends is tried."""
+"""No name by path from the network is imported or called: each string of each message of a driver is replaced."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
 
 @pytest.fixture
 def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], Callable[[], bool]]]:
-    """Names by path of a function that nothing may import, and whether something has."""
+    """Names by path of a function that must not be imported, and whether it was."""
     file = tmp_path / "canary_of_chimera.py"
     mark = tmp_path / "sang"
     file.write_text(f"import pathlib\npathlib.Path({str(mark)!r}).touch()\ndef sing(*args, **options): pass\n")
@@ -151,7 +151,7 @@ def answered(host: Host, actor: str, message: Message) -> Reply:
 
 
 @pytest.mark.parametrize("messages", RUNS, indirect=True)
-def test_no_string_of_a_drivers_message_makes_a_node_import_or_call(
+def test_no_string_in_a_message_of_a_driver_causes_an_import_or_call(
     messages: list[Message], canary: tuple[list[str], Callable[[], bool]], tmp_path: Path
 ) -> None:
     names, sang = canary
@@ -178,7 +178,7 @@ def test_no_string_of_a_drivers_message_makes_a_node_import_or_call(
 
 
 @pytest.mark.parametrize("option", ["downlink", "extensions"])
-def test_code_by_path_is_refused_with_the_reason(
+def test_code_by_path_is_rejected_with_the_reason(
     tmp_path: Path, canary: tuple[list[str], Callable[[], bool]], option: str
 ) -> None:
     """One POST with a codec named by path ran any function."""
@@ -203,7 +203,7 @@ def test_code_by_path_is_refused_with_the_reason(
     assert not sang()
 
 
-def test_inside_the_context_every_registry_refuses_paths() -> None:
+def test_registries_reject_paths_within_the_context() -> None:
     from chimera.codecs.codec import CODECS
 
     with registered_names_only("a driver"):
@@ -220,7 +220,7 @@ def test_inside_the_context_every_registry_refuses_paths() -> None:
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/json", "", "text/plain, " + wire.CONTENT_TYPE])
 @pytest.mark.parametrize("path", ["/v1/chimera/actors/a", "/v1/chimera/actors/a/gradient"])
-def test_actors_take_chimeras_own_type_of_body_only(tmp_path: Path, path: str, content_type: str) -> None:
+def test_actors_accept_chimeras_body_type_only(tmp_path: Path, path: str, content_type: str) -> None:
     body = wire.pack({"kind": "chimera.training.worker.learner.Learner"})
     app = node(tmp_path).app()
     answer = ask(app, "POST", path, content=body, headers={"content-type": content_type})
@@ -228,7 +228,7 @@ def test_actors_take_chimeras_own_type_of_body_only(tmp_path: Path, path: str, c
 
 
 @pytest.mark.parametrize("threads", [-3, 0, True, "2", 1_000_000, None])
-def test_threads_out_of_bounds_are_refused(tmp_path: Path, threads: Any) -> None:
+def test_invalid_thread_counts_are_rejected(tmp_path: Path, threads: Any) -> None:
     host = Host(node(tmp_path).actors())
     body = wire.pack({"kind": "chimera.training.worker.learner.Learner", "threads": threads})
     try:
@@ -244,7 +244,7 @@ def test_threads_out_of_bounds_are_refused(tmp_path: Path, threads: Any) -> None
     ["{name}", '{{name = "{name}"}}', '{{name = "mlp", activation = "{name}"}}'],
     ids=["name", "table", "option"],
 )
-def test_a_run_folder_of_others_runs_no_code(
+def test_an_untrusted_run_folder_runs_no_code(
     tmp_path: Path, canary: tuple[list[str], Callable[[], bool]], model: str
 ) -> None:
     names, sang = canary
@@ -282,7 +282,7 @@ CODE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("key", CODE)
-def test_a_model_that_runs_code_says_so(tmp_path: Path, key: str) -> None:
+def test_a_model_that_runs_code_is_reported(tmp_path: Path, key: str) -> None:
     (tmp_path / "model.skops").touch()
     assert models.check(CODE[key], folder=tmp_path)["kind"] == CODE[key]["kind"]
     with pytest.raises(ConfigurationError, match=f"the key '{key}' of the model runs code"):
@@ -290,7 +290,7 @@ def test_a_model_that_runs_code_says_so(tmp_path: Path, key: str) -> None:
 
 
 @pytest.mark.long
-def test_a_cluster_without_code_refuses_it_from_clients_with_the_token(tmp_path: Path) -> None:
+def test_a_cluster_without_code_rejects_code_from_authorized_clients(tmp_path: Path) -> None:
     with cluster(tmp_path, workers=0, standbys=0, options=["--no-code"]) as running:
         for ask in (
             lambda: running.client.submit(CODE["factory"], ["touch canary"]),
@@ -304,5 +304,5 @@ def test_a_cluster_without_code_refuses_it_from_clients_with_the_token(tmp_path:
 @pytest.mark.parametrize(
     ("voters", "code"), [((), True), (("127.0.0.1:1", "[::1]:2"), True), (("127.0.0.1:1", "10.0.0.7:1"), False)]
 )
-def test_a_cluster_with_a_voter_beyond_loopback_takes_code_only_where_told(voters: tuple[str, ...], code: bool) -> None:
+def test_a_cluster_beyond_loopback_accepts_code_only_if_configured(voters: tuple[str, ...], code: bool) -> None:
     assert takes_code_by_default(voters) is code

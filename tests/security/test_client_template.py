@@ -1,4 +1,4 @@
-"""The client that `chimera nodes init` writes sends its token to the master, and to nobody that the master names."""
+"""The client that `chimera nodes init` writes sends its token to the master only, not to addresses that the master names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chimera.nodes.project import write_project
 
 @contextmanager
 def recording(status: int, location: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Serve one answer to all requests; yield the address and the tokens that came."""
+    """Serve one answer to all requests; yield the address and the received tokens."""
     tokens: list[str] = []
 
     class Recorder(BaseHTTPRequestHandler):
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_the_token_follows_no_redirect(status: int, folder: Path) -> None:
+def test_the_token_is_not_sent_to_redirects(status: int, folder: Path) -> None:
     with recording(200) as (other, stolen), recording(status, other) as (master, tokens):
         told = {**os.environ, "MASTER": master, "CHIMERA_TOKEN": "secret"}
         done = subprocess.run(
@@ -69,7 +69,7 @@ def test_the_token_follows_no_redirect(status: int, folder: Path) -> None:
     assert done.stderr == f"{master} answered {status}: {{}}\n"
 
 
-def test_a_master_that_does_not_answer_is_one_line(folder: Path) -> None:
+def test_an_unreachable_master_raises_a_one_line_error(folder: Path) -> None:
     with socket.socket() as taken:  # bound and not listening: connections are refused
         taken.bind(("127.0.0.1", 0))
         master = f"http://127.0.0.1:{taken.getsockname()[1]}"

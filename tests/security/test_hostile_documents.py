@@ -1,4 +1,4 @@
-"""Files that people hand on: whatever is in one, the answer is one line of Chimera's own."""
+"""Tests of shared files: any content is accepted or gives a one-line error."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("reader", READERS)
-def test_a_document_that_is_none_is_one_line(reader: str, text: str, tmp_path: Path) -> None:
+def test_an_invalid_document_raises_a_one_line_error(reader: str, text: str, tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_text(TEXTS[text])
     with pytest.raises(ConfigurationError) as caught:
@@ -69,7 +69,7 @@ def test_a_document_that_is_none_is_one_line(reader: str, text: str, tmp_path: P
 
 
 @pytest.mark.parametrize("text", sorted(set(TEXTS) - {"nothing", "a long name"}))
-def test_settings_of_nodes_that_are_none_are_one_line(
+def test_invalid_node_settings_raise_a_one_line_error(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -98,7 +98,7 @@ def changed(value: Any, draw: Callable[[Any], Any]) -> Any:
 @pytest.mark.parametrize("reader", READERS)
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_any_value_in_a_document_is_taken_or_refused_in_one_line(
+def test_any_value_in_a_document_is_accepted_or_rejected_in_one_line(
     reader: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     tables = changed(GOOD[reader], data.draw)
@@ -115,7 +115,7 @@ def test_any_value_in_a_document_is_taken_or_refused_in_one_line(
 
 
 @given(paths=st.dictionaries(st.text(max_size=8), st.integers(-5, 1 << 70), max_size=3), digest=st.text(max_size=70))
-def test_any_manifest_is_decoded_or_refused(paths: dict[str, int], digest: str) -> None:
+def test_any_manifest_is_decoded_or_rejected(paths: dict[str, int], digest: str) -> None:
     manifest = {path: {"sha256": digest, "size": size, "mode": size} for path, size in paths.items()}
     try:
         check_manifest(msgspec.convert({"name": "x", "experiment": "", "manifest": manifest}, Submission).manifest)
@@ -130,7 +130,7 @@ NOTES = {"deep": b"[" * 100_000, "a list": b"[]", "no UTF-8": b"\xff", "nothing"
 
 
 @pytest.mark.parametrize("content", NOTES)
-def test_a_damaged_note_of_a_cluster_counts_as_none(content: str, tmp_path: Path) -> None:
+def test_a_damaged_cluster_file_is_ignored(content: str, tmp_path: Path) -> None:
     for name in ("options.json", "leader"):
         (tmp_path / name).write_bytes(NOTES[content])
     assert ClusterFolder(tmp_path).options() is None

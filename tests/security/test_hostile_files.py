@@ -1,4 +1,4 @@
-"""Files from elsewhere: a small one makes no reader allocate much, and each error is one line that names the file."""
+"""Tests of untrusted files: readers allocate bounded memory, and each error is one line that names the file."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
-    """Import what the readers import, which is not to be counted."""
+    """Import the readers' libraries, whose memory must not be counted."""
     Dataset.of(pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]}))
     for name in ("fsspec.implementations.local", "sklearn.linear_model", "PIL.Image", "PIL.PngImagePlugin"):
         importlib.import_module(name)
@@ -116,7 +116,7 @@ ARRAYS = {
 
 @pytest.mark.parametrize("kind", ARRAYS)
 @pytest.mark.parametrize("ending", [".npz", ".npy", ".npy.gz"])
-def test_an_array_that_its_file_does_not_hold_is_never_allocated(kind: str, ending: str, tmp_path: Path) -> None:
+def test_an_array_larger_than_its_file_is_never_allocated(kind: str, ending: str, tmp_path: Path) -> None:
     path, content = tmp_path / f"x{ending}", ARRAYS[kind]
     if ending == ".npz":
         npz(path, content)
@@ -127,7 +127,7 @@ def test_an_array_that_its_file_does_not_hold_is_never_allocated(kind: str, endi
 
 
 @given(header=st.text(st.sampled_from("{}[]()'\",:-<f8Oib1 \n\\") | st.characters(max_codepoint=255), max_size=60))
-def test_any_header_of_an_array_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, header: str) -> None:
+def test_any_array_header_is_read_or_rejected(tmp_path_factory: pytest.TempPathFactory, header: str) -> None:
     path = tmp_path_factory.getbasetemp() / "any.npy"
     for text in (header, f"{{'descr': {header}, 'fortran_order': False, 'shape': (1,), }}", f"{{'shape': {header}}}"):
         path.write_bytes(npy(text, bytes(8)))
@@ -139,14 +139,14 @@ METHODS = {"bzip2": zipfile.ZIP_BZIP2, "lzma": zipfile.ZIP_LZMA}
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_archives_are_packed_as_numpy_packs_them(method: str, tmp_path: Path) -> None:
+def test_archives_use_the_compression_methods_of_numpy(method: str, tmp_path: Path) -> None:
     path = npz(tmp_path / "x.npz", array("(2,)", bytes(16)), METHODS[method])
     refused(lambda: Dataset.of(path), path, "by a method that NumPy does not use")
 
 
 @pytest.mark.parametrize(("place", "value"), [(8, 1), (10, 99), (6, 99), (24, 255), (16, 255)])
-def test_an_archive_with_a_damaged_table_of_contents_is_refused(place: int, value: int, tmp_path: Path) -> None:
-    """Encrypted, an unknown method, a version to come, another size, another checksum."""
+def test_an_archive_with_a_damaged_directory_is_rejected(place: int, value: int, tmp_path: Path) -> None:
+    """Encrypted, an unknown method, a later version, another size, another checksum."""
     path = npz(tmp_path / "x.npz", array("(2,)", bytes(16)))
     raw = bytearray(path.read_bytes())
     raw[raw.find(b"PK\x01\x02") + place] = value
@@ -154,7 +154,7 @@ def test_an_archive_with_a_damaged_table_of_contents_is_refused(place: int, valu
     refused(lambda: Dataset.of(path), path)
 
 
-def test_damaged_content_of_an_archive_is_refused(tmp_path: Path) -> None:
+def test_damaged_archive_content_is_rejected(tmp_path: Path) -> None:
     path = npz(tmp_path / "x.npz", array("(2,)", bytes(16)))
     raw = bytearray(path.read_bytes())
     raw[40:50] = b"\xff" * 10
@@ -188,7 +188,7 @@ def test_a_file_unpacks_to_a_bounded_multiple_of_its_size(kind: str, tmp_path: P
     refused(lambda: read(path), path, "decompresses to more than 100 times its size")
 
 
-def test_what_unpacks_to_less_is_read(tmp_path: Path) -> None:
+def test_files_within_the_unpacking_limit_are_read(tmp_path: Path) -> None:
     rows = "".join(f"{x},{x % 3}\n" for x in np.random.default_rng(0).integers(0, 99, 220_000).tolist())
     path = written(tmp_path / "x.csv.gz", rows.encode())
     assert len(rows) > decompression.max_decompressed_bytes(0)
@@ -196,7 +196,7 @@ def test_what_unpacks_to_less_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.csv.gz", "x.txt.gz", "x.jsonl.gz", "x.npy.gz"])
-def test_damaged_gzip_data_are_refused(name: str, tmp_path: Path) -> None:
+def test_damaged_gzip_data_are_rejected(name: str, tmp_path: Path) -> None:
     path = written(tmp_path / name, bytes(range(256)) * 20 if name == "x.npy.gz" else b"1,2\n3,4\n" * 200)
     raw = bytearray(path.read_bytes())
     raw[14:24] = b"\xff" * 10
@@ -206,14 +206,14 @@ def test_damaged_gzip_data_are_refused(name: str, tmp_path: Path) -> None:
         refused(lambda: Dataset.of(path), path)
 
 
-def test_a_value_nested_without_end_is_refused(tmp_path: Path) -> None:
+def test_a_deeply_nested_value_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b"[" * 200_000 + b"\n")
     refused(lambda: list(queries(str(path))), path, "line 1: not JSON")
 
 
 def tensors(told: dict[str, tuple[str, list[int]]], content: bytes = b"") -> bytes:
-    """Return a safetensors file whose arrays lie one after another in bytes of 2 each, and then the content."""
+    """Return a safetensors file with consecutive arrays of 2 bytes each, followed by the content."""
     spans = {name: [2 * place, 2 * place + 2] for place, name in enumerate(told)}
     if content:
         spans = {name: [0, len(content)] for name in told}
@@ -233,7 +233,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("kind", STRANGE)
-def test_tensors_that_numpy_lacks_are_refused(kind: str, tmp_path: Path) -> None:
+def test_tensor_types_unknown_to_numpy_are_rejected(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes(tensors({"vectors": STRANGE[kind], "words": ("U8", [2])}))
     refused(lambda: WordVectors.load(path), path, "not a readable safetensors file")
@@ -256,7 +256,7 @@ TREES = {
 
 
 @pytest.mark.parametrize("kind", TREES)
-def test_a_checkpoint_that_is_none_is_refused(kind: str, tmp_path: Path) -> None:
+def test_an_invalid_checkpoint_is_rejected(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "round-1.safetensors"
     path.write_bytes(tensors({"tree": ("U8", [len(TREES[kind])])}, TREES[kind]))
     refused(Checkpoints(str(tmp_path)).read_last, path, "is not a checkpoint")
@@ -301,7 +301,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_run_folder_makes_no_model_larger_than_its_weights(kind: str, folder: Path) -> None:
+def test_a_run_folder_creates_no_model_larger_than_its_weights(kind: str, folder: Path) -> None:
     table, change = MODELS[kind]
     signature = folder / "signature.json"
     signature.write_bytes(msgspec.json.encode({**msgspec.json.decode(signature.read_bytes()), **change}))
@@ -326,7 +326,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("kind", BAD_FILES)
-def test_a_damaged_file_of_a_run_is_one_line_when_its_model_is_served(kind: str, folder: Path) -> None:
+def test_serving_a_damaged_run_raises_a_one_line_error(kind: str, folder: Path) -> None:
     name, content, said = BAD_FILES[kind]
     if content.startswith(b'"'):  # one field of the object
         key = content.split(b":")[0].decode().strip('"')
@@ -366,12 +366,12 @@ MEMBERS: dict[str, tuple[str, bytes, int]] = {
 TREE = ["sklearn.tree._tree.Tree"]
 
 
-def test_the_file_of_a_tree_is_read(estimator: Path) -> None:
+def test_a_tree_file_is_read(estimator: Path) -> None:
     assert models.load({"kind": "sklearn", "file": str(estimator), "trusted": TREE}).predict([[0.9]]) == [1]
 
 
 @pytest.mark.parametrize("kind", MEMBERS)
-def test_the_file_of_an_estimator_is_bounded(kind: str, estimator: Path, tmp_path: Path) -> None:
+def test_estimator_files_are_bounded(kind: str, estimator: Path, tmp_path: Path) -> None:
     ending, content, method = MEMBERS[kind]
     path = tmp_path / "x.skops"
     with zipfile.ZipFile(estimator) as old, zipfile.ZipFile(path, "w") as new:
@@ -385,7 +385,7 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n%%EndComments\n%%EOF\n"
 
 
 def png(width: int, height: int) -> bytes:
-    """Return a PNG that states a size and holds nothing."""
+    """Return a PNG with a stated size and no content."""
     header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     end = b"IEND"
     chunks = [struct.pack(">I", len(part) - 4) + part + struct.pack(">I", zlib.crc32(part)) for part in (header, end)]

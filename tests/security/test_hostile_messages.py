@@ -1,4 +1,4 @@
-"""Messages that no codec made: decoding refuses them, and a server goes on without them."""
+"""Tests of hostile messages: decoding rejects them, and servers continue without them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def mangled(message: Encoded, rng: np.random.Generator) -> Iterator[Encoded]:
 
 
 @pytest.mark.parametrize("name", sorted(MESSAGES))
-def test_a_mangled_message_is_decoded_to_its_size_or_refused(name: str) -> None:
+def test_a_mangled_message_is_decoded_to_its_size_or_rejected(name: str) -> None:
     for each in mangled(MESSAGES[name], np.random.default_rng(1)):
         try:
             with np.errstate(all="ignore"):
@@ -87,7 +87,7 @@ def test_a_mangled_message_is_decoded_to_its_size_or_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MESSAGES))
-def test_the_rows_of_a_mangled_message_are_of_the_layout_or_refused(name: str) -> None:
+def test_rows_of_a_mangled_message_fit_the_layout_or_are_rejected(name: str) -> None:
     for each in mangled(MESSAGES[name], np.random.default_rng(2)):
         try:
             rows = rows_of(each, LAYOUT.rows)
@@ -97,7 +97,7 @@ def test_the_rows_of_a_mangled_message_are_of_the_layout_or_refused(name: str) -
 
 
 def wrong_messages(vector: Flat) -> dict[str, Any]:
-    """Return what no codec makes of a vector, by what is wrong."""
+    """Return messages that no codec encodes, by their defect."""
     size = len(vector)
     return {
         "nothing": None,
@@ -117,7 +117,7 @@ WRONG = wrong_messages(GRADIENT)
 
 @pytest.mark.parametrize("rule", ["mean", "median", "krum", "trimmed-mean"])
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_server_steps_without_a_message_that_it_cannot_read(wrong: str, rule: str) -> None:
+def test_a_server_steps_without_undecodable_messages(wrong: str, rule: str) -> None:
     def server() -> ParameterShard:
         return ParameterShard(np.zeros(SIZE, np.float32), LAYOUT, optimizer=OptimizerSettings("sgd", {"lr": 1.0}))
 
@@ -134,7 +134,7 @@ def test_a_server_steps_without_a_message_that_it_cannot_read(wrong: str, rule: 
 
 
 @pytest.mark.parametrize("wrong", [*WRONG, "no key"])
-def test_blocks_that_a_server_cannot_read_are_missing_and_their_copies_count(wrong: str) -> None:
+def test_undecodable_blocks_are_missing_and_their_copies_are_used(wrong: str) -> None:
     def server() -> ParameterShard:
         return ParameterShard(np.zeros(SIZE, np.float32), LAYOUT, optimizer=OptimizerSettings("sgd", {"lr": 1.0}))
 
@@ -151,7 +151,7 @@ def test_blocks_that_a_server_cannot_read_are_missing_and_their_copies_count(wro
 
 
 @pytest.mark.parametrize("wrong", [*WRONG, "words of another type", "too few words"])
-def test_a_masked_update_of_another_form_is_refused_by_its_place(wrong: str) -> None:
+def test_a_malformed_masked_update_is_rejected_with_its_index(wrong: str) -> None:
     privacy = Privacy(clip=1.0, secure_aggregation=True)
     kind = privacy.code(3).words
     right = Encoded("masked", SIZE, (np.zeros(SIZE, kind),))
@@ -177,7 +177,7 @@ def neighbour(rank: int = 0) -> Learner:
 
 
 def one_step(call: str, wrong: str = "") -> tuple[Flat, Applied]:
-    """Return the model of a worker after a step and its report: one neighbour sends its model, the other a wrong message.
+    """Return the model of a worker after a step and its report: one neighbour sends its model, the other an invalid message.
 
     Where nothing is wrong, it sends a model like the worker's own, or no difference.
     """
@@ -207,7 +207,7 @@ def one_step(call: str, wrong: str = "") -> tuple[Flat, Applied]:
 
 @pytest.mark.parametrize("call", ["mix_and_step", "track_and_step", "move_and_step", "approach"])
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_worker_goes_on_without_a_message_of_a_neighbour_that_it_cannot_read(wrong: str, call: str) -> None:
+def test_a_worker_continues_without_undecodable_messages_of_neighbours(wrong: str, call: str) -> None:
     got, applied = one_step(call, wrong)
     want, undisturbed = one_step(call)
     np.testing.assert_allclose(got, want, atol=1e-7)
@@ -219,7 +219,7 @@ def test_a_worker_goes_on_without_a_message_of_a_neighbour_that_it_cannot_read(w
 
 
 @pytest.mark.parametrize("wrong", [wrong for wrong in WRONG if wrong != "NaN"])  # evaluations show that
-def test_the_mean_of_workers_is_that_of_the_models_that_can_be_read(wrong: str) -> None:
+def test_the_mean_of_workers_uses_decodable_models_only(wrong: str) -> None:
     worker, models = neighbour(), [neighbour(rank).weights() for rank in range(3)]
     want = worker.mean(*models).arrays[0].copy()
     message = wrong_messages(want)[wrong]

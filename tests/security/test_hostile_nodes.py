@@ -1,4 +1,4 @@
-"""A node that answers anything: the driver counts it as lost, and the run ends with the result of the others."""
+"""Tests of a hostile node: the driver counts it as lost, and the run finishes with the other nodes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def put(told: Any, way: tuple[Any, ...], value: Any) -> Any:
 
 
 @pytest.mark.parametrize("way", list(leaves(ANSWER)), ids=str)
-def test_no_leaf_of_an_answer_makes_the_driver_wait(
+def test_no_value_in_an_answer_blocks_the_driver(
     way: tuple[Any, ...], hostile: tuple[list[str], Attacker], tmp_path: Path
 ) -> None:
     urls, attacker = hostile
@@ -102,7 +102,7 @@ def _nested() -> bytes:
 
 
 @pytest.mark.parametrize("how", MANGLED)
-def test_an_unreadable_answer_amid_a_run_is_the_loss_of_its_node(
+def test_an_undecodable_answer_during_a_run_is_a_node_loss(
     how: str, hostile: tuple[list[str], Attacker], tmp_path: Path
 ) -> None:
     urls, attacker = hostile
@@ -128,7 +128,7 @@ def failed(**given: Any) -> BaseException:
     return revived(told, "worker 3", "samples", "chimera.training.worker.learner").exception()
 
 
-def test_the_failure_of_a_node_names_no_class_of_its_choice() -> None:
+def test_a_node_failure_cannot_name_an_arbitrary_class() -> None:
     content = {"args": ["x"], "state": {}}
     assert type(failed(content=content)) is ValueError
     for kind, module in [
@@ -144,7 +144,7 @@ def test_the_failure_of_a_node_names_no_class_of_its_choice() -> None:
         assert type(failed(kind=kind, module=module, content=content)) is ActorError
 
 
-def test_the_failure_of_a_node_writes_nothing_to_the_terminal_but_text() -> None:
+def test_a_node_failure_writes_no_control_characters_to_the_terminal() -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\u202e\x9b2J"
     for error in (
         failed(summary=evil, traceback=evil, kind="X"),
@@ -155,15 +155,13 @@ def test_the_failure_of_a_node_writes_nothing_to_the_terminal_but_text() -> None
     assert len(str(failed(summary="x" * 10**7, traceback="y" * 10**7))) < 50_000
 
 
-def test_a_failure_that_cannot_be_made_again_comes_as_text() -> None:
+def test_a_failure_that_cannot_be_recreated_is_sent_as_text() -> None:
     for content in ({"args": 5, "state": {}}, {"args": [], "state": 7}, {"args": {"a": 1}}, {"state": [1]}):
         assert isinstance(failed(content=content, kind="UnicodeDecodeError"), Exception)
         str(failed(content=content, kind="UnicodeDecodeError"))
 
 
-def test_an_address_that_does_not_answer_is_refused_at_start(
-    hostile: tuple[list[str], Attacker], tmp_path: Path
-) -> None:
+def test_an_unreachable_address_is_rejected_at_start(hostile: tuple[list[str], Attacker], tmp_path: Path) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -174,13 +172,13 @@ def test_an_address_that_does_not_answer_is_refused_at_start(
         assert "\n" not in str(caught.value)
 
 
-def test_more_workers_than_nodes_are_refused(hostile: tuple[list[str], Attacker], tmp_path: Path) -> None:
+def test_more_workers_than_nodes_are_rejected(hostile: tuple[list[str], Attacker], tmp_path: Path) -> None:
     with pytest.raises(ChimeraError, match=r"worker 2 .*2 nodes") as caught:
         train(hostile[0][:2], tmp_path / "run", workers=3)
     assert "\n" not in str(caught.value)
 
 
-def test_one_node_under_two_spellings_is_refused(hostile: tuple[list[str], Attacker], tmp_path: Path) -> None:
+def test_one_node_with_two_addresses_is_rejected(hostile: tuple[list[str], Attacker], tmp_path: Path) -> None:
     url = hostile[0][0]
     for other in (url, url + "/", url.replace("127.0.0.1", "localhost"), url.replace("http", "HTTP")):
         with pytest.raises(ChimeraError, match="same node") as caught:

@@ -1,4 +1,4 @@
-"""What a run, a comparison, a job and an inference cluster write is their owner's alone, even with an umask of 0."""
+"""Files of runs, comparisons, jobs and inference clusters are readable by their owner only, even with an umask of 0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.jobs.cluster_kit import chimera, experiment, running
 
 from chimera.core.private import make_folder
-from chimera.core.sqlite_channel import Channel, Kind
+from chimera.core.sqlite import SQLiteConnection, SQLiteFormat
 from chimera.embeddings import WordVectors
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.membership import Members
@@ -29,13 +29,13 @@ def _umask_of_0() -> Iterator[None]:
 
 
 def open_to_others(folder: Path) -> list[str]:
-    """Return what other users could use of what is below a folder, with its mode."""
+    """Return the paths below a folder that other users can access, with their modes."""
     modes = {path: path.lstat().st_mode for path in folder.rglob("*") if not path.is_symlink()}
     assert modes
     return [f"{path} {stat.filemode(mode)}" for path, mode in modes.items() if mode & 0o077]
 
 
-def test_folders_that_were_missing_are_private_and_others_stay(tmp_path: Path) -> None:
+def test_created_folders_are_private_and_existing_ones_keep_their_mode(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     make_folder(tmp_path / "shared" / "a" / "b")
     assert [path.name for path in tmp_path.rglob("*") if path.stat().st_mode & 0o077] == ["shared"]
@@ -111,8 +111,8 @@ def test_an_inference_cluster(tmp_path: Path) -> None:
 
 
 def test_the_files_of_a_journal_and_of_members(tmp_path: Path) -> None:
-    kind = Kind("journal", 17, 1, "CREATE TABLE rows (row INTEGER)")
-    channel = Channel(tmp_path / "deep" / "journal.sqlite", kind)
+    kind = SQLiteFormat("journal", 17, 1, "CREATE TABLE rows (row INTEGER)")
+    channel = SQLiteConnection(tmp_path / "deep" / "journal.sqlite", kind)
     channel.prepare()
     folder = ClusterFolder(tmp_path / "inference")
     folder.create()

@@ -10,7 +10,7 @@ from chimera.jobs.files.content_store import ContentStore, hash_file, verify
 
 
 @pytest.mark.parametrize("size", [10, 3 << 20])
-def test_what_a_job_writes_reaches_no_other(size: int, tmp_path: Path) -> None:
+def test_data_written_by_a_job_do_not_reach_other_jobs(size: int, tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(size))
     manifest = {"deep/data": hash_file(tmp_path / "data")}
     contents = ContentStore(tmp_path / "files")

@@ -1,4 +1,4 @@
-"""Nothing leaves a private worker but what its list says, whatever the strategy, and nobody gets an update from it."""
+"""Only listed values leave a private worker, with any strategy, and no other process receives its update."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def options_of(strategy: str, local: Any, privacy: Any, down: str) -> dict[str, 
 
 
 @pytest.mark.parametrize(("place", "strategy"), list(enumerate(STRATEGIES_ALLOWED)))
-def test_what_leaves_is_on_the_list_and_is_no_update(
+def test_only_listed_values_leave_a_worker_and_none_is_an_update(
     tmp_path: Path, secrets: Secrets, strategy: str, place: int
 ) -> None:
     """Each strategy, with one of the local optimizers and of the kinds of privacy; the long part has all of them."""
@@ -127,7 +127,7 @@ def test_what_leaves_is_on_the_list_and_is_no_update(
 @pytest.mark.parametrize("strategy", STRATEGIES_ALLOWED)
 @pytest.mark.parametrize("local", LOCAL, ids=["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("privacy", KEPT, ids=["masks", "both", "noise"])
-def test_so_it_is_with_all_that_goes_together(
+def test_no_update_leaves_a_worker_in_any_combination_of_options(
     tmp_path: Path, secrets: Secrets, strategy: str, local: Any, privacy: dict[str, Any]
 ) -> None:
     for down in DOWN:
@@ -135,9 +135,7 @@ def test_so_it_is_with_all_that_goes_together(
         check(tmp_path / down, secrets, **options_of(strategy, local, privacy, down))
 
 
-def test_so_it_is_where_workers_die_attack_are_weighted_and_have_nothing_finite(
-    tmp_path: Path, secrets: Secrets
-) -> None:
+def test_no_update_leaves_a_worker_under_faults_and_attacks(tmp_path: Path, secrets: Secrets) -> None:
     strategy = {"name": "fed-avg", "local_optimizer": LOCAL[2], "shards": 2, "local_epochs": 0.02}
     faults = ["sign flip worker 0 at step 1", "kill worker 1 at step 1"]
     kinds = check(tmp_path / "epochs", secrets, strategy=strategy, privacy=MASKED, faults=faults, rounds=3)
@@ -150,7 +148,7 @@ def test_so_it_is_where_workers_die_attack_are_weighted_and_have_nothing_finite(
     assert ("delta", "[Rejected: the update is not finite]") in kinds
 
 
-def test_the_old_leak_would_be_found(tmp_path: Path, secrets: Secrets) -> None:
+def test_a_known_former_leak_is_detected(tmp_path: Path, secrets: Secrets) -> None:
     """What a worker without privacy leaves in a checkpoint is a multiple of its gradient: the search can fail."""
     engine = RecordingEngine()
     fit(tmp_path / "run", engine, strategy={"name": "fed-avg", "local_steps": 1, "local_optimizer": LOCAL[1]}, rounds=1)
@@ -166,7 +164,7 @@ class RecordedNode(TorchWorker):
         self._sent = sent
 
     def actors(self) -> dict[str, Any]:
-        """Return what a node hosts, recorded."""
+        """Return the recorded actors that a node hosts."""
         return {kind: partial(Recorded, make, self._sent) for kind, make in super().actors().items()}
 
 
@@ -192,7 +190,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Sen
 
 
 @pytest.mark.parametrize("privacy", [MASKED, NOISY], ids=["masks", "noise"])
-def test_so_it_is_with_nodes_that_have_data_of_their_own(
+def test_no_update_leaves_nodes_with_their_own_data(
     tmp_path: Path, secrets: Secrets, node_sent: tuple[Sent, list[str], Any], privacy: dict[str, Any]
 ) -> None:
     sent, urls, data = node_sent
@@ -220,10 +218,8 @@ def test_so_it_is_with_nodes_that_have_data_of_their_own(
         assert not is_made_of(array, secrets)
 
 
-def test_of_an_error_in_a_node_the_class_leaves_and_no_datum(
-    tmp_path: Path, node_sent: tuple[Sent, list[str], Any]
-) -> None:
-    """A driver that knows fewer classes is told which one it lacks; but not in a private run."""
+def test_an_error_in_a_node_reveals_its_class_only(tmp_path: Path, node_sent: tuple[Sent, list[str], Any]) -> None:
+    """A driver that knows fewer classes gets the missing one in the error, but not in a private run."""
     _, urls, (_, (inputs, _)) = node_sent
     few = (inputs, np.full(len(inputs), 7))
     options = {"engine": {"name": "http", "nodes": urls}, "workers": 2, "rounds": 1, "batch_size": 20}
@@ -243,24 +239,24 @@ def worker(privacy: dict[str, Any], **options: Any) -> PrivateWorker:
     return PrivateWorker(0, model, split.train, order, **settings)
 
 
-def test_a_driver_cannot_lower_the_noise_of_a_client_by_a_number_of_clients() -> None:
+def test_a_driver_cannot_lower_client_noise_by_the_number_of_clients() -> None:
     """Each of n clients adds one part of n of the variance: with masks the roster says how many there are, and only that."""
     with pytest.raises(PrivacyError, match="the roster defines the number of clients"):
         worker({**MASKED, "noise": 2.0}).take_part(10**12)
 
 
-def test_weights_that_were_reached_are_refused() -> None:
-    with pytest.raises(PrivacyError, match="a change of weights, and no weights"):
+def test_private_workers_do_not_send_weights() -> None:
+    with pytest.raises(PrivacyError, match="not the weights that it reached"):
         worker(NOISY).delta(steps=1, reached=True)
 
 
 @pytest.mark.parametrize("option", [{"codec": ("top-k", {"ratio": 0.1})}, {"personal": [0]}], ids=["codec", "personal"])
-def test_a_worker_that_would_remember_or_keep_something_else_is_not_made(option: dict[str, Any]) -> None:
-    with pytest.raises(PrivacyError, match="accepts only the codec 'identity', and no personal parameters"):
+def test_private_workers_reject_options_that_keep_state(option: dict[str, Any]) -> None:
+    with pytest.raises(PrivacyError, match="by no codec but 'identity', and keeps no parameters"):
         worker(NOISY, **option)
 
 
-def test_every_other_call_of_a_worker_is_refused_by_name() -> None:
+def test_all_other_calls_of_a_private_worker_are_rejected() -> None:
     made, calls = worker(MASKED), {call for call in dir(Learner) if not call.startswith("_")} - {"hosted"}
     assert calls >= set(LEAVES)
     assert {call for call, _ in MAY_LEAVE} == set(LEAVES)

@@ -1,4 +1,4 @@
-"""Every route of every server is attacked; the applications themselves say which there are."""
+"""Attacks on every route of every server; the applications list their routes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _logs() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def canary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[str], Path]]:
-    """Names by path of a function that nothing may import, and the file that its import makes."""
+    """Names by path of a function that must not be imported, and the file that its import creates."""
     folder = tmp_path_factory.mktemp("canary")
     file, mark = folder / "canary_of_routes.py", folder / "sang"
     file.write_text(f"import pathlib\npathlib.Path({str(mark)!r}).touch()\ndef sing(*args, **options): pass\n")
@@ -125,7 +125,7 @@ def harmless(routes: list[Route]) -> list[Route]:
     return [route for route in routes if not route.path.endswith("/stop")]
 
 
-def test_the_applications_name_their_routes(server: Server) -> None:
+def test_applications_list_their_routes(server: Server) -> None:
     paths = {route.path for route in server.routes}
     assert {"/health", "/metrics", "/docs", "/openapi.json"} < paths
     assert any(path.startswith("/v1/") for path in paths)
@@ -147,7 +147,7 @@ def test_without_the_token_no_route_answers(server: Server) -> None:
         assert client.status(route.method, filled(route), ("Origin", FOREIGN["origin"])) in {401, 403}, route
 
 
-def test_what_is_open_without_the_token_tells_nothing(server: Server) -> None:
+def test_open_routes_reveal_nothing(server: Server) -> None:
     opened = {route.path for route in server.routes} & OPEN_PATHS
     assert opened - {"/health", "/docs", "/"} == set()
     for path in opened:
@@ -162,7 +162,7 @@ def test_what_is_open_without_the_token_tells_nothing(server: Server) -> None:
 @pytest.mark.parametrize(
     "method", ["HEAD", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "get", "PATCH", "POST", "PUT", "DELETE"]
 )
-def test_other_methods_are_refused(server: Server, method: str) -> None:
+def test_other_methods_are_rejected(server: Server, method: str) -> None:
     client = Client(server.url)
     own = {(route.method, route.path) for route in server.routes}
     for path in {route.path for route in server.routes}:
@@ -173,7 +173,7 @@ def test_other_methods_are_refused(server: Server, method: str) -> None:
         assert client.status(method, target, BEARER) in REFUSED, path
 
 
-def test_what_is_too_large_is_refused_before_it_is_read(server: Server) -> None:
+def test_oversized_requests_are_rejected_before_reading(server: Server) -> None:
     client = Client(server.url)
     for route in harmless(server.routes):
         target = filled(route)
@@ -193,9 +193,7 @@ def test_what_is_too_large_is_refused_before_it_is_read(server: Server) -> None:
 
 
 @pytest.mark.sampled(4)
-def test_bodies_places_and_queries_that_no_client_sends_break_nothing(
-    server: Server, canary: tuple[list[str], Path]
-) -> None:
+def test_invalid_bodies_paths_and_queries_break_nothing(server: Server, canary: tuple[list[str], Path]) -> None:
     client = Client(server.url)
     names, mark = canary
     for route in harmless(server.routes):
@@ -227,7 +225,7 @@ def _encoded(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def test_all_routes_were_reached_and_honest_requests_are_answered_still(server: Server) -> None:
+def test_all_routes_were_reached_and_valid_requests_still_work(server: Server) -> None:
     client = Client(server.url)
     for route in harmless(server.routes):
         assert client.status(route.method, filled(route), BEARER, body=None if route.method == "GET" else b"") != 401
@@ -243,7 +241,7 @@ def test_all_routes_were_reached_and_honest_requests_are_answered_still(server: 
 
 
 @pytest.mark.long
-def test_a_head_that_does_not_come_is_given_up_on_every_server(tmp_path: Path) -> None:
+def test_incomplete_request_heads_time_out_on_every_server(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         slow: dict[Any, socket.socket] = {}
         running = [stack.enter_context(served(name, tmp_path / name)) for name in ("sgd worker", "jobs", "inference")]

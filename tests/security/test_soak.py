@@ -1,4 +1,4 @@
-"""Ten thousand hostile requests to each server beside training: the runs end with the same bits, and no server grows."""
+"""Ten thousand hostile requests to each server during training: results have the same bits, and no server's memory grows."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Target:
             "descriptors": len([*Path(f"/proc/{self.pid}/fd").iterdir()]),
         }
 
-    def hurt(self, count: int, seed: int) -> None:
-        """Send so many hostile requests."""
+    def attack(self, count: int, seed: int) -> None:
+        """Send ``count`` hostile requests."""
         rng, client = random.Random(seed), Client(self.url)
         targets = [
             "/health",
@@ -102,7 +102,7 @@ class Target:
 
 @contextlib.contextmanager
 def process_of(name: str, folder: Path) -> Iterator[Target]:
-    """Serve one of `SERVERS` in a process of its own."""
+    """Serve one of `SERVERS` in a separate process."""
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
     process = subprocess.Popen(
         [sys.executable, "-c", SERVE, name, str(folder)],
@@ -133,8 +133,8 @@ def network() -> Any:
     return lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
 
 
-def knock(address: str, count: int) -> None:
-    """Connect to a voter so many times, with bytes that are no handshake."""
+def connect_repeatedly(address: str, count: int) -> None:
+    """Connect to a voter ``count`` times with bytes that are no handshake."""
     rng = random.Random(0)
     for _ in range(count):
         with contextlib.suppress(OSError), socket.create_connection(parse_address(address), 10) as plain:
@@ -145,7 +145,7 @@ def knock(address: str, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_runs_beside_hostile_requests_end_with_the_same_bits_and_no_server_grows(tmp_path: Path) -> None:
+def test_hostile_requests_change_no_bits_and_grow_no_server(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         targets = [stack.enter_context(process_of(name, tmp_path / name.replace(" ", "-"))) for name in SERVERS]
         urls = []
@@ -165,10 +165,10 @@ def test_runs_beside_hostile_requests_end_with_the_same_bits_and_no_server_grows
         for client in slow:
             client.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ")
         for target in targets:
-            target.hurt(200, seed=0)  # whatever a server keeps once for all is there now
+            target.attack(200, seed=0)  # whatever a server keeps once for all is there now
             target.before = target.size()
-        threads = [threading.Thread(target=target.hurt, args=(REQUESTS, 1)) for target in targets]
-        threads.append(threading.Thread(target=knock, args=(voters.addresses[0], REQUESTS)))
+        threads = [threading.Thread(target=target.attack, args=(REQUESTS, 1)) for target in targets]
+        threads.append(threading.Thread(target=connect_repeatedly, args=(voters.addresses[0], REQUESTS)))
         began_s = time.monotonic()
         for thread in threads:
             thread.start()

@@ -1,4 +1,4 @@
-"""What the source of Chimera may not contain, and where code may be run by its name: by the syntax trees of all modules."""
+"""Static rules for the source of Chimera: forbidden code, and the places where code may be loaded by name."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def imported(node: ast.AST) -> list[str]:
-    """Return the modules that a statement imports, and what it takes from them."""
+    """Return the modules that a statement imports, and the names from them."""
     if isinstance(node, ast.Import):
         return [name.name for name in node.names]
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -139,13 +139,13 @@ def modules() -> dict[str, Nodes]:
     return {path.relative_to(SOURCE).as_posix(): nodes_of(path.read_text(encoding="utf-8")) for path in MODULES}
 
 
-def test_what_loads_code_from_data_stands_in_one_file(modules: dict[str, Nodes]) -> None:
+def test_code_that_loads_pickles_is_in_one_module(modules: dict[str, Nodes]) -> None:
     found = {name: list(loads_code(nodes)) for name, nodes in modules.items()}
     assert set(found.pop(PICKLING))
     assert {name: uses for name, uses in found.items() if uses} == {}
 
 
-def test_the_one_file_says_why_for_each_that_imports_it(modules: dict[str, Nodes]) -> None:
+def test_the_pickling_module_justifies_each_importer(modules: dict[str, Nodes]) -> None:
     why = ast.get_docstring(modules[PICKLING][0])  # type: ignore[arg-type]
     users = {name for name, nodes in modules.items() for node in nodes if "chimera.core.pickling" in imported(node)}
     bullets = re.findall(r"^- (.*?):", why or "", re.MULTILINE)
@@ -155,18 +155,18 @@ def test_the_one_file_says_why_for_each_that_imports_it(modules: dict[str, Nodes
     assert [place for place in named if not any(name.startswith(place) for name in users)] == []
 
 
-def test_each_import_by_name_was_reviewed(modules: dict[str, Nodes]) -> None:
+def test_each_dynamic_import_is_reviewed(modules: dict[str, Nodes]) -> None:
     assert {name for name, nodes in modules.items() if uses_names(nodes)} == set(REVIEWED)
     assert {name for name, nodes in modules.items() if runs(nodes)} == set(RUN)
 
 
-def test_an_assert_tells_a_type_and_checks_nothing(modules: dict[str, Nodes]) -> None:
+def test_asserts_narrow_types_only(modules: dict[str, Nodes]) -> None:
     kit = "testing/"  # pytest runs it
     found = {name: list(checks(nodes)) for name, nodes in modules.items() if not name.startswith(kit)}
     assert {name: uses for name, uses in found.items() if uses} == {}
 
 
-def test_each_exception_of_the_security_rules_has_its_reason() -> None:
+def test_each_security_exception_has_a_reason() -> None:
     lines = [
         (path, line) for path in MODULES for line in path.read_text().splitlines() if re.search(r"#.*\bnoqa\b", line)
     ]
@@ -187,16 +187,16 @@ def test_each_exception_of_the_security_rules_has_its_reason() -> None:
         "numpy.lib.npyio.load(file, allow_pickle=flag)", "x = ray.cloudpickle.loads",
     ],
 )  # fmt: skip
-def test_the_rules_find_what_they_forbid(source: str) -> None:
+def test_the_rules_detect_forbidden_code(source: str) -> None:
     assert list(loads_code(nodes_of(source)))
 
 
 @pytest.mark.parametrize("source", ["import_module(name)", "importlib.util.find_spec(x)", "registry.load_object(x)"])
-def test_the_rules_find_imports_by_name(source: str) -> None:
+def test_the_rules_detect_dynamic_imports(source: str) -> None:
     assert uses_names(nodes_of(source))
     assert runs(nodes_of("import runpy"))
 
 
-def test_the_rules_find_asserts_that_check() -> None:
+def test_the_rules_detect_asserts_that_validate() -> None:
     assert list(checks(nodes_of("assert size < limit")))
     assert not list(checks(nodes_of("assert x is not None")))

@@ -1,4 +1,4 @@
-"""Run folders of strangers: no link leads out of one, no number or text in one breaks a report, a table or a resumed run."""
+"""Tests of untrusted run folders: no link leaves the folder; no value breaks a report, a table or a resumed run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def outside(tmp_path: Path) -> Iterator[Path]:
 
 
 def resumed(folder: Path) -> Any:
-    """Go on with a run."""
+    """Resume a run."""
     return Experiment.load(folder / "experiment.toml").trainer(out=folder, resume=True).fit()
 
 
@@ -84,13 +84,13 @@ def test_a_report_reads_no_file_through_a_link(name: str, far: bool, folder: Pat
     assert f"{name} is a link out of the folder" in text
 
 
-def test_no_words_come_through_a_link(folder: Path, outside: Path) -> None:
+def test_word_vectors_are_not_read_through_a_link(folder: Path, outside: Path) -> None:
     (folder / "embeddings.csv").write_text("1 2\n2 3\n3 5\n")
     linked(folder / "vocabulary.txt", outside)
     assert "the secret" not in write_report(folder).read_text(encoding="utf-8")
 
 
-def test_a_link_within_the_folder_and_one_to_the_folder_are_followed(folder: Path) -> None:
+def test_links_within_and_to_the_folder_are_followed(folder: Path) -> None:
     (folder / "metrics.jsonl").rename(folder / "real.jsonl")
     (folder / "metrics.jsonl").symlink_to("real.jsonl")
     (folder.parent / "link").symlink_to(folder)
@@ -106,14 +106,14 @@ def test_a_model_is_not_served_through_a_link(name: str, folder: Path, outside: 
 
 
 @pytest.mark.parametrize("name", ["embeddings.csv", "weights.safetensors", "signature.json"])
-def test_vectors_do_not_come_through_a_link(name: str, folder: Path, outside: Path) -> None:
+def test_embedding_vectors_are_not_read_through_a_link(name: str, folder: Path, outside: Path) -> None:
     linked(folder / name, outside)
     with pytest.raises(ConfigurationError, match="is a link out of its folder"):
         vectors_of(folder)
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl", "trace.jsonl", "checkpoints"])
-def test_a_resumed_run_changes_no_file_through_a_link(name: str, folder: Path, outside: Path) -> None:
+def test_a_resumed_run_writes_no_file_through_a_link(name: str, folder: Path, outside: Path) -> None:
     linked(folder / name, outside.parent if name == "checkpoints" else outside)
     with pytest.raises(ConfigurationError, match="is a link out of its folder"):
         resumed(folder)
@@ -132,7 +132,7 @@ def test_an_unfinished_file_that_is_a_link_is_not_written_through(name: str, fol
 
 
 @pytest.mark.parametrize("content", [b"[" * 100, b"{}\n[1]\n", b"\xff\n", b"{"], ids=["deep", "list", "bytes", "cut"])
-def test_a_damaged_history_ends_a_resumed_run_in_one_line(content: bytes, folder: Path) -> None:
+def test_resuming_with_a_damaged_history_raises_a_one_line_error(content: bytes, folder: Path) -> None:
     path = folder / "metrics.jsonl"
     path.write_bytes(content.ljust(path.stat().st_size))
     with pytest.raises(ConfigurationError, match="is damaged") as caught:
@@ -145,7 +145,7 @@ HUGE = [10**400, 1e308, -1e308, float("inf"), "<script>alert(1)</script>", None,
 
 
 @pytest.mark.parametrize("name", ["summary.json", "environment.json", "metrics.jsonl", "events.jsonl", "trace.jsonl"])
-def test_no_value_of_a_file_breaks_the_report(name: str, folder: Path) -> None:
+def test_no_value_in_a_file_breaks_the_report(name: str, folder: Path) -> None:
     lines = (folder / name).read_text().splitlines() or ['{"event": "worker lost", "actor": "worker 0", "seconds": 1}']
     row = json.loads("".join(lines) if name.endswith(".json") else lines[0])
     kept = [] if name.endswith(".json") else lines
@@ -191,7 +191,7 @@ def again(finished: Path, compared: Path, tmp_path: Path) -> Callable[[dict[str,
 
 
 @pytest.mark.long
-def test_no_cell_of_a_written_comparison_is_a_formula(again: Callable[[dict[str, Any]], Path]) -> None:
+def test_no_cell_of_a_comparison_csv_is_a_formula(again: Callable[[dict[str, Any]], Path]) -> None:
     folder = again({"metrics": {FORMULA: 1.0, "accuracy": 0.5}, "stopped_by": FORMULA, "epsilon": FORMULA})
     rows = list(csv.reader((folder / "comparison.csv").read_text(encoding="utf-8").splitlines()))
     assert sum(cell == f"'{FORMULA}" for row in rows for cell in row) >= 2
@@ -208,7 +208,7 @@ def test_names_of_metrics_are_escaped_in_the_page_of_a_comparison(again: Callabl
 @pytest.mark.long
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_changed_summary_is_one_line_or_a_comparison(
+def test_a_modified_summary_gives_a_comparison_or_a_one_line_error(
     again: Callable[[dict[str, Any]], Path], data: st.DataObject
 ) -> None:
     keys = st.sampled_from(

@@ -1,4 +1,4 @@
-"""Each claim of the threat model names a test that is there."""
+"""Each claim of the threat model names an existing test."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_tests_that_the_threat_model_names_are_there() -> None:
+def test_tests_named_in_the_threat_model_exist() -> None:
     text = (ROOT / "docs" / "threat-model.md").read_text()
     named = set(re.findall(r"`(tests/[\w/]+\.py)`", text))
     assert len(named) >= 8
     assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
 
 
-def test_links_of_the_documents_lead_somewhere() -> None:
+def test_links_in_documents_resolve() -> None:
     for name in ("SECURITY.md", "docs/threat-model.md", "docs/privacy.md"):
         file = ROOT / name
         for target in re.findall(r"\]\(([^)#]+\.md)", file.read_text()):

@@ -1,4 +1,4 @@
-"""No server gets a token that is not its own, none travels in clear beyond this machine, and none is written down."""
+"""Tests of tokens: each server gets its own only; none is sent unencrypted beyond this machine, and none is stored."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from security.test_by_path_names import network, node
 
 @contextmanager
 def listening(cert: Path | None = None, key: Path | None = None) -> Iterator[tuple[str, list[str | None]]]:
-    """Serve an empty list of jobs; gives the address, and the tokens that come."""
-    heard: list[str | None] = []
+    """Serve an empty list of jobs; yield the address and the received tokens."""
+    received: list[str | None] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            heard.append(self.headers["Authorization"])
+            received.append(self.headers["Authorization"])
             body = b'{"rows": []}'
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
@@ -47,27 +47,27 @@ def listening(cert: Path | None = None, key: Path | None = None) -> Iterator[tup
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"{'https' if cert else 'http'}://127.0.0.1:{server.server_port}", heard
+        yield f"{'https' if cert else 'http'}://127.0.0.1:{server.server_port}", received
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
 
 
-def test_a_cluster_at_an_https_address_is_asked_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_https_cluster_is_called_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cert, key = certificate(tmp_path)
     monkeypatch.setenv("CHIMERA_CLUSTER_TOKEN", "sesame")
-    with listening(cert, key) as (url, heard):
+    with listening(cert, key) as (url, received):
         with pytest.raises(ConfigurationError, match=f"the certificate of {url} cannot be verified: self-signed"):
             client_of(url).jobs()
-        assert heard == []
+        assert received == []
         monkeypatch.setenv("SSL_CERT_FILE", str(cert))
         assert client_of(url).jobs() == []
-    assert heard == ["Bearer sesame"]
+    assert received == ["Bearer sesame"]
 
 
 @pytest.mark.parametrize("url", ["http://192.0.2.1:8000", "ftp://127.0.0.1:1", "gopher://x"])
-def test_a_clusters_token_goes_nowhere_in_clear(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_token_is_never_sent_unencrypted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHIMERA_CLUSTER_TOKEN", "sesame")
     monkeypatch.delenv("CHIMERA_INSECURE", raising=False)
     with pytest.raises(ConfigurationError, match=r"in clear|is not of the form") as caught:
@@ -79,17 +79,17 @@ def test_the_token_of_nodes_is_not_sent_to_a_cluster(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("CHIMERA_TOKEN", "of nodes")
     monkeypatch.delenv("CHIMERA_CLUSTER_TOKEN", raising=False)
     with (
-        listening() as (url, heard),
+        listening() as (url, received),
         pytest.raises(
             ConfigurationError, match=r"set CHIMERA_CLUSTER_TOKEN .*CHIMERA_TOKEN is the token of REST nodes"
         ),
     ):
         client_of(url).jobs()
-    assert heard == []
+    assert received == []
 
 
 @pytest.mark.parametrize("given", ["mapping", "file"])
-def test_each_node_gets_its_own_token_and_no_file_has_one(
+def test_each_node_gets_its_own_token_and_no_file_stores_it(
     tmp_path: Path, given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two nodes with two tokens train; each would answer 401 to the token of the other, or of a cluster."""
@@ -128,13 +128,13 @@ def test_each_node_gets_its_own_token_and_no_file_has_one(
         ("nowhere.toml", "nowhere.toml cannot be read"),
     ],
 )
-def test_tokens_that_cannot_be_used_are_one_line(tokens: Any, message: str) -> None:
+def test_invalid_tokens_raise_a_one_line_error(tokens: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
         chimera.engine("http", nodes=["http://127.0.0.1:1"], tokens=tokens)
     assert "\n" not in str(caught.value)
 
 
-def test_a_drivers_token_goes_to_no_node_in_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_token_is_never_sent_unencrypted_to_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHIMERA_INSECURE", raising=False)
     with pytest.raises(ConfigurationError, match=r"a token would travel to http://192\.0\.2\.1:80 in clear"):
         chimera.engine("http", nodes=["http://192.0.2.1:80"], token="sesame")

@@ -1,4 +1,4 @@
-"""Strangers at the port of a voter: they get a deadline and a place in a short queue, and hold nobody up."""
+"""Tests of unauthenticated connections to a voter: they have a deadline and a short queue, and block no other client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield near, far
 
 
-def test_a_handshake_has_one_deadline_however_many_bytes_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handshake_has_one_deadline_despite_slow_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raft_connection, "HANDSHAKE_S", 0.3)
     over = threading.Event()
 
@@ -54,7 +54,7 @@ def test_a_handshake_has_one_deadline_however_many_bytes_keep_coming(monkeypatch
             slow.join()
 
 
-def test_the_deadline_covers_the_name_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_handshake_deadline_includes_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raft_connection, "HANDSHAKE_S", 0.3)
     with ends() as (near, far):
         client: list[Connection] = []
@@ -69,7 +69,7 @@ def test_the_deadline_covers_the_name_that_follows(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_proof_cannot_be_reflected() -> None:
-    """An attacker that sends back what it hears proves nothing: the proofs of both ends differ."""
+    """An attacker that echoes messages cannot authenticate: the proofs of both ends differ."""
     with ends() as (near, far):
 
         def echo() -> None:
@@ -86,7 +86,7 @@ def test_a_proof_cannot_be_reflected() -> None:
 
 
 @pytest.mark.parametrize("size", [301, raft_connection.MAX_BYTES + 1, (1 << 32) - 1])
-def test_a_size_beyond_the_bound_ends_the_connection_before_anything_is_read(size: int) -> None:
+def test_an_oversized_message_closes_the_connection_before_reading(size: int) -> None:
     with ends() as (near, far):
         client: list[Connection] = []
         other = threading.Thread(target=lambda: client.append(Connection(far, b"token", client=True)))
@@ -101,7 +101,7 @@ def test_a_size_beyond_the_bound_ends_the_connection_before_anything_is_read(siz
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_after_the_handshake_are_a_message_or_an_error_of_the_decoder(body: bytes) -> None:
+def test_bytes_after_the_handshake_are_decoded_or_raise_a_decoding_error(body: bytes) -> None:
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
         raft_transport._DECODER.decode(body)
 
@@ -135,8 +135,8 @@ def test_a_connection_with_a_bad_name_leaves_no_thread(name: bytes, port: tuple[
     assert not set(_writers()) - before
 
 
-class _Crowd:
-    """Slow connections to some addresses: each sends a byte now and then, and one that is ended is opened anew."""
+class _SlowConnections:
+    """Slow connections to some addresses: each sends a byte at intervals, and a closed one is opened again."""
 
     def __init__(self, addresses: list[str], count: int) -> None:
         self._places = [parse_address(address) for address in addresses]
@@ -170,11 +170,11 @@ class _Crowd:
 
 
 @pytest.mark.long
-def test_slow_strangers_keep_no_voter_and_no_follower_out(tmp_path: Path) -> None:
+def test_slow_unauthenticated_connections_do_not_block_voters_and_followers(tmp_path: Path) -> None:
     voters = Voters(tmp_path / "cluster")
     crowd = None
     try:
-        crowd = _Crowd(voters.addresses, 100)
+        crowd = _SlowConnections(voters.addresses, 100)
         journal = following(tmp_path / "cluster")
         try:
             epoch = acquired(journal, "c0", LONG_S).epoch

@@ -1,4 +1,4 @@
-"""What one client can let a web server hold and wait for, tried by raw sockets against a server with small limits."""
+"""Tests of limits on connections, by raw sockets against a server with small limits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _own_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         close_logs()
 
 
-class Heard:
+class Received:
     """What the routes of the app have seen."""
 
     def __init__(self) -> None:
@@ -49,14 +49,14 @@ class Heard:
         self.dropped = threading.Event()
 
 
-def made(heard: Heard, **given: Any) -> tuple[FastAPI, Settings]:
+def made(received: Received, **given: Any) -> tuple[FastAPI, Settings]:
     router = APIRouter()
 
     @router.post("/v1/size")
     async def size(request: Request) -> dict[str, int]:
-        heard.sizes.append(len(await request.body()))
-        heard.headers.append(dict(request.headers))
-        return {"size": heard.sizes[-1]}
+        received.sizes.append(len(await request.body()))
+        received.headers.append(dict(request.headers))
+        return {"size": received.sizes[-1]}
 
     @router.get("/v1/rows")
     async def rows() -> dict[str, int]:
@@ -70,7 +70,7 @@ def made(heard: Heard, **given: Any) -> tuple[FastAPI, Settings]:
                     yield b"x" * 65_536
                     await asyncio.sleep(0)
             finally:
-                heard.dropped.set()
+                received.dropped.set()
 
         return StreamingResponse(told())
 
@@ -79,19 +79,19 @@ def made(heard: Heard, **given: Any) -> tuple[FastAPI, Settings]:
 
 
 @pytest.fixture(scope="module")
-def heard() -> Heard:
-    return Heard()
+def received() -> Received:
+    return Received()
 
 
 @pytest.fixture(scope="module")
-def server(heard: Heard) -> Iterator[Attacker]:
-    app, settings = made(heard, token=TOKEN)
+def server(received: Received) -> Iterator[Attacker]:
+    app, settings = made(received, token=TOKEN)
     with serving(app, settings, limits=LIMITS) as url:
         yield Attacker(url)
 
 
 def is_closed(client: socket.socket) -> bool:
-    """Read what is left, and return whether the server has closed the connection."""
+    """Read the remaining bytes; return whether the server has closed the connection."""
     try:
         while client.recv(65_536):
             pass
@@ -114,7 +114,7 @@ GET = b"GET /v1/rows HTTP/1.1\r\n" + HEAD
 POST = b"POST /v1/size HTTP/1.1\r\n" + HEAD
 
 
-def test_a_head_that_does_not_come_is_408(server: Attacker) -> None:
+def test_a_missing_request_head_is_408(server: Attacker) -> None:
     begun = (b"", b"\r\n", b"GE", GET, GET + b"X-Slow: a", POST + b"Content-Length: 10")
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(server.connected()) for _ in begun]
@@ -125,7 +125,7 @@ def test_a_head_that_does_not_come_is_408(server: Attacker) -> None:
             assert is_closed(client)
 
 
-def test_a_head_that_comes_byte_by_byte_has_no_more_time(server: Attacker) -> None:
+def test_a_slow_request_head_has_the_same_deadline(server: Attacker) -> None:
     with server.connected() as client:
         client.sendall(GET + b"X-Slow: ")
         while not select.select([client], [], [], 0.01)[0]:
@@ -133,7 +133,7 @@ def test_a_head_that_comes_byte_by_byte_has_no_more_time(server: Attacker) -> No
         assert answer_of(client)[0] == 408
 
 
-def test_a_connection_may_be_idle_between_requests_but_not_amid_one(server: Attacker) -> None:
+def test_connections_may_idle_between_requests_only(server: Attacker) -> None:
     with server.connected() as idle, server.connected() as slow:
         for client in (idle, slow):
             client.sendall(GET + b"\r\n")
@@ -158,7 +158,7 @@ def test_a_connection_may_be_idle_between_requests_but_not_amid_one(server: Atta
     ],
     ids=["header", "headers", "count", "name", "url", "endless-url", "spaces", "no-method"],
 )  # fmt: skip
-def test_a_head_that_is_too_large_is_refused_before_it_is_held(server: Attacker, request_: bytes, status: int) -> None:
+def test_an_oversized_head_is_rejected_before_buffering(server: Attacker, request_: bytes, status: int) -> None:
     with server.connected() as client:
         sent(client, request_)
         assert answer_of(client)[0] in (status, 431)
@@ -194,29 +194,27 @@ def test_a_head_may_be_as_large_as_the_limit(server: Attacker) -> None:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
 )
-def test_what_two_parsers_may_read_in_two_ways_or_none_can_is_400(
-    server: Attacker, heard: Heard, request_: bytes
-) -> None:
-    before = len(heard.sizes)
+def test_ambiguous_requests_are_400(server: Attacker, received: Received, request_: bytes) -> None:
+    before = len(received.sizes)
     with server.connected() as client:
         client.sendall(request_)
         assert answer_of(client)[0] in (400, 405)
-    assert len(heard.sizes) == before
+    assert len(received.sizes) == before
 
 
-def test_a_header_after_the_body_is_no_header_of_the_request(server: Attacker, heard: Heard) -> None:
+def test_trailers_are_not_headers(server: Attacker, received: Received) -> None:
     with server.connected() as client:
         client.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-Late: yes\r\n\r\n" + GET + b"\r\n")
         assert answer_of(client)[0] == 200
-    assert "x-late" not in heard.headers[-1]
+    assert "x-late" not in received.headers[-1]
     with server.connected() as client:
         sent(client, POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: ", *[b"a" * 65_536] * 64)
         assert is_closed(client)
 
 
 @pytest.mark.long
-def test_without_the_token_nothing_of_a_body_is_awaited_and_little_is_read(server: Attacker, heard: Heard) -> None:
-    before = len(heard.sizes)
+def test_without_the_token_the_body_is_not_awaited(server: Attacker, received: Received) -> None:
+    before = len(received.sizes)
     unlocked = b"POST /v1/size HTTP/1.1\r\nHost: localhost\r\n"
     for head in (b"Content-Length: 1000000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n"):
         with server.connected() as client:
@@ -230,13 +228,13 @@ def test_without_the_token_nothing_of_a_body_is_awaited_and_little_is_read(serve
     with server.connected() as client:
         client.sendall(unlocked + b"Content-Length: 4\r\n\r\n")
         assert answer_of(client)[0] == 401
-        client.sendall(b"late" + GET + b"\r\n")  # little enough to go on with
+        client.sendall(b"late" + GET + b"\r\n")  # few enough bytes to read
         assert answer_of(client)[0] == 200
-    assert len(heard.sizes) == before
+    assert len(received.sizes) == before
 
 
 @pytest.mark.long
-def test_a_body_that_is_too_long_is_refused_by_its_announcement_or_as_it_comes(server: Attacker) -> None:
+def test_an_oversized_body_is_rejected_by_its_length_or_while_reading(server: Attacker) -> None:
     with server.connected() as client:
         client.sendall(POST + b"Content-Length: 99999999\r\n\r\n")
         assert answer_of(client)[0] == 413
@@ -248,34 +246,34 @@ def test_a_body_that_is_too_long_is_refused_by_its_announcement_or_as_it_comes(s
 
 
 @pytest.mark.parametrize("head", [b"Content-Length: 1000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n1\r\n"])
-def test_a_body_that_does_not_come_is_408(server: Attacker, heard: Heard, head: bytes) -> None:
-    before = len(heard.sizes)
+def test_a_missing_body_is_408(server: Attacker, received: Received, head: bytes) -> None:
+    before = len(received.sizes)
     with server.connected() as client:
         client.sendall(POST + head + b"a")
         assert answer_of(client)[0] == 408
         assert is_closed(client)
-    assert len(heard.sizes) == before
+    assert len(received.sizes) == before
 
 
-def test_requests_that_wait_on_a_connection_are_bounded(server: Attacker, heard: Heard) -> None:
+def test_pipelined_requests_are_bounded(server: Attacker, received: Received) -> None:
     with server.connected() as client:
         client.sendall((POST + b"Content-Length: 0\r\n\r\n") * 3)
         for _ in range(3):
             assert answer_of(client)[0] == 200
-        before = len(heard.sizes)
+        before = len(received.sizes)
         sent(client, (POST + b"Content-Length: 0\r\n\r\n") * 1000)
         assert is_closed(client)
-    assert len(heard.sizes) - before <= LIMITS.pipelined + 1
+    assert len(received.sizes) - before <= LIMITS.pipelined + 1
 
 
-def test_a_client_that_does_not_read_is_dropped(server: Attacker, heard: Heard) -> None:
+def test_a_client_that_does_not_read_is_dropped(server: Attacker, received: Received) -> None:
     with server.connected() as client:
         client.sendall(b"GET /v1/endless HTTP/1.1\r\n" + HEAD + b"\r\n")
         assert client.recv(15) == b"HTTP/1.1 200 OK"
-        assert heard.dropped.wait(LIMIT_S)
+        assert received.dropped.wait(LIMIT_S)
 
 
-def test_strangers_keep_no_client_out(server: Attacker) -> None:
+def test_unauthenticated_connections_do_not_block_clients(server: Attacker) -> None:
     with contextlib.ExitStack() as stack:
         known = stack.enter_context(server.connected())
         known.sendall(GET + b"\r\n")
@@ -287,7 +285,7 @@ def test_strangers_keep_no_client_out(server: Attacker) -> None:
         assert is_closed(strangers[0])
 
 
-def test_more_clients_than_may_be_are_503(server: Attacker) -> None:
+def test_too_many_clients_get_503(server: Attacker) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(LIMITS.connections):
             known = stack.enter_context(server.connected())
@@ -297,13 +295,11 @@ def test_more_clients_than_may_be_are_503(server: Attacker) -> None:
             assert answer_of(client)[0] == 503
 
 
-def test_a_handshake_has_a_time_and_clients_need_the_certificate_that_is_asked_for(
-    tmp_path: Path, heard: Heard
-) -> None:
+def test_tls_handshakes_time_out_and_require_the_client_certificate(tmp_path: Path, received: Received) -> None:
     cert, key = certificate(tmp_path)
     (tmp_path / "other").mkdir()
     other = certificate(tmp_path / "other")
-    app, settings = made(heard, tls_cert=cert, tls_key=key, tls_client_ca=cert)
+    app, settings = made(received, tls_cert=cert, tls_key=key, tls_client_ca=cert)
     with serving(app, settings, limits=LIMITS) as url:
         server = Attacker(url)
         with server.connected() as client:

@@ -1,4 +1,4 @@
-"""What the web server of every process refuses, tried by raw sockets against a server on loopback."""
+"""Tests of requests that every web server rejects, by raw sockets against a server on loopback."""
 
 from __future__ import annotations
 
@@ -69,9 +69,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("foreign", FOREIGN, ids=lambda given: "-".join(map("=".join, given.items())))
-def test_without_a_token_nothing_is_told_to_a_foreign_host_or_page(
-    open_server: Attacker, foreign: dict[str, str]
-) -> None:
+def test_without_a_token_foreign_hosts_and_origins_are_rejected(open_server: Attacker, foreign: dict[str, str]) -> None:
     given = {name: value.format(own=open_server.own, port=open_server.port) for name, value in foreign.items()}
     host = given.pop("host", "")
     for path in PATHS:
@@ -80,7 +78,7 @@ def test_without_a_token_nothing_is_told_to_a_foreign_host_or_page(
     assert open_server.ask("/v1/size", ("Content-Length", "0"), *given.items(), host=host, method="POST")[0] == 403
 
 
-def test_without_a_token_this_machine_is_answered_by_its_loopback_names(open_server: Attacker) -> None:
+def test_without_a_token_loopback_names_are_accepted(open_server: Attacker) -> None:
     port = open_server.port
     for host in (
         "127.0.0.1",
@@ -100,7 +98,7 @@ def test_without_a_token_this_machine_is_answered_by_its_loopback_names(open_ser
         assert open_server.ask("/v1/rows", (name, value))[0] == 200, value
 
 
-def test_open_paths_of_a_server_with_a_token_are_shown_to_no_foreign_page(locked_server: Attacker) -> None:
+def test_open_paths_reject_foreign_origins(locked_server: Attacker) -> None:
     for path in ("/health", "/docs", "/"):
         assert locked_server.ask(path, host="evil.example")[0] == 403
         assert locked_server.ask(path, ("Origin", "http://evil.example"))[0] == 403
@@ -108,7 +106,7 @@ def test_open_paths_of_a_server_with_a_token_are_shown_to_no_foreign_page(locked
         assert locked_server.ask(path, BEARER, host="evil.example")[0] != 403
 
 
-def test_with_the_token_any_host_and_origin_do_and_without_it_none(locked_server: Attacker) -> None:
+def test_any_host_and_origin_is_accepted_with_the_token_only(locked_server: Attacker) -> None:
     foreign = ("Origin", "http://evil.example")
     assert locked_server.ask("/v1/rows", BEARER, foreign, host="node.example")[0] == 200
     for host in ("", "node.example"):
@@ -136,7 +134,7 @@ def test_no_host_and_two_hosts_are_400(open_server: Attacker) -> None:
     assert open_server.ask("/v1/rows", ("Host", "127.0.0.1"), host="evil.example")[0] == 400
 
 
-def test_every_answer_may_be_framed_by_nobody(open_server: Attacker) -> None:
+def test_every_response_forbids_framing(open_server: Attacker) -> None:
     for path, host in [*((path, "") for path in PATHS), ("/v1/rows", "evil.example"), ("/v1/rows", "[")]:
         _, headers, _ = open_server.ask(path, host=host)
         assert "frame-ancestors 'none'" in headers["content-security-policy"], path
@@ -150,7 +148,7 @@ BEYOND = ["0.0.0.0", "::", "192.168.10.2", "a-host", "::ffff:10.0.0.1"]
 
 
 @pytest.mark.parametrize("host", BEYOND)
-def test_to_listen_beyond_loopback_needs_a_token_a_certificate_of_clients_or_a_word(
+def test_listening_beyond_loopback_needs_a_token_client_certificates_or_explicit_consent(
     host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     app, settings = made()
@@ -174,7 +172,7 @@ def test_to_listen_beyond_loopback_needs_a_token_a_certificate_of_clients_or_a_w
     assert log.read_text().count("WARNING") == before + 1
 
 
-def test_loopback_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_listening_on_loopback_needs_no_token(capsys: pytest.CaptureFixture[str]) -> None:
     for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost", "::ffff:127.0.0.1"):
         assert is_loopback(host)
         check_exposure(host, read_settings())
@@ -196,13 +194,13 @@ def asked_by(app: FastAPI, client: str, host: str) -> int:
     return asyncio.run(asked())
 
 
-def test_an_app_without_a_token_that_another_server_runs_answers_this_machine_alone() -> None:
+def test_an_app_without_a_token_in_another_server_answers_this_machine_only() -> None:
     app, _ = made()
     assert asked_by(app, "127.0.0.1", "127.0.0.1") == asked_by(app, "::1", "localhost") == 200
     assert asked_by(app, "10.0.0.9", "127.0.0.1") == 403
 
 
-def test_a_classroom_is_answered_at_addresses_and_at_the_name_of_the_machine_only() -> None:
+def test_insecure_servers_accept_addresses_and_the_machine_name_only() -> None:
     app, settings = made(insecure=True)
     assert anonymous_access(settings) is AnonymousAccess.INSECURE
     own = socket.gethostname()
@@ -211,7 +209,7 @@ def test_a_classroom_is_answered_at_addresses_and_at_the_name_of_the_machine_onl
     assert asked_by(app, "10.0.0.9", "evil.example") == 403
 
 
-def test_a_container_is_asked_at_loopback_names_by_its_own_network() -> None:
+def test_containers_accept_loopback_names_from_their_network() -> None:
     app, _ = made(published_on_loopback=True)
     assert asked_by(app, "192.168.10.1", "localhost:5001") == 200
     assert asked_by(app, "192.168.10.1", "evil.example") == asked_by(app, "192.168.10.1", "192.168.10.2") == 403

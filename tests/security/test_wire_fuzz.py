@@ -1,4 +1,4 @@
-"""Bytes of a stranger in the place of a message: `wire.unpack` makes a value of them or a DataError, in bounded memory."""
+"""Fuzz tests of the wire format: `wire.unpack` returns a value or raises DataError, in bounded memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HONEST: list[Any] = [
 
 
 def tried(data: bytes) -> None:
-    """Unpack: nothing but a DataError comes of it, and no more memory than a body of so many values may take."""
+    """Unpack a body, allowing only a DataError and the memory of the maximum number of values."""
     tracemalloc.start()
     try:
         with contextlib.suppress(DataError):
@@ -66,18 +66,18 @@ def file(structure: str, tensors: dict[str, Any] | None = None, data: bytes = b"
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_rejected(data: bytes) -> None:
     tried(data)
     tried(len(data).to_bytes(8, "little") + data)
 
 
 @given(st.sampled_from(HONEST), st.randoms(use_true_random=False))
-def test_messages_that_were_changed(value: Any, rng: random.Random) -> None:
+def test_mutated_messages_are_decoded_or_rejected(value: Any, rng: random.Random) -> None:
     tried(mutated(wire.pack(value), rng))
 
 
 @pytest.mark.slow
-def test_messages_that_were_changed_for_minutes() -> None:
+def test_mutated_messages_are_decoded_or_rejected_for_minutes() -> None:
     rng, until_s = random.Random(1), time.monotonic() + float(os.environ.get("CHIMERA_FUZZ_S", "600"))
     bodies = [wire.pack(value) for value in HONEST]
     while time.monotonic() < until_s:
@@ -101,13 +101,13 @@ def test_messages_that_were_changed_for_minutes() -> None:
     ids=["depth", "lists", "dictionaries", "colliding set", "colliding sets", "digits", "dimensions", "dimensions of text",
          "long header"],
 )  # fmt: skip
-def test_what_is_small_to_send_and_large_or_slow_to_read_is_refused(body: bytes) -> None:
+def test_decompression_bombs_are_rejected(body: bytes) -> None:
     with pytest.raises(DataError):
         wire.unpack(body, most_values=MOST_VALUES)
 
 
 @pytest.mark.long
-def test_an_honest_body_may_have_many_values_where_no_actor_is_called() -> None:
+def test_a_valid_body_without_calls_may_have_many_values() -> None:
     rows = [[0.5 + i, 1.25, 2.0] for i in range(400_000)]
     body = wire.pack({"rows": rows})
     assert wire.unpack(body) == {"rows": rows}

@@ -1,4 +1,4 @@
-"""What the tests of strategies share."""
+"""Fixtures of the strategy tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What asynchronous strategies promise: their algebra, how old gradients are, and that deaths do not stop them."""
+"""Tests of asynchronous strategies: their algebra, their staleness, and tolerance of losses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEARNERS = {
 
 @pytest.fixture
 def fit(tmp_path: Path) -> Fit:
-    """Train a small network on the digits, each time in a folder of its own."""
+    """Train a small network on digits, each time in a new folder."""
     folders = itertools.count()
 
     def fit(strategy: Any, **options: Any) -> chimera.Run:
@@ -62,7 +62,7 @@ def distance(one: chimera.Run, other: chimera.Run) -> float:
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_shards_change_no_bit(fit: Fit, name: str) -> None:
+def test_the_number_of_shards_does_not_change_results(fit: Fit, name: str) -> None:
     # Not fused: those kernels round the last few elements of a vector differently from the others.
     options = {"optimizer": {"name": "adam", "lr": 0.01, "fused": False}, "engine": "simulated"}
     whole, cut = (fit({**LEARNERS[name], "shards": shards}, **options) for shards in (1, 5))
@@ -71,7 +71,7 @@ def test_shards_change_no_bit(fit: Fit, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["async-parameter-server", "stale-synchronous", "delay-compensated"])
-def test_one_worker_alone_is_plain_gradient_descent(fit: Fit, name: str) -> None:
+def test_one_worker_equals_plain_gradient_descent(fit: Fit, name: str) -> None:
     options = {"workers": 1, "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9}}
     one, alone = fit(LEARNERS[name], **options), fit("single-worker", **options)
     assert distance(one, alone) < 2e-5
@@ -80,7 +80,7 @@ def test_one_worker_alone_is_plain_gradient_descent(fit: Fit, name: str) -> None
     assert one.staleness == {0: 40}
 
 
-def test_a_buffer_of_one_local_step_is_a_step_of_gradient_descent(fit: Fit) -> None:
+def test_a_buffer_of_one_local_step_equals_gradient_descent(fit: Fit) -> None:
     buffered = fit(
         {"name": "fed-buff", "buffer": 1, "local_steps": 1, "local_learning_rate": 0.2, "shards": 2},
         workers=1,
@@ -97,7 +97,7 @@ def test_a_buffer_counts_all_local_batches(fit: Fit) -> None:
     assert run.staleness == {0: 15}
 
 
-def test_no_compensation_is_asynchronous_to_the_bit(fit: Fit) -> None:
+def test_zero_compensation_equals_the_asynchronous_strategy_to_the_bit(fit: Fit) -> None:
     plain = fit("async-parameter-server")
     for decay in (None, 0.95):
         compensated = fit({"name": "delay-compensated", "lambda_": 0.0, "decay": decay})
@@ -106,7 +106,7 @@ def test_no_compensation_is_asynchronous_to_the_bit(fit: Fit) -> None:
 
 
 @pytest.mark.parametrize("decay", [None, 0.9])
-def test_compensation_is_that_of_the_paper(decay: float | None) -> None:
+def test_compensation_matches_the_paper(decay: float | None) -> None:
     """Zheng et al. 2017: g + lambda_t g^2 (w - w_then), lambda_t = lambda, or lambda over the root of the mean square of g."""
     rng, layout, rate, lambda_ = np.random.default_rng(4), Layout(("w",), ((50,),)), 0.5, 2.0
     then, *gradients = (rng.normal(size=50).astype(np.float32) for _ in range(4))
@@ -126,19 +126,22 @@ def test_compensation_is_that_of_the_paper(decay: float | None) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 5])
-def test_equal_workers_are_each_as_late_as_there_are_others(fit: Fit, workers: int) -> None:
+def test_staleness_of_equal_workers_is_the_number_of_others(fit: Fit, workers: int) -> None:
     run = fit("async-parameter-server", engine="simulated", workers=workers)
     beginning = dict.fromkeys(range(workers - 1), 1)
     assert run.staleness == {**beginning, workers - 1: 40 - (workers - 1)}
     assert run.summary()["staleness"] == {str(late): count for late, count in run.staleness.items()}
 
 
-def test_double_buffering_is_one_step_late_after_the_first(fit: Fit) -> None:
+def test_double_buffering_has_staleness_one_after_the_first_step(fit: Fit) -> None:
     assert fit("double-buffering").staleness == {0: 3, 1: 39 * 3}
-    assert fit("double-buffering", evaluate_every=10).staleness == {0: 4 * 3, 1: 36 * 3}  # a checkpoint begins anew
+    assert fit("double-buffering", evaluate_every=10).staleness == {
+        0: 4 * 3,
+        1: 36 * 3,
+    }  # it restarts after a checkpoint
 
 
-def test_synchronous_strategies_tell_no_staleness(fit: Fit) -> None:
+def test_synchronous_strategies_report_no_staleness(fit: Fit) -> None:
     assert "staleness" not in fit("parameter-server", rounds=3).summary()
 
 
@@ -149,7 +152,7 @@ def test_synchronous_strategies_tell_no_staleness(fit: Fit) -> None:
     bound=st.integers(0, 4),
     looks=st.sampled_from([7, 100]),
 )
-def test_nobody_leads_by_more_than_the_bound(
+def test_no_worker_leads_by_more_than_the_bound(
     fit: Fit, tmp_path_factory: pytest.TempPathFactory, slow: list[float], spread: float, bound: int, looks: int
 ) -> None:
     factors = {f"worker {rank}": factor for rank, factor in enumerate(slow)}
@@ -169,7 +172,7 @@ def test_nobody_leads_by_more_than_the_bound(
     assert sum(run.staleness.values()) == 24
 
 
-def test_a_bound_that_is_broken_is_an_error(fit: Fit) -> None:
+def test_a_violated_staleness_bound_is_an_error(fit: Fit) -> None:
     class Careless(StaleSynchronous):
         def may_begin(self, worker: str, cluster: Any) -> bool:
             return True
@@ -199,7 +202,7 @@ def test_a_worker_that_joins_starts_at_the_slowest_clock(tmp_path: Path) -> None
     assert max(clocks.values()) - min(clocks.values()) <= 1 + 1
 
 
-def test_without_slack_all_take_their_turns(fit: Fit) -> None:
+def test_without_slack_workers_alternate(fit: Fit) -> None:
     run = fit({"name": "stale-synchronous", "max_staleness": 0}, rounds=39)
     assert max(run.staleness) <= 2
     assert run.summary()["largest_lead"] == 0
@@ -209,7 +212,7 @@ def test_without_slack_all_take_their_turns(fit: Fit) -> None:
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 @pytest.mark.parametrize("name", LEARNERS)
-def test_it_learns(fit: Fit, name: str, engine: str) -> None:
+def test_strategies_learn(fit: Fit, name: str, engine: str) -> None:
     lr = 1.0 if name == "fed-buff" else 0.2
     run = fit(
         LEARNERS[name],
@@ -233,7 +236,7 @@ def test_an_epoch_of_rounds_is_an_epoch_of_samples(fit: Fit) -> None:
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_a_death_does_not_stop_the_others(fit: Fit, name: str) -> None:
+def test_a_loss_does_not_stop_the_other_workers(fit: Fit, name: str) -> None:
     engine = {
         "name": "simulated",
         "compute": {"straggler_spread": 0.5, "seconds_per_sample": 1e-3},
@@ -249,14 +252,14 @@ def test_a_death_does_not_stop_the_others(fit: Fit, name: str) -> None:
     assert np.array_equal(parameters(run), parameters(again))
 
 
-def test_the_end_of_all_workers_is_an_error(fit: Fit) -> None:
+def test_the_loss_of_all_workers_is_an_error(fit: Fit) -> None:
     crash = {f"worker {rank}": 0.01 for rank in range(3)}
     engine = {"name": "simulated", "availability": {"crash": crash}}
     with pytest.raises(RunError, match="fewer than min_workers"):
         fit("async-parameter-server", engine=engine, rounds=10_000, on_worker_loss="drop")
 
 
-def test_with_stragglers_waiting_for_nobody_is_faster_to_the_same_accuracy(fit: Fit) -> None:
+def test_with_stragglers_asynchronous_training_reaches_the_accuracy_sooner(fit: Fit) -> None:
     compute = {"straggler_spread": 1.0, "seconds_per_sample": 1e-3}
     goal = {
         "engine": {"name": "simulated", "compute": compute},
@@ -286,6 +289,6 @@ def test_with_stragglers_waiting_for_nobody_is_faster_to_the_same_accuracy(fit: 
         {"name": "fed-buff", "local_learning_rate": 0.0},
     ],
 )
-def test_a_value_that_means_nothing_is_refused(fit: Fit, strategy: dict[str, Any]) -> None:
+def test_invalid_values_are_rejected(fit: Fit, strategy: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="must be"):
         fit(strategy)

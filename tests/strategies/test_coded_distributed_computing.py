@@ -1,4 +1,4 @@
-"""Blocks that several workers compute let one packet serve several of them; whatever is sent, the sums have the same bits."""
+"""Tests of coded distributed computing: one packet serves several workers, and the sums always have the same bits."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def shuffles(draw: st.DrawFn) -> Shuffle:
 
 
 @given(shuffles(), st.data())
-def test_whoever_is_there_has_the_sum_of_all_blocks_to_the_bit(shuffle: Shuffle, data: st.DataObject) -> None:
+def test_any_sufficient_workers_have_the_exact_sum_of_all_blocks(shuffle: Shuffle, data: st.DataObject) -> None:
     """With packets in any order, some of them twice, and others of another step."""
     places = st.sets(st.integers(0, shuffle.workers - 1), min_size=max(shuffle.workers - shuffle.copies + 1, 1))
     there = tuple(sorted(data.draw(places)))
@@ -77,7 +77,7 @@ def test_whoever_is_there_has_the_sum_of_all_blocks_to_the_bit(shuffle: Shuffle,
 
 
 @given(shuffles())
-def test_every_worker_holds_as_many_blocks_and_every_block_is_somebodys_own(shuffle: Shuffle) -> None:
+def test_blocks_are_spread_evenly_and_each_has_an_owner(shuffle: Shuffle) -> None:
     places = range(shuffle.workers)
     assert {len(shuffle.held(place)) for place in places} == {shuffle.count * shuffle.copies // shuffle.workers}
     own = [block for place in places for block in shuffle.held(place)[: shuffle.own(place)]]
@@ -85,7 +85,7 @@ def test_every_worker_holds_as_many_blocks_and_every_block_is_somebodys_own(shuf
 
 
 @given(shuffles())
-def test_what_is_sent_is_what_the_theory_says(shuffle: Shuffle) -> None:
+def test_the_communication_load_matches_theory(shuffle: Shuffle) -> None:
     """Counted in segments of equal length, each packet once."""
     pieces = [shuffle.pieces(number) for number in shuffle.senders(tuple(range(shuffle.workers)))]
     assert all(len({piece.segments for piece in packet}) == 1 for packet in pieces)
@@ -95,8 +95,8 @@ def test_what_is_sent_is_what_the_theory_says(shuffle: Shuffle) -> None:
 
 @settings(max_examples=20)
 @given(shuffles(), st.sampled_from(["cast", "qsgd", "top-k", "powersgd", "terngrad"]))
-def test_any_codec_packs_parts_alike_for_all_who_hold_them(shuffle: Shuffle, codec: str) -> None:
-    """Or else what one lacks could not be had from an exclusive or."""
+def test_codecs_encode_a_part_equally_on_all_holders(shuffle: Shuffle, codec: str) -> None:
+    """Otherwise an exclusive or would not give the missing segment."""
     gradients, everybody = gradients_of(shuffle, set()), tuple(range(shuffle.workers))
     plain = Shuffle(shuffle.workers, shuffle.copies, coded=False)
     sums = []
@@ -127,7 +127,7 @@ def fit(tmp_path: Path) -> Fit:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    """The weights after as many steps of six workers with a block each, as four who hold them in pairs have."""
+    """Return the weights after as many steps of six workers with one block each; four workers hold these blocks in pairs."""
     return parameters(train("parameter-server", tmp_path_factory.mktemp("whole") / "run", workers=6))
 
 
@@ -142,9 +142,7 @@ def calls(run: chimera.Run, call: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("engine", ["simulated", "local", pytest.param("ray", marks=pytest.mark.long)])
 @pytest.mark.parametrize("coded", [True, False])
-def test_the_weights_are_those_of_a_worker_for_each_block(
-    fit: Fit, whole: np.ndarray, engine: str, coded: bool
-) -> None:
+def test_weights_equal_those_of_one_worker_per_block(fit: Fit, whole: np.ndarray, engine: str, coded: bool) -> None:
     run = fit({"coded": coded}, engine=engine)
     np.testing.assert_array_equal(parameters(run), whole)
     assert run.cost.samples == 20 * 6 * 4
@@ -167,24 +165,24 @@ def hung(*ranks: int, for_s: float = 20) -> list[str]:
 
 
 @pytest.mark.parametrize("coded", [True, False])
-def test_what_is_missing_after_the_time_limit_is_had_from_another_holder(
+def test_missing_packets_are_requested_from_another_holder_after_the_timeout(
     fit: Fit, whole: np.ndarray, coded: bool
 ) -> None:
     run = fit({"timeout_s": 0.5, "coded": coded}, engine=PACE, faults=hung(2))
     np.testing.assert_array_equal(parameters(run), whole)
     assert {event.event for event in run.events} == {"fault"}
     in_time = [row for row in calls(run, "step_shuffled") if row["end_s"] < 20]
-    assert len(in_time) >= 3 * 20, "somebody was waited for"
+    assert len(in_time) >= 3 * 20, "the step waited for a straggler"
 
 
 @pytest.mark.long
-def test_on_processes_it_is_had_from_another_holder_too(fit: Fit, whole: np.ndarray) -> None:
+def test_missing_packets_are_requested_from_another_holder_on_processes(fit: Fit, whole: np.ndarray) -> None:
     run = fit({"timeout_s": 5}, engine="local", faults=["hang worker 0 for 15 s at step 5"])
     np.testing.assert_array_equal(parameters(run), whole)
     assert {event.event for event in run.events} == {"fault"}
 
 
-def test_who_is_back_gets_the_weights_of_the_others(fit: Fit, whole: np.ndarray) -> None:
+def test_a_returning_worker_gets_the_weights_of_the_others(fit: Fit, whole: np.ndarray) -> None:
     """Another one hangs when the first is back, which then has the weights that the rest of the run needs."""
     faults = [*hung(1, for_s=1), "hang worker 0 for 30 s at step 16"]
     run = fit({"timeout_s": 0.5}, engine=PACE, faults=faults)
@@ -192,8 +190,8 @@ def test_who_is_back_gets_the_weights_of_the_others(fit: Fit, whole: np.ndarray)
     assert {row["actor"] for row in calls(run, "restore")} == {"worker 0", "worker 1"}
 
 
-def test_a_step_fails_when_nobody_has_a_block_in_time(fit: Fit) -> None:
-    why = r"step \d: block 3 is missing, and nobody who holds it is there or has answered in 0.5 s"
+def test_a_step_fails_if_no_worker_has_a_block_in_time(fit: Fit) -> None:
+    why = r"step \d: block 3 is missing, and none of its holders is alive or has answered in 0.5 s"
     with pytest.raises(TooFewWorkersError, match=why) as caught:
         fit({"timeout_s": 0.5}, engine=PACE, faults=hung(1, 2))
     assert "\n" not in str(caught.value)
@@ -201,7 +199,7 @@ def test_a_step_fails_when_nobody_has_a_block_in_time(fit: Fit) -> None:
 
 @pytest.mark.parametrize("policy", ["respawn", "drop"])
 @pytest.mark.parametrize("engine", ["simulated", pytest.param("local", marks=pytest.mark.long)])
-def test_a_death_changes_no_weight(fit: Fit, whole: np.ndarray, engine: str, policy: str) -> None:
+def test_a_worker_loss_does_not_change_weights(fit: Fit, whole: np.ndarray, engine: str, policy: str) -> None:
     run = fit({}, engine=engine, faults=["kill worker 1 at step 8"], on_worker_loss=policy)
     assert "worker lost" in [event.event for event in run.events]
     np.testing.assert_array_equal(parameters(run), whole)
@@ -212,7 +210,7 @@ def test_a_death_changes_no_weight(fit: Fit, whole: np.ndarray, engine: str, pol
     [({"copies": 0}, "copies must be at least 1, not 0"), ({"timeout_s": 0}, "timeout_s must be above 0, not 0")],
     ids=str,
 )
-def test_mistakes_are_told_in_one_line(fit: Fit, strategy: Any, why: str) -> None:
+def test_invalid_options_raise_a_one_line_error(fit: Fit, strategy: Any, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why) as caught:
         fit(strategy)
     assert "\n" not in str(caught.value)

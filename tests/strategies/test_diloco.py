@@ -1,4 +1,4 @@
-"""What DiLoCo and its streaming form promise: their algebra, what travels when, and that nothing is lost between rounds."""
+"""Tests of DiLoCo and streaming DiLoCo: their algebra, their traffic, and that no change is lost between rounds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HIDDEN, BATCH, SEED = 8, 16, 3
 
 @pytest.fixture
 def fit(tmp_path: Path) -> Fit:
-    """Train a small network on the digits, each time in a folder of its own."""
+    """Train a small network on digits, each time in a new folder."""
     folders = itertools.count()
 
     def fit(strategy: Any, **options: Any) -> chimera.Run:
@@ -62,14 +62,14 @@ def network() -> Any:
     return build_model("mlp", {"hidden": [HIDDEN]}, seed=SEED, **about)
 
 
-def test_one_step_of_sgd_with_plain_servers_is_synchronous_sgd(fit: Fit) -> None:
+def test_one_sgd_step_with_plain_servers_equals_synchronous_sgd(fit: Fit) -> None:
     inner = {"local_steps": 1, "local_optimizer": "sgd", "local_learning_rate": 0.2}
     run = fit({"name": "diloco", **inner, "server_learning_rate": 1.0, "server_momentum": 0.0}, rounds=20)
     served = fit("parameter-server", optimizer={"name": "sgd", "lr": 0.2}, rounds=20)
     np.testing.assert_allclose(parameters(run), parameters(served), atol=2e-5)
 
 
-def test_it_is_fed_avg_between_adamw_and_nesterov(fit: Fit) -> None:
+def test_diloco_equals_fed_avg_with_adamw_and_nesterov(fit: Fit) -> None:
     outer = {"name": "sgd", "lr": 0.7, "momentum": 0.9, "nesterov": True}
     inner = {"name": "fed-avg", "local_steps": 4, "local_optimizer": {"name": "adamw", "lr": 0.01}}
     expected = parameters(fit(inner, optimizer=outer))
@@ -81,7 +81,7 @@ def test_it_is_fed_avg_between_adamw_and_nesterov(fit: Fit) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("codec", ["identity", FEW_BITS], ids=["plain", "few bits"])
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_one_fragment_without_overlap_is_diloco_to_the_bit(fit: Fit, codec: Any, engine: str) -> None:
+def test_one_fragment_without_overlap_equals_diloco_to_the_bit(fit: Fit, codec: Any, engine: str) -> None:
     one = {**STREAMING, "fragments": 1, "overlap": 0, "alpha": 0.0}
     whole, streamed = fit(DILOCO, codec=codec), fit(one, codec=codec, engine=engine)
     assert np.array_equal(parameters(whole), parameters(streamed))
@@ -89,7 +89,7 @@ def test_one_fragment_without_overlap_is_diloco_to_the_bit(fit: Fit, codec: Any,
 
 
 @pytest.mark.parametrize("fragments", [1, 2])
-def test_it_does_what_the_paper_says(fit: Fit, fragments: int) -> None:
+def test_streaming_diloco_matches_the_paper(fit: Fit, fragments: int) -> None:
     """Against algorithm 2 as a plain loop, with SGD inside, for two workers."""
     rate, outer_rate, momentum, alpha, overlap, steps, rounds = 0.1, 0.7, 0.9, 0.25, 1, 4 // fragments, 7
     run = fit(
@@ -136,8 +136,8 @@ def test_a_round_sends_one_fragment(fit: Fit) -> None:
     assert up.tolist() == [4 * 3 * size for size in (*sizes, *sizes)]
 
 
-def test_overlap_hides_the_network(fit: Fit) -> None:
-    """Where a fragment is on its way for as long as a step takes, nobody waits for it."""
+def test_overlap_hides_communication_time(fit: Fit) -> None:
+    """If the transfer of a fragment takes as long as a step, no worker waits for it."""
     engine = {"name": "simulated", "network": {"latency_s": 0.05}, "compute": {"seconds_per_sample": 0.1 / BATCH}}
     options = {"engine": engine, "rounds": 12, "evaluate_every": 12, "log_every": 12}
     waits, goes_on = (fit({**STREAMING, "overlap": overlap}, **options) for overlap in (0, 1))
@@ -146,7 +146,7 @@ def test_overlap_hides_the_network(fit: Fit) -> None:
 
 @pytest.mark.parametrize("engine", ["simulated", pytest.param("local", marks=pytest.mark.long)])
 @pytest.mark.parametrize("codec", ["identity", FEW_BITS], ids=["plain", "few bits"])
-def test_resumed_it_ends_with_the_same_bits(fit: Fit, tmp_path: Path, codec: Any, engine: str) -> None:
+def test_a_resumed_run_ends_with_the_same_bits(fit: Fit, tmp_path: Path, codec: Any, engine: str) -> None:
     options = {"codec": codec, "engine": engine, "evaluate_every": 3}
     whole = fit(STREAMING, rounds=9, **options)
     fit(STREAMING, rounds=3, out=tmp_path / "parts", **options)
@@ -155,14 +155,14 @@ def test_resumed_it_ends_with_the_same_bits(fit: Fit, tmp_path: Path, codec: Any
 
 
 @pytest.mark.parametrize("lost", ["worker 1", "server 1"])
-def test_whoever_is_lost_the_others_go_on(fit: Fit, lost: str) -> None:
+def test_training_continues_after_any_loss(fit: Fit, lost: str) -> None:
     run = fit(STREAMING, rounds=40, faults=[f"kill {lost} at step 7"], snapshot_every=3, evaluate_every=40)
     assert [event.event for event in run.events][:2] == ["fault", f"{lost.split()[0]} lost"]
     assert run.cost.rounds == 40
     assert run.metrics["accuracy"] > 0.8
 
 
-def test_a_replica_that_is_spoilt_is_given_up_for_the_reference(fit: Fit) -> None:
+def test_a_non_finite_replica_is_replaced_by_the_reference(fit: Fit) -> None:
     run = fit(
         {**STREAMING, "aggregation": "median"},
         workers=4,
@@ -186,7 +186,7 @@ def test_a_replica_that_is_spoilt_is_given_up_for_the_reference(fit: Fit) -> Non
         ({"fragments": 1000, "local_steps": 1000}, "cannot be spread over 1000 shards"),
     ],
 )
-def test_mistakes_are_told_in_one_line(fit: Fit, options: dict[str, Any], why: str) -> None:
+def test_invalid_options_raise_a_one_line_error(fit: Fit, options: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why) as caught:
         fit({**STREAMING, **options})
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""What a strategy computes depends on no engine, and N workers on small batches are one worker on the whole batch."""
+"""Results do not depend on the engine, and N workers with small batches equal one worker with the whole batch."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def weights(tmp_path: Path, engine: Engine | str, workers: int, **options: objec
 @in_any_process
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_n_workers_are_one_on_the_whole_batch(tmp_path: Path, engine: Engine, strategy: str, optimizer: str) -> None:
+def test_n_workers_equal_one_worker_with_the_whole_batch(
+    tmp_path: Path, engine: Engine, strategy: str, optimizer: str
+) -> None:
     settings = {"optimizer": OPTIMIZERS[optimizer], "seed": 3}
     one = weights(tmp_path, "simulated", 1, strategy="single-worker", **settings)
     many = weights(tmp_path, engine, 4, strategy=STRATEGIES[strategy], **settings)
@@ -79,7 +81,7 @@ def test_n_workers_are_one_on_the_whole_batch(tmp_path: Path, engine: Engine, st
 
 
 @in_any_process
-def test_n_workers_are_one_where_they_reduce_thin_matrices(tmp_path: Path, engine: Engine) -> None:
+def test_n_workers_equal_one_worker_with_low_rank_reduction(tmp_path: Path, engine: Engine) -> None:
     settings: dict[str, Any] = {"optimizer": OPTIMIZERS["momentum"], "seed": 3, "strategy": "all-reduce"}
     thin = {"name": "powersgd", "rank": 2}
     one, whole = (weights(tmp_path / name, "simulated", 1, codec=name, **settings) for name in ("powersgd", "identity"))
@@ -89,7 +91,7 @@ def test_n_workers_are_one_where_they_reduce_thin_matrices(tmp_path: Path, engin
 
 
 @in_any_process
-def test_without_luck_the_comparison_would_fail(tmp_path: Path, engine: Engine) -> None:
+def test_the_comparison_detects_differences(tmp_path: Path, engine: Engine) -> None:
     settings = {"optimizer": OPTIMIZERS["sgd"]}
     one = weights(tmp_path, "simulated", 1, strategy="single-worker", seed=3, **settings)
     other = weights(tmp_path, engine, 4, seed=4, **settings)
@@ -98,7 +100,7 @@ def test_without_luck_the_comparison_would_fail(tmp_path: Path, engine: Engine) 
 
 @pytest.mark.long
 @in_any_process
-def test_shards_change_no_bit(tmp_path: Path, engine: Engine) -> None:
+def test_the_number_of_shards_does_not_change_results(tmp_path: Path, engine: Engine) -> None:
     whole = weights(tmp_path / "a", engine, 2, optimizer=OPTIMIZERS["adam"])
     cut = weights(
         tmp_path / "b", engine, 2, optimizer=OPTIMIZERS["adam"], strategy={"name": "parameter-server", "shards": 5}
@@ -108,7 +110,7 @@ def test_shards_change_no_bit(tmp_path: Path, engine: Engine) -> None:
 
 @pytest.mark.long
 @in_any_process
-def test_servers_and_all_reduce_agree_to_the_bit(tmp_path: Path, engine: Engine) -> None:
+def test_servers_and_all_reduce_are_equal_to_the_bit(tmp_path: Path, engine: Engine) -> None:
     served = weights(tmp_path / "a", engine, 3, optimizer=OPTIMIZERS["momentum"])
     reduced = weights(tmp_path / "b", engine, 3, optimizer=OPTIMIZERS["momentum"], strategy="all-reduce")
     assert np.array_equal(served, reduced)

@@ -1,4 +1,4 @@
-"""What FedAvg promises: its algebra, who takes part, and what a local optimizer remembers."""
+"""Tests of FedAvg: its algebra, participation, and the state of local optimizers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BATCH, SEED = 16, 3
 
 @pytest.fixture
 def fit(tmp_path: Path) -> Fit:
-    """Train a small network on the digits, each time in a folder of its own."""
+    """Train a small network on digits, each time in a new folder."""
     folders = itertools.count()
 
     def fit(strategy: Any, **options: Any) -> chimera.Run:
@@ -76,7 +76,7 @@ def plain_loop(steps: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_one_worker_is_a_plain_loop_to_the_bit(fit: Fit, engine: str) -> None:
+def test_one_worker_equals_a_plain_loop_to_the_bit(fit: Fit, engine: str) -> None:
     options = {"local_steps": 4, "local_optimizer": ADAM, "shards": 2}
     run = fit({**options, "send": "weights"}, workers=1, engine=engine)
     assert np.array_equal(parameters(run), plain_loop(12 * 4))
@@ -85,20 +85,20 @@ def test_one_worker_is_a_plain_loop_to_the_bit(fit: Fit, engine: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", [None, {"name": "sgd", "lr": 0.7, "momentum": 0.9, "nesterov": True}])
-def test_weights_and_changes_come_to_the_same(fit: Fit, optimizer: Any) -> None:
+def test_sending_weights_or_updates_gives_the_same_result(fit: Fit, optimizer: Any) -> None:
     options = {"optimizer": optimizer} if optimizer else {}
     changes, weights = (fit({"local_steps": 3, "send": send, "shards": 2}, **options) for send in ("change", "weights"))
     np.testing.assert_allclose(parameters(changes), parameters(weights), atol=1e-5)
 
 
-def test_one_local_step_of_all_is_a_step_of_the_parameter_server(fit: Fit) -> None:
+def test_one_local_step_equals_a_parameter_server_step(fit: Fit) -> None:
     averaged = fit({"local_steps": 1, "local_learning_rate": 0.2})
     served = fit("parameter-server", optimizer={"name": "sgd", "lr": 0.2})
     np.testing.assert_allclose(parameters(averaged), parameters(served), atol=2e-5)
     assert np.abs(parameters(served)).max() > 0.05
 
 
-def test_shards_change_no_bit(fit: Fit) -> None:
+def test_the_number_of_shards_does_not_change_results(fit: Fit) -> None:
     # Not fused on servers: those kernels round the last few elements of a vector differently from the others.
     options = {"local_steps": 3, "local_optimizer": ADAM}
     outer = {"name": "sgd", "lr": 0.7, "momentum": 0.9, "nesterov": True, "fused": False}
@@ -106,7 +106,7 @@ def test_shards_change_no_bit(fit: Fit) -> None:
     assert np.array_equal(parameters(whole), parameters(cut))
 
 
-def test_servers_average_unless_told_otherwise(fit: Fit) -> None:
+def test_servers_average_by_default(fit: Fit) -> None:
     one, other, doubled = (
         fit({"local_steps": 2}, **options)
         for options in ({}, {"optimizer": {"name": "sgd", "lr": 1.0}}, {"optimizer": {"name": "sgd", "lr": 2.0}})
@@ -115,7 +115,7 @@ def test_servers_average_unless_told_otherwise(fit: Fit) -> None:
     assert not np.array_equal(parameters(one), parameters(doubled))
 
 
-def test_a_fraction_of_the_workers_takes_part_and_the_seed_says_who(fit: Fit) -> None:
+def test_the_seed_selects_the_fraction_of_workers(fit: Fit) -> None:
     options = {"local_steps": 2, "fraction": 0.5}
     once, again, other = (
         fit({**options, "seed": seed}, workers=5, evaluate_every=every) for seed, every in ((0, 5), (0, 3), (1, 5))
@@ -126,7 +126,7 @@ def test_a_fraction_of_the_workers_takes_part_and_the_seed_says_who(fit: Fit) ->
     assert all(0 < row["train_loss"] < 3 for row in once.rows if "train_loss" in row)
 
 
-def test_an_epoch_is_an_epoch(fit: Fit) -> None:
+def test_an_epoch_reads_each_sample_once(fit: Fit) -> None:
     run = fit({"local_steps": 5, "fraction": 0.5}, workers=4, rounds=None, epochs=2)
     per_round = 2 * 5 * BATCH
     assert 2 <= run.cost.epochs < 2 + per_round / 1000
@@ -138,7 +138,7 @@ def uneven(targets: Any, world_size: int, rng: Any) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("weighted", [True, False])
-def test_a_worker_counts_by_its_samples_if_wanted(fit: Fit, weighted: bool) -> None:
+def test_workers_are_weighted_by_samples_if_wanted(fit: Fit, weighted: bool) -> None:
     run = fit({"local_steps": 3, "weighted": weighted}, workers=2, rounds=1, partition=uneven)
     split = DATASETS.create("digits")
     begin, changes = network(split).parameters().copy(), []
@@ -154,7 +154,7 @@ def test_a_worker_counts_by_its_samples_if_wanted(fit: Fit, weighted: bool) -> N
     assert np.abs(changes[0] - changes[1]).max() > 1e-3
 
 
-def test_a_state_that_is_kept_is_in_the_checkpoint(fit: Fit) -> None:
+def test_kept_local_state_is_in_the_checkpoint(fit: Fit) -> None:
     runs = {keep: fit({"local_steps": 3, "local_optimizer": ADAM, "keep_state": keep}) for keep in (True, False)}
     assert not np.array_equal(*(parameters(run) for run in runs.values()))
     states = {keep: Checkpoints(str(run.run_dir / "checkpoints")).read_last() for keep, run in runs.items()}
@@ -167,7 +167,7 @@ def test_a_state_that_is_kept_is_in_the_checkpoint(fit: Fit) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 @pytest.mark.parametrize("privacy", [None, {"clip": 1.0}])
-def test_who_takes_the_place_of_the_dead_goes_on_with_the_momenta_of_another(
+def test_a_replaced_worker_takes_momenta_of_another_worker(
     fit: Fit, engine: str, privacy: dict[str, float] | None
 ) -> None:
     faults = ["kill worker 1 at step 4"]
@@ -179,14 +179,14 @@ def test_who_takes_the_place_of_the_dead_goes_on_with_the_momenta_of_another(
         assert events == ["fault", "worker lost", "worker respawned"]
         taken = {name: held["tensor.step"].item() for name, held in state["cluster"]["local"].items()}
         assert min(taken.values()) >= 12 * 3
-    else:  # what an optimizer remembers tells of the data
+    else:  # the state of an optimizer reveals data
         assert sorted(events) == ["fault", "state gone", "worker lost", "worker respawned"]
         assert "local" not in state["cluster"]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_a_death_costs_the_others_nothing_of_the_round_under_way(fit: Fit, engine: str) -> None:
+def test_a_loss_does_not_repeat_the_local_steps_of_other_workers(fit: Fit, engine: str) -> None:
     run = fit({"local_steps": 3, "local_optimizer": ADAM}, engine=engine, faults=["kill worker 1 at step 4"])
     assert run.cost.samples == 12 * 3 * 3 * BATCH
     state = Checkpoints(str(run.run_dir / "checkpoints")).read_last()
@@ -201,7 +201,7 @@ def plain_learner() -> Learner:
     return Learner(0, network(split), split.train, order, optimizer=OptimizerSettings("sgd", {"lr": 0.1}))
 
 
-def test_a_worker_that_is_asked_again_answers_what_it_did() -> None:
+def test_a_retried_call_returns_the_stored_result() -> None:
     begin = network(DATASETS.create("digits")).parameters().copy()
     weights = Encoded("identity", begin.size, (begin,))
     worker, other = plain_learner(), plain_learner()
@@ -216,9 +216,9 @@ def test_a_worker_that_is_asked_again_answers_what_it_did() -> None:
     assert np.array_equal(*sent)
 
 
-def test_data_that_is_dealt_anew_goes_on_where_it_was(fit: Fit) -> None:
-    provider = PartitionedData(DATASETS.create("digits").train, PARTITIONERS.create("iid"), BATCH, SEED)
-    dealing = Sharding(provider, 3, lambda workers: workers * 4 * BATCH, steps_per_round=4)
+def test_resharded_data_continue_at_the_same_position(fit: Fit) -> None:
+    supply = PartitionedData(DATASETS.create("digits").train, PARTITIONERS.create("iid"), BATCH, SEED)
+    dealing = Sharding(supply, 3, lambda workers: workers * 4 * BATCH, steps_per_round=4)
     before = [order.batch(step) for order in dealing.orders for step in range(dealing.step_of(2))]
     dealing.reshard(2, 2)
     after = [order.batch(dealing.step_of(2) + step) for order in dealing.orders for step in range(4)]
@@ -226,7 +226,7 @@ def test_data_that_is_dealt_anew_goes_on_where_it_was(fit: Fit) -> None:
     assert len(np.unique(read)) == len(read) == (3 * 8 + 2 * 4) * BATCH
 
 
-def test_a_model_that_descends_by_itself_does(fit: Fit) -> None:
+def test_models_with_their_own_descent_use_it(fit: Fit) -> None:
     split = DATASETS.create("digits")
     numbers: list[float] = []
 
@@ -269,7 +269,7 @@ def test_a_model_that_descends_by_itself_does(fit: Fit) -> None:
         ({"stragglers": 2.0}, "stragglers is a share"),
     ],
 )
-def test_mistakes_are_told_in_one_line(fit: Fit, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_raise_a_one_line_error(fit: Fit, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
         fit(options)
     assert "\n" not in str(caught.value)
@@ -279,13 +279,13 @@ def two_parts(fit: Fit, **strategy: Any) -> chimera.Run:
     return fit({"local_epochs": 2, **strategy}, workers=2, rounds=3, partition=uneven)
 
 
-def test_local_epochs_are_so_many_passes_over_the_own_share(fit: Fit) -> None:
+def test_local_epochs_are_passes_over_the_workers_share(fit: Fit) -> None:
     run = two_parts(fit)
     steps = 2 * 300 / BATCH, 2 * 100 / BATCH  # 37.5 and 12.5, rounded up
     assert run.cost.samples == 3 * BATCH * sum(map(np.ceil, steps))
 
 
-def test_local_epochs_are_that_many_steps_where_all_have_the_same(fit: Fit) -> None:
+def test_local_epochs_equal_local_steps_for_equal_shares(fit: Fit) -> None:
     def halves(targets: Any, world_size: int, rng: Any) -> list[np.ndarray]:
         return [np.arange(160), np.arange(160, 320)]
 
@@ -308,7 +308,7 @@ SLOW = {"name": "simulated", "compute": {"seconds_per_sample": 1e-3, "slow": {"w
 """A batch takes 16 ms, and 0.8 s on worker 1."""
 
 
-def test_the_first_to_answer_make_the_round(fit: Fit) -> None:
+def test_over_selected_rounds_use_the_first_to_answer(fit: Fit) -> None:
     options = {"local_steps": 1, "fraction": 0.5}
     patient = fit(options, workers=4, engine=SLOW, rounds=8)
     hasty = fit({**options, "over_selection": 1.5}, workers=4, engine=SLOW, rounds=8)
@@ -319,19 +319,19 @@ def test_the_first_to_answer_make_the_round(fit: Fit) -> None:
 
 
 @pytest.mark.parametrize("patience", [{"fraction": 0.5, "over_selection": 1.5}, {"deadline_s": 1.0}], ids=str)
-def test_a_death_that_the_round_survives_loses_no_round(fit: Fit, patience: dict[str, float]) -> None:
+def test_a_tolerated_loss_repeats_no_round(fit: Fit, patience: dict[str, float]) -> None:
     run = fit({"local_steps": 1, **patience}, workers=4, rounds=8, faults=["kill worker 2 at step 4"])
     assert [event.actor for event in run.events if event.event == "worker lost"] == ["worker 2"]
     assert run.cost.lost_rounds == 0
 
 
-def test_a_death_that_ends_the_round_loses_it(fit: Fit) -> None:
+def test_a_loss_that_ends_the_round_is_counted_as_a_lost_round(fit: Fit) -> None:
     run = fit({"local_steps": 1}, workers=4, rounds=8, faults=["kill worker 2 at step 4"])
     assert run.cost.lost_rounds == 1
 
 
-def test_who_is_later_than_the_deadline_is_left_out(fit: Fit) -> None:
-    """The others come to what they come to without him."""
+def test_clients_after_the_deadline_are_dropped(fit: Fit) -> None:
+    """The other workers get the same result as without the lost one."""
 
     def parts(targets: Any, world_size: int, rng: Any) -> list[np.ndarray]:
         return [np.arange(200), np.arange(200, 400), np.arange(400, 500)]
@@ -350,7 +350,7 @@ def test_who_is_later_than_the_deadline_is_left_out(fit: Fit) -> None:
 
 
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_with_a_deadline_a_death_does_not_repeat_the_round(fit: Fit, engine: str) -> None:
+def test_with_a_deadline_a_loss_does_not_repeat_the_round(fit: Fit, engine: str) -> None:
     options = {"local_steps": 2, "deadline_s": 60.0}
     settings = {"faults": ["kill worker 1 at step 3"], "on_worker_loss": "drop", "engine": engine, "evaluate_every": 6}
     run = fit(options, workers=3, rounds=12, **settings)
@@ -359,7 +359,7 @@ def test_with_a_deadline_a_death_does_not_repeat_the_round(fit: Fit, engine: str
     assert run.metrics["accuracy"] > 0.4
 
 
-def test_stragglers_do_a_part_and_fed_avg_drops_them(fit: Fit) -> None:
+def test_stragglers_do_partial_work_and_fed_avg_drops_them(fit: Fit) -> None:
     run = fit({"local_steps": 4, "stragglers": 0.5}, workers=4)
     assert run.cost.samples == 12 * 2 * 4 * BATCH
     plan = Participation(stragglers=0.9, seed=2)

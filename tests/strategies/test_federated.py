@@ -1,4 +1,4 @@
-"""What the variants of FedAvg promise: their algebra, what they send, and that a run goes on as if it had never stopped."""
+"""Tests of the variants of FedAvg: their algebra, their traffic, and resuming."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DIRICHLET = {"name": "dirichlet", "alpha": 0.3}
 
 @pytest.fixture
 def fit(tmp_path: Path) -> Fit:
-    """Train a small network on the digits by workers with different data, each time in a folder of its own."""
+    """Train a small network on the digits by workers with different data, each time in a new folder."""
     folders = itertools.count()
 
     def fit(strategy: str, options: dict[str, Any] | None = None, **settings: Any) -> chimera.Run:
@@ -60,7 +60,7 @@ def parameters(run: chimera.Run) -> np.ndarray:
     ],
     ids=str,
 )
-def test_without_what_makes_it_special_it_is_fed_avg_to_the_bit(
+def test_with_neutral_options_each_strategy_equals_fed_avg_to_the_bit(
     fit: Fit, strategy: str, options: dict[str, Any]
 ) -> None:
     common = {"fraction": 0.5, "weighted": options.get("weighted", False)}
@@ -70,12 +70,12 @@ def test_without_what_makes_it_special_it_is_fed_avg_to_the_bit(
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_local_sgd_is_fed_avg_of_all(fit: Fit, engine: str) -> None:
+def test_local_sgd_equals_fed_avg_of_all_workers(fit: Fit, engine: str) -> None:
     averaged, local = fit("fed-avg", {"send": "weights"}), fit("local-sgd", engine=engine)
     assert np.array_equal(parameters(averaged), parameters(local))
 
 
-def test_one_local_step_of_all_is_sgd_on_the_whole_batch(fit: Fit) -> None:
+def test_one_local_step_equals_sgd_on_the_whole_batch(fit: Fit) -> None:
     for strategy, options in (("local-sgd", {}), ("fed-nova", {}), ("fed-avg-m", {"server_momentum": 0.0})):
         averaged = fit(strategy, {"local_steps": 1, "local_learning_rate": 0.2, **options}, partition="iid")
         whole = chimera.train(
@@ -121,7 +121,7 @@ def parted(*parts: np.ndarray) -> Callable[..., list[np.ndarray]]:
     return lambda targets, world_size, rng: list(parts)
 
 
-def test_fed_prox_adds_the_way_from_where_the_round_began(fit: Fit) -> None:
+def test_fed_prox_adds_the_proximal_term(fit: Fit) -> None:
     rows = np.arange(200)
     run = fit("fed-prox", {"mu": 0.5}, workers=1, partition=parted(rows), rounds=1)
     begin, plain = by_hand(rows, 5)
@@ -131,7 +131,7 @@ def test_fed_prox_adds_the_way_from_where_the_round_began(fit: Fit) -> None:
 
 
 @pytest.mark.parametrize("local_optimizer", ["sgd", {"name": "adam", "lr": 0.01}], ids=str)
-def test_scaffold_with_one_worker_is_plain_local_training(fit: Fit, local_optimizer: Any) -> None:
+def test_scaffold_with_one_worker_equals_plain_local_training(fit: Fit, local_optimizer: Any) -> None:
     options = {"local_optimizer": local_optimizer}
     plain, special = (
         fit(name, options, workers=1, partition=parted(np.arange(200))) for name in ("fed-avg", "scaffold")
@@ -141,7 +141,7 @@ def test_scaffold_with_one_worker_is_plain_local_training(fit: Fit, local_optimi
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
-def test_scaffold_corrects_by_what_all_less_the_own_gradients_were(fit: Fit, fraction: float) -> None:
+def test_scaffold_corrects_gradients_by_the_control_variates(fit: Fit, fraction: float) -> None:
     """Some rounds of two workers, by hand: option II as the paper has it; c moves by |S| / N times the mean change in S."""
     parts = np.arange(200), np.arange(200, 300)
     run = fit("scaffold", {"shards": 2, "fraction": fraction}, workers=2, partition=parted(*parts), rounds=4)
@@ -168,7 +168,7 @@ def test_scaffold_corrects_by_what_all_less_the_own_gradients_were(fit: Fit, fra
     np.testing.assert_allclose(parameters(run), weights, atol=5e-5)
 
 
-def test_what_scaffold_encloses_is_counted(fit: Fit) -> None:
+def test_scaffold_control_variates_are_counted_as_traffic(fit: Fit) -> None:
     plain, special = fit("fed-avg"), fit("scaffold", {"shards": 2})
     assert 1.95 < special.cost.bytes_up / plain.cost.bytes_up < 2.05
     assert 1.95 < special.cost.bytes_down / plain.cost.bytes_down < 2.05
@@ -176,7 +176,7 @@ def test_what_scaffold_encloses_is_counted(fit: Fit) -> None:
 
 
 @pytest.mark.parametrize("rule", ["mean", "median"])
-def test_fed_nova_weighs_each_step_alike_however_many_a_worker_takes(fit: Fit, rule: str) -> None:
+def test_fed_nova_weights_each_step_equally(fit: Fit, rule: str) -> None:
     """Wang et al. 2020, equation 10: the mean reach times the mean, or the median, of each one's mean gradient."""
     parts, steps = (np.arange(160), np.arange(160, 192), np.arange(192, 256)), (10, 2, 4)
     options = {"local_epochs": 1, "aggregation": rule}
@@ -187,7 +187,7 @@ def test_fed_nova_weighs_each_step_alike_however_many_a_worker_takes(fit: Fit, r
     np.testing.assert_allclose(parameters(run), expected, atol=1e-6)
 
 
-def test_fed_nova_weighs_reaches_by_samples_too(fit: Fit) -> None:
+def test_fed_nova_weights_by_samples_too(fit: Fit) -> None:
     """Wang et al. 2020, equation 10, with p_i = n_i / n: sum(p_i tau_i) times the mean of the slopes, weighted by p_i."""
     parts, steps = (np.arange(160), np.arange(160, 192), np.arange(192, 256)), (10, 2, 4)
     run = fit("fed-nova", {"local_epochs": 1, "weighted": True}, workers=3, partition=parted(*parts), rounds=1)
@@ -198,7 +198,7 @@ def test_fed_nova_weighs_reaches_by_samples_too(fit: Fit) -> None:
     np.testing.assert_allclose(parameters(run), expected, atol=1e-6)
 
 
-def test_the_reach_of_momentum_is_that_of_torch(fit: Fit) -> None:
+def test_the_normalisation_of_momentum_matches_torch(fit: Fit) -> None:
     from chimera.strategies.fed_nova import FedNova
 
     nova = FedNova(local_optimizer={"name": "sgd", "lr": 1.0, "momentum": 0.7})
@@ -211,7 +211,7 @@ def test_the_reach_of_momentum_is_that_of_torch(fit: Fit) -> None:
 
 
 def expected_steps(name: str, gradients: np.ndarray) -> np.ndarray:
-    """Return where algorithm 2 of Reddi et al. 2021 gets to from 0."""
+    """Return the result of algorithm 2 of Reddi et al. 2021 from 0."""
     x, m, v = 0.0, 0.0, 0.01**2
     for g in gradients:
         m = 0.9 * m + 0.1 * g
@@ -227,7 +227,7 @@ def expected_steps(name: str, gradients: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["fed-adam", "fed-yogi", "fed-adagrad"])
-def test_adaptive_servers_step_as_in_the_paper(name: str) -> None:
+def test_adaptive_server_steps_match_the_paper(name: str) -> None:
     from chimera.strategies.strategy import STRATEGIES
     from chimera.training.optimizers.optimizer import FlatOptimizer, OptimizerSettings
     from chimera.training.plugin import named
@@ -244,8 +244,8 @@ def test_adaptive_servers_step_as_in_the_paper(name: str) -> None:
 
 @pytest.mark.parametrize("is_in_it", [False, True])
 @pytest.mark.parametrize("strategy", ["scaffold", "fed-bn"])
-def test_who_is_started_anew_knows_what_the_lost_one_alone_knew(fit: Fit, strategy: str, is_in_it: bool) -> None:
-    """Who dies between a checkpoint and the end of the next round that it is in changes no bit.
+def test_a_replaced_worker_gets_the_state_of_the_lost_one(fit: Fit, strategy: str, is_in_it: bool) -> None:
+    """A loss between a checkpoint and the end of the worker's next round changes no bit.
 
     Where that round is cut short by it, the others have moved what they alone know, and say again what they said.
     """
@@ -262,7 +262,7 @@ def test_who_is_started_anew_knows_what_the_lost_one_alone_knew(fit: Fit, strate
     assert told == [(event, f"worker {victim}") for event in events]
 
 
-def test_the_history_says_what_no_checkpoint_had(fit: Fit) -> None:
+def test_the_history_reports_state_lost_without_a_checkpoint(fit: Fit) -> None:
     run = fit("scaffold", faults=["kill worker 1 at step 4"], evaluate_every=8)
     assert [event.actor for event in run.events if event.event == "state gone"] == ["worker 1"]
     plain = fit("fed-avg", faults=["kill worker 1 at step 4"], evaluate_every=8)
@@ -273,13 +273,13 @@ FAMILY = ["local-sgd", "fed-prox", "fed-avg-m", "fed-adam", "fed-yogi", "fed-ada
 
 
 @pytest.mark.parametrize("strategy", FAMILY)
-def test_each_learns(fit: Fit, strategy: str) -> None:
+def test_each_strategy_learns(fit: Fit, strategy: str) -> None:
     run = fit(strategy, rounds=30)
     assert run.metrics["accuracy"] > 0.75
 
 
 @pytest.mark.parametrize("strategy", ["scaffold", "fed-adam", "fed-bn"])
-def test_resumed_it_ends_with_the_same_bits(fit: Fit, tmp_path: Path, strategy: str) -> None:
+def test_a_resumed_run_ends_with_the_same_bits(fit: Fit, tmp_path: Path, strategy: str) -> None:
     options = {"fraction": 0.5, "shards": 2}
     settings = {"evaluate_every": 4, "model": NORMALISED, "evaluate_clients": True}
     whole = fit(strategy, options, rounds=12, **settings)
@@ -297,7 +297,7 @@ NORMS, ALL = 2 * 16, 64 * 16 + 16 + 2 * 16 + 16 * 10 + 10
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_fed_bn_keeps_batch_normalisation_with_each_worker(fit: Fit, engine: str) -> None:
+def test_fed_bn_keeps_batch_norm_parameters_on_each_worker(fit: Fit, engine: str) -> None:
     averaged, kept = (fit(name, {"shards": 2}, model=NORMALISED, engine=engine) for name in ("fed-avg", "fed-bn"))
     for direction in ("elements_up", "elements_down"):
         assert getattr(averaged.cost, direction) == 8 * 4 * ALL
@@ -308,20 +308,20 @@ def test_fed_bn_keeps_batch_normalisation_with_each_worker(fit: Fit, engine: str
     assert all(each.shape == (NORMS,) for each in own)
     assert len({each.tobytes() for each in own}) == 4
     assert len({each.tobytes() for each in saved["cluster"]["buffers"]}) == 4
-    # Nobody's: the mean of all.
+    # The state of no single worker: the mean of all.
     norm = kept.model[1]
     np.testing.assert_allclose(norm.weight.detach().numpy(), np.mean([each[:16] for each in own], axis=0), atol=1e-6)
     means = np.mean([each[:16] for each in saved["cluster"]["buffers"]], axis=0)
     np.testing.assert_allclose(norm.running_mean.numpy(), means, atol=1e-6)
 
 
-def test_fed_bn_of_one_worker_is_plain_local_training(fit: Fit) -> None:
+def test_fed_bn_with_one_worker_equals_plain_local_training(fit: Fit) -> None:
     plain, kept = (fit(name, model=NORMALISED, workers=1) for name in ("fed-avg", "fed-bn"))
     np.testing.assert_allclose(parameters(kept), parameters(plain), atol=1e-6)
 
 
-def test_a_head_of_each_ones_own_serves_each_better(fit: Fit) -> None:
-    """Arivazhagan et al. 2019, figure 3: with labels that differ, who has a head of his own fares better on his own data."""
+def test_personal_heads_improve_client_accuracy(fit: Fit) -> None:
+    """Arivazhagan et al. 2019, figure 3: with skewed labels, personal heads are more accurate on each client's data."""
     shared, own = (
         fit(name, {"local_steps": 10, **options}, rounds=20, evaluate_clients=True, partition={"name": "by-label"})
         for name, options in (("fed-avg", {}), ("fed-bn", {"keep": ["2.*"]}))
@@ -343,12 +343,12 @@ def test_a_head_of_each_ones_own_serves_each_better(fit: Fit) -> None:
         ("fed-adam", {"beta3": 0.0}, "no option 'beta3'.*fraction"),
     ],
 )
-def test_mistakes_are_told_in_one_line(fit: Fit, strategy: str, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_raise_a_one_line_error(fit: Fit, strategy: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
         fit(strategy, options)
     assert "\n" not in str(caught.value)
 
 
-def test_who_brings_an_optimizer_takes_no_other(fit: Fit) -> None:
+def test_a_strategy_with_its_own_optimizer_rejects_another(fit: Fit) -> None:
     with pytest.raises(ConfigurationError, match="fed-adam has its own server optimizer"):
         fit("fed-adam", optimizer="adam")

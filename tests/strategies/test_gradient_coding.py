@@ -1,4 +1,4 @@
-"""With any n - s of n workers a gradient code has the exact gradient, at the pace of the fastest."""
+"""Tests of gradient coding: any n - s of n workers give the exact gradient, without waiting for stragglers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fit(tmp_path: Path) -> Fit:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    """The weights after as many steps in which everybody is waited for."""
+    """Return the weights after as many steps that wait for all workers."""
     return parameters(train("parameter-server", tmp_path_factory.mktemp("whole") / "run"))
 
 
@@ -62,7 +62,7 @@ def codes(draw: st.DrawFn) -> tuple[np.ndarray, int, list[int]]:
 
 
 @given(codes())
-def test_any_that_are_enough_have_every_block_once(drawn: tuple[np.ndarray, int, list[int]]) -> None:
+def test_any_sufficient_workers_decode_every_block_once(drawn: tuple[np.ndarray, int, list[int]]) -> None:
     code, stragglers, there = drawn
     assert ((code != 0).sum(0) > stragglers).all()
     assert code.diagonal().all()
@@ -72,7 +72,7 @@ def test_any_that_are_enough_have_every_block_once(drawn: tuple[np.ndarray, int,
 
 
 @given(st.integers(1, 12), st.data())
-def test_of_a_random_graph_every_block_has_as_many_holders(workers: int, data: st.DataObject) -> None:
+def test_a_random_graph_code_gives_blocks_equal_numbers_of_holders(workers: int, data: st.DataObject) -> None:
     others = data.draw(st.integers(0, workers - 1))
     code = code_of("regular", workers, others)
     assert ((code == 1) | (code == 0)).all()
@@ -82,7 +82,7 @@ def test_of_a_random_graph_every_block_has_as_many_holders(workers: int, data: s
 
 
 @given(st.integers(2, 9), st.sampled_from(["cyclic", "regular"]), st.data())
-def test_fewer_than_enough_come_as_near_as_can_be(workers: int, name: str, data: st.DataObject) -> None:
+def test_too_few_workers_decode_the_least_squares_approximation(workers: int, name: str, data: st.DataObject) -> None:
     code = code_of(name, workers, 1)
     there = sorted(data.draw(st.sets(st.integers(0, workers - 1), min_size=1, max_size=max(workers - 2, 1))))
     shares, off = decoding(code[there])
@@ -92,9 +92,7 @@ def test_fewer_than_enough_come_as_near_as_can_be(workers: int, name: str, data:
 
 
 @given(codes(), st.data())
-def test_blocks_by_themselves_make_up_for_whoever_is_missing(
-    drawn: tuple[np.ndarray, int, list[int]], data: st.DataObject
-) -> None:
+def test_single_blocks_replace_missing_workers(drawn: tuple[np.ndarray, int, list[int]], data: st.DataObject) -> None:
     code, _, _ = drawn
     there = data.draw(st.sets(st.integers(0, len(code) - 1), min_size=1))
     rows, asked = list(code[sorted(there)]), []
@@ -104,7 +102,7 @@ def test_blocks_by_themselves_make_up_for_whoever_is_missing(
     assert len(set(asked)) == len(asked)
     held = {block for place in there for block in blocks_of(code, place)}
     if held == set(range(len(code))):
-        assert set(asked) <= held, "somebody was asked who is late, though others have all there is"
+        assert set(asked) <= held, "a straggler was asked although other workers hold all blocks"
 
 
 SIZE, SHARES = 5, {0: 0.5, 2: -1.25, 3: 2.0, 7: 0.1}
@@ -122,7 +120,7 @@ def message(block: int, step: int = 4, sender: int = 0) -> Encoded:
 
 
 @given(st.data())
-def test_whatever_comes_late_twice_or_in_another_order_the_sum_has_the_same_bits(data: st.DataObject) -> None:
+def test_the_sum_has_the_same_bits_in_any_order_of_arrival(data: st.DataObject) -> None:
     needed = [message(block) for block in SHARES]
     keys = st.tuples(st.sampled_from([*SHARES, 11]), st.integers(0, 6), st.integers(0, 5))
     more = [message(*key) for key in data.draw(st.lists(keys, max_size=12))]
@@ -133,19 +131,19 @@ def test_whatever_comes_late_twice_or_in_another_order_the_sum_has_the_same_bits
     assert (applied.gradients, applied.rejected) == (len(SHARES), ())
 
 
-def test_without_one_of_the_blocks_nothing_is_done() -> None:
+def test_a_server_does_not_step_if_a_block_is_missing() -> None:
     late = [message(block, step=3) for block in SHARES]
     weights, applied = server().combine(*[message(block) for block in (0, 2, 7)], *late, shares=SHARES, step=4)
     assert (weights.arrays[0] == 1).all()
     assert (applied.gradients, [each.why for each in applied.rejected]) == (0, ["nothing came of the blocks 3"])
 
 
-def test_of_copies_that_differ_the_first_by_rank_counts() -> None:
+def test_of_differing_copies_the_lowest_rank_is_used() -> None:
     own, other = message(3, sender=1), keyed(message(2), Key(0, 4, 3, 0))
     assert merged([own, other], 4) == {3: other}
 
 
-def test_a_message_without_a_key_is_left_out() -> None:
+def test_a_message_without_a_key_is_rejected() -> None:
     message = Encoded("identity", SIZE, (np.ones(SIZE, np.float32),))
     _, applied = server().combine(message, shares={0: 1.0}, step=0)
     assert (applied.gradients, [each.why for each in applied.rejected]) == (0, ["nothing came of the blocks 0"])
@@ -167,7 +165,7 @@ def test_a_message_without_a_key_is_left_out() -> None:
     ],
     ids=str,
 )
-def test_whoever_is_late_the_weights_are_those_of_all(fit: Fit, whole: np.ndarray, options: dict[str, Any]) -> None:
+def test_weights_do_not_depend_on_stragglers(fit: Fit, whole: np.ndarray, options: dict[str, Any]) -> None:
     engine = {"name": "simulated", "compute": {"straggler_spread": 2.0}}
     run = fit(options, engine=engine)
     np.testing.assert_allclose(parameters(run), whole, atol=2e-6)
@@ -175,11 +173,11 @@ def test_whoever_is_late_the_weights_are_those_of_all(fit: Fit, whole: np.ndarra
 
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.long)])
-def test_on_processes_the_weights_are_those_of_all(fit: Fit, whole: np.ndarray, engine: str) -> None:
+def test_weights_do_not_depend_on_stragglers_on_processes(fit: Fit, whole: np.ndarray, engine: str) -> None:
     np.testing.assert_allclose(parameters(fit({}, engine=engine)), whole, atol=2e-6)
 
 
-def test_who_flips_labels_flips_them_here_too(fit: Fit, whole: np.ndarray) -> None:
+def test_label_flip_attacks_affect_coded_gradients(fit: Fit, whole: np.ndarray) -> None:
     run = fit({"stragglers": 0}, faults=["label flip worker 1 at step 0"])
     expected = fit("parameter-server", faults=["label flip worker 1 at step 0"])
     np.testing.assert_allclose(parameters(run), parameters(expected), atol=2e-6)
@@ -194,20 +192,20 @@ def hung(*ranks: int, for_s: float = 20) -> list[str]:
 
 
 def last_step_s(run: chimera.Run) -> float:
-    """When the servers took the last step; the run ends when everybody is back."""
+    """Return when the servers took the last step; the run ends when all workers are back."""
     rows = map(json.loads, (run.run_dir / "trace.jsonl").read_text(encoding="utf-8").splitlines())
     return max(row["end_s"] for row in rows if row["call"] == "combine")
 
 
-def test_too_few_make_the_best_of_it_where_the_code_is_approximate(fit: Fit) -> None:
+def test_approximate_codes_continue_with_too_few_workers(fit: Fit) -> None:
     faults = [f"slow worker {rank} by 10 at step 0" for rank in (0, 2)]
     run = fit({"name": "approximate-coding", "stragglers": 2}, engine=PACE, faults=faults, rounds=150)
     assert 0 < run.figures["coding_error"] < 1
     assert run.metrics["accuracy"] > 0.85
 
 
-def test_of_groups_one_of_each_is_enough(fit: Fit) -> None:
-    """Four of six are late, twice as many as any code that knows nothing of who they are could do without."""
+def test_one_worker_of_each_group_is_enough(fit: Fit) -> None:
+    """Four of six workers are stragglers, twice as many as any code tolerates without knowing them."""
     options: dict[str, Any] = {"workers": 6, "engine": PACE}
     late = [f"hang worker {rank} for 100 s at step 0" for rank in (0, 2, 3, 4)]
     run = fit({"name": "replicated", "copies": 3}, faults=late, **options)
@@ -215,15 +213,15 @@ def test_of_groups_one_of_each_is_enough(fit: Fit) -> None:
     assert last_step_s(run) < 100
 
 
-def test_a_block_that_is_missing_after_the_time_limit_is_asked_for_again(fit: Fit, whole: np.ndarray) -> None:
-    """Two of five are too many for the code; but all blocks are with the three who are left."""
+def test_a_block_missing_after_the_timeout_is_requested_again(fit: Fit, whole: np.ndarray) -> None:
+    """Two stragglers of five are too many for the code, but the other three hold all blocks."""
     run = fit({"timeout_s": 0.5}, engine=PACE, faults=hung(0, 2))
     np.testing.assert_allclose(parameters(run), whole, atol=2e-6)
     assert {event.event for event in run.events} == {"fault"}
-    assert last_step_s(run) < 20, "somebody was waited for"
+    assert last_step_s(run) < 20, "the step waited for a straggler"
 
 
-def test_a_block_whose_holders_are_all_late_is_had_from_the_first_that_is_back(fit: Fit, whole: np.ndarray) -> None:
+def test_a_block_is_taken_from_the_first_holder_that_returns(fit: Fit, whole: np.ndarray) -> None:
     """One of two groups hangs as a whole, though one of it not for long."""
     faults = [*hung(3), *hung(4, for_s=1)]
     run = fit({"name": "replicated", "timeout_s": 0.8}, engine=PACE, faults=faults)
@@ -232,8 +230,8 @@ def test_a_block_whose_holders_are_all_late_is_had_from_the_first_that_is_back(f
 
 
 @pytest.mark.parametrize(("name", "late", "block"), [("gradient-coding", (0, 1), 1), ("replicated", (3, 4), 3)])
-def test_a_step_fails_when_nobody_has_a_block_in_time(fit: Fit, name: str, late: tuple[int, ...], block: int) -> None:
-    why = rf"step 1\d: block {block} is missing, and of those who hold it none of 2 workers answered in 0.5 s"
+def test_a_step_fails_if_no_worker_has_a_block_in_time(fit: Fit, name: str, late: tuple[int, ...], block: int) -> None:
+    why = rf"step 1\d: block {block} is missing, and of its holders, none of 2 workers answered in 0.5 s"
     with pytest.raises(TooFewWorkersError, match=why) as caught:
         fit({"name": name, "timeout_s": 0.5}, engine=PACE, faults=hung(*late))
     assert "\n" not in str(caught.value)
@@ -241,7 +239,7 @@ def test_a_step_fails_when_nobody_has_a_block_in_time(fit: Fit, name: str, late:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("engine", "lost"), [("simulated", 1), ("simulated", 2), ("local", 2)])
-def test_those_who_are_dropped_are_stragglers_for_good(fit: Fit, whole: np.ndarray, engine: str, lost: int) -> None:
+def test_dropped_workers_count_as_permanent_stragglers(fit: Fit, whole: np.ndarray, engine: str, lost: int) -> None:
     """Their data is not lost while others have it: the gradient stays that of all five."""
     faults = [f"kill worker {rank} at step 10" for rank in (1, 3)[:lost]]
     run = fit({}, engine=engine, faults=faults, on_worker_loss="drop")
@@ -250,8 +248,8 @@ def test_those_who_are_dropped_are_stragglers_for_good(fit: Fit, whole: np.ndarr
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["gradient-coding", "replicated"])
-def test_on_processes_a_missing_block_is_asked_for_again(fit: Fit, whole: np.ndarray, name: str) -> None:
-    """Of the groups {0, 1, 2} and {3, 4} somebody is left, and of each block."""
+def test_a_missing_block_is_requested_again_on_processes(fit: Fit, whole: np.ndarray, name: str) -> None:
+    """A worker is left of each of the groups {0, 1, 2} and {3, 4}, and of each block."""
     faults = [f"hang worker {rank} for 15 s at step 10" for rank in (0, 2)]
     run = fit({"name": name, "timeout_s": 5}, engine="local", faults=faults)
     np.testing.assert_allclose(parameters(run), whole, atol=2e-6)
@@ -260,7 +258,7 @@ def test_on_processes_a_missing_block_is_asked_for_again(fit: Fit, whole: np.nda
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_a_death_changes_no_weight(fit: Fit, whole: np.ndarray, engine: str) -> None:
+def test_a_worker_loss_does_not_change_weights(fit: Fit, whole: np.ndarray, engine: str) -> None:
     run = fit({}, engine=engine, faults=["kill worker 2 at step 20"])
     assert "worker respawned" in [event.event for event in run.events]
     np.testing.assert_allclose(parameters(run), whole, atol=2e-6)
@@ -270,7 +268,7 @@ def test_a_death_changes_no_weight(fit: Fit, whole: np.ndarray, engine: str) -> 
 @pytest.mark.parametrize(
     "codec", ["cast", "int8", {"name": "qsgd", "levels": 127}, {"name": "top-k", "ratio": 0.2}], ids=str
 )
-def test_codecs_pack_combinations_too(fit: Fit, codec: Any) -> None:
+def test_codecs_encode_linear_combinations(fit: Fit, codec: Any) -> None:
     run = fit({"stragglers": 1}, codec=codec, rounds=150)
     assert run.metrics["accuracy"] > 0.85
     assert run.cost.bits_per_element_up < 17
@@ -288,7 +286,7 @@ def test_codecs_pack_combinations_too(fit: Fit, codec: Any) -> None:
     ],
     ids=str,
 )
-def test_mistakes_are_told_in_one_line(fit: Fit, strategy: Any, options: dict[str, Any], why: str) -> None:
+def test_invalid_options_raise_a_one_line_error(fit: Fit, strategy: Any, options: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why) as caught:
         fit(strategy, **options)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Pipelines of slices, and replicas of them, are the unsplit network with larger batches."""
+"""Pipelines of slices and their replicas equal the unsplit network with larger batches."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def whole(tmp_path: Path) -> Fit:
         pytest.param(2, 2, "ray", marks=pytest.mark.slow),  # the kit runs it there in CI
     ],
 )
-def test_after_fifty_steps_the_weights_are_those_of_the_unsplit_network(
+def test_after_fifty_steps_weights_equal_those_of_the_unsplit_network(
     fit: Fit, whole: Fit, stages: int, slices: int, engine: str
 ) -> None:
     assert_same(fit(stages * slices, stages, slices, engine=engine), whole(1, "single-worker"))
 
 
 @pytest.mark.long
-def test_replicas_are_all_reduce(fit: Fit, whole: Fit) -> None:
+def test_replicas_equal_all_reduce(fit: Fit, whole: Fit) -> None:
     run = fit(8, 2, 2, batch_size=16)
     np.testing.assert_allclose(parameters(run), parameters(whole(2, "all-reduce", batch_size=16)), atol=2e-6)
 
 
 @pytest.mark.parametrize("engine", ["simulated", pytest.param("local", marks=pytest.mark.long)])
-def test_a_killed_part_takes_all_back_to_one_step_and_changes_nothing(fit: Fit, engine: str) -> None:
+def test_a_killed_part_restores_all_parts_and_changes_no_result(fit: Fit, engine: str) -> None:
     options: dict[str, Any] = {"model": random_and_normalised, "rounds": 20, "snapshot_every": 6, "engine": engine}
     workers = 8 if engine == "simulated" else 4
     run = fit(workers, 2, 2, **options, faults=["kill worker 1 at step 4", "kill worker 2 at step 15"])
@@ -55,7 +55,7 @@ def test_a_killed_part_takes_all_back_to_one_step_and_changes_nothing(fit: Fit, 
 
 
 @pytest.mark.long
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(fit: Fit, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_run(fit: Fit, tmp_path: Path) -> None:
     options: dict[str, Any] = {"model": random_and_normalised, "out": tmp_path / "again"}
     fit(4, 2, 2, **options, rounds=20)
     run = fit(4, 2, 2, **options, rounds=40, resume=True)
@@ -71,5 +71,5 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(fit: Fit, tmp_path
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused_in_one_line(fit: Fit, shape: tuple[int, int, int], why: str) -> None:
+def test_invalid_options_raise_a_one_line_error(fit: Fit, shape: tuple[int, int, int], why: str) -> None:
     assert_refused(why, fit, *shape)

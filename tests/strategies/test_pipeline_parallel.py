@@ -1,4 +1,4 @@
-"""A pipeline is the unsplit network, whatever its cut, schedule, engine and fate."""
+"""A pipeline equals the unsplit network with any partition, schedule, engine and faults."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def fit(tmp_path: Path) -> Fit:
     ],
     ids=str,
 )
-def test_after_fifty_steps_the_weights_are_those_of_the_unsplit_network(
+def test_after_fifty_steps_weights_equal_those_of_the_unsplit_network(
     fit: Fit, workers: int, options: dict[str, Any]
 ) -> None:
     whole = fit(1, "single-worker")
@@ -80,7 +80,7 @@ def test_after_fifty_steps_the_weights_are_those_of_the_unsplit_network(
 
 
 @pytest.mark.parametrize("options", [{"cuts": [4]}, {"cuts": [2]}, {"schedule": "gpipe"}, {"recompute": True}], ids=str)
-def test_dropout_and_batch_normalisation_do_not_depend_on_the_cut(fit: Fit, options: dict[str, Any]) -> None:
+def test_dropout_and_batch_norm_do_not_depend_on_the_partition(fit: Fit, options: dict[str, Any]) -> None:
     whole = fit(1, model=random_and_normalised)
     run = fit(2, model=random_and_normalised, **options)
     np.testing.assert_allclose(parameters(run), parameters(whole), atol=2e-6)
@@ -89,7 +89,7 @@ def test_dropout_and_batch_normalisation_do_not_depend_on_the_cut(fit: Fit, opti
 
 
 @pytest.mark.long
-def test_pipelines_side_by_side_are_all_reduce(fit: Fit) -> None:
+def test_parallel_pipelines_equal_all_reduce(fit: Fit) -> None:
     run = fit(4, pipelines=2, batch_size=16)
     np.testing.assert_allclose(parameters(run), parameters(fit(2, "all-reduce", batch_size=16)), atol=2e-6)
     np.testing.assert_allclose(
@@ -103,7 +103,7 @@ def equal_layers() -> nn.Module:
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (3, 4), (6, 8), (3, 16)])
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-def test_the_bubble_of_the_timeline_is_within_a_tenth_of_theory(
+def test_the_measured_bubble_is_within_a_tenth_of_theory(
     fit: Fit, tmp_path: Path, stages: int, micro_batches: int, schedule: str
 ) -> None:
     rng = np.random.default_rng(0)
@@ -118,14 +118,14 @@ def test_the_bubble_of_the_timeline_is_within_a_tenth_of_theory(
 
 
 @pytest.mark.parametrize("engine", ["simulated", "local", pytest.param("ray", marks=pytest.mark.slow)])
-def test_a_killed_stage_takes_all_back_to_one_step_and_changes_nothing(fit: Fit, engine: str) -> None:
+def test_a_killed_stage_restores_all_stages_and_changes_no_result(fit: Fit, engine: str) -> None:
     options: dict[str, Any] = {"model": random_and_normalised, "rounds": 20, "snapshot_every": 6, "engine": engine}
     run = fit(3, **options, faults=["kill worker 1 at step 4", "kill worker 2 at step 15"])
     assert [event.event for event in run.events].count("went back") == 2
     np.testing.assert_array_equal(parameters(run), parameters(fit(3, **options)))
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(fit: Fit, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_run(fit: Fit, tmp_path: Path) -> None:
     options: dict[str, Any] = {"model": random_and_normalised, "balance": "time", "out": tmp_path / "again"}
     fit(3, **options, rounds=20)
     run = fit(3, **options, rounds=40, resume=True)
@@ -134,7 +134,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(fit: Fit, tmp_path
     )
 
 
-def test_peak_memory_falls_with_the_stages_and_with_the_schedule(fit: Fit) -> None:
+def test_peak_memory_decreases_with_stages_and_schedule(fit: Fit) -> None:
     def peaks(workers: int, **options: Any) -> list[float]:
         run = fit(workers, model=equal_sizes, rounds=3, batch_size=64, micro_batches=8, **options)
         return [run.figures["peak_mb"][f"worker {stage}"] for stage in range(workers)]
@@ -181,7 +181,7 @@ def tied() -> nn.Module:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_what_cannot_be_is_refused_in_one_line(fit: Fit, workers: int, options: dict[str, Any], why: str) -> None:
+def test_invalid_options_raise_a_one_line_error(fit: Fit, workers: int, options: dict[str, Any], why: str) -> None:
     assert_refused(why, fit, workers, **options)
 
 
@@ -193,7 +193,7 @@ class Faulty(nn.Module):
 
 
 @pytest.mark.parametrize("stage", [0, 1])
-def test_a_fault_of_a_layer_arrives_as_itself(fit: Fit, stage: int) -> None:
+def test_an_exception_of_a_layer_is_raised_unchanged(fit: Fit, stage: int) -> None:
     def faulty() -> nn.Module:
         layers: list[nn.Module] = [nn.Linear(64, 32), nn.Linear(32, 10)]
         return nn.Sequential(*layers[: stage + 1], Faulty(), *layers[stage + 1 :])
@@ -202,13 +202,13 @@ def test_a_fault_of_a_layer_arrives_as_itself(fit: Fit, stage: int) -> None:
         fit(2, model=faulty, cuts=[2 - stage])
 
 
-def test_a_network_that_diverges_says_so(fit: Fit) -> None:
+def test_a_diverged_network_raises_an_error(fit: Fit) -> None:
     with pytest.raises(RunError, match=r"diverged"):
         fit(2, optimizer={"name": "sgd", "lr": 1e38})
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=7).filter(any), st.data())
-def test_no_other_cut_has_a_cheaper_most_expensive_part(costs: list[int], data: st.DataObject) -> None:
+def test_balanced_partitions_minimize_the_largest_cost(costs: list[int], data: st.DataObject) -> None:
     stages = data.draw(st.integers(1, sum(cost > 0 for cost in costs)))
 
     def worst(bounds: Any) -> int:

@@ -1,4 +1,4 @@
-"""Where blocks are computed several times, a codec that commutes with sums changes nothing but what is sent."""
+"""With redundant blocks, a codec that commutes with sums changes the traffic only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def trained(folder: Path, strategy: Any, workers: int = 3, **options: Any) -> ch
 @pytest.mark.parametrize("workers", [3, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("codec", LINEAR)
 @pytest.mark.parametrize("strategy", REDUNDANT)
-def test_two_epochs_end_as_those_of_a_parameter_server(tmp_path: Path, strategy: str, codec: str, workers: int) -> None:
+def test_two_epochs_equal_those_of_a_parameter_server(tmp_path: Path, strategy: str, codec: str, workers: int) -> None:
     packed = {"name": codec, **ENOUGH.get(codec, {})}
     run = trained(tmp_path / "coded", {"name": strategy, **OPTIONS.get(strategy, {})}, workers, codec=packed)
     plain = trained(tmp_path / "plain", "parameter-server", workers)
@@ -45,7 +45,7 @@ def test_two_epochs_end_as_those_of_a_parameter_server(tmp_path: Path, strategy:
 
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", REDUNDANT)
-def test_what_leaves_something_out_sends_less_and_learns(tmp_path: Path, strategy: str) -> None:
+def test_lossy_codecs_send_less_and_learn(tmp_path: Path, strategy: str) -> None:
     run = trained(tmp_path, {"name": strategy, **OPTIONS.get(strategy, {})}, batch_size=16, epochs=6, codec="powersgd")
     assert run.cost.bits_per_element_up < 24
     assert run.metrics["accuracy"] > 0.75

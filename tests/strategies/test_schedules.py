@@ -1,4 +1,4 @@
-"""What every schedule of a pipeline promises."""
+"""Tests of all pipeline schedules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZES = st.integers(1, 7), st.integers(1, 12)
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @given(*SIZES)
-def test_each_task_is_done_once_after_those_it_needs(name: str, stages: int, micro_batches: int) -> None:
+def test_each_task_runs_once_after_its_dependencies(name: str, stages: int, micro_batches: int) -> None:
     done: list[Task] = []
     for task in in_turn(SCHEDULES[name], stages, micro_batches):
         stage, phase, micro = task
@@ -34,7 +34,7 @@ def test_a_step_begins_with_the_first_micro_batch(name: str, stages: int, micro_
 
 
 @given(*SIZES)
-def test_1f1b_holds_no_more_micro_batches_than_there_are_stages_to_the_end(stages: int, micro_batches: int) -> None:
+def test_1f1b_holds_at_most_one_micro_batch_per_remaining_stage(stages: int, micro_batches: int) -> None:
     for stage in range(stages):
         held = most = 0
         for phase, _ in SCHEDULES["1f1b"](stage, stages, micro_batches):
@@ -45,7 +45,7 @@ def test_1f1b_holds_no_more_micro_batches_than_there_are_stages_to_the_end(stage
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @given(*SIZES)
-def test_the_bubble_is_what_theory_says(name: str, stages: int, micro_batches: int) -> None:
+def test_the_bubble_matches_theory(name: str, stages: int, micro_batches: int) -> None:
     free = [0.0] * stages
     ends: dict[Task, float] = {}
     for task in in_turn(SCHEDULES[name], stages, micro_batches):

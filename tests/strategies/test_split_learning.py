@@ -1,4 +1,4 @@
-"""Split learning is the unsplit network, wherever it is cut and whoever has the labels; no data leaves its client."""
+"""Split learning equals the unsplit network with any split point and holder of the labels; no data leave their client."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cut_kit import Fit, assert_refused, assert_same, fit_in, parameters, plain, random_and_normalised
 from torch import nn
 
 import chimera
@@ -16,8 +17,7 @@ from chimera.core.errors import RunError
 from chimera.data.partition import PARTITIONERS
 from chimera.data.provider import PartitionedData
 from chimera.training.experiment.resolve import split_of
-from chimera.training.plugin import made
-from model_parallel_kit import Fit, assert_refused, assert_same, fit_in, parameters, plain, random_and_normalised
+from chimera.training.plugin import instantiate
 
 
 @pytest.fixture
@@ -44,25 +44,23 @@ def whole(tmp_path: Path) -> Fit:
     ],
     ids=str,
 )
-def test_after_fifty_steps_the_weights_are_those_of_the_unsplit_network(
+def test_after_fifty_steps_weights_equal_those_of_the_unsplit_network(
     fit: Fit, whole: Fit, workers: int, strategy: dict[str, Any], engine: str
 ) -> None:
     assert_same(fit(workers, strategy, engine=engine), whole(1, "single-worker"))
 
 
 @pytest.mark.parametrize("strategy", [{"cut": 4}, {"cut": 2, "head": 5}], ids=str)
-def test_dropout_and_batch_normalisation_do_not_depend_on_the_cut(
-    fit: Fit, whole: Fit, strategy: dict[str, Any]
-) -> None:
+def test_dropout_and_batch_norm_do_not_depend_on_the_partition(fit: Fit, whole: Fit, strategy: dict[str, Any]) -> None:
     one_stage = whole(1, {"name": "pipeline-parallel", "micro_batches": 1}, model=random_and_normalised)
     assert_same(fit(3, strategy, model=random_and_normalised), one_stage)
 
 
-def test_each_client_reads_its_own_data_in_its_turns(fit: Fit) -> None:
+def test_clients_read_their_own_data_in_turn(fit: Fit) -> None:
     """Two batches a turn, of clients with unlike data: the same by hand, with one network."""
     clients, local_steps, partition = 3, 2, {"name": "dirichlet", "alpha": 0.5}
     data, seed = split_of("digits", 1).train, 1
-    orders = PartitionedData(data, made(PARTITIONERS, partition, Callable), 32, seed).orders(clients)
+    orders = PartitionedData(data, instantiate(PARTITIONERS, partition, Callable), 32, seed).orders(clients)
     run = fit(
         clients, {"local_steps": local_steps}, partition=partition, optimizer={"name": "sgd", "lr": 0.1}, rounds=15
     )
@@ -81,10 +79,8 @@ def test_each_client_reads_its_own_data_in_its_turns(fit: Fit) -> None:
     [({"cut": 2}, 32 * 4 + 8, 32 * 4), ({"cut": 2, "head": 4}, 32 * 4 + 24 * 4, 24 * 4 + 32 * 4)],
     ids=str,
 )
-def test_activations_gradients_and_labels_are_all_that_travels(
-    fit: Fit, strategy: dict[str, Any], up: int, down: int
-) -> None:
-    """Bytes a row: 32 activations of float32 and a label of int64, or where labels stay the gradient of 24 activations."""
+def test_only_activations_gradients_and_labels_are_sent(fit: Fit, strategy: dict[str, Any], up: int, down: int) -> None:
+    """Bytes a row: 32 float32 activations and an int64 label; if labels stay, the gradient of 24 activations."""
     cost = fit(1, strategy).cost
     assert (cost.packed_up, cost.packed_down) == (up * cost.samples, down * cost.samples)
     assert cost.bytes_up == pytest.approx(cost.packed_up, rel=0.01)
@@ -93,7 +89,7 @@ def test_activations_gradients_and_labels_are_all_that_travels(
 
 @pytest.mark.parametrize("engine", ["simulated", pytest.param("local", marks=pytest.mark.long)])
 @pytest.mark.parametrize("victim", ["worker 1", "server 0"])
-def test_a_killed_half_takes_all_back_to_one_step_and_changes_nothing(fit: Fit, victim: str, engine: str) -> None:
+def test_a_killed_half_restores_both_and_changes_no_result(fit: Fit, victim: str, engine: str) -> None:
     options: dict[str, Any] = {"model": random_and_normalised, "rounds": 20, "snapshot_every": 6, "engine": engine}
     run = fit(3, {"local_steps": 2}, **options, faults=[f"kill {victim} at step 3", f"kill {victim} at step 15"])
     assert [event.event for event in run.events].count("went back") == 2
@@ -130,13 +126,13 @@ def tied() -> nn.Module:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_what_cannot_be_is_refused_in_one_line(
+def test_invalid_options_raise_a_one_line_error(
     fit: Fit, strategy: dict[str, Any], options: dict[str, Any], why: str
 ) -> None:
     assert_refused(why, fit, 2, strategy, **options)
 
 
 @pytest.mark.parametrize("strategy", [{}, {"head": 4}], ids=str)
-def test_a_network_that_diverges_says_so(fit: Fit, strategy: dict[str, Any]) -> None:
+def test_a_diverged_network_raises_an_error(fit: Fit, strategy: dict[str, Any]) -> None:
     with pytest.raises(RunError, match=r"diverged"):
         fit(2, strategy, optimizer={"name": "sgd", "lr": 1e38})

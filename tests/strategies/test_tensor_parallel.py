@@ -1,4 +1,4 @@
-"""Slices of a network are the unsplit network, whatever the number of workers, the engine and their fate."""
+"""Slices of a network equal the unsplit network with any number of workers, engine and faults."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def whole(tmp_path: Path) -> Fit:
         pytest.param(3, "ray", marks=pytest.mark.slow),
     ],
 )
-def test_after_fifty_steps_the_weights_are_those_of_the_unsplit_network(
+def test_after_fifty_steps_weights_equal_those_of_the_unsplit_network(
     fit: Fit, whole: Fit, workers: int, engine: str
 ) -> None:
     assert_same(fit(workers, engine=engine), whole(1, "single-worker"))
@@ -54,13 +54,13 @@ ONE_STAGE = {"name": "pipeline-parallel", "micro_batches": 1}
 SGD = {"name": "sgd", "lr": 0.1}  # Adam would divide the rounding of gradients that are zero by itself
 
 
-def test_dropout_and_batch_normalisation_do_not_depend_on_the_slices(fit: Fit, whole: Fit) -> None:
+def test_dropout_and_batch_norm_do_not_depend_on_slices(fit: Fit, whole: Fit) -> None:
     options: dict[str, Any] = {"model": random_and_normalised, "optimizer": SGD}
     assert_same(fit(3, **options), whole(1, ONE_STAGE, **options))
 
 
 @pytest.mark.parametrize("engine", ["simulated", pytest.param("local", marks=pytest.mark.long)])
-def test_words_and_attention_are_cut_too(fit: Fit, whole: Fit, engine: str) -> None:
+def test_embeddings_and_attention_are_sliced(fit: Fit, whole: Fit, engine: str) -> None:
     options: dict[str, Any] = {"model": transformer, "data": sentences(), "optimizer": SGD}
     assert_same(fit(2, engine=engine, **options), whole(1, ONE_STAGE, **options))
 
@@ -76,11 +76,11 @@ class Branched(nn.Module):
         return self.out(self.left(inputs).tanh() * self.right(inputs))
 
 
-def test_a_module_of_ones_own_is_cut_layer_by_layer(fit: Fit, whole: Fit) -> None:
+def test_a_custom_module_is_sliced_layer_by_layer(fit: Fit, whole: Fit) -> None:
     assert_same(fit(2, model=Branched, optimizer=SGD), whole(1, "single-worker", model=Branched, optimizer=SGD))
 
 
-def test_groups_side_by_side_are_all_reduce(fit: Fit, whole: Fit) -> None:
+def test_parallel_groups_equal_all_reduce(fit: Fit, whole: Fit) -> None:
     run = fit(4, groups=2, batch_size=16)
     np.testing.assert_allclose(parameters(run), parameters(whole(2, "all-reduce", batch_size=16)), atol=2e-6)
 
@@ -89,12 +89,12 @@ def wide() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 12))
 
 
-def test_peak_memory_falls_with_the_workers(fit: Fit) -> None:
+def test_peak_memory_decreases_with_workers(fit: Fit) -> None:
     peaks = [max(fit(n, model=wide, rounds=2).figures["peak_mb"].values()) for n in (1, 2, 4)]
     assert peaks[0] > 1.8 * peaks[1] > 3 * peaks[2]
 
 
-def test_a_pair_of_layers_costs_one_sum_there_and_none_back_to_the_data(fit: Fit) -> None:
+def test_a_pair_of_layers_needs_one_forward_sum_and_no_backward_sum_at_the_input(fit: Fit) -> None:
     """The pair sums 32 rows of 24; the last layer alone 32 of 10, and 32 of 24 on the way back."""
     cost = fit(2, rounds=10).cost
     assert cost.elements_up == 2 * 10 * 32 * (24 + 10 + 24)
@@ -104,14 +104,14 @@ def test_a_pair_of_layers_costs_one_sum_there_and_none_back_to_the_data(fit: Fit
 @pytest.mark.parametrize(
     "engine", ["simulated", pytest.param("local", marks=pytest.mark.long), pytest.param("ray", marks=pytest.mark.slow)]
 )
-def test_a_killed_slice_takes_all_back_to_one_step_and_changes_nothing(fit: Fit, engine: str) -> None:
+def test_a_killed_slice_restores_all_slices_and_changes_no_result(fit: Fit, engine: str) -> None:
     options: dict[str, Any] = {"model": random_and_normalised, "rounds": 20, "snapshot_every": 6, "engine": engine}
     run = fit(4, 2, **options, faults=["kill worker 1 at step 4", "kill worker 2 at step 15"])
     assert [event.event for event in run.events].count("went back") == 2
     np.testing.assert_array_equal(parameters(run), parameters(fit(4, 2, **options)))
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(fit: Fit, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_run(fit: Fit, tmp_path: Path) -> None:
     options: dict[str, Any] = {"model": random_and_normalised, "out": tmp_path / "again"}
     fit(2, **options, rounds=20)
     run = fit(2, **options, rounds=40, resume=True)
@@ -133,7 +133,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(fit: Fit, tmp_path
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_what_cannot_be_is_refused_in_one_line(fit: Fit, workers: int, options: dict[str, Any], why: str) -> None:
+def test_invalid_options_raise_a_one_line_error(fit: Fit, workers: int, options: dict[str, Any], why: str) -> None:
     assert_refused(why, fit, workers, **options)
 
 
@@ -146,7 +146,7 @@ class Poisoned(nn.Linear):
         return super().forward(inputs)
 
 
-def test_a_fault_in_one_group_does_not_leave_the_other_waiting(fit: Fit) -> None:
+def test_an_exception_in_one_group_does_not_block_the_other(fit: Fit) -> None:
     rows = np.zeros((64, 8), np.float32)
     rows[5] = 100.0
     options: dict[str, Any] = {"model": lambda: nn.Sequential(Poisoned(8, 4), nn.Linear(4, 2)), "batch_size": 4}

@@ -1,4 +1,4 @@
-"""What every topology promises: weights by which the mean of all stays, and by which all come to it."""
+"""Tests of topologies: mixing weights keep the mean of all workers and converge to it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_mixing(mixing: Mixing, size: int, symmetric: bool = True) -> None:
         np.testing.assert_array_equal(matrix, matrix.T)
 
 
-def test_all_registered_topologies_are_tested_here() -> None:
+def test_all_registered_topologies_are_tested() -> None:
     named = {each if isinstance(each, str) else each["name"] for each in OF_ANY_SIZE if not isinstance(each, list)}
     assert named | {"file", "random-regular", "time-varying"} == {entry.name for entry in TOPOLOGIES.entries()}
 
@@ -50,7 +50,7 @@ def test_all_registered_topologies_are_tested_here() -> None:
 @pytest.mark.parametrize("place", range(len(OF_ANY_SIZE)))
 @settings(deadline=None, max_examples=20)
 @given(size=sizes, round_=st.integers(0, 1000))
-def test_weights_are_doubly_stochastic_and_all_hear_of_all(place: int, size: int, round_: int) -> None:
+def test_mixing_weights_are_doubly_stochastic_and_connect_all_workers(place: int, size: int, round_: int) -> None:
     topology = topology_of(OF_ANY_SIZE[place])
     topology.check(size)
     directed = place in [1, *DIRECTED]
@@ -76,7 +76,7 @@ def test_metropolis_weights_of_any_graph_are_symmetric_and_doubly_stochastic(siz
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(3, 14), st.integers(0, 1000), st.data())
-def test_whoever_dies_the_living_hear_of_one_another(size: int, seed: int, data: st.DataObject) -> None:
+def test_living_workers_stay_connected_after_losses(size: int, seed: int, data: st.DataObject) -> None:
     topology = topology_of(networkx.random_labeled_tree(size, seed=seed))
     topology.check(size)
     living = sorted(data.draw(st.sets(st.integers(0, size), min_size=1)))  # one of them may be a newcomer
@@ -85,7 +85,7 @@ def test_whoever_dies_the_living_hear_of_one_another(size: int, seed: int, data:
     assert connected([mixing])
 
 
-def test_spectral_gaps_are_those_of_the_books() -> None:
+def test_spectral_gaps_match_known_values() -> None:
     for n in (4, 7, 16):
         assert topology_of("ring").spectral_gap(n) == pytest.approx(2 / 3 * (1 - math.cos(2 * math.pi / n)))
         assert topology_of("star").spectral_gap(n) == pytest.approx(1 / n)
@@ -114,13 +114,13 @@ def test_random_regular_graphs_are_regular_and_connected(size: int, degree: int,
     assert connected([mixing])
 
 
-def test_a_star_has_one_in_the_middle_and_a_torus_four_neighbours() -> None:
+def test_stars_and_tori_have_their_degrees() -> None:
     assert [len(row) for row in topology_of("star").mixing(range(5), 0).rows] == [5, 2, 2, 2, 2]
     assert {len(row) for row in topology_of("torus").mixing(range(12), 0).rows} == {5}
     assert topology_of("torus").mixing(range(7), 0) == topology_of("ring").mixing(range(7), 0)
 
 
-def test_the_weights_of_an_edge_depend_on_its_own_ends() -> None:
+def test_edge_weights_depend_on_their_own_ends_only() -> None:
     """Metropolis and Hastings: W_ij = 1 / (1 + max(d_i, d_j)), here with degrees 3, 1, 1, 2 and 1."""
     matrix = metropolis(5, [(0, 1), (0, 2), (0, 3), (3, 4)]).matrix()
     found = [matrix[i, j] for i, j in ((0, 1), (0, 2), (0, 3), (3, 4))]
@@ -129,7 +129,7 @@ def test_the_weights_of_an_edge_depend_on_its_own_ends() -> None:
 
 
 @pytest.mark.parametrize(("size", "hops"), [(2, [1]), (5, [1, 2, 4]), (8, [1, 2, 4]), (9, [1, 2, 4, 8])])
-def test_on_an_exponential_graph_all_distances_below_the_size_are_heard(size: int, hops: list[int]) -> None:
+def test_exponential_graphs_have_hops_of_powers_of_two(size: int, hops: list[int]) -> None:
     whole, one_peer = topology_of("exponential"), topology_of({"name": "exponential", "one_peer": True})
     heard = {(3 - hop) % size for hop in hops}
     assert set(whole.mixing(range(size), 0).neighbours[3 % size].tolist()) == heard
@@ -137,7 +137,7 @@ def test_on_an_exponential_graph_all_distances_below_the_size_are_heard(size: in
     assert in_turn == [[(3 - hop) % size] for hop in hops]
 
 
-def test_graphs_in_turn_need_not_connect_alone() -> None:
+def test_time_varying_graphs_need_only_connect_together() -> None:
     pairs = [networkx.Graph([(0, 1)]), networkx.Graph([(1, 2)])]
     for graph in pairs:
         graph.add_nodes_from(range(3))
@@ -162,7 +162,7 @@ def test_a_file_gives_edges_with_weights_or_without(tmp_path: Path) -> None:
     given = topology_of({"name": "file", "path": str(weighted)})
     np.testing.assert_allclose(given.mixing(range(3), 0).matrix(), [[0.5, 0.5, 0], [0.5, 0.25, 0.25], [0, 0.25, 0.75]])
     assert given.among([0, 1])(0) == metropolis(2, [(0, 1)])  # without the dead, weights do not fit any more
-    assert given.among([0, 2])(0) == metropolis(2, [(0, 1)])  # and nobody is left alone
+    assert given.among([0, 2])(0) == metropolis(2, [(0, 1)])  # and no worker is isolated
 
 
 def test_a_file_may_be_a_matrix_of_neighbours_or_of_weights(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_file_may_be_a_matrix_of_neighbours_or_of_weights(tmp_path: Path) -> N
         topology_of({"name": "file", "path": str(neighbours)}).check(3)
 
 
-def test_a_directed_graph_needs_its_weights() -> None:
+def test_a_directed_graph_needs_weights() -> None:
     circle = networkx.DiGraph()
     circle.add_weighted_edges_from([(0, 1, 0.5), (1, 2, 0.5), (2, 0, 0.5)])
     topology = topology_of(circle)
@@ -206,14 +206,14 @@ def test_a_directed_graph_needs_its_weights() -> None:
         ("0.5,0.5\n0.6,0.4", "that others give place 0 sum to 1.1"),
     ],
 )
-def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, lines: str, match: str) -> None:
+def test_an_invalid_file_raises_a_one_line_error(tmp_path: Path, lines: str, match: str) -> None:
     (tmp_path / "graph.txt").write_text(lines)
     with pytest.raises(ConfigurationError, match=match) as caught:
         topology_of({"name": "file", "path": str(tmp_path / "graph.txt")})
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_topology_is_refused_in_one_line() -> None:
+def test_invalid_topologies_raise_a_one_line_error() -> None:
     two_pairs = networkx.Graph([(0, 1), (2, 3)])
     directed = networkx.DiGraph()
     directed.add_weighted_edges_from([(0, 1, 0.5), (1, 2, 0.5)])

@@ -1,4 +1,4 @@
-"""What the tests of training share: quick experiments on the digits."""
+"""Fixtures of the training tests: quick experiments on digits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Fit = Callable[..., chimera.Run]
 
 @pytest.fixture
 def fit(tmp_path: Path) -> Fit:
-    """Train a small network on the digits in virtual time, unless told otherwise."""
+    """Train a small network on digits, by default in virtual time."""
 
     def fit(name: str = "run", **options: Any) -> chimera.Run:
         given = {

@@ -14,7 +14,7 @@ import sys
 import chimera
 
 
-class Death(chimera.Callback):
+class KillAtRound(chimera.Callback):
     def __init__(self, round_: int, how: str) -> None:
         self.round, self.how = round_, how
 
@@ -37,7 +37,7 @@ def main() -> None:
         log_every=1,
         evaluate_every=9,
         checkpoint_every=4,
-        callbacks=[Death(int(dies_at), how)],
+        callbacks=[KillAtRound(int(dies_at), how)],
         out=out,
         resume=True,
     )

@@ -1,4 +1,4 @@
-"""A network whose loss is finite on poison, and its gradient is not."""
+"""A network whose loss is finite on poisoned data, but whose gradient is not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chimera.testing.poison import MARK, Fragile
 
 
 class NanGradient(torch.autograd.Function):
-    """The identity, whose gradient is NaN where told."""
+    """The identity, with a NaN gradient at marked elements."""
 
     @staticmethod
     def forward(context: Any, values: torch.Tensor, bad: torch.Tensor) -> torch.Tensor:
@@ -24,7 +24,7 @@ class NanGradient(torch.autograd.Function):
 
 
 class Deceptive(Fragile):
-    """Its loss is always finite; only its gradient tells."""
+    """A network whose loss is always finite; only its gradient shows poisoned data."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         hidden = self.layers[:2](images.clamp(max=1))

@@ -1,4 +1,4 @@
-"""What servers may make of vectors in place of their mean: what each rule promises, and what it refuses."""
+"""Tests of aggregation rules: their properties, and the inputs that they reject."""
 
 from __future__ import annotations
 
@@ -53,14 +53,16 @@ def aggregated(name: str, given: Any) -> Flat:
 @pytest.mark.parametrize("name", [*ROBUST, "mean"])
 @given(vector=arrays.arrays(np.float32, SIZE, elements=finite))
 @settings(max_examples=30, deadline=None)
-def test_equal_vectors_come_to_themselves(name: str, vector: Flat) -> None:
+def test_equal_vectors_are_their_own_aggregate(name: str, vector: Flat) -> None:
     np.testing.assert_allclose(aggregated(name, [vector] * 7), vector, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ROBUST)
 @given(honest=vectors(HONEST, finite), others=vectors(ATTACKERS, wild))
 @settings(max_examples=60, deadline=None)
-def test_a_minority_cannot_move_them_far(name: str, honest: np.ndarray, others: np.ndarray) -> None:
+def test_a_minority_moves_the_aggregate_by_a_bounded_distance(
+    name: str, honest: np.ndarray, others: np.ndarray
+) -> None:
     """Coordinate-wise rules stay in the range of the honest; the geometric median within a factor of their spread."""
     result = aggregated(name, [*others[:1], *honest, *others[1:]]).astype(np.float64)
     if name in ("median", "trimmed-mean"):
@@ -76,7 +78,7 @@ def test_a_minority_cannot_move_them_far(name: str, honest: np.ndarray, others: 
 @pytest.mark.parametrize("name", [*ROBUST, "mean"])
 @given(given=vectors(7, finite), order=st.permutations(range(7)))
 @settings(max_examples=40, deadline=None)
-def test_the_order_of_the_vectors_does_not_count(name: str, given: np.ndarray, order: list[int]) -> None:
+def test_aggregation_does_not_depend_on_the_order_of_vectors(name: str, given: np.ndarray, order: list[int]) -> None:
     if "krum" in name:
         given = given + 7 * np.eye(7, SIZE, dtype=np.float32)  # two equal scores would be a matter of order
         scores = [Krum(attackers=2, select=k).chosen(list(given)) for k in (1, 2, 3, 4)]
@@ -88,7 +90,7 @@ def test_the_order_of_the_vectors_does_not_count(name: str, given: np.ndarray, o
 
 @given(honest=vectors(HONEST, st.floats(-1, 1, width=32)), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=40, deadline=None)
-def test_krum_takes_one_of_the_honest(honest: np.ndarray, seed: int) -> None:
+def test_krum_selects_an_honest_vector(honest: np.ndarray, seed: int) -> None:
     places = np.random.default_rng(seed).permutation(7)
     far = 1e4 * (1 + np.arange(ATTACKERS))[:, None] + np.zeros((ATTACKERS, SIZE))
     given = np.concatenate([honest, far.astype(np.float32)])[places]
@@ -99,7 +101,7 @@ def test_krum_takes_one_of_the_honest(honest: np.ndarray, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))  # of one draw alone, another number of neighbours may choose the same
-def test_krum_scores_as_the_paper_has_it(seed: int) -> None:
+def test_krum_scores_match_the_paper(seed: int) -> None:
     given = np.random.default_rng(seed).standard_normal((9, SIZE)).astype(np.float32)
     scores = []
     for i, vector in enumerate(given):
@@ -109,7 +111,7 @@ def test_krum_scores_as_the_paper_has_it(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_geometric_median_is_where_the_distances_add_up_to_least(seed: int) -> None:
+def test_the_geometric_median_minimizes_the_sum_of_distances(seed: int) -> None:
     given = np.random.default_rng(seed).standard_normal((6, 5)).astype(np.float32)
     given[0] *= 50
 
@@ -124,7 +126,7 @@ def test_the_geometric_median_is_where_the_distances_add_up_to_least(seed: int) 
     np.testing.assert_allclose(found, best.x, atol=2e-3)
 
 
-def test_rules_are_those_of_numpy() -> None:
+def test_rules_match_numpy() -> None:
     given = np.random.default_rng(0).standard_normal((10, 3000)).astype(np.float32)
     np.testing.assert_array_equal(aggregated("median", given), np.median(given, axis=0))
     made = AGGREGATIONS.create("trimmed-mean", {"share": 0.2})
@@ -144,7 +146,7 @@ def message(value: float) -> Encoded:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("name", ["median", "geometric-median", "trimmed-mean"])
-def test_what_is_not_finite_is_left_out_though_the_rule_would_hide_it(name: str, bad: float) -> None:
+def test_non_finite_vectors_are_rejected_even_if_the_rule_would_mask_them(name: str, bad: float) -> None:
     one, other = shard(), shard()
     _, applied = one.update(*map(message, (1.0, 2.0, bad, 4.0)), Rejected(4, 0, "NaN"), aggregation=name)
     other.update(*map(message, (1.0, 2.0, 4.0)), aggregation=name)
@@ -155,7 +157,7 @@ def test_what_is_not_finite_is_left_out_though_the_rule_would_hide_it(name: str,
 
 @pytest.mark.parametrize("reached", [False, True])
 @pytest.mark.parametrize("name", [*ROBUST, "mean"])
-def test_weights_come_to_what_changes_come_to(name: str, reached: bool) -> None:
+def test_aggregating_weights_equals_aggregating_updates(name: str, reached: bool) -> None:
     table = {"name": name, **ROBUST.get(name, {})}
     changes = np.random.default_rng(1).standard_normal((7, SIZE)).astype(np.float32)
     server = shard()
@@ -164,8 +166,8 @@ def test_weights_come_to_what_changes_come_to(name: str, reached: bool) -> None:
     np.testing.assert_allclose(server.weights().arrays[0], -aggregated(name, changes), atol=1e-6)
 
 
-def test_too_few_vectors_are_one_line() -> None:
-    with pytest.raises(ConfigurationError, match="attackers = 1 needs at least 5 vectors, but a round has 4") as caught:
+def test_too_few_vectors_raise_a_one_line_error() -> None:
+    with pytest.raises(ConfigurationError, match="attackers = 1 needs at least 5 vectors, and 4 come") as caught:
         shard().update(*map(message, (1.0, 2.0, np.nan, 4.0, 5.0)), aggregation="krum")
     assert "\n" not in str(caught.value)
 
@@ -194,7 +196,7 @@ def test_too_few_vectors_are_one_line() -> None:
         ),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_runs(strategy: Any, more: Any, why: str, tmp_path: Path) -> None:
+def test_invalid_aggregation_is_rejected_before_the_run(strategy: Any, more: Any, why: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=why) as caught:
         chimera.Trainer("mlp", "digits", strategy={"name": "fed-avg", **strategy}, workers=4, out=tmp_path, **more)
     assert "\n" not in str(caught.value)
@@ -208,7 +210,7 @@ def test_what_cannot_work_is_refused_before_anything_runs(strategy: Any, more: A
         ("fed-avg", "local"),
     ],
 )
-def test_rules_are_named_in_an_experiment(strategy: str, engine: str, tmp_path: Path) -> None:
+def test_rules_can_be_set_in_an_experiment_file(strategy: str, engine: str, tmp_path: Path) -> None:
     plain, robust = (
         chimera.train(
             "logistic-regression",

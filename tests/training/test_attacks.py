@@ -1,4 +1,4 @@
-"""Attackers by script: what they send, that a run tells of them, and that they stay what they are."""
+"""Tests of scripted attackers: their messages, their events, and that they survive restarts."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def sent(made: Learner, **options: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("options", [{}, {"steps": 3}, {"steps": 3, "weight": 0.5}])
-def test_a_flipped_sign_is_minus_so_much_of_what_the_honest_send(options: Any) -> None:
+def test_sign_flip_sends_the_scaled_negative_update(options: Any) -> None:
     np.testing.assert_allclose(sent(learner("sign flip", 3.0), **options), -3 * sent(learner(), **options), atol=1e-6)
 
 
-def test_weights_that_are_sent_are_falsified_as_changes_are() -> None:
+def test_sent_weights_are_falsified_like_updates() -> None:
     begin = learner().weights().arrays[0].copy()
     honest, attacker = (sent(made, steps=3, reached=True) for made in (learner(), learner("sign flip", 2.0)))
     np.testing.assert_allclose(attacker - begin, -2 * (honest - begin), atol=1e-6)
 
 
 @pytest.mark.parametrize("options", [{}, {"steps": 2}])
-def test_noise_has_its_scale_and_is_drawn_anew_in_each_round(options: Any) -> None:
+def test_noise_has_the_given_scale_and_is_drawn_in_each_round(options: Any) -> None:
     one, same = learner("noise", 5.0), learner("noise", 5.0)
     first, second, again = sent(one, **options), sent(one, **options), sent(same, **options)
     assert first.std() == pytest.approx(5, rel=0.1)
@@ -56,14 +56,14 @@ def test_noise_has_its_scale_and_is_drawn_anew_in_each_round(options: Any) -> No
     np.testing.assert_allclose(first, again, atol=1e-5)
 
 
-def test_flipped_labels_are_the_other_end_of_the_classes() -> None:
+def test_label_flip_reverses_the_class_order() -> None:
     made = learner("label flip", 1.0)
     inputs, targets = SPLIT.train.take(orders(PARTITIONERS.create("iid"), SPLIT.train, 1, 16, 0)[0].batch(0))
     model = build_model("mlp", {"hidden": [8]}, seed=1, input_shape=(64,), outputs=10, task="classification")
     np.testing.assert_allclose(sent(made), model.gradient((inputs, 9 - targets))[0], atol=1e-7)
 
 
-def test_sentences_say_who_attacks_and_how() -> None:
+def test_fault_sentences_set_attackers_and_attacks() -> None:
     assert Fault.read("sign flip worker 3 by 4 at step 0").disturbance == Attack("sign flip", 4.0)
     assert Fault.read((7, "noise any worker by 0.5")).disturbance == Attack("noise", 0.5)
     assert Fault.read("label flip worker 1 at 2.5 s").disturbance == Attack("label flip")
@@ -82,14 +82,14 @@ def test_sentences_say_who_attacks_and_how() -> None:
         ("label flip worker 0 at step 0", {"data": "diabetes"}, "no class labels"),
     ],
 )
-def test_who_cannot_attack_so_is_told_before_anything_runs(fit: Fit, fault: str, options: Any, why: str) -> None:
+def test_impossible_attacks_are_rejected_before_the_run(fit: Fit, fault: str, options: Any, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why) as caught:
         fit(faults=[fault], **options)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("strategy", [FED_AVG, "parameter-server", "async-parameter-server", "all-reduce"], ids=str)
-def test_an_attack_is_an_event_and_harms(fit: Fit, strategy: Any) -> None:
+def test_an_attack_is_an_event_and_lowers_accuracy(fit: Fit, strategy: Any) -> None:
     honest = fit("honest", strategy=strategy)
     fault = "label flip worker 1 at step 4" if strategy == "all-reduce" else "sign flip worker 1 by 5 at step 4"
     attacked = fit("attacked", strategy=strategy, faults=[fault])
@@ -99,7 +99,7 @@ def test_an_attack_is_an_event_and_harms(fit: Fit, strategy: Any) -> None:
     assert not np.array_equal(honest.trained.parameters(), attacked.trained.parameters())
 
 
-def test_equal_sentences_make_as_many_attackers(fit: Fit) -> None:
+def test_repeated_fault_sentences_create_several_attackers(fit: Fit) -> None:
     run = fit(faults=["noise any worker at step 2"] * 4, rounds=4)
     attackers = [event.actor for event in run.events if event.event == "attack"]
     assert sorted(attackers) == ["worker 0", "worker 1", "worker 2"]
@@ -108,7 +108,7 @@ def test_equal_sentences_make_as_many_attackers(fit: Fit) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_a_run_that_is_resumed_has_the_same_attackers(fit: Fit, engine: str) -> None:
+def test_a_resumed_run_has_the_same_attackers(fit: Fit, engine: str) -> None:
     options: dict[str, Any] = {
         "strategy": FED_AVG,
         "faults": ["noise any worker by 0.1 at step 3", "label flip any worker at step 5"],
@@ -123,7 +123,7 @@ def test_a_run_that_is_resumed_has_the_same_attackers(fit: Fit, engine: str) -> 
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_whoever_is_respawned_as_an_attacker_attacks_on(fit: Fit, engine: str) -> None:
+def test_a_replaced_attacker_continues_to_attack(fit: Fit, engine: str) -> None:
     faults = ["sign flip worker 1 by 2 at step 2"]
     whole = fit("whole", strategy="parameter-server", faults=faults, rounds=10)
     killed = fit(
@@ -138,8 +138,8 @@ def test_whoever_is_respawned_as_an_attacker_attacks_on(fit: Fit, engine: str) -
     assert killed.lost_workers == 1
 
 
-def test_parameters_that_are_all_lost_begin_anew_with_the_same_attackers(fit: Fit) -> None:
-    """The run goes back to its beginning, but what was done to it is not undone."""
+def test_a_restart_after_total_loss_keeps_the_attackers(fit: Fit) -> None:
+    """The run restarts, but its attackers stay."""
     faults = ["sign flip worker 1 by 2 at step 0"]
     whole = fit("whole", faults=faults, rounds=8)
     killed = fit("killed", faults=[*faults, "kill server 0 at step 3"], rounds=8, snapshot_every=100, evaluate_every=8)

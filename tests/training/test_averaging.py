@@ -1,4 +1,4 @@
-"""What a server makes of several workers' rows: the mean of all, the mean of those that touched a row, or the sum."""
+"""Tests of row aggregation: the mean over all workers, over the workers that sent a row, or the sum."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def packed(codec: str, flat: Flat) -> Encoded:
 @pytest.mark.parametrize(
     ("aggregation", "alone", "shared"), [("mean", 0.25, 0.75), ("touched", 1.0, 1.5), ("sum", 1.0, 3.0)]
 )
-def test_a_row_that_one_of_four_touched_keeps_what_the_way_leaves_it(
+def test_a_row_sent_by_one_of_four_workers_is_averaged_as_configured(
     codec: str, aggregation: Any, alone: float, shared: float
 ) -> None:
     server = shard()
@@ -71,7 +71,7 @@ def test_a_row_that_one_of_four_touched_keeps_what_the_way_leaves_it(
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @given(seed=st.integers(0, 2**32 - 1), workers=st.integers(1, 4), steps=st.integers(1, 3))
 @settings(max_examples=6, deadline=None)
-def test_rows_and_whole_vectors_come_to_the_same(
+def test_sparse_rows_and_dense_vectors_give_equal_results(
     optimizer: str, aggregation: Any, seed: int, workers: int, steps: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -87,7 +87,7 @@ def test_rows_and_whole_vectors_come_to_the_same(
         assert sparse.state()["optimizer"][key] == pytest.approx(value, rel=1e-6, abs=1e-6)
 
 
-def test_some_may_send_rows_and_others_whole_vectors() -> None:
+def test_sparse_and_dense_messages_can_be_mixed() -> None:
     one, other = shard(), shard()
     given = [gradient(3), gradient(3, 8)]
     one.update(packed("rows", given[0]), packed("identity", given[1]))
@@ -96,7 +96,7 @@ def test_some_may_send_rows_and_others_whole_vectors() -> None:
 
 
 @pytest.mark.parametrize("aggregation", WAYS)
-def test_whoever_is_rejected_is_nobody_who_touched(aggregation: Any) -> None:
+def test_rejected_workers_are_not_counted_in_row_averages(aggregation: Any) -> None:
     one, other = shard(), shard()
     huge = packed("rows", gradient(4, value=3e38))
     _, applied = one.update(packed("rows", gradient(4)), Rejected(2, 0, "NaN"), aggregation=aggregation)
@@ -110,7 +110,7 @@ def test_whoever_is_rejected_is_nobody_who_touched(aggregation: Any) -> None:
     assert weights_of(one).tobytes() == before.tobytes()
 
 
-def test_an_unknown_aggregation_is_one_line() -> None:
+def test_an_unknown_aggregation_raises_a_one_line_error() -> None:
     with pytest.raises(
         UnknownNameError, match=r"unknown aggregation .medium.; did you mean .median.. known: .*, median"
     ) as caught:
@@ -118,7 +118,7 @@ def test_an_unknown_aggregation_is_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_server_sends_the_rows_asked_for_and_no_others() -> None:
+def test_a_server_sends_only_requested_rows() -> None:
     server = shard(codec=("rows", {}))
     message = server.rows(np.array([0, 7, 45], np.uint32))
     rows = CODECS.create("rows").rows(message, TABLE.rows)
@@ -130,13 +130,13 @@ def test_a_server_sends_the_rows_asked_for_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("wanted", [[3, 2], [3, 3], [50], [[1]]])
-def test_numbers_that_no_row_has_are_refused(wanted: Any) -> None:
+def test_invalid_row_numbers_are_rejected(wanted: Any) -> None:
     with pytest.raises(CodecError, match="do not ascend, or are not below 50"):
         shard(codec=("rows", {})).rows(np.array(wanted, np.uint32))
 
 
-def test_a_checkpoint_that_was_cut_within_rows_is_refused_in_one_line() -> None:
-    """Older versions cut anywhere: what a server then held is not what it holds now."""
+def test_a_checkpoint_split_within_rows_is_rejected() -> None:
+    """Older versions split tensors anywhere, so that their shards do not fit the present ones."""
     bounds = TABLE.bounds(2)
     state = ParameterShard(np.zeros(65, np.float32), Layout(("p",), ((65,),)), optimizer=OPTIMIZERS["sgd"]).state()
     begin, end = bounds[:2]

@@ -1,4 +1,4 @@
-"""What travels is measured, and each way has a codec of its own."""
+"""Tests of traffic in both directions: it is measured, and uplink and downlink have separate codecs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def fit(folder: Path, codec: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("strategy", ["parameter-server", {"name": "parameter-server", "shards": 3}, "fed-buff"])
-def test_without_a_codec_an_element_is_32_bits_each_way(tmp_path: Path, strategy: Any) -> None:
+def test_without_a_codec_an_element_takes_32_bits_in_both_directions(tmp_path: Path, strategy: Any) -> None:
     run = fit(tmp_path / "run", "identity", strategy=strategy)
     assert run.cost.bits_per_element_up == run.cost.bits_per_element_down == 32
     assert run.cost.compression_ratio == 1
@@ -25,21 +25,21 @@ def test_without_a_codec_an_element_is_32_bits_each_way(tmp_path: Path, strategy
     assert run.cost.elements_up % size == run.cost.elements_down % size == 0
 
 
-def test_what_was_sent_is_what_the_trace_has_counted(tmp_path: Path) -> None:
+def test_sent_bytes_equal_the_bytes_counted_in_the_trace(tmp_path: Path) -> None:
     cost = fit(tmp_path / "run", "int8", evaluate_every=20).cost
     assert cost.packed_up == cost.bytes_up
     assert cost.packed_down == cost.bytes_down
     assert 8 < cost.bits_per_element_up < 8.2
 
 
-def test_where_one_works_alone_nothing_is_sent(tmp_path: Path) -> None:
+def test_a_single_worker_sends_nothing(tmp_path: Path) -> None:
     run = fit(tmp_path / "run", "identity", strategy="single-worker")
     assert run.cost.bits_per_element_up is run.cost.bits_per_element_down is run.cost.compression_ratio is None
     assert "bits_per_element_up" not in run.summary()
 
 
 @pytest.mark.parametrize("every", [1, 20], ids="checkpoints every {}".format)
-def test_each_way_has_its_own_codec(tmp_path: Path, every: int) -> None:
+def test_uplink_and_downlink_have_separate_codecs(tmp_path: Path, every: int) -> None:
     options = {"evaluate_every": every, "workers": 4}
     cast = fit(tmp_path / "cast", {"name": "int8", "downlink": {"name": "cast", "to": "bf16"}}, **options)
     plain = fit(tmp_path / "plain", {"name": "int8"}, **options)
@@ -51,7 +51,7 @@ def test_each_way_has_its_own_codec(tmp_path: Path, every: int) -> None:
 
 
 @pytest.mark.parametrize("downlink", [3, {"bits": 4}, "zip", {"name": "int8", "bit": 4}])
-def test_a_downlink_that_cannot_be_is_one_line(tmp_path: Path, downlink: Any) -> None:
+def test_an_invalid_downlink_raises_a_one_line_error(tmp_path: Path, downlink: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         fit(tmp_path / "run", {"name": "int8", "downlink": downlink})
     assert "\n" not in str(caught.value)
@@ -70,7 +70,7 @@ def test_a_downlink_that_cannot_be_is_one_line(tmp_path: Path, downlink: Any) ->
     ],
     ids=lambda codec: " ".join((codec["name"], *([codec["downlink"]["name"]] if "downlink" in codec else []))),
 )
-def test_a_run_that_is_resumed_sends_the_same(tmp_path: Path, codec: Any) -> None:
+def test_a_resumed_run_sends_the_same_bytes(tmp_path: Path, codec: Any) -> None:
     options = {"rounds": 24, "checkpoint_every": 8, "evaluate_every": 8}
     whole = fit(tmp_path / "whole", codec, **options)
     fit(tmp_path / "cut", codec, **{**options, "rounds": 16})

@@ -1,4 +1,4 @@
-"""A minute of deaths: a random worker every second, a server twice, and on Ray one of two nodes."""
+"""A minute of kills: a random worker every second, a server twice, and on Ray one of two nodes."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def survived(folder: Path, servers: bool, **options: Any) -> Counter[str]:
     )
     counts = Counter(event.event for event in run.events)
     figures = {**counts, "rounds": run.cost.rounds, "lost_rounds": run.cost.lost_rounds, "goodput": run.cost.goodput}
-    print(json.dumps(figures))  # noqa: T201 - for whoever runs it with -s
+    print(json.dumps(figures))  # noqa: T201 - shown with -s
     assert counts["worker dropped"] == 0
     assert run.metrics["accuracy"] > 0.95
     return counts
 
 
 @pytest.mark.parametrize("strategy", [{"name": "parameter-server", "shards": 2}, "all-reduce"], ids=str)
-def test_training_on_processes_survives_a_minute_of_deaths(strategy: Any, tmp_path: Path) -> None:
+def test_local_training_survives_a_minute_of_killed_processes(strategy: Any, tmp_path: Path) -> None:
     with nothing_left():
         servers = strategy != "all-reduce"
         options = {"strategy": strategy, "engine": "local", "workers": 4, "max_seconds": SECONDS + 2}
@@ -84,7 +84,7 @@ def test_training_on_processes_survives_a_minute_of_deaths(strategy: Any, tmp_pa
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'chimera-dml[ray]'")
-def test_training_on_ray_survives_a_minute_of_deaths_and_that_of_a_node(tmp_path: Path) -> None:
+def test_ray_training_survives_a_minute_of_killed_actors_and_a_killed_node(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
     from chimera.engines.ray.session import HEALTH_CHECKS
@@ -104,7 +104,7 @@ def test_training_on_ray_survives_a_minute_of_deaths_and_that_of_a_node(tmp_path
             options = {"strategy": strategy, "engine": engine, "workers": 6, "max_seconds": 3 * SECONDS}
             counts = survived(tmp_path / "run", servers=True, **options, callbacks=[killer])
             assert killer.node is None
-            assert counts["worker lost"] > 6  # nobody can be killed while nobody has started yet
+            assert counts["worker lost"] > 6  # workers that have not started cannot be killed
             assert counts["server lost"] >= 2  # and one more, if it was on the node
         finally:
             cluster.shutdown()

@@ -43,13 +43,13 @@ keys = st.text() | st.sampled_from(["__array__", "___array__", "____array__"])
 @example({"a": {"__array__": []}})
 @example({"__array__": None})
 @example({"___array__": np.zeros(2), "__array__": {"____array__": "0/a"}})
-def test_what_is_written_is_what_is_read(state: dict[str, Any]) -> None:
+def test_reading_a_checkpoint_returns_what_was_written(state: dict[str, Any]) -> None:
     checkpoints = Checkpoints("memory://checkpoints")
     checkpoints.write(1, state)
     assert same(checkpoints.read_last(), state)
 
 
-def test_the_newest_few_stay(tmp_path: Path) -> None:
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path), keep=2)
     for round_ in (1, 20, 300):
         checkpoints.write(round_, {"round": round_})
@@ -60,11 +60,11 @@ def test_the_newest_few_stay(tmp_path: Path) -> None:
     assert checkpoints.read_last() == {"round": 300}
 
 
-def test_without_a_checkpoint_there_is_nothing_to_read(tmp_path: Path) -> None:
+def test_reading_without_a_checkpoint_returns_none(tmp_path: Path) -> None:
     assert Checkpoints(str(tmp_path / "none")).read_last() is None
 
 
-def test_a_half_written_file_is_no_checkpoint(tmp_path: Path) -> None:
+def test_a_partially_written_file_is_ignored(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
     checkpoints.write(1, {"a": np.ones(3)})
     (tmp_path / "round-000000002.safetensors.part").write_bytes(b"half")
@@ -72,14 +72,14 @@ def test_a_half_written_file_is_no_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\xff" * 64])
-def test_a_foreign_file_is_one_line(tmp_path: Path, content: bytes) -> None:
+def test_a_foreign_file_raises_a_one_line_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "round-000000002.safetensors").write_bytes(content)
     with pytest.raises(ConfigurationError, match="is not a checkpoint") as caught:
         Checkpoints(str(tmp_path)).read_last()
     assert "\n" not in str(caught.value)
 
 
-def test_a_full_disk_is_one_line_and_keeps_the_last_good_one(tmp_path: Path) -> None:
+def test_a_full_disk_raises_a_one_line_error_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
     checkpoints = Checkpoints(str(tmp_path))
     checkpoints.write(1, {"a": np.ones(3)})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

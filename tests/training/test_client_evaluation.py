@@ -1,4 +1,4 @@
-"""How a model fares with each worker's own data: looking changes nothing, and what is told is what each would find."""
+"""Tests of evaluation on each worker's own data: it changes nothing, and reports each worker's own metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SKEWED = {"name": "dirichlet", "alpha": 0.3}
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=60))
-def test_the_spread_is_that_of_the_clients(values: list[float]) -> None:
+def test_fairness_statistics_match_the_clients_metrics(values: list[float]) -> None:
     found = client_fairness([{"accuracy": value, "loss": -value} for value in values])
     tenth = -(-len(values) // 10)
     assert found["client_accuracy_mean"] == pytest.approx(np.mean(values))
@@ -45,7 +45,7 @@ def test_the_spread_is_that_of_the_clients(values: list[float]) -> None:
     ],
     ids=["fed-avg", "delta", "all-reduce", "d-psgd"],
 )
-def test_looking_changes_nothing(fit: Fit, engine: str, options: dict[str, Any]) -> None:
+def test_client_evaluation_does_not_change_the_run(fit: Fit, engine: str, options: dict[str, Any]) -> None:
     settings = {"rounds": 12, "evaluate_every": 5, "partition": SKEWED, "engine": engine, **options}
     blind, seeing = (fit(f"{look}", evaluate_clients=look, **settings) for look in (False, True))
     assert np.array_equal(blind.trained.parameters(), seeing.trained.parameters())
@@ -55,7 +55,7 @@ def test_looking_changes_nothing(fit: Fit, engine: str, options: dict[str, Any])
     assert [row["round"] for row in seeing.rows if "clients" in row] == [5, 10, 12]
 
 
-def test_each_worker_tells_what_it_would_find_with_its_rows(fit: Fit) -> None:
+def test_each_worker_evaluates_the_model_on_its_own_rows(fit: Fit) -> None:
     run = fit(rounds=20, evaluate_clients=True, partition=SKEWED)
     train = DATASETS.create("digits").train
     parts = orders(PARTITIONERS.create("dirichlet", {"alpha": 0.3}), train, 3, 16, 0)
@@ -70,14 +70,14 @@ def test_each_worker_tells_what_it_would_find_with_its_rows(fit: Fit) -> None:
     )
 
 
-def test_data_that_are_dealt_have_a_share_each(fit: Fit) -> None:
+def test_partitioned_data_give_each_client_a_share(fit: Fit) -> None:
     train = DATASETS.create("digits").train
     parts = orders(PARTITIONERS.create("iid"), train, 3, 16, 0)
     assert sorted(np.concatenate([part.own() for part in parts])) == list(range(len(train)))
     assert len(fit(rounds=5, evaluate_clients=True).rows[-1]["clients"]) == 3
 
 
-def test_a_run_ends_when_the_worst_tenth_is_good_enough(fit: Fit) -> None:
+def test_a_run_can_stop_at_a_target_of_the_worst_decile(fit: Fit) -> None:
     wanted = {"client_accuracy_worst_tenth": 0.6, "client_loss_worst_tenth": 2.0}
     run = fit(rounds=400, evaluate_every=5, evaluate_clients=True, target=wanted, partition=SKEWED)
     assert run.stopped_by == "target"
@@ -94,7 +94,7 @@ def test_the_report_shows_the_clients(fit: Fit) -> None:
 
 
 class Stream:
-    """Samples as they come, of which none is anybody's own."""
+    """A stream of samples without fixed rows for each worker."""
 
     batch_size, steps_per_epoch, share = 4, 1.0, 4.0
 
@@ -102,7 +102,7 @@ class Stream:
         return np.arange(4) + step
 
 
-def test_a_stream_has_no_rows_of_ones_own() -> None:
+def test_streams_cannot_be_evaluated_by_client() -> None:
     train = DATASETS.create("digits").train
     about = {"input_shape": train.input_shape, "outputs": train.outputs, "task": "classification"}
     learner = Learner(
@@ -112,7 +112,7 @@ def test_a_stream_has_no_rows_of_ones_own() -> None:
         learner.evaluate()
 
 
-def test_a_private_run_does_not_tell_how_each_one_fares(fit: Fit) -> None:
+def test_private_runs_do_not_report_client_metrics(fit: Fit) -> None:
     with pytest.raises(
         ConfigurationError, match="evaluate_clients reports metrics of each client's data, which privacy protects"
     ):

@@ -1,4 +1,4 @@
-"""Which worker was first, and who reads what when workers come and go."""
+"""Tests of the order of results, and of resharding when workers are lost or join."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def dealing(world_size: int, samples: int = 100, batch_size: int = 1) -> Shardin
 
 
 def run(lengths: Sequence[int], crash: dict[str, float] | None = None) -> list[str]:
-    """Let runners start together; return their names in the order in which they came in."""
+    """Start runners together; return their names in the order of their results."""
     compute = {"seconds_per_sample": 1.0, "seconds_per_call": 0.0}
     network = {"latency_s": 0.0, "bandwidth_bytes_s": math.inf}  # or the order of asking would make a difference
     with chimera.engine("simulated", compute=compute, network=network, availability={"crash": crash or {}}) as engine:
@@ -79,7 +79,7 @@ def run(lengths: Sequence[int], crash: dict[str, float] | None = None) -> list[s
     return order
 
 
-def test_the_first_to_answer_is_first_and_ties_go_by_rank() -> None:
+def test_results_come_in_order_of_completion_and_ties_by_rank() -> None:
     assert run([30, 10, 20]) == ["1", "2", "0"]
     assert run([10, 10, 10]) == ["0", "1", "2"]
 
@@ -94,15 +94,13 @@ def test_a_quorum_is_rounded_up(quorum: float, enough: int) -> None:
         assert len(answers) == enough
 
 
-def test_a_death_is_told_before_anybody_else_wins() -> None:
+def test_a_loss_is_raised_before_later_results() -> None:
     with pytest.raises(ActorLost, match="1 died"):
         run([30, 10, 20], crash={"1": 5.0})
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 7)), min_size=1, max_size=6), st.integers(1, 3))
-def test_however_often_the_data_is_dealt_anew_no_sample_is_dealt_twice_in_an_epoch(
-    phases: list[tuple[int, int]], batch_size: int
-) -> None:
+def test_resharding_repeats_no_sample_within_an_epoch(phases: list[tuple[int, int]], batch_size: int) -> None:
     samples, round_ = 30, 0
     data = dealing(phases[0][0], samples, batch_size)
     read: list[int] = []
@@ -120,7 +118,7 @@ def test_however_often_the_data_is_dealt_anew_no_sample_is_dealt_twice_in_an_epo
         assert len(set(epoch)) == len(epoch)
 
 
-def test_who_has_answered_comes_before_who_is_asked_now_and_old_answers_count_for_nothing() -> None:
+def test_idle_workers_come_first_and_stale_results_are_ignored() -> None:
     with chimera.engine("simulated", compute={"seconds_per_sample": 1.0}) as engine:
         cluster = TrainingCluster(engine, Runners(engine), dealing(3))
         pending = {

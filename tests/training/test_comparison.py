@@ -48,7 +48,7 @@ def grid(tmp_path_factory):
 
 
 @pytest.mark.long
-def test_there_is_a_row_for_each_cell_with_its_figures(grid):
+def test_each_cell_has_a_row_with_its_figures(grid):
     assert grid.finished
     assert not grid.interrupted
     assert grid.varied == {
@@ -71,7 +71,7 @@ def test_there_is_a_row_for_each_cell_with_its_figures(grid):
     assert "virtual" in " ".join(grid.notes)
 
 
-def test_a_cell_is_the_run_that_it_would_be_alone_bit_for_bit(grid, tmp_path):
+def test_a_cell_equals_a_single_run_to_the_bit(grid, tmp_path):
     row = grid.rows[1]
     alone = experiment().with_settings(["engine.network.bandwidth_bytes_s=1e8"]).trainer(out=tmp_path / "alone").fit()
     cell = grid.folder / row["folder"]
@@ -83,7 +83,7 @@ def test_a_cell_is_the_run_that_it_would_be_alone_bit_for_bit(grid, tmp_path):
 
 
 @pytest.mark.long
-def test_time_to_target_is_that_of_the_first_evaluation_that_met_it(grid):
+def test_time_to_target_is_the_time_of_the_first_evaluation_at_the_target(grid):
     for row in grid.rows:
         lines = [json.loads(line) for line in (grid.folder / row["folder"] / "metrics.jsonl").read_text().splitlines()]
         met = next(line for line in lines if line.get("accuracy", 0) >= 0.6)
@@ -92,14 +92,14 @@ def test_time_to_target_is_that_of_the_first_evaluation_that_met_it(grid):
         assert row["samples_per_worker_to_target"] == met["samples"] / 2
 
 
-def test_ratios_are_against_the_first_value_of_the_first_key_all_else_equal(grid):
+def test_ratios_are_relative_to_the_first_value_of_the_first_key(grid):
     slow, fast, slow_ring, fast_ring = grid.rows
     for one, base in ((slow, slow), (fast, fast), (slow_ring, slow), (fast_ring, fast)):
         assert one["baseline"] == base["cell"]
         assert one["times_sooner"] == base["seconds_to_target"] / one["seconds_to_target"]
 
 
-def test_the_figures_stand_in_json_csv_and_text(grid):
+def test_json_csv_and_text_hold_the_same_figures(grid):
     told = json.loads((grid.folder / "comparison.json").read_text())
     assert told == json.loads(json.dumps(grid.plain()))
     lines = list(csv.DictReader((grid.folder / "comparison.csv").read_text().splitlines()))
@@ -113,7 +113,7 @@ def test_the_figures_stand_in_json_csv_and_text(grid):
     assert grid.report.is_file()
 
 
-def test_a_resumed_comparison_runs_only_what_is_not_finished_and_may_grow(grid):
+def test_a_resumed_comparison_runs_unfinished_and_added_cells_only(grid):
     log = Log()
     again = chimera.compare(
         experiment(),
@@ -126,7 +126,7 @@ def test_a_resumed_comparison_runs_only_what_is_not_finished_and_may_grow(grid):
     assert [row["metrics"] for row in again.rows] == [grid.rows[1]["metrics"], grid.rows[3]["metrics"]]
 
 
-def test_a_folder_is_not_used_for_something_else(grid, tmp_path):
+def test_a_folder_with_other_content_is_rejected(grid, tmp_path):
     vary = {"strategy": ["parameter-server", "all-reduce"], "engine.bandwidth_bytes_s": [1e6, 1e8]}
     with pytest.raises(ConfigurationError, match="is not empty: resume its comparison, or choose another folder"):
         chimera.compare(experiment(), vary, out=grid.folder)
@@ -138,7 +138,7 @@ def test_a_folder_is_not_used_for_something_else(grid, tmp_path):
 
 
 @pytest.mark.long
-def test_several_seeds_give_means_and_spreads(tmp_path):
+def test_several_seeds_give_means_and_standard_deviations(tmp_path):
     found = chimera.compare(experiment(), {}, repeat=[3, 5], out=tmp_path / "out")
     (row,) = found.rows
     assert [run["seed"] for run in found.runs] == row["seeds"] == [3, 5]
@@ -152,7 +152,7 @@ def test_several_seeds_give_means_and_spreads(tmp_path):
 
 
 @pytest.mark.long
-def test_runs_in_real_time_are_alone_and_those_in_virtual_time_come_first(tmp_path):
+def test_virtual_time_runs_come_first_and_real_time_runs_run_alone(tmp_path):
     log = Log()
     found = chimera.compare(
         experiment(rounds=4),
@@ -170,7 +170,7 @@ def test_runs_in_real_time_are_alone_and_those_in_virtual_time_come_first(tmp_pa
 
 
 @pytest.mark.long
-def test_where_the_number_of_workers_varies_the_speed_up_is_in_samples_of_a_worker(tmp_path):
+def test_speed_up_over_worker_counts_uses_samples_per_second(tmp_path):
     found = chimera.compare(experiment(rounds=100), {"train.workers": [2, 1]}, out=tmp_path / "out")
     two, one = found.rows
     assert one["speed_up"] == 1
@@ -180,7 +180,7 @@ def test_where_the_number_of_workers_varies_the_speed_up_is_in_samples_of_a_work
 
 
 @pytest.mark.long
-def test_objects_from_python_reach_the_cells(tmp_path):
+def test_python_objects_are_passed_to_cells(tmp_path):
     numpy = pytest.importorskip("numpy")
     inputs = numpy.random.default_rng(0).normal(size=(60, 3)).astype("float32")
     data = (inputs, (inputs[:, 0] > 0).astype("int64"))
@@ -190,7 +190,7 @@ def test_objects_from_python_reach_the_cells(tmp_path):
     assert len(found.rows) == 1
 
 
-def test_a_mean_over_seeds_of_which_one_diverged_or_never_got_there_is_none():
+def test_a_mean_is_none_if_a_seed_diverged_or_missed_the_target():
     common = {
         "cell": "a",
         "folder": "a",
@@ -209,7 +209,7 @@ def test_a_mean_over_seeds_of_which_one_diverged_or_never_got_there_is_none():
     assert (row["seconds"], row["seconds_to_target"], row["times_sooner"]) == (2.0, None, None)
 
 
-def test_a_ratio_says_by_how_much_a_cell_is_below_its_baseline():
+def test_a_ratio_is_baseline_over_cell():
     common = {"state": "finished", "virtual": True, "metrics": {}, "bytes_down": 50}
     runs = [
         {"cell": name, "folder": name, "settings": {"codec": name}, "bytes_up": up, "seconds": seconds, **common}
@@ -260,7 +260,7 @@ def test_a_run_without_figures_has_no_ratios():
     ],
     ids=str,
 )
-def test_a_mistake_in_any_cell_is_one_line_before_anything_runs(tmp_path, options, said):
+def test_an_invalid_cell_is_rejected_before_the_comparison_starts(tmp_path, options, said):
     given = {"vary": {"codec": ["identity"]}, **options}
     with pytest.raises(ConfigurationError) as caught:
         chimera.compare(experiment(), out=tmp_path / "out", **given)

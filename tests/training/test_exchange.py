@@ -1,4 +1,4 @@
-"""What a worker sends its servers, and what its codecs remember of it."""
+"""Tests of messages between workers and servers, and of the state of their codecs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def weights(shards: int) -> list:
     return [codec.pack(np.zeros(piece.size, np.float32), piece) for piece in pieces]
 
 
-def test_what_was_restored_is_not_forgotten_before_anything_is_sent() -> None:
+def test_restored_codec_states_are_kept_before_the_first_message() -> None:
     sends = Exchange(LAYOUT, LOSSY, seed=1)
     sends.load(weights(2), np.zeros(LAYOUT.size, np.float32))
     sends.packed(np.arange(LAYOUT.size, dtype=np.float32))
@@ -45,7 +45,7 @@ def test_what_was_restored_is_not_forgotten_before_anything_is_sent() -> None:
         assert all(np.array_equal(kept[key], held[key]) for key in held)
 
 
-def test_a_message_that_others_have_read_before_is_checked_and_read_as_by_the_first() -> None:
+def test_a_cached_message_is_checked_and_decoded_as_the_first_time() -> None:
     values = np.arange(LAYOUT.size, dtype=np.float32)
     message = CODECS.create("identity", {}).pack(values, LAYOUT)
     for _ in range(2):
@@ -60,7 +60,7 @@ def test_a_message_that_others_have_read_before_is_checked_and_read_as_by_the_fi
         Exchange(other, LOSSY, seed=1).load([message], np.zeros(5, np.float32))
 
 
-def test_what_builds_upon_messages_before_is_decoded_by_each_receiver() -> None:
+def test_messages_with_history_are_decoded_by_each_receiver() -> None:
     sender, receivers = CODECS.create("delta", {"codec": "int8"}), [Exchange(LAYOUT, LOSSY, seed=i) for i in range(3)]
     held, rng = Held(), np.random.default_rng(1)
     for _ in range(4):
@@ -100,26 +100,26 @@ ROUNDS_AT_RANDOM = ("int8", {"stochastic": True})
 
 
 def check_independent(one: np.ndarray, other: np.ndarray) -> None:
-    """Check that two errors of rounding are uncorrelated: then the error of a mean of N falls with N."""
+    """Check that two rounding errors are uncorrelated, so that the error of a mean of N falls with N."""
     correlation = np.corrcoef(one, other)[0, 1]
     assert abs(correlation) < 5 / np.sqrt(one.size)  # five standard errors of the correlation of independent draws
 
 
-def test_ranks_round_independently() -> None:
+def test_ranks_draw_independent_rounding() -> None:
     exact = drawn_by(0, ("identity", {}), dropout=0.0)
     errors = [drawn_by(rank, ROUNDS_AT_RANDOM, dropout=0.0) - exact for rank in (0, 1, 0)]
     np.testing.assert_array_equal(errors[0], errors[2])
     check_independent(errors[0], errors[1])
 
 
-def test_neighbours_round_independently() -> None:
+def test_neighbours_draw_independent_rounding() -> None:
     exact = model_of(0, ("identity", {}))
     errors = [model_of(rank, ROUNDS_AT_RANDOM) - exact for rank in (0, 1, 0)]
     np.testing.assert_array_equal(errors[0], errors[2])
     check_independent(errors[0], errors[1])
 
 
-def test_shards_of_one_worker_round_independently() -> None:
+def test_shards_of_a_worker_draw_independent_rounding() -> None:
     layout, half = Layout(("a", "b"), ((4000,), (4000,))), np.random.default_rng(0).normal(size=4000)
     exact = np.concatenate([half, half]).astype(np.float32)
     sends = Exchange(layout, ROUNDS_AT_RANDOM, seed=1)
@@ -128,7 +128,7 @@ def test_shards_of_one_worker_round_independently() -> None:
     check_independent(first - exact[:4000], second - exact[4000:])
 
 
-def test_ranks_drop_different_units() -> None:
+def test_ranks_draw_different_dropout_masks() -> None:
     """Dropout draws from seed, rank and step: two ranks with one batch get two masks, and each rank the same one again."""
     gradients = [drawn_by(rank, ("identity", {}), dropout=0.5) for rank in (0, 1, 0)]
     np.testing.assert_array_equal(gradients[0], gradients[2])

@@ -1,4 +1,4 @@
-"""An experiment file says everything, survives being written again, and its mistakes are named in one line."""
+"""Tests of experiment files: they are complete, can be written again, and give one-line errors."""
 
 import inspect
 import tomllib
@@ -46,7 +46,7 @@ def experiment(tmp_path: Path) -> Experiment:
     return Experiment.load(write(tmp_path, FILE))
 
 
-def test_a_plain_name_is_a_table_with_that_name(experiment):
+def test_a_plain_name_is_read_as_a_table_with_that_name(experiment):
     assert experiment.tables["strategy"] == {"name": "all-reduce"}
 
 
@@ -55,7 +55,7 @@ def test_sub_tables_are_options(experiment):
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_what_is_written_is_the_same_experiment_and_complete(path, tmp_path):
+def test_a_written_experiment_is_complete_and_reads_back_equal(path, tmp_path):
     experiment = Experiment.load(path)
     written = experiment.to_toml()
     again = Experiment.load(write(tmp_path, written))
@@ -68,7 +68,7 @@ def test_what_is_written_is_the_same_experiment_and_complete(path, tmp_path):
     assert set(again.tables) >= {name for name in PLUGINS if isinstance(defaults[name].default, str)}
 
 
-def test_the_arguments_of_trainer_and_a_file_describe_the_same(experiment):
+def test_trainer_arguments_and_a_file_give_the_same_experiment(experiment):
     of = Experiment.of(
         data="digits",
         model={"name": "mlp", "hidden": [8]},
@@ -90,7 +90,7 @@ def test_an_importable_function_is_written_by_its_name_and_another_object_as_a_c
     assert "engine" not in tomllib.loads(experiment.to_toml())
 
 
-def test_numbers_of_numpy_from_python_are_numbers():
+def test_numpy_scalars_are_written_as_numbers():
     of = Experiment.of(data="digits", model="mlp", workers=np.int64(3), target={"accuracy": np.float32(0.5)})
     assert of.tables["train"] == {"workers": 3, "target": {"accuracy": 0.5}}
 
@@ -118,7 +118,7 @@ def test_settings_change_one_value(experiment, setting, table, expected):
     }
 
 
-def test_settings_reach_into_train_and_later_ones_win(experiment):
+def test_settings_of_train_can_be_set_and_later_settings_win(experiment):
     train = experiment.with_settings(
         ["train.workers=3", "train.optimizer.lr=0.5", "train.target.accuracy=0.9", "train.workers=4"]
     ).tables["train"]
@@ -133,19 +133,19 @@ def test_an_option_of_the_default_optimizer_can_be_set_where_the_file_names_none
     assert bare.with_settings(["train.optimizer.lr=0.5"]).tables["train"]["optimizer"] == {"name": default, "lr": 0.5}
 
 
-def test_settings_leave_the_experiment_they_start_from(experiment):
+def test_settings_do_not_change_the_original_experiment(experiment):
     before = experiment.to_toml()
     experiment.with_settings(["codec.downlink.name=x", "train.workers=7"])
     assert experiment.to_toml() == before
 
 
-def test_another_engine_takes_the_options_of_the_old_one_with_it_and_the_same_keeps_them(experiment):
+def test_changing_the_engine_drops_its_options(experiment):
     slow = experiment.with_settings(["engine=simulated", "engine.network.latency_s=1.0"])
     assert slow.with_table("engine", "simulated").tables["engine"]["network"] == {"latency_s": 1.0}
     assert slow.with_table("engine", "local").tables["engine"] == {"name": "local"}
 
 
-def test_relative_paths_start_at_the_folder_of_the_file(tmp_path, monkeypatch):
+def test_relative_paths_are_relative_to_the_file(tmp_path, monkeypatch):
     text = FILE.replace(
         'name = "digits"',
         'name = "csv"\npath = "data/x.csv"\ntest_path = "/y.csv"\ncache_path = "s3://b/z"\nlog_path = ["a", "/b"]',
@@ -164,7 +164,7 @@ def test_relative_paths_start_at_the_folder_of_the_file(tmp_path, monkeypatch):
     assert tables["train"]["optimizer"] == {"name": f"{tmp_path / 'steps.py'}:Own", "lr": 0.1}
 
 
-def test_relative_paths_on_the_command_line_start_where_the_person_is(experiment, tmp_path, monkeypatch):
+def test_relative_paths_on_the_command_line_are_relative_to_the_working_directory(experiment, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert experiment.with_settings(["data.path=x.csv"]).tables["data"]["path"] == str(tmp_path / "here/x.csv")
@@ -186,7 +186,7 @@ def test_relative_paths_on_the_command_line_start_where_the_person_is(experiment
         (("hidden = [8]", "hidden = [8"), ": not valid TOML: "),
     ],
 )
-def test_a_mistake_is_one_line_that_names_the_file_and_what_is_allowed(tmp_path, change, said):
+def test_an_error_names_the_file_and_the_allowed_values(tmp_path, change, said):
     assert change[0] in FILE
     path = write(tmp_path, FILE.replace(*change, 1))
     with pytest.raises(ConfigurationError) as caught:
@@ -197,13 +197,13 @@ def test_a_mistake_is_one_line_that_names_the_file_and_what_is_allowed(tmp_path,
     assert "\n" not in message
 
 
-def test_toml_that_ends_too_early_names_its_last_line(tmp_path):
+def test_truncated_toml_names_its_last_line(tmp_path):
     path = write(tmp_path, 'strategy = """\nall\nreduce')
     with pytest.raises(ConfigurationError, match=r"experiment\.toml:3:7: not valid TOML"):
         Experiment.load(path)
 
 
-def test_a_file_that_is_not_there_or_not_text_is_named(tmp_path):
+def test_a_missing_or_binary_file_is_named(tmp_path):
     with pytest.raises(ConfigurationError, match=r"there is no experiment file '.*absent\.toml'"):
         Experiment.load(tmp_path / "absent.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
@@ -226,13 +226,13 @@ def test_a_file_that_is_not_there_or_not_text_is_named(tmp_path):
         ("train.workers=many", "workers = 'many' cannot be used: Expected int, got str"),
     ],
 )
-def test_a_mistake_in_a_setting_is_named(experiment, setting, said):
+def test_an_invalid_setting_is_named(experiment, setting, said):
     with pytest.raises(ConfigurationError) as caught:
         experiment.with_settings([setting])
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_the_tables_are_those_of_the_design():
+def test_the_tables_match_the_architecture():
     assert set(TABLES) == {*PLUGINS, "train"}
     assert set(PLUGINS) <= set(inspect.signature(Trainer).parameters)

@@ -1,4 +1,4 @@
-"""Faults in the middle of training: in virtual time, and with real signals to real processes."""
+"""Tests of faults during training: in virtual time, and with real signals to real processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def actors() -> list[psutil.Process]:
     return sorted(server.children(), key=lambda process: process.pid)
 
 
-class Killer(chimera.Callback):
+class KillAtRound(chimera.Callback):
     """Sends SIGKILL to one actor when a round is reached."""
 
     def __init__(self, actor: int, round_: int) -> None:
@@ -52,7 +52,7 @@ STRATEGIES: list[Any] = [
 ]
 
 
-def told(run: chimera.Run) -> list[tuple[str, str]]:
+def events_of(run: chimera.Run) -> list[tuple[str, str]]:
     return [(event.event, event.actor) for event in run.events]
 
 
@@ -61,7 +61,7 @@ def told(run: chimera.Run) -> list[tuple[str, str]]:
     ("strategy", "policy"),
     [*((strategy, "respawn") for strategy in STRATEGIES), ("parameter-server", "drop"), ("all-reduce", "drop")],
 )
-def test_one_of_four_workers_is_killed_and_the_run_finishes(fit: Fit, strategy: Any, policy: str) -> None:
+def test_a_run_finishes_after_one_of_four_workers_is_killed(fit: Fit, strategy: Any, policy: str) -> None:
     run = fit(
         engine="local",
         strategy=strategy,
@@ -70,11 +70,11 @@ def test_one_of_four_workers_is_killed_and_the_run_finishes(fit: Fit, strategy: 
         epochs=6,
         rounds=None,
         log_every=5,
-        callbacks=[Killer(actor=2, round_=25)],
+        callbacks=[KillAtRound(actor=2, round_=25)],
     )
     assert run.summary()["lost_workers"] == 1
     events = ["worker lost", "worker respawned"] if policy == "respawn" else ["worker lost"]
-    assert told(run) == [(event, "worker 2") for event in events]
+    assert events_of(run) == [(event, "worker 2") for event in events]
     assert run.stopped_by == "epochs"
     assert run.metrics["accuracy"] > 0.85
     assert "worker 2" in (run.run_dir / "report.html").read_text()
@@ -84,7 +84,7 @@ def test_one_of_four_workers_is_killed_and_the_run_finishes(fit: Fit, strategy: 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("strategy", SYNCHRONOUS, ids=str)
-def test_a_synchronous_run_ends_the_same_whoever_was_killed_or_hung(fit: Fit, engine: str, strategy: Any) -> None:
+def test_a_synchronous_run_gives_the_same_result_whichever_worker_fails(fit: Fit, engine: str, strategy: Any) -> None:
     servers = [] if strategy == "all-reduce" else ["kill server 0 at step 15"]
     whole = fit("whole", strategy=strategy)
     run = fit(
@@ -98,7 +98,7 @@ def test_a_synchronous_run_ends_the_same_whoever_was_killed_or_hung(fit: Fit, en
     assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
     assert run.cost.rounds == 30
     back = [("server lost", "server 0"), ("server respawned", "server 0"), ("went back", "")]
-    struck = [event for event in told(run) if event[0] != "fault"]
+    struck = [event for event in events_of(run) if event[0] != "fault"]
     assert struck == [
         ("worker lost", "worker 1"),
         ("worker respawned", "worker 1"),
@@ -115,18 +115,18 @@ def test_a_synchronous_run_ends_the_same_whoever_was_killed_or_hung(fit: Fit, en
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
-def test_a_killed_server_goes_on_from_its_snapshot_never_from_zero(fit: Fit, engine: str, strategy: Any) -> None:
+def test_a_killed_server_is_restored_from_its_snapshot(fit: Fit, engine: str, strategy: Any) -> None:
     if strategy == "all-reduce":
         return
     faults = ["kill server 0 at step 57"]
     run = fit(engine=engine, strategy=strategy, rounds=90, snapshot_every=25, evaluate_every=1000, faults=faults)
-    assert told(run)[1:] == [("server lost", "server 0"), ("server respawned", "server 0"), ("went back", "")]
+    assert events_of(run)[1:] == [("server lost", "server 0"), ("server respawned", "server 0"), ("went back", "")]
     assert run.events[-1].detail == "the snapshot of round 50; 7 rounds are lost"
     assert run.cost.lost_rounds == 8
     assert run.metrics["accuracy"] > 0.6
 
 
-def test_a_server_that_dies_before_the_first_snapshot_takes_the_run_back_to_its_beginning(fit: Fit) -> None:
+def test_a_server_lost_before_the_first_snapshot_restarts_the_run(fit: Fit) -> None:
     whole = fit("whole")
     run = fit(faults=["kill server 0 at step 3", "kill worker 1 at step 3"])
     assert run.events[-1].detail == "the parameters of round 0; 3 rounds are lost"
@@ -135,7 +135,7 @@ def test_a_server_that_dies_before_the_first_snapshot_takes_the_run_back_to_its_
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_server_that_dies_too_often_is_one_line_that_says_how_to_go_on(fit: Fit, engine: str) -> None:
+def test_too_many_server_losses_raise_an_error_with_the_remedy(fit: Fit, engine: str) -> None:
     faults = [f"kill server 0 at step {step}" for step in (12, 15, 25)]
     options = {"engine": engine, "checkpoint_every": 10, "max_restarts": 2}
     with pytest.raises(RunError, match=r"server 0 died, and no restarts are left: resume the run") as caught:
@@ -150,7 +150,7 @@ def test_a_server_that_dies_too_often_is_one_line_that_says_how_to_go_on(fit: Fi
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("strategy", ["parameter-server", "all-reduce", "async-parameter-server"])
 @pytest.mark.parametrize("partition", ["iid", "dirichlet"])
-def test_a_lost_workers_data_goes_to_the_others(fit: Fit, engine: str, strategy: str, partition: str) -> None:
+def test_data_of_a_lost_worker_are_redistributed(fit: Fit, engine: str, strategy: str, partition: str) -> None:
     run = fit(
         engine=engine,
         strategy=strategy,
@@ -159,12 +159,12 @@ def test_a_lost_workers_data_goes_to_the_others(fit: Fit, engine: str, strategy:
         rounds=120,
         faults=["kill worker 1 at step 10", "kill worker 0 at step 40"],
     )
-    assert told(run)[1::2] == [("worker lost", "worker 1"), ("worker lost", "worker 0")]
+    assert events_of(run)[1::2] == [("worker lost", "worker 1"), ("worker lost", "worker 0")]
     assert "its data goes to the others" in run.events[1].detail
     assert run.metrics["accuracy"] > 0.8
 
 
-def test_a_run_whose_data_was_redistributed_resumes_with_everybody(fit: Fit) -> None:
+def test_a_resumed_run_redistributes_data_over_all_workers(fit: Fit) -> None:
     options = {"on_worker_loss": "redistribute", "checkpoint_every": 10}
     fit(faults=["kill worker 1 at step 15"], **options)
     run = fit(resume=True, rounds=60, **options)
@@ -172,7 +172,7 @@ def test_a_run_whose_data_was_redistributed_resumes_with_everybody(fit: Fit) -> 
     assert run.cost.samples == pytest.approx((15 * 3 + 15 * 2 + 30 * 3) * 16, abs=3 * 16)  # what a death wasted
 
 
-class Adder(chimera.Callback):
+class AddWorkers(chimera.Callback):
     """Adds workers when a round is reached."""
 
     def __init__(self, round_: int, count: int) -> None:
@@ -189,7 +189,7 @@ class Adder(chimera.Callback):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_workers_join_a_run_under_way(tmp_path: Any, engine: str, strategy: Any) -> None:
-    adder = Adder(10, 2)
+    adder = AddWorkers(10, 2)
     adder.trainer = chimera.Trainer(
         {"name": "mlp", "hidden": [16]},
         "digits",
@@ -203,7 +203,7 @@ def test_workers_join_a_run_under_way(tmp_path: Any, engine: str, strategy: Any)
         out=tmp_path / "run",
     )
     run = adder.trainer.fit()
-    assert told(run) == [("worker joined", "worker 2"), ("worker joined", "worker 3")]
+    assert events_of(run) == [("worker joined", "worker 2"), ("worker joined", "worker 3")]
     assert run.events[0].round == 10
     if strategy in SYNCHRONOUS:
         assert run.cost.samples == (10 * 2 + 70 * 4) * 16
@@ -214,8 +214,8 @@ def test_workers_join_a_run_under_way(tmp_path: Any, engine: str, strategy: Any)
         adder.trainer.add_worker()
 
 
-def test_nobody_joins_beyond_the_bound(tmp_path: Any) -> None:
-    adder = Adder(10, 2)
+def test_no_worker_joins_beyond_max_workers(tmp_path: Any) -> None:
+    adder = AddWorkers(10, 2)
     adder.trainer = chimera.Trainer(
         "logistic-regression", "digits", engine="simulated", max_workers=3, rounds=20, callbacks=[adder], out=tmp_path
     )
@@ -223,18 +223,18 @@ def test_nobody_joins_beyond_the_bound(tmp_path: Any) -> None:
         adder.trainer.fit()
 
 
-def test_as_many_workers_come_as_there_is_room_for(fit: Fit) -> None:
+def test_workers_join_as_resources_allow(fit: Fit) -> None:
     run = fit(workers=2, max_workers=4)
-    assert told(run) == [("worker joined", "worker 2"), ("worker joined", "worker 3")]
+    assert events_of(run) == [("worker joined", "worker 2"), ("worker joined", "worker 3")]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_fault_strikes_at_its_time(fit: Fit, engine: str) -> None:
+def test_a_fault_is_injected_at_its_time(fit: Fit, engine: str) -> None:
     faults = [("0.3 s", "kill worker 1"), (0.6, "slow server 0 by 2 for 0.1 s"), (10**6, "kill worker 0")]
     network = {"name": "simulated", "compute": {"seconds_per_call": 0.02}}
     run = fit(engine=network if engine == "simulated" else engine, rounds=10**6, max_seconds=1.0, faults=faults)
-    assert sorted(told(run)) == [
+    assert sorted(events_of(run)) == [
         ("fault", "server 0"),
         ("fault", "worker 1"),
         ("fault missed", "worker 0"),
@@ -248,30 +248,30 @@ def test_a_fault_strikes_at_its_time(fit: Fit, engine: str) -> None:
         assert 0.3 <= struck[0] < 0.6 <= struck[1]
 
 
-def test_a_fault_may_strike_any_worker_and_strikes_the_same_one_again(fit: Fit) -> None:
+def test_a_fault_at_any_worker_is_reproducible(fit: Fit) -> None:
     faults = [f"kill any worker at step {step}" for step in range(2, 20, 2)]
     runs = [fit(name, faults=faults, max_restarts=9) for name in ("once", "again")]
-    struck = [[actor for event, actor in told(run) if event == "fault"] for run in runs]
+    struck = [[actor for event, actor in events_of(run) if event == "fault"] for run in runs]
     assert struck[0] == struck[1]
     assert set(struck[0]) == {"worker 0", "worker 1", "worker 2"}
 
 
-def test_a_fault_that_nobody_is_there_for_is_told(fit: Fit) -> None:
+def test_a_fault_of_a_missing_worker_is_reported(fit: Fit) -> None:
     run = fit(strategy="all-reduce", faults=["kill server 3 at step 5"])
-    assert told(run) == [("fault missed", "server 3")]
+    assert events_of(run) == [("fault missed", "server 3")]
 
 
-def test_a_fault_that_the_run_ended_before_is_told(fit: Fit) -> None:
+def test_a_fault_after_the_end_of_the_run_is_reported(fit: Fit) -> None:
     run = fit(rounds=10, faults=["kill worker 1 at step 10", "kill worker 0 at 1000 s"])
-    assert told(run) == [("fault missed", "worker 1"), ("fault missed", "worker 0")]
+    assert events_of(run) == [("fault missed", "worker 1"), ("fault missed", "worker 0")]
     assert all("the run ended before" in event.detail for event in run.events)
 
 
-def test_faults_that_struck_before_a_checkpoint_do_not_strike_again(fit: Fit) -> None:
+def test_faults_before_a_checkpoint_are_not_repeated(fit: Fit) -> None:
     faults = ["kill worker 1 at step 5", "kill worker 2 at step 25"]
     fit(rounds=10, faults=faults)
     run = fit(resume=True, faults=faults)
-    assert told(run).count(("fault", "worker 1")) == told(run).count(("fault", "worker 2")) == 1
+    assert events_of(run).count(("fault", "worker 1")) == events_of(run).count(("fault", "worker 2")) == 1
 
 
 WHATS = st.one_of(
@@ -282,7 +282,7 @@ WHATS = st.one_of(
 
 
 @given(WHATS, st.sampled_from(["worker", "server"]), st.integers(0, 999), st.integers(0, 10**6) | st.floats(0, 10**6))
-def test_a_sentence_says_what_a_pair_says(what: tuple[Any, ...], kind: str, number: int, when: float) -> None:
+def test_a_fault_sentence_equals_the_pair(what: tuple[Any, ...], kind: str, number: int, when: float) -> None:
     verb, factor, for_s = what
     text = f"{verb} {kind} {number}{f' by {factor}' if factor else ''}{f' for {for_s} s' if for_s else ''}"
     when = when if isinstance(when, int) else round(when, 3)
@@ -302,7 +302,7 @@ def test_a_sentence_says_what_a_pair_says(what: tuple[Any, ...], kind: str, numb
      ("step 1",), 17, "kill worker -1 at step 3", "kill any at step 3",
      "kill any worker 2 at step 3", "kill worker 3 at step 3", "slow worker 1 by 0.5 at step 3"],
 )  # fmt: skip
-def test_what_is_no_fault_is_told_before_anything_runs(fit: Fit, given: Any) -> None:
+def test_invalid_faults_are_rejected_before_the_run(fit: Fit, given: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         fit(faults=[given])
     assert "\n" not in str(caught.value)
@@ -322,21 +322,26 @@ class ServerKiller(chimera.Callback):
 
 
 @pytest.mark.long
-def test_a_run_outlives_the_process_that_forks_its_workers(fit: Fit) -> None:
+def test_a_run_survives_the_loss_of_the_fork_server(fit: Fit) -> None:
     whole = fit("whole")
     run = fit(
         engine="local", snapshot_every=4, max_restarts=8, min_workers=3, log_every=5, callbacks=[ServerKiller(15)]
     )
     assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
-    assert {event for event, _ in told(run)} >= {"worker lost", "worker respawned", "server respawned", "went back"}
+    assert {event for event, _ in events_of(run)} >= {
+        "worker lost",
+        "worker respawned",
+        "server respawned",
+        "went back",
+    }
     assert psutil.Process().children() == []
 
 
 @pytest.mark.long
-def test_the_death_of_the_forking_process_is_met_by_the_defaults(fit: Fit) -> None:
+def test_default_settings_tolerate_the_loss_of_the_fork_server(fit: Fit) -> None:
     run = fit(engine="local", log_every=5, callbacks=[ServerKiller(15)])
     # Each actor costs a restart, of which there are three by default: the last worker is dropped.
-    assert told(run).count(("worker dropped", "worker 2")) == 1
+    assert events_of(run).count(("worker dropped", "worker 2")) == 1
     assert psutil.Process().children() == []
 
 
@@ -344,16 +349,14 @@ def test_the_death_of_the_forking_process_is_met_by_the_defaults(fit: Fit) -> No
 @pytest.mark.parametrize(
     ("policy", "why"), [("drop", "0 workers are left, fewer than min_workers = 1"), ("stop", "died")]
 )
-def test_a_run_that_replaces_no_worker_ends_with_the_process_that_forks_them(fit: Fit, policy: str, why: str) -> None:
+def test_a_run_without_replacement_ends_with_the_fork_server(fit: Fit, policy: str, why: str) -> None:
     with pytest.raises(RunError, match=rf"worker 0, worker 1, worker 2, server 0.*{why}"):
         fit(engine="local", log_every=5, on_worker_loss=policy, callbacks=[ServerKiller(15)])
     assert psutil.Process().children() == []
 
 
 @pytest.mark.long
-def test_a_run_outlives_the_death_of_the_forking_process_at_its_start(
-    fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_survives_the_loss_of_the_fork_server_at_its_start(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
     from chimera.engines.local import Local
 
     spawn, killed = Local.spawn, []

@@ -1,4 +1,4 @@
-"""Strategies without a centre do what their papers say, keep what each worker has, and outlive their dead."""
+"""Tests of decentralised strategies: they match their papers, keep the state of workers, and tolerate losses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOGISTIC = {"model": "logistic-regression", "batch_size": BATCH, "optimizer": {"
 
 
 def replicas(run: chimera.Run) -> dict[str, dict[str, Any]]:
-    """Return what the last checkpoint has of each worker."""
+    """Return the state of each worker in the last checkpoint."""
     saved = Checkpoints(str(run.run_dir / "checkpoints")).read_last()
     assert saved is not None
     return saved["cluster"]["replicas"]
@@ -72,7 +72,7 @@ class Reference:
 
 
 @pytest.mark.parametrize("topology", ["ring", {"name": "exponential", "one_peer": True}, "star"])
-def test_d_psgd_is_the_recurrence_of_its_paper(fit: Fit, topology: Any) -> None:
+def test_d_psgd_matches_the_recurrence_of_its_paper(fit: Fit, topology: Any) -> None:
     strategy = {"name": "d-psgd", "topology": topology}
     run = fit(strategy=strategy, workers=WORKERS, rounds=ROUNDS, seed=3, evaluate_every=5, **LOGISTIC)
     there, x = Reference(seed=3), topology_of(topology)
@@ -88,7 +88,7 @@ def test_d_psgd_is_the_recurrence_of_its_paper(fit: Fit, topology: Any) -> None:
     assert run.summary()["spectral_gap"] == x.spectral_gap(WORKERS)
 
 
-def test_gradient_tracking_is_the_recurrence_of_its_paper(fit: Fit) -> None:
+def test_gradient_tracking_matches_the_recurrence_of_its_paper(fit: Fit) -> None:
     run = fit(strategy="gradient-tracking", workers=WORKERS, rounds=ROUNDS, seed=3, evaluate_every=5, **LOGISTIC)
     there, w = Reference(seed=3), topology_of("ring").mixing(range(WORKERS), 0).matrix()
     x, y, before = there.start, np.zeros_like(there.start), np.zeros_like(there.start)
@@ -102,7 +102,7 @@ def test_gradient_tracking_is_the_recurrence_of_its_paper(fit: Fit) -> None:
 
 
 @pytest.mark.parametrize("codec", ["identity", TOP_K])
-def test_choco_sgd_is_the_recurrence_of_its_paper(fit: Fit, codec: Any) -> None:
+def test_choco_sgd_matches_the_recurrence_of_its_paper(fit: Fit, codec: Any) -> None:
     gamma, strategy = 0.4, {"name": "choco-sgd", "gamma": 0.4}
     run = fit(strategy=strategy, codec=codec, workers=WORKERS, rounds=ROUNDS, seed=3, evaluate_every=50, **LOGISTIC)
     there, w = Reference(seed=3), topology_of("ring").mixing(range(WORKERS), 0).matrix()
@@ -119,7 +119,7 @@ def test_choco_sgd_is_the_recurrence_of_its_paper(fit: Fit, codec: Any) -> None:
 
 
 def agree_on_copies(held: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that whoever has a public copy of a worker has the same bits."""
+    """Check that all public copies of a worker have the same bits."""
     seen: dict[str, Flat] = {}
     for each in held.values():
         for rank, copy in each["gossip"]["copies"].items():
@@ -131,7 +131,7 @@ def agree_on_copies(held: Mapping[str, Mapping[str, Any]]) -> None:
     ("faults", "policy"),
     [([], "drop"), (["kill worker 2 at step 7"], "respawn"), (["kill worker 2 at step 7"], "drop")],
 )
-def test_public_copies_are_the_same_everywhere_also_after_a_loss(fit: Fit, faults: list[str], policy: str) -> None:
+def test_public_copies_are_equal_on_all_workers_also_after_a_loss(fit: Fit, faults: list[str], policy: str) -> None:
     run = fit(
         strategy="choco-sgd", codec=TOP_K, workers=WORKERS, faults=faults, on_worker_loss=policy, evaluate_every=9
     )
@@ -144,7 +144,7 @@ def test_public_copies_are_the_same_everywhere_also_after_a_loss(fit: Fit, fault
 
 
 @pytest.mark.parametrize("policy", ["respawn", "drop"])
-def test_trackers_track_the_gradients_of_the_living(fit: Fit, policy: str) -> None:
+def test_trackers_follow_the_gradients_of_living_workers(fit: Fit, policy: str) -> None:
     faults = ["kill worker 2 at step 7", "kill worker 0 at step 11"]
     run = fit(strategy="gradient-tracking", workers=WORKERS, faults=faults, on_worker_loss=policy, evaluate_every=9)
     held = [each["gossip"]["tracking"] for each in replicas(run).values()]
@@ -153,8 +153,8 @@ def test_trackers_track_the_gradients_of_the_living(fit: Fit, policy: str) -> No
     np.testing.assert_allclose(tracking, tracked, atol=1e-5 * np.abs(tracked).max())
 
 
-def test_averaging_in_two_halves_keeps_the_mean() -> None:
-    """Who asked goes on meanwhile: what it learns is its own, and its half of the way is that of when it asked."""
+def test_pairwise_averaging_keeps_the_mean() -> None:
+    """The requesting worker continues meanwhile: it keeps its later steps, and averages from its weights at the request."""
     asking, asked = Reference(seed=3).workers[:2]
     asking.compute()
     own, _ = asking.step_computed()
@@ -183,7 +183,7 @@ NEIGHBOURS: list[Any] = [
 @pytest.mark.parametrize(
     "policy", ["respawn", *(pytest.param(policy, marks=pytest.mark.long) for policy in ("drop", "redistribute"))]
 )
-def test_whoever_dies_the_others_go_on(fit: Fit, strategy: Any, policy: str) -> None:
+def test_training_continues_after_any_worker_loss(fit: Fit, strategy: Any, policy: str) -> None:
     faults = ["kill worker 1 at step 7", "kill worker 0 at step 20"]
     run = fit(strategy=strategy, workers=4, faults=faults, on_worker_loss=policy, epochs=4, rounds=None)
     lost = [event.actor for event in run.events if event.event == "worker lost"]
@@ -194,7 +194,7 @@ def test_whoever_dies_the_others_go_on(fit: Fit, strategy: Any, policy: str) -> 
 
 
 @pytest.mark.parametrize("strategy", ["d-psgd", pytest.param("ad-psgd", marks=pytest.mark.long)])
-def test_a_neighbour_that_is_killed_is_replaced_by_a_copy(fit: Fit, strategy: str) -> None:
+def test_a_killed_neighbour_is_replaced_by_a_copy(fit: Fit, strategy: str) -> None:
     run = fit(
         engine="local",
         strategy=strategy,
@@ -210,7 +210,7 @@ def test_a_neighbour_that_is_killed_is_replaced_by_a_copy(fit: Fit, strategy: st
     assert run.metrics["consensus_distance"] < 2
 
 
-class Death(chimera.Callback):
+class KillAtRound(chimera.Callback):
     """Ends a run at a round, after its checkpoint, by an error of the user's."""
 
     def __init__(self, round_: int) -> None:
@@ -235,7 +235,7 @@ class Death(chimera.Callback):
     ],
     ids=str,
 )
-def test_resumed_it_leaves_the_same_bytes(fit: Fit, strategy: Any, codec: Any) -> None:
+def test_a_resumed_run_leaves_the_same_bytes(fit: Fit, strategy: Any, codec: Any) -> None:
     settings: dict[str, Any] = {
         "model": {"name": "mlp", "hidden": [16], "dropout": 0.2, "batch_norm": True},
         "engine": {"name": "simulated", "compute": {"straggler_spread": 0.9}},
@@ -250,7 +250,7 @@ def test_resumed_it_leaves_the_same_bytes(fit: Fit, strategy: Any, codec: Any) -
     }
     whole = fit("whole", **settings)
     with pytest.raises(ZeroDivisionError):
-        fit("cut", callbacks=[Death(13)], **settings)
+        fit("cut", callbacks=[KillAtRound(13)], **settings)
     resumed = fit("cut", **settings)
     for file in ("metrics.jsonl", "trace.jsonl"):
         assert (resumed.run_dir / file).read_bytes() == (whole.run_dir / file).read_bytes(), file
@@ -261,7 +261,7 @@ def test_resumed_it_leaves_the_same_bytes(fit: Fit, strategy: Any, codec: Any) -
 
 
 @pytest.mark.parametrize("workers", [2, 5])
-def test_a_ring_costs_what_theory_says(fit: Fit, workers: int) -> None:
+def test_the_cost_of_a_ring_matches_theory(fit: Fit, workers: int) -> None:
     bandwidth, latency, hidden = 1e4, 1e-3, 24
     engine = {
         "name": "simulated",
@@ -307,7 +307,7 @@ def test_a_ring_costs_what_theory_says(fit: Fit, workers: int) -> None:
 SENDING = {"contribute", "add", "take"}
 
 
-def test_vectors_never_visit_the_driver(fit: Fit) -> None:
+def test_vectors_do_not_pass_through_the_driver(fit: Fit) -> None:
     """Its link is slow, and the rounds before the first look do not wait for it."""
     network = {"bandwidth_bytes_s": 1e9, "nodes": {"driver": {"bandwidth_bytes_s": 2e4}}}
     for strategy in NEIGHBOURS:
@@ -321,9 +321,9 @@ def test_vectors_never_visit_the_driver(fit: Fit) -> None:
         assert max(stepped) < 0.5  # one model of each round would take 30 times 0.25 s
 
 
-def test_traffic_is_counted_as_messages_are(fit: Fit) -> None:
+def test_traffic_equals_the_size_of_messages(fit: Fit) -> None:
     run = fit(strategy="choco-sgd", codec=TOP_K, workers=WORKERS, rounds=20, evaluate_every=100)
-    # Everyone sends one message a round, and one more where the strategy begins anew; and two neighbours get it.
+    # Every worker sends one message a round, and one more at a restart of the strategy; two neighbours receive it.
     assert run.cost.elements_up == WORKERS * 21 * run.trained.parameters().size
     assert run.cost.elements_down == 2 * WORKERS * 20 * run.trained.parameters().size
     assert run.cost.bits_per_element_up is not None
@@ -331,7 +331,7 @@ def test_traffic_is_counted_as_messages_are(fit: Fit) -> None:
     assert run.cost.bits_per_element_down == pytest.approx(run.cost.bits_per_element_up, rel=0.01)
 
 
-def test_consensus_and_gap_are_in_the_report(fit: Fit) -> None:
+def test_consensus_distance_and_spectral_gap_are_in_the_report(fit: Fit) -> None:
     run = fit(strategy="d-psgd", workers=4, evaluate_every=10)
     assert [round(row["consensus_distance"], 6) > 0 for row in run.rows if "consensus_distance" in row] == [True] * 3
     report = (run.run_dir / "report.html").read_text()
@@ -340,7 +340,7 @@ def test_consensus_and_gap_are_in_the_report(fit: Fit) -> None:
     assert "spectral" in report.lower()
 
 
-def test_a_graph_of_ones_own_from_python(fit: Fit) -> None:
+def test_a_networkx_graph_is_accepted(fit: Fit) -> None:
     import networkx
 
     run = fit(strategy=DPSGD(topology=networkx.path_graph(4)), workers=4)
@@ -366,7 +366,7 @@ def test_a_graph_of_ones_own_from_python(fit: Fit) -> None:
         ({"strategy": "ring-all-reduce", "codec": "int8"}, "sends no messages that codec 'int8' could encode"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(fit: Fit, options: dict[str, Any], match: str) -> None:
+def test_invalid_options_raise_a_one_line_error(fit: Fit, options: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigurationError, match=match) as caught:
         fit(**options)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Rounds ahead of their results: none is lost, and the driver does its part at the moment that a strategy names."""
+"""Tests of rounds in flight: none is lost, and the driver wakes when the strategy requests it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rounds_of(engine: Any, *, tells: bool) -> Iterator[Round]:
         number += 1
 
 
-def test_it_wakes_when_workers_have_handed_over_where_a_strategy_says_when(engine: Any) -> None:
+def test_the_driver_wakes_at_hand_over_if_the_strategy_reports_it(engine: Any) -> None:
     window = InFlight(SimpleNamespace(), HeartbeatMonitor(engine))
     window.fill(rounds_of(engine, tells=True), 100)
     assert len(window) == AHEAD
@@ -54,7 +54,7 @@ def test_it_wakes_when_workers_have_handed_over_where_a_strategy_says_when(engin
     assert window.await_some() == len(window) == 2
 
 
-def test_it_seldom_wakes_where_none_says_when(engine: Any) -> None:
+def test_the_driver_seldom_wakes_without_reported_hand_over(engine: Any) -> None:
     window = InFlight(SimpleNamespace(), HeartbeatMonitor(engine))
     window.fill(rounds_of(engine, tells=False), 100)
     assert window.await_some() == AHEAD // 2
@@ -63,7 +63,7 @@ def test_it_seldom_wakes_where_none_says_when(engine: Any) -> None:
 
 @pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.parametrize("horizon", [1, 2, 3, AHEAD - 1, AHEAD, 5 * AHEAD + 3])
-def test_every_round_up_to_the_horizon_is_over_once_and_in_order(engine: Any, horizon: int, tells: bool) -> None:
+def test_rounds_up_to_the_horizon_end_once_and_in_order(engine: Any, horizon: int, tells: bool) -> None:
     window, rounds, seen = InFlight(SimpleNamespace(), HeartbeatMonitor(engine)), rounds_of(engine, tells=tells), []
     while True:
         window.fill(rounds, horizon)

@@ -1,4 +1,4 @@
-"""The garbage collector while many actors live in this process."""
+"""Tests of the garbage collector with many actors in this process."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def failing_run_within_a_run() -> None:
 
 
 @pytest.mark.long
-def test_it_is_as_before_when_the_run_is_over_also_by_an_error() -> None:
+def test_gc_settings_are_restored_after_a_run_and_after_an_error() -> None:
     before = gc.get_threshold()
     with pytest.raises(ArithmeticError):
         failing_run_within_a_run()
     assert (gc.get_freeze_count(), gc.get_threshold()) == (0, before)
 
 
-def test_cycles_that_come_meanwhile_are_found() -> None:
+def test_cycles_created_meanwhile_are_collected() -> None:
     with frozen_gc(1000):
         ring: list[object] = []
         ring.append(ring)
@@ -38,6 +38,6 @@ def test_cycles_that_come_meanwhile_are_found() -> None:
         assert gc.collect() > 0
 
 
-def test_few_actors_change_nothing() -> None:
+def test_few_actors_leave_gc_unchanged() -> None:
     with frozen_gc(3):
         assert gc.get_freeze_count() == 0

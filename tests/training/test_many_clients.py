@@ -1,4 +1,4 @@
-"""Populations of clients in one process: they use one model in turn, and nobody can tell."""
+"""Tests of many clients in one process: they share one model in turn, with unchanged results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from training.conftest import Fit
 SAMPLED = {"name": "fed-avg", "local_steps": 2, "fraction": 0.1, "local_optimizer": "adam"}
 
 
-def left_by(run: chimera.Run) -> dict[str, bytes]:
+def files_of(run: chimera.Run) -> dict[str, bytes]:
     names = "weights.safetensors", "metrics.jsonl", "trace.jsonl"
     return {name: (run.run_dir / name).read_bytes() for name in names}
 
@@ -27,11 +27,11 @@ def test_a_run_of_a_thousand_clients_resumes_to_the_same_bits(fit: Fit, tmp_path
     whole = fit("whole", **options)
     shutil.copytree(whole.run_dir, tmp_path / "cut off")
     (tmp_path / "cut off" / "checkpoints" / "round-000000008.safetensors").unlink()
-    assert left_by(fit("cut off", resume=True, **options)) == left_by(whole)
+    assert files_of(fit("cut off", resume=True, **options)) == files_of(whole)
 
 
 @pytest.mark.long
-def test_clients_that_use_one_model_in_turn_learn_what_those_with_their_own_do(fit: Fit) -> None:
+def test_clients_sharing_a_model_learn_the_same_as_with_their_own(fit: Fit) -> None:
     # batch normalisation and dropout: what a batch leaves in a model, and what it draws
     model = {"name": "mlp", "hidden": [8], "batch_norm": True, "dropout": 0.3}
     options = {"model": model, "strategy": {**SAMPLED, "fraction": 0.7}, "rounds": 6, "evaluate_every": 2}
@@ -41,13 +41,15 @@ def test_clients_that_use_one_model_in_turn_learn_what_those_with_their_own_do(f
     assert in_turn.metrics == own.metrics
 
 
-def test_who_did_not_work_is_not_asked_for_losses(fit: Fit) -> None:
+def test_idle_clients_are_not_asked_for_losses(fit: Fit) -> None:
     run = fit(workers=50, batch_size=4, strategy=SAMPLED, rounds=8, log_every=1, evaluate_every=8)
     calls = [
         line.split(b'"call":"')[1].split(b'"')[0] for line in (run.run_dir / "trace.jsonl").read_bytes().splitlines()
     ]
     assert calls.count(b"delta") == 8 * 5
-    assert calls.count(b"tally") <= 7 * 5 + 2 * 50  # of those who worked, and of all in the end and at the checkpoint
+    assert (
+        calls.count(b"tally") <= 7 * 5 + 2 * 50
+    )  # of participants, and of all clients at the end and at the checkpoint
     assert all("train_loss" in row for row in run.rows)
 
 
@@ -59,7 +61,7 @@ class Reader:
         return id(self._data), self._data.inputs
 
 
-def test_workers_of_a_process_share_one_data_set_that_nobody_can_change() -> None:
+def test_workers_of_a_process_share_one_read_only_data_set() -> None:
     inputs = np.ones((4, 2), np.float32)
     with ENGINES.create("simulated", {}) as engine:
         put = engine.put(Dataset(inputs, np.zeros(4, np.float32)))

@@ -1,4 +1,4 @@
-"""A worker has no more memory than it was given, and a model that is too large for one is cut over several."""
+"""Tests of memory limits: a worker keeps its limit, and several workers hold a model that is too large for one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGE = {"name": "mlp", "hidden": [2100] * 7}
 
 
 @pytest.mark.long
-def test_a_model_too_large_for_one_worker_is_trained_by_several(tmp_path: Path) -> None:
+def test_a_model_too_large_for_one_worker_is_trained_by_several_workers(tmp_path: Path) -> None:
     fit = functools.partial(
         chimera.train, LARGE, "digits", engine="local", batch_size=32, rounds=2, optimizer="adam", seed=1,
         evaluate_every=2, worker_resources={"memory_mb": 200},
@@ -29,6 +29,6 @@ def test_a_model_too_large_for_one_worker_is_trained_by_several(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("given", [0, -1.0, float("inf"), float("nan"), "much"])
-def test_a_limit_that_is_none_is_refused(given: Any, tmp_path: Path) -> None:
+def test_an_invalid_memory_limit_is_rejected(given: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"worker_resources.*"):
         chimera.train(LARGE, "digits", worker_resources={"memory_mb": given}, out=tmp_path / "run")

@@ -1,4 +1,4 @@
-"""What became of a gradient travels to and from nodes as it is; another form of it is an error."""
+"""Tests that the results of updates are sent to and from nodes unchanged, and that malformed ones are errors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ REJECTED = Rejected(3, 7, "the loss is nan")
 @pytest.mark.parametrize(
     "value", [REJECTED, Rejected(None, 0, ""), Applied(4, 2), Applied(4, 1, (REJECTED,))], ids=repr
 )
-def test_it_arrives_as_it_is(value: object) -> None:
+def test_a_value_is_equal_after_transfer(value: object) -> None:
     assert wire.unpack(wire.pack([value])) == [value]
 
 
-def test_another_form_is_an_error() -> None:
+def test_a_malformed_value_is_an_error() -> None:
     packed = wire.pack([REJECTED]).replace(b"rank", b"rink")
     with pytest.raises(DataError, match="Rejected"):
         wire.unpack(packed)

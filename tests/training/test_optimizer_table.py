@@ -1,4 +1,4 @@
-"""An optimizer given by object is the one given by name, to the bit, and a run says so in its experiment file."""
+"""An optimizer object equals the same optimizer by name, to the bit, also in the run's experiment file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADAMW = {"name": "adamw", "lr": 0.003, "betas": [0.8, 0.99]}
 
 
 class Halved(torch.optim.SGD):
-    """Somebody's own: half the step."""
+    """A custom optimizer: half the step."""
 
     def __init__(self, params: Any, lr: float = 0.1) -> None:
         super().__init__(params, lr=lr / 2)
@@ -33,7 +33,7 @@ def instance(**options: Any) -> torch.optim.Optimizer:
     [functools.partial(torch.optim.AdamW, lr=0.003, betas=(0.8, 0.99)), instance(lr=0.003, betas=(0.8, 0.99))],
     ids=["partial", "instance"],
 )
-def test_an_object_is_its_name_with_its_options(fit: Fit, given: Any) -> None:
+def test_an_optimizer_object_is_written_as_its_name_and_options(fit: Fit, given: Any) -> None:
     assert optimizer_table(given) == {**ADAMW, "name": "AdamW"}
     named, made = fit("named", optimizer=ADAMW), fit("made", optimizer=given)
     assert np.array_equal(named.trained.parameters(), made.trained.parameters())
@@ -43,7 +43,7 @@ def test_an_object_is_its_name_with_its_options(fit: Fit, given: Any) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_a_class_of_ones_own_steps_workers_and_servers(fit: Fit, engine: str) -> None:
+def test_a_custom_optimizer_class_works_on_workers_and_servers(fit: Fit, engine: str) -> None:
     own, known = (
         fit(
             f"{place}",
@@ -64,12 +64,12 @@ def test_a_class_of_ones_own_steps_workers_and_servers(fit: Fit, engine: str) ->
 @pytest.mark.parametrize(
     "name", ["sgd", "momentum", "adam", "AdamW", "adagrad", "adadelta", "rmsprop", "yogi", "radam"]
 )
-def test_every_name_steps_workers_and_servers(fit: Fit, name: str) -> None:
+def test_every_optimizer_name_works_on_workers_and_servers(fit: Fit, name: str) -> None:
     run = fit(strategy={"name": "fed-avg", "local_steps": 2, "local_optimizer": name}, optimizer=name, rounds=3)
     assert np.isfinite(run.metrics["loss"])
 
 
-def test_momentum_is_sgd_with_momentum(fit: Fit) -> None:
+def test_momentum_equals_sgd_with_momentum(fit: Fit) -> None:
     short, long = fit("a", optimizer="momentum"), fit("b", optimizer={"name": "sgd", "momentum": 0.9, "lr": 1e-3})
     assert np.array_equal(short.trained.parameters(), long.trained.parameters())
 
@@ -97,7 +97,7 @@ def local_class() -> type:
     ],
     ids=["number", "groups", "hidden", "nowhere", "misspelt"],
 )
-def test_mistakes_are_told_in_one_line(fit: Fit, given: Any, message: str) -> None:
+def test_invalid_options_raise_a_one_line_error(fit: Fit, given: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
         fit(optimizer=given)
     assert "\n" not in str(caught.value)

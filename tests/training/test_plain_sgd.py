@@ -1,4 +1,4 @@
-"""SGD without torch takes the steps that torch takes, but for the last bit."""
+"""SGD without torch equals torch's up to the last bit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def both(options: dict[str, Any]) -> tuple[PlainSGD, np.ndarray, FlatOptimizer, 
 
 
 @pytest.mark.parametrize("options", [{}, {"lr": 0.3}, {"lr": 0.3, "schedule": "cosine"}])
-def test_steps_are_those_of_torch(options: dict[str, Any]) -> None:
+def test_steps_match_torch(options: dict[str, Any]) -> None:
     plain, mine, torchs_optimizer, torchs = both(options)
     rng = np.random.default_rng(1)
     for number in range(20):
@@ -36,7 +36,7 @@ def test_steps_are_those_of_torch(options: dict[str, Any]) -> None:
     assert not np.array_equal(mine, both(options)[1])
 
 
-def test_steps_of_rows_are_whole_steps_with_zeros_elsewhere() -> None:
+def test_row_steps_equal_dense_steps_with_zeros_elsewhere() -> None:
     plain, mine, *_ = both({"lr": 0.3})
     whole, expected, *_ = both({"lr": 0.3})
     rows = SparseRows(np.array([1, 4, 6], np.uint32), np.random.default_rng(2).normal(size=24).astype(np.float32))
@@ -47,7 +47,7 @@ def test_steps_of_rows_are_whole_steps_with_zeros_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("rate", [-1, "fast", float("nan"), None])
-def test_a_rate_that_cannot_be_is_refused(rate: Any) -> None:
+def test_an_invalid_learning_rate_is_rejected(rate: Any) -> None:
     settings = OptimizerSettings("sgd", {"lr": rate})
     with pytest.raises(ConfigurationError, match="the optimizer 'sgd' refuses its options"):
         PlainSGD(np.zeros(3, np.float32), settings.learning_rate)

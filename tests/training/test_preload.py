@@ -1,4 +1,4 @@
-"""What takes long to import is there before the processes of a run are."""
+"""Slow imports are done before the processes of a run start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chimera.training.experiment.resolve import open_engine, preload_of
 KERNELS = "chimera.codecs.kernels.compiled"
 
 
-class Witness:
+class ModuleProbe:
     def has(self, module: str) -> bool:
         return module in sys.modules
 
@@ -34,22 +34,20 @@ class Witness:
     ],
     ids=str,
 )
-def test_processes_have_what_the_parts_of_a_run_need_before_they_start(
-    parts: dict[str, Any], module: str, ready: bool
-) -> None:
+def test_processes_preload_the_modules_of_a_run(parts: dict[str, Any], module: str, ready: bool) -> None:
     engine, _ = open_engine("local", preload_of(**parts))
     with engine:
-        assert engine.get(engine.spawn(Witness).has(module)) is ready
+        assert engine.get(engine.spawn(ModuleProbe).has(module)) is ready
 
 
-def test_an_estimator_that_is_given_as_an_object_says_what_it_needs() -> None:
+def test_an_estimator_object_names_its_modules() -> None:
     from sklearn.linear_model import SGDClassifier  # this module's own imports reach the actors of this test
 
     assert preload_of(model=SGDClassifier())[-1].startswith("sklearn.linear_model")
 
 
-class Wary(torch.nn.Linear):
-    """Computes where the kernels are, and in the driver."""
+class NeedsKernels(torch.nn.Linear):
+    """A model that computes only after the kernels are loaded, and in the driver."""
 
     def forward(self, inputs: Any) -> Any:
         if isinstance(call.current(), LocalSurroundings) and KERNELS not in sys.modules:
@@ -59,6 +57,8 @@ class Wary(torch.nn.Linear):
 
 @pytest.mark.long
 @pytest.mark.parametrize("codec", ["top-k", {"name": "identity", "downlink": "int8"}], ids=str)
-def test_a_run_has_the_kernels_of_its_codecs_before_its_first_gradient(tmp_path: Path, codec: Any) -> None:
-    run = chimera.train(Wary(64, 10), "digits", engine="local", codec=codec, workers=1, rounds=1, out=tmp_path / "run")
+def test_codec_kernels_are_compiled_before_the_first_gradient(tmp_path: Path, codec: Any) -> None:
+    run = chimera.train(
+        NeedsKernels(64, 10), "digits", engine="local", codec=codec, workers=1, rounds=1, out=tmp_path / "run"
+    )
     assert run.cost.rounds == 1

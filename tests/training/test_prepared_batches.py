@@ -1,4 +1,4 @@
-"""A worker that has taken its next batch before it is asked computes what one computes that has not."""
+"""A worker that prepares its next batch ahead computes the same gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DATA = Dataset.of((RNG.random((ROWS, 5), np.float32), RNG.integers(0, 3, ROWS)))
 
 
 class Preparing(call.Surroundings):
-    """Lets what a call says for afterwards happen at once, and counts it."""
+    """Runs the work deferred by a call at once, and counts it."""
 
     prepared = 0
 
@@ -44,7 +44,7 @@ def order(seed: int = 0) -> GlobalOrder:
 
 
 def gradients(between: Callable[[Learner], None]) -> list[np.ndarray]:
-    """Return those of a few steps of a worker, with which something is done after the second."""
+    """Return the gradients of a few steps of a worker; ``between`` runs after the second."""
     torch.manual_seed(0)
     model = TorchModel(torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 3)))
     worker = Learner(1, model, DATA, order(), optimizer=OptimizerSettings("sgd", {"lr": 0.1}))
@@ -70,7 +70,7 @@ def gradients(between: Callable[[Learner], None]) -> list[np.ndarray]:
     ],
     ids=["nothing", "another step", "other data", "other labels", "a step of its own"],
 )
-def test_the_gradients_are_those_of_batches_taken_when_asked_for(
+def test_prepared_batches_give_the_same_gradients(
     between: Callable[[Learner], None], request: pytest.FixtureRequest
 ) -> None:
     expected = gradients(between)

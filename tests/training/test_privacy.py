@@ -1,4 +1,4 @@
-"""A private run: what servers see, what becomes of a round that clients drop out of, what epsilon is told."""
+"""Tests of private runs: what servers receive, rounds with dropouts, and the reported epsilon."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def history_of(run: chimera.Run) -> list[list[float]]:
 # The sum, and only the sum
 
 
-def test_a_run_under_masks_ends_where_the_plain_one_does_but_for_rounding(private: Fit) -> None:
+def test_a_masked_run_equals_the_plain_run_up_to_rounding(private: Fit) -> None:
     plain, masked = private("plain"), private("masked", privacy=LOOSE)
     difference = plain.trained.parameters() - masked.trained.parameters()
     step = Privacy(**LOOSE).code(WORKERS).step  # the mean is off by half of it at most, each round
@@ -73,7 +73,7 @@ def test_a_run_under_masks_ends_where_the_plain_one_does_but_for_rounding(privat
 
 
 @pytest.mark.parametrize("strategy", [entry.name for entry in STRATEGIES.entries() if entry.factory.private])
-def test_all_that_are_private_send_their_changes_under_masks(private: Fit, strategy: str) -> None:
+def test_all_private_strategies_send_masked_updates(private: Fit, strategy: str) -> None:
     run = private(strategy=strategy, privacy={**NOISY, "clip": 0.1}, rounds=2)
     assert history_of(run) == [[2.0, 1.0, 2]]
     assert run.cost.bits_per_element_up == 32
@@ -88,7 +88,7 @@ def test_the_same_seed_gives_the_same_bits_on_both_engines(private: Fit) -> None
         assert history_of(virtual) == history_of(other)
 
 
-def test_servers_get_no_update_that_is_not_masked() -> None:
+def test_servers_receive_masked_updates_only() -> None:
     layout = Layout(("w",), ((4,),))
     shard = ParameterShard(
         np.zeros(4, np.float32), layout, optimizer=OptimizerSettings("sgd", {"lr": 1.0}), privacy=Privacy(**LOOSE)
@@ -114,7 +114,7 @@ def test_clients_send_nothing_outside_a_round_of_secure_aggregation(private: Fit
 
 
 @pytest.mark.long
-def test_actors_of_ray_add_up_under_masks_as_well(private: Fit) -> None:
+def test_secure_aggregation_works_on_ray(private: Fit) -> None:
     virtual, real = private("virtual", privacy=SEEDED), private("real", privacy=SEEDED, engine="ray")
     np.testing.assert_array_equal(virtual.trained.parameters(), real.trained.parameters())
 
@@ -127,7 +127,7 @@ def crashing(*workers: int, at_s: float = CRASH_S) -> dict[str, Any]:
     return {"name": "simulated", "compute": {"seconds_per_sample": 4e-4}, "availability": {"crash": crash}}
 
 
-def test_the_sum_of_the_survivors_is_unmasked_where_a_client_dies_amid_a_round(private: Fit) -> None:
+def test_the_survivors_sum_is_unmasked_after_a_client_loss(private: Fit) -> None:
     """Four of five clients took their part of the noise with them into one of the sums; epsilon is that of this."""
     run = private(privacy=NOISY, engine=crashing(2))
     assert [event.event for event in run.events] == ["worker lost", "worker respawned"]
@@ -136,7 +136,7 @@ def test_the_sum_of_the_survivors_is_unmasked_where_a_client_dies_amid_a_round(p
     assert run.cost.rounds == 4
 
 
-def test_a_round_that_too_few_survive_is_repeated_and_told(private: Fit) -> None:
+def test_a_round_below_the_threshold_is_repeated_and_reported(private: Fit) -> None:
     run = private(privacy=NOISY, engine=crashing(0, 2, 3))
     events = [event.event for event in run.events]
     assert events.count("worker lost") == events.count("worker respawned") == 3
@@ -145,7 +145,7 @@ def test_a_round_that_too_few_survive_is_repeated_and_told(private: Fit) -> None
     assert history_of(run) == [[2.0, 1.0, 4]]  # nothing was let out of the round that was cut short
 
 
-def test_a_client_that_hangs_is_not_in_the_rounds_of_a_strategy_with_a_deadline(private: Fit) -> None:
+def test_a_hanging_client_is_dropped_from_rounds_with_a_deadline(private: Fit) -> None:
     """It has no keys in time for any of them."""
     run = private(
         privacy=NOISY,
@@ -157,13 +157,13 @@ def test_a_client_that_hangs_is_not_in_the_rounds_of_a_strategy_with_a_deadline(
     assert history_of(run) == [[2.0, 1.0, 4]]
 
 
-def test_a_worker_that_is_killed_by_script_costs_a_round_at_most(private: Fit) -> None:
+def test_a_worker_killed_by_script_costs_at_most_one_round(private: Fit) -> None:
     run = private(privacy=NOISY, faults=["kill worker 2 at step 2"])
     assert (run.cost.rounds, run.lost_workers) == (4, 1)
     assert history_of(run) == [[2.0, 1.0, 4]]
 
 
-def test_an_update_that_is_not_finite_is_a_dropout_too(private: Fit) -> None:
+def test_a_non_finite_update_counts_as_a_dropout(private: Fit) -> None:
     run = private(
         privacy=NOISY,
         model=TorchModel(Fragile, seed=0),
@@ -181,7 +181,7 @@ def test_a_run_without_enough_finite_updates_has_diverged(private: Fit) -> None:
         private(privacy=NOISY, model=TorchModel(Fragile, seed=0), data=poison, partition=round_robin)
 
 
-def test_over_selected_clients_that_are_late_are_left_out_of_the_sum(private: Fit) -> None:
+def test_over_selected_stragglers_are_left_out_of_the_sum(private: Fit) -> None:
     late = {"name": "simulated", "compute": {"straggler_spread": 0.9, "spread": 0.4}}
     strategy = {**AVERAGED, "fraction": 0.6, "over_selection": 1.6}
     run = private(privacy=NOISY, strategy=strategy, engine=late)
@@ -193,8 +193,8 @@ def test_over_selected_clients_that_are_late_are_left_out_of_the_sum(private: Fi
 # Noise and its accounts
 
 
-def test_the_server_s_noise_has_the_deviation_that_was_promised() -> None:
-    size, givers = 200_000, 4
+def test_server_noise_has_the_configured_deviation() -> None:
+    size, contributors = 200_000, 4
     layout = Layout(("w",), ((size,),))
     shard = ParameterShard(
         np.zeros(size, np.float32),
@@ -202,17 +202,17 @@ def test_the_server_s_noise_has_the_deviation_that_was_promised() -> None:
         optimizer=OptimizerSettings("sgd", {"lr": 1.0}),
         privacy=Privacy(clip=0.5, noise=3.0, on="server"),
     )
-    shard.expect(givers, givers, 0.25)
-    weights, applied = shard.update(*[Encoded("identity", size, (np.zeros(size, np.float32),))] * givers)
+    shard.expect(contributors, contributors, 0.25)
+    weights, applied = shard.update(*[Encoded("identity", size, (np.zeros(size, np.float32),))] * contributors)
     deviation = decode(weights, size).std()
-    assert deviation == pytest.approx(3.0 * 0.5 / givers, rel=0.01)
+    assert deviation == pytest.approx(3.0 * 0.5 / contributors, rel=0.01)
     assert isinstance(applied, Applied)
     assert applied.mechanism == (3.0, 0.25)
 
 
 @pytest.mark.parametrize("noise_seed", ["run", "system"])
-def test_the_noise_of_each_step_of_a_server_is_independent(noise_seed: Any) -> None:
-    """Else the difference of two steps has no noise at all, and tells the difference of two rounds' updates."""
+def test_server_noise_is_independent_for_each_step(noise_seed: Any) -> None:
+    """Otherwise the difference of two steps has no noise and reveals the difference of two rounds' updates."""
     size, layout = 20_000, Layout(("w",), ((20_000,),))
     privacy = Privacy(clip=1.0, noise=1.0, on="server", noise_seed=noise_seed)
     sgd = OptimizerSettings("sgd", {"lr": 1.0})
@@ -228,12 +228,10 @@ def test_the_noise_of_each_step_of_a_server_is_independent(noise_seed: Any) -> N
 
 @pytest.mark.parametrize("masks", [True, False])
 @pytest.mark.parametrize("on", ["clients", "server"])
-def test_the_noise_in_a_model_is_what_epsilon_counts_though_clients_drop_out(
-    private: Fit, on: str, masks: bool
-) -> None:
-    """Two of five clients have nothing finite to send. The change of the model is noise alone: the updates are tiny.
+def test_epsilon_accounts_for_the_noise_in_the_model_despite_dropouts(private: Fit, on: str, masks: bool) -> None:
+    """Two of five clients have non-finite updates. The change of the model is noise only, because the updates are tiny.
 
-    The sum is divided by the five that were asked, so that the model tells of nobody who was there.
+    The sum is divided by the five clients that were asked, so that the model does not reveal which of them responded.
     """
     model, begun = TorchModel(Fragile, seed=0), TorchModel(Fragile, seed=0).parameters()
     run = private(
@@ -253,7 +251,7 @@ def test_the_noise_in_a_model_is_what_epsilon_counts_though_clients_drop_out(
     assert run.metrics["epsilon"] == Accountant(history_of(run)).epsilon(1e-5)
 
 
-def test_a_sum_with_noise_is_divided_by_how_many_were_asked_whoever_drops_out() -> None:
+def test_a_noisy_sum_is_divided_by_the_number_of_asked_clients() -> None:
     layout = Layout(("w",), ((4,),))
     update = Encoded("identity", 4, (np.full(4, 0.3, np.float32),))
 
@@ -272,7 +270,7 @@ def test_a_sum_with_noise_is_divided_by_how_many_were_asked_whoever_drops_out() 
     assert moved(1.0) == pytest.approx(0.3 * 3 / 5)
 
 
-def test_a_sum_that_could_be_read_counts_though_its_round_was_cut_short(private: Fit) -> None:
+def test_a_released_sum_is_counted_even_if_its_round_fails(private: Fit) -> None:
     """The server dies with the unmasked sum; the round is repeated, and so two sums of it were let out."""
 
     class Mortal(FedAvg):
@@ -292,7 +290,7 @@ def test_a_sum_that_could_be_read_counts_though_its_round_was_cut_short(private:
 
 @pytest.mark.long
 @pytest.mark.parametrize("on", ["clients", "server"])
-def test_a_useful_model_is_learnt_with_noise(private: Fit, on: str) -> None:
+def test_training_with_noise_gives_a_useful_model(private: Fit, on: str) -> None:
     """A hundred clients with 14 images each; without noise 93 % of the test images are right, without training 10 %."""
     run = private(
         model={"name": "mlp", "hidden": []},
@@ -311,7 +309,7 @@ def test_a_useful_model_is_learnt_with_noise(private: Fit, on: str) -> None:
     assert len(seen) == 2
 
 
-def test_the_summary_says_what_epsilon_takes_for_granted(private: Fit) -> None:
+def test_the_summary_states_the_assumptions_of_epsilon(private: Fit) -> None:
     run = private(strategy={**AVERAGED, "fraction": 0.6}, privacy={"clip": 1.0, "noise": 2.0, "on": "server"})
     told = run.summary()
     assert (told["epsilon"], told["delta"]) == (Accountant([[2.0, 1.0, 4]]).epsilon(1e-5), 1e-5)
@@ -332,13 +330,13 @@ def test_the_summary_says_what_epsilon_takes_for_granted(private: Fit) -> None:
     assert dict(outcome(told))["not covered"] == "; ".join(OUTSIDE)
 
 
-def test_of_masks_both_bounds_are_told(private: Fit) -> None:
+def test_masked_runs_report_both_bounds(private: Fit) -> None:
     told = private(privacy=LOOSE, rounds=1).summary()["privacy"]["guarantee"]
     assert "fewer than t clients work with the servers" in told
     assert "fewer than 2t - n if the servers lie about survivors" in told
 
 
-def test_a_seeded_run_tells_in_epsilons_place_that_there_is_no_guarantee(private: Fit) -> None:
+def test_a_seeded_run_reports_no_guarantee_instead_of_epsilon(private: Fit) -> None:
     run = private(privacy=SEEDED)
     nothing, told = "no guarantee (seeded noise)", run.summary()
     assert (told["epsilon"], told["metrics"].get("epsilon")) == (nothing, None)
@@ -353,7 +351,7 @@ def test_a_seeded_run_tells_in_epsilons_place_that_there_is_no_guarantee(private
 
 
 @pytest.mark.long
-def test_a_comparison_tells_it_too(tmp_path: Path) -> None:
+def test_a_comparison_reports_the_missing_guarantee(tmp_path: Path) -> None:
     file = tmp_path / "experiment.toml"
     file.write_text(FILE)
     out = tmp_path / "compared"
@@ -366,13 +364,13 @@ def test_a_comparison_tells_it_too(tmp_path: Path) -> None:
         assert epsilon[:4] in text
 
 
-def test_noise_of_the_system_is_another_each_time(private: Fit) -> None:
+def test_system_noise_differs_between_runs(private: Fit) -> None:
     settings = {"clip": 1.0, "noise": 1.0}
     one, other = private("one", privacy=settings), private("other", privacy=settings)
     assert not np.array_equal(one.trained.parameters(), other.trained.parameters())
 
 
-def test_a_run_that_is_resumed_ends_as_one_that_was_not_and_so_does_its_epsilon(private: Fit) -> None:
+def test_a_resumed_run_has_the_same_weights_and_epsilon(private: Fit) -> None:
     whole = private("whole", privacy=SEEDED, rounds=6, checkpoint_every=3)
     private("cut", privacy=SEEDED, rounds=3, checkpoint_every=3)
     resumed = private("cut", privacy=SEEDED, rounds=6, checkpoint_every=3, resume=True)
@@ -381,7 +379,7 @@ def test_a_run_that_is_resumed_ends_as_one_that_was_not_and_so_does_its_epsilon(
     assert history_of(resumed) == [[2.0, 1.0, 6]]
 
 
-def test_momenta_stay_with_workers_and_a_resumed_run_tells_that_they_begin_anew(private: Fit) -> None:
+def test_momenta_stay_on_workers_and_a_resumed_run_reports_their_reset(private: Fit) -> None:
     local = {**AVERAGED, "local_optimizer": {"name": "adam", "lr": 0.01}}
     del local["local_learning_rate"]
     options = {"strategy": local, "privacy": NOISY, "checkpoint_every": 2}
@@ -393,7 +391,7 @@ def test_momenta_stay_with_workers_and_a_resumed_run_tells_that_they_begin_anew(
     ]
 
 
-def test_without_noise_there_is_no_epsilon_to_tell(private: Fit) -> None:
+def test_without_noise_no_epsilon_is_reported(private: Fit) -> None:
     run = private(privacy={"clip": 1.0})
     assert "epsilon" not in run.summary()
     assert "epsilon" not in run.metrics
@@ -408,7 +406,7 @@ def test_clients_clip_what_they_send(private: Fit) -> None:
 
 
 def start_of(run: chimera.Run) -> dict[str, Any]:
-    """Return the options of a run that changes nothing."""
+    """Return the options of a run that does not change the model."""
     return {
         "model": {"name": "mlp", "hidden": [16]},
         "data": "digits",
@@ -444,7 +442,7 @@ secure_aggregation = true
 """
 
 
-def test_the_table_stands_in_an_experiment_file_and_the_command_tells_epsilon(tmp_path: Path) -> None:
+def test_privacy_can_be_set_in_a_file_and_the_command_reports_epsilon(tmp_path: Path) -> None:
     file = tmp_path / "experiment.toml"
     file.write_text(FILE)
     command = ["train", str(file), "--json", "--out", str(tmp_path / "run"), "--set", "train.privacy.noise=2.0"]
@@ -487,7 +485,7 @@ def test_the_table_stands_in_an_experiment_file_and_the_command_tells_epsilon(tm
         ({"clip": 1.0}, {"codec": {"name": "rows", "downlink": "rows"}}, "codec 'rows' changes clipped updates"),
     ],
 )
-def test_what_does_not_go_together_is_refused_in_one_line(
+def test_incompatible_options_raise_a_one_line_error(
     private: Fit, privacy: dict[str, Any], options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigurationError) as raised:
@@ -504,7 +502,7 @@ def test_the_plain_mean_may_be_given_as_a_table(private: Fit) -> None:
 @pytest.mark.parametrize(
     ("module", "settings"), [("cryptography", LOOSE), ("opacus", {"clip": 1.0, "noise": 1.0})], ids=["masks", "noise"]
 )
-def test_a_missing_package_is_answered_with_what_to_install(
+def test_a_missing_package_error_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, module: str, settings: dict[str, Any]
 ) -> None:
     found = importlib.util.find_spec
@@ -515,7 +513,7 @@ def test_a_missing_package_is_answered_with_what_to_install(
         Privacy(**settings)
 
 
-def test_the_settings_travel_to_nodes() -> None:
+def test_privacy_settings_are_sent_to_nodes() -> None:
     settings = Privacy(clip=1.0, noise=2.0, on="server")
     assert wire.unpack(wire.pack([settings, Applied(1, 2, (), (2.0, 0.5))])) == [
         settings,

@@ -1,4 +1,4 @@
-"""What callbacks are told of workers and of the queues before them."""
+"""Tests of the progress that callbacks receive about workers and their queues."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class QueuedDataset(Dataset):
 
 
 @pytest.mark.parametrize("strategy", ["parameter-server", "async-parameter-server", "all-reduce"])
-def test_the_samples_of_the_workers_add_up_to_those_of_the_run(fit: Fit, strategy: str) -> None:
+def test_worker_samples_add_up_to_the_run_total(fit: Fit, strategy: str) -> None:
     watcher = Watcher()
     fit(strategy=strategy, callbacks=[watcher], log_every=10)
     assert len(watcher.seen) >= 3
@@ -53,7 +53,7 @@ def test_the_samples_of_the_workers_add_up_to_those_of_the_run(fit: Fit, strateg
     assert all(watcher.seen[-1].samples_by_worker[name] > 0 for name in watcher.seen[-1].workers)
 
 
-def test_the_next_look_is_the_earliest_of_all_that_are_due() -> None:
+def test_the_next_pause_is_the_earliest_of_all_intervals() -> None:
     cadence = Intervals(log_every=3, evaluate_every=4, checkpoint_every=8, snapshot_every=5)
     looks, rounds = list[int](), 0
     while rounds < 24:
@@ -62,7 +62,7 @@ def test_the_next_look_is_the_earliest_of_all_that_are_due() -> None:
     assert looks == [each for each in range(1, 25) if 0 in (each % 3, each % 4, each % 5)]
 
 
-def test_a_way_back_takes_nothing_from_what_a_worker_has_done(fit: Fit) -> None:
+def test_going_back_keeps_the_samples_of_each_worker(fit: Fit) -> None:
     watcher = Watcher()
     run = fit(callbacks=[watcher], log_every=1, snapshot_every=10, faults=["kill server 0 at step 15"])
     assert run.cost.lost_rounds > 0
@@ -71,7 +71,7 @@ def test_a_way_back_takes_nothing_from_what_a_worker_has_done(fit: Fit) -> None:
     assert done[-1] > watcher.seen[-1].samples
 
 
-def test_the_fill_is_that_of_the_supply(fit: Fit) -> None:
+def test_the_reported_fill_is_the_fill_of_the_supply(fit: Fit) -> None:
     split, watcher = split_of("digits", 0), Watcher()
     arrays: dict[str, Any] = {"inputs": split.train.inputs, "targets": split.train.targets}
     fit(data=Split(QueuedDataset(**arrays), split.test), callbacks=[watcher])

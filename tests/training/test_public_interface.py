@@ -1,4 +1,4 @@
-"""Every way to give data, every hook and every output that the documents name, through the public interface."""
+"""Tests of all documented kinds of data, hooks and outputs, through the public interface."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ SOURCES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_every_kind_of_data_is_trained_on(tmp_path: Path, source: str) -> None:
+def test_training_accepts_every_kind_of_data(tmp_path: Path, source: str) -> None:
     run = fit(tmp_path, SOURCES[source])
     assert run.cost.rounds == 4
     assert np.isfinite(run.metrics["loss"])
     assert (run.run_dir / "experiment.toml").is_file()
 
 
-def test_read_only_arrays_and_tensors_are_trained_on(tmp_path: Path) -> None:
+def test_training_accepts_read_only_arrays_and_tensors(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     inputs, targets = X.copy(), Y.copy()
     inputs.flags.writeable = targets.flags.writeable = False
@@ -102,7 +102,7 @@ def test_read_only_arrays_and_tensors_are_trained_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz", "rows.npz", "parts.npz"])
-def test_every_kind_of_file_is_trained_on(tmp_path: Path, name: str) -> None:
+def test_training_accepts_every_kind_of_file(tmp_path: Path, name: str) -> None:
     path = files(tmp_path)[name]
     kind = "npz" if name.endswith(".npz") else "csv"
     assert fit(tmp_path, {"name": kind, "path": str(path)}).cost.rounds == 4
@@ -110,14 +110,12 @@ def test_every_kind_of_file_is_trained_on(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("factory", ["pair", "parts", "frame", "split"])
-def test_what_a_factory_by_name_makes_is_read_like_data_that_are_given(
-    tmp_path: Path, importable: str, factory: str
-) -> None:
+def test_data_of_a_factory_are_read_like_given_data(tmp_path: Path, importable: str, factory: str) -> None:
     assert fit(tmp_path, f"{importable}:{factory}").cost.rounds == 4
     assert f"{importable}:{factory}" in (tmp_path / "run" / "experiment.toml").read_text()
 
 
-def test_a_factory_by_name_takes_options_and_one_that_makes_no_data_is_refused(tmp_path: Path, importable: str) -> None:
+def test_a_factory_accepts_options_and_must_return_data(tmp_path: Path, importable: str) -> None:
     assert fit(tmp_path, {"name": f"{importable}:pair", "rows": 40}).cost.rounds == 4
     with pytest.raises(DataError, match="not a data set") as caught:
         fit(tmp_path / "other", f"{importable}:nothing")
@@ -137,14 +135,14 @@ BROKEN: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_data_that_cannot_be_used_are_one_line(tmp_path: Path, kind: str) -> None:
+def test_unusable_data_raise_a_one_line_error(tmp_path: Path, kind: str) -> None:
     data, said = BROKEN[kind]
     with pytest.raises(ConfigurationError, match=said) as caught:
         fit(tmp_path, data)
     assert "\n" not in str(caught.value)
 
 
-def test_every_kind_of_model_is_trained(tmp_path: Path) -> None:
+def test_training_accepts_every_kind_of_model(tmp_path: Path) -> None:
     nn = pytest.importorskip("torch").nn
     models = "mlp", {"name": "mlp", "hidden": [4]}, nn.Linear(3, 2), lambda: nn.Linear(3, 2), SGDClassifier()
     for number, model in enumerate(models):
@@ -164,7 +162,7 @@ LOSS = {"faults": ["kill worker 1 at step 2"]}
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_what_a_hook_raises_ends_the_run_and_names_the_callback(tmp_path: Path, hook: str) -> None:
+def test_an_exception_in_a_callback_ends_the_run_and_names_the_callback(tmp_path: Path, hook: str) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         fit(tmp_path, (X, Y), callbacks=[Raising(hook, ZeroDivisionError("x"))], **LOSS)
     assert caught.value.__notes__ == [f"raised by the callback Raising in {hook}"]
@@ -172,7 +170,7 @@ def test_what_a_hook_raises_ends_the_run_and_names_the_callback(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_stop_iteration_in_a_hook_is_no_silent_end(tmp_path: Path, hook: str) -> None:
+def test_stop_iteration_in_a_callback_is_raised(tmp_path: Path, hook: str) -> None:
     with pytest.raises(RunError, match=f"the callback Raising in {hook} raised StopIteration"):
         fit(tmp_path, (X, Y), callbacks=[Raising(hook, StopIteration())], **LOSS)
 
@@ -180,7 +178,7 @@ def test_stop_iteration_in_a_hook_is_no_silent_end(tmp_path: Path, hook: str) ->
 @pytest.mark.parametrize(
     ("ending", "begins"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml"), ("JPG", b"\xff\xd8")]
 )
-def test_a_plot_has_the_format_that_its_ending_says(tmp_path: Path, ending: str, begins: bytes) -> None:
+def test_a_plot_has_the_format_of_its_suffix(tmp_path: Path, ending: str, begins: bytes) -> None:
     run = fit(tmp_path, (X, Y))
     assert run.plot(tmp_path / f"x.{ending}").read_bytes().startswith(begins)
     for unknown in ("x.doc", "x"):
@@ -243,9 +241,7 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[s
 
 
 @pytest.mark.parametrize("by", ["path", "module", "object"])
-def test_plug_ins_of_the_users_own_are_taken_by_path_and_as_objects(
-    tmp_path: Path, plugins: tuple[str, Any], by: str
-) -> None:
+def test_custom_plug_ins_are_accepted_by_path_and_as_objects(tmp_path: Path, plugins: tuple[str, Any], by: str) -> None:
     file, module = plugins
     place = {"path": file, "module": "users_plugins"}.get(by)
 
@@ -264,7 +260,7 @@ def test_plug_ins_of_the_users_own_are_taken_by_path_and_as_objects(
     assert modelled.cost.rounds == 4
 
 
-def test_metrics_and_losses_of_the_users_own_are_taken_as_functions_and_by_path(
+def test_custom_metrics_and_losses_are_accepted_as_functions_and_by_path(
     tmp_path: Path, plugins: tuple[str, Any]
 ) -> None:
     from chimera.models.torch_model import TorchModel
@@ -278,7 +274,7 @@ def test_metrics_and_losses_of_the_users_own_are_taken_as_functions_and_by_path(
         assert 0 <= run.metrics["mine"] <= 1
 
 
-def test_a_column_of_categories_is_read_as_its_texts(tmp_path: Path) -> None:
+def test_a_categorical_column_is_read_as_strings(tmp_path: Path) -> None:
     frame = FRAME.assign(label=FRAME["label"].astype("category"), colour=pd.Categorical(["red", "blue"] * 40))
     run = fit(tmp_path, frame, model="logistic-regression")
     assert run.cost.rounds == 4
@@ -286,7 +282,7 @@ def test_a_column_of_categories_is_read_as_its_texts(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_a_run_as_text_is_a_line_that_says_if_its_time_is_virtual(tmp_path: Path, engine: str) -> None:
+def test_the_repr_of_a_run_is_one_line_and_marks_virtual_time(tmp_path: Path, engine: str) -> None:
     run = fit(tmp_path, (X, Y), engine=engine)
     assert "\n" not in str(run)
     assert ("virtual" in str(run)) == run.cost.virtual_time == (engine == "simulated")

@@ -1,4 +1,4 @@
-"""All-reduce with a codec: what it costs, that copies stay identical, and that a run survives and resumes."""
+"""Tests of all-reduce with a codec: its cost, identical replicas, recovery and resuming."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def slow(bandwidth_bytes_s: float) -> dict[str, Any]:
     return {"name": "simulated", "network": {"bandwidth_bytes_s": bandwidth_bytes_s}}
 
 
-def test_what_collectives_were_given_is_counted(fit: Fit) -> None:
+def test_bytes_of_collectives_are_counted(fit: Fit) -> None:
     for codec, given in (("identity", 4 * 1210), (POWER, PER_STEP)):
         options = {"workers": 4, "evaluate_every": 30, "log_every": 30}
         run = fit(str(codec), strategy="all-reduce", codec=codec, **options)
@@ -76,13 +76,13 @@ def test_fewer_bytes_take_less_virtual_time(fit: Fit, codec: Any, given: int) ->
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(fit: Fit, strategy: str, codec: Any, said: str) -> None:
+def test_invalid_options_raise_a_one_line_error(fit: Fit, strategy: str, codec: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as caught:
         fit(strategy=strategy, codec=codec)
     assert "\n" not in str(caught.value)
 
 
-def test_it_learns_as_well_as_without(fit: Fit) -> None:
+def test_accuracy_is_the_same_as_without_a_codec(fit: Fit) -> None:
     runs = [
         fit(str(codec), strategy="all-reduce", codec=codec, workers=4, rounds=None, epochs=6)
         for codec in ("identity", POWER)
@@ -92,7 +92,7 @@ def test_it_learns_as_well_as_without(fit: Fit) -> None:
 
 
 class Learners:
-    """Learners on an engine, whose copies can be looked at."""
+    """Learners on an engine, whose replicas can be read."""
 
     def __init__(self, engine: Engine, count: int, codec: dict[str, Any], poison: dict[int, int] | None = None) -> None:
         split = digits(poison or {}, workers=count)
@@ -127,7 +127,7 @@ def to_the_bit(value: Any) -> Any:
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", EVERYWHERE)
-def test_copies_stay_identical_whoever_sends_nonsense(engine: str) -> None:
+def test_replicas_stay_identical_with_invalid_gradients(engine: str) -> None:
     with ENGINES.create(engine) as opened:
         for rank in (1, 3):
             learners = Learners(opened, 4, {**POWER, "rank": rank}, {1: 40, 3: 2})
@@ -138,7 +138,7 @@ def test_copies_stay_identical_whoever_sends_nonsense(engine: str) -> None:
             assert [bool(each.rejected) for each in applied] == [False, True, False, True]
 
 
-def test_who_joins_goes_on_as_a_copy() -> None:
+def test_a_joining_worker_continues_as_a_replica() -> None:
     with ENGINES.create("simulated") as opened:
         learners = Learners(opened, 3, POWER)
         learners.train(10)
@@ -155,7 +155,7 @@ def test_who_joins_goes_on_as_a_copy() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_without_memories_a_run_ends_the_same_whoever_was_killed(fit: Fit, engine: str) -> None:
+def test_without_codec_state_a_worker_loss_does_not_change_the_result(fit: Fit, engine: str) -> None:
     whole = fit("whole", strategy="all-reduce", codec=FORGETFUL)
     run = fit(
         engine=engine,
@@ -170,7 +170,7 @@ def test_without_memories_a_run_ends_the_same_whoever_was_killed(fit: Fit, engin
 
 
 @pytest.mark.parametrize("policy", ["respawn", "drop", "redistribute"])
-def test_a_run_goes_on_without_the_memory_of_the_dead(fit: Fit, policy: str) -> None:
+def test_a_run_continues_without_the_codec_state_of_a_lost_worker(fit: Fit, policy: str) -> None:
     run = fit(
         strategy="all-reduce",
         codec=POWER,
@@ -184,7 +184,7 @@ def test_a_run_goes_on_without_the_memory_of_the_dead(fit: Fit, policy: str) -> 
     assert run.metrics["accuracy"] > 0.9
 
 
-def test_a_death_where_data_is_skewed_leaves_no_ditch(fit: Fit) -> None:
+def test_a_loss_with_skewed_data_does_not_lower_accuracy_for_long(fit: Fit) -> None:
     """The gradients of workers differ in every step the same way; memories that held that would be felt when one is gone."""
     run = fit(
         strategy="all-reduce",
@@ -203,8 +203,8 @@ def test_a_death_where_data_is_skewed_leaves_no_ditch(fit: Fit) -> None:
     assert max(losses[210], losses[220]) < losses[200] + 0.3
 
 
-def test_a_death_at_any_moment_of_a_step_takes_nothing_back(fit: Fit) -> None:
-    """A step takes longer in its collectives than anywhere else, and the moments of death lie all over it."""
+def test_a_loss_at_any_moment_of_a_step_repeats_no_step(fit: Fit) -> None:
+    """Collectives take most of a step, and the moments of the loss cover the whole step."""
     options = {"strategy": "all-reduce", "codec": FORGETFUL, "engine": slow(1e5), "rounds": 12, "max_restarts": 9}
     whole = fit("whole", **options)
     for share in np.linspace(0.3, 0.6, 7):
@@ -214,7 +214,7 @@ def test_a_death_at_any_moment_of_a_step_takes_nothing_back(fit: Fit) -> None:
 
 
 @pytest.mark.parametrize("codec", [POWER, FORGETFUL, {"name": "error-feedback"}], ids=str)
-def test_a_run_that_is_resumed_sends_the_same(fit: Fit, codec: dict[str, Any]) -> None:
+def test_a_resumed_run_sends_the_same_bytes(fit: Fit, codec: dict[str, Any]) -> None:
     options = {"strategy": "all-reduce", "codec": codec, "checkpoint_every": 8, "evaluate_every": 8}
     whole = fit("whole", rounds=24, **options)
     fit("cut", rounds=16, **options)
@@ -232,7 +232,7 @@ def test_a_run_resumes_with_more_workers_than_it_had(fit: Fit) -> None:
 
 
 @pytest.mark.parametrize("engine", PROCESSES)
-def test_every_engine_comes_to_the_same_weights_at_the_same_cost(fit: Fit, engine: str) -> None:
+def test_all_engines_give_the_same_weights_and_cost(fit: Fit, engine: str) -> None:
     here, there = (fit(name, engine=name, strategy="all-reduce", codec=POWER) for name in ("simulated", engine))
     np.testing.assert_allclose(there.trained.parameters(), here.trained.parameters(), atol=1e-4)
     assert there.cost.elements_up == here.cost.elements_up

@@ -1,4 +1,4 @@
-"""A gradient that is not finite is left out and named, and the others go on as if it had never been asked for."""
+"""A non-finite gradient is rejected and named, and does not affect the other workers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ SHARDED: dict[str, dict[str, Any]] = {
 DISTRIBUTED = [
     entry.name
     for entry in STRATEGIES.entries()
-    if entry.name != "single-worker" and entry.factory.replicas != "parts"  # there is no other gradient to go on with
+    if entry.name != "single-worker"
+    and entry.factory.replicas != "parts"  # there is no other gradient to continue with
 ]
 
 
@@ -75,7 +76,7 @@ def poisoned(fit: Fit) -> Callable[..., chimera.Run]:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 @pytest.mark.parametrize("strategy", [*SHARDED, "all-reduce", "d-psgd"])
-def test_a_rank_with_poison_is_named_and_the_run_ends_accurate(
+def test_a_poisoned_rank_is_named_and_the_run_stays_accurate(
     poisoned: Callable[..., chimera.Run], strategy: str, engine: str
 ) -> None:
     run = poisoned(SHARDED.get(strategy, strategy), engine=engine)
@@ -91,16 +92,14 @@ def test_a_rank_with_poison_is_named_and_the_run_ends_accurate(
 
 
 @pytest.mark.parametrize("strategy", ["parameter-server", "all-reduce", "async-parameter-server"])
-def test_a_gradient_is_looked_at_even_where_the_loss_is_finite(
-    poisoned: Callable[..., chimera.Run], strategy: str
-) -> None:
+def test_gradients_are_checked_even_if_the_loss_is_finite(poisoned: Callable[..., chimera.Run], strategy: str) -> None:
     run = poisoned(strategy, network=Deceptive)
     assert run.metrics["accuracy"] > 0.85
     assert {event.actor for event in run.events} == {"worker 2"}
     assert re.fullmatch(r"step \d+: \d+ of 1210 values of the gradient are NaN or infinite", run.events[0].detail)
 
 
-def test_servers_and_all_reduce_reject_alike_to_the_bit(poisoned: Callable[..., chimera.Run]) -> None:
+def test_servers_and_all_reduce_reject_the_same_gradients(poisoned: Callable[..., chimera.Run]) -> None:
     runs = [poisoned(strategy, strategy, epochs=2) for strategy in ("parameter-server", "all-reduce")]
     assert np.array_equal(*(run.trained.parameters() for run in runs))
     told = [[(event.actor, event.detail) for event in run.events] for run in runs]
@@ -110,7 +109,7 @@ def test_servers_and_all_reduce_reject_alike_to_the_bit(poisoned: Callable[..., 
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_copies_stay_identical_through_repeated_steps(engine: str) -> None:
+def test_replicas_stay_identical_after_repeated_steps(engine: str) -> None:
     workers, split = 4, digits({1: 40, 3: 2}, workers=4)
     with ENGINES.create(engine) as opened:
         model, train = opened.put(TorchModel(Fragile, seed=0)), opened.put(split.train)
@@ -127,7 +126,7 @@ def test_copies_stay_identical_through_repeated_steps(engine: str) -> None:
 
 
 @pytest.mark.long
-def test_a_rejected_batch_leaves_no_trace_in_a_worker(fit: Fit) -> None:
+def test_a_rejected_batch_does_not_change_the_worker(fit: Fit) -> None:
     def network() -> torch.nn.Module:
         return Fragile(normalised=True)
 
@@ -144,7 +143,7 @@ def test_a_rejected_batch_leaves_no_trace_in_a_worker(fit: Fit) -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("strategy", [*DISTRIBUTED, "single-worker"])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_run_that_has_diverged_ends_in_one_line(fit: Fit, strategy: str, workers: int) -> None:
+def test_a_diverged_run_raises_a_one_line_error(fit: Fit, strategy: str, workers: int) -> None:
     everywhere = digits(dict.fromkeys(range(3), 10_000))
     with pytest.raises(NonFiniteError, match=r"rank \d, step \d+: the loss is nan.*smaller learning rate") as caught:
         fit(
@@ -158,7 +157,7 @@ def test_a_run_that_has_diverged_ends_in_one_line(fit: Fit, strategy: str, worke
     assert "\n" not in str(caught.value)
 
 
-def test_one_hopeless_rank_does_not_end_an_asynchronous_run(poisoned: Callable[..., chimera.Run]) -> None:
+def test_one_diverged_rank_does_not_end_an_asynchronous_run(poisoned: Callable[..., chimera.Run]) -> None:
     run = poisoned("async-parameter-server", data=digits({2: 10_000}))
     assert run.metrics["accuracy"] > 0.8
     assert len(run.events) > 80
@@ -180,7 +179,7 @@ def message(vector: Flat) -> Encoded:
     st.lists(st.sampled_from(["fine", "rejected", "nan", "inf", "-inf"]), min_size=1, max_size=6),
     st.integers(0, 2**32 - 1),
 )
-def test_a_step_is_the_mean_of_those_that_are_finite(kinds: list[str], seed: int) -> None:
+def test_a_step_is_the_mean_of_finite_gradients(kinds: list[str], seed: int) -> None:
     rng = np.random.default_rng(seed)
     vectors = [rng.normal(size=5).astype(np.float32) for _ in kinds]
     fine = [message(vector) for kind, vector in zip(kinds, vectors, strict=True) if kind == "fine"]
@@ -204,7 +203,7 @@ def test_a_step_is_the_mean_of_those_that_are_finite(kinds: list[str], seed: int
         assert named == (kind not in ("fine", "rejected"))
 
 
-def test_large_gradients_are_not_rejected_and_their_overflow_is() -> None:
+def test_large_gradients_are_accepted_and_overflows_rejected() -> None:
     large = message(np.full(4, 1e30, np.float32))
     assert shard(4).update(large, large)[1] == Applied(1, 2)
     huge = message(np.full(4, 3e38, np.float32))
@@ -215,7 +214,7 @@ def test_large_gradients_are_not_rejected_and_their_overflow_is() -> None:
 
 @pytest.mark.parametrize("decay", [None, 0.9])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
-def test_compensation_leaves_no_trace_of_what_it_rejects(decay: float | None, bad: float) -> None:
+def test_a_rejected_compensation_does_not_change_the_server(decay: float | None, bad: float) -> None:
     clean, other = shard(3), shard(3)
     then = message(np.zeros(3, np.float32))
     fine = message(np.array([1, -2, 3], np.float32))
@@ -229,7 +228,7 @@ def test_compensation_leaves_no_trace_of_what_it_rejects(decay: float | None, ba
 
 @settings(deadline=None)
 @given(st.lists(st.floats(width=32), max_size=40))
-def test_finite_is_what_numpy_says(values: list[float]) -> None:
+def test_all_finite_matches_numpy(values: list[float]) -> None:
     vector = np.array(values, np.float32)
     assert all_finite(vector) == bool(np.isfinite(vector).all())
 
@@ -239,7 +238,7 @@ class Named:
         self.name = f"worker {rank}"
 
 
-def test_only_many_rounds_in_a_row_without_any_gradient_are_an_end() -> None:
+def test_a_run_ends_only_after_many_rounds_without_gradients() -> None:
     workers, rejections = [Named(rank) for rank in range(3)], Rejections()
     bad = Applied(0, 0, (Rejected(1, 5, "the loss is nan"),))
     for _ in range(47):

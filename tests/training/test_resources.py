@@ -1,4 +1,4 @@
-"""What workers and servers have of their machines: how it is said, checked and asked of the engine."""
+"""Tests of resources of workers and servers: their settings, validation and reservation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from training.conftest import Fit
 
 
 class Recording(Simulated):
-    """Writes down what it is asked for."""
+    """An engine that records the requested resources."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Recording(Simulated):
         return super().spawn(actor_type, *args, resources=resources, name=name, **kwargs)
 
 
-def test_workers_and_servers_are_reserved_and_spawned_with_what_is_asked(fit: Fit) -> None:
+def test_workers_and_servers_get_the_requested_resources(fit: Fit) -> None:
     engine = Recording()
     fit(
         engine=engine,
@@ -61,7 +61,7 @@ def test_workers_and_servers_are_reserved_and_spawned_with_what_is_asked(fit: Fi
     assert engine.spawned == {f"worker {i}": worker for i in range(3)} | {f"server {i}": server for i in range(2)}
 
 
-def test_a_file_says_it_as_python_does(fit: Fit) -> None:
+def test_resources_in_a_file_equal_those_in_python(fit: Fit) -> None:
     options = {"worker_resources": {"threads": 2}, "server_resources": Resources(custom={"disk": 2.0})}
     run = fit(rounds=2, **options)
     train = Experiment.load(run.run_dir / "experiment.toml").tables["train"]
@@ -69,7 +69,7 @@ def test_a_file_says_it_as_python_does(fit: Fit) -> None:
     assert resources_of("server_resources", train["server_resources"]) == Resources(custom={"disk": 2.0})
 
 
-def test_one_key_can_be_set_from_outside() -> None:
+def test_one_resource_can_be_set_by_a_setting() -> None:
     tables = {"data": "digits", "model": "mlp", "train": {"worker_resources": {"threads": 2}}}
     changed = Experiment(tables).with_settings(["train.worker_resources.gpus=0.5", "train.server_resources.threads=4"])
     assert changed.tables["train"]["worker_resources"] == {"threads": 2, "gpus": 0.5}
@@ -90,13 +90,13 @@ def test_one_key_can_be_set_from_outside() -> None:
         (3, "worker_resources = 3 cannot be used: give a table with threads, gpus, memory_mb, custom"),
     ],
 )
-def test_a_mistake_is_one_line(fit: Fit, given: Any, message: str) -> None:
+def test_invalid_resources_raise_a_one_line_error(fit: Fit, given: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
         fit(worker_resources=given)
     assert "\n" not in str(caught.value)
 
 
-def test_servers_and_estimators_have_no_use_for_gpus(fit: Fit) -> None:
+def test_gpus_of_servers_and_estimators_are_rejected(fit: Fit) -> None:
     with pytest.raises(ConfigurationError, match="server_resources: gpus must be 0, not 1: servers compute on the CPU"):
         fit(server_resources={"gpus": 1})
     with pytest.raises(ConfigurationError, match="SGDClassifier computes on the CPU only"):
@@ -137,7 +137,7 @@ def test_a_learner_on_a_device_learns_the_same(device: str, local: OptimizerSett
 
 @on_each_device
 @pytest.mark.parametrize("rule", [{"name": "proximal", "mu": 0.5}, {"name": "control-variates"}, None], ids=str)
-def test_local_rules_and_what_stays_with_a_worker_are_the_same_on_a_device(device: str, rule: Any) -> None:
+def test_local_rules_and_personal_parameters_are_equal_on_a_device(device: str, rule: Any) -> None:
     personal = [] if rule and rule["name"] == "control-variates" else [0]
     here, there = (learner(where, local=ADAM, personal=personal) for where in (None, device))
     results = []
@@ -160,8 +160,8 @@ def test_local_rules_and_what_stays_with_a_worker_are_the_same_on_a_device(devic
 
 
 @on_each_device
-def test_vectors_come_to_the_host_where_the_strategy_wants_them_there(device: str) -> None:
-    """A worker that sent messages, and then takes steps of its own, goes on from where it was."""
+def test_vectors_are_copied_to_the_host_if_the_strategy_needs_them(device: str) -> None:
+    """A worker that takes local steps after sending messages continues from its state."""
     here, there = learner(None), learner(device)
     for one in (here, there):
         one._model.module[1].p = 0.0  # type: ignore[attr-defined]
@@ -173,7 +173,7 @@ def test_vectors_come_to_the_host_where_the_strategy_wants_them_there(device: st
 
 
 @on_each_device
-def test_only_messages_cross_between_a_moved_model_and_the_host(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_messages_are_copied_between_device_and_host(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither weights nor gradients do: not for a gradient, and not for a change of weights after many steps."""
     model = TorchModel(lambda: nn.Sequential(nn.Linear(6, 4000), nn.Tanh(), nn.Linear(4000, 3)), seed=1)
     codecs = {"codec": ("int8", {"error_feedback": True}), "downlink": ("cast", {})}
@@ -194,7 +194,7 @@ def test_only_messages_cross_between_a_moved_model_and_the_host(device: str, mon
 
 @pytest.mark.usefixtures("fake_device")
 @pytest.mark.parametrize("device", [None, *DEVICES])
-def test_a_gradient_that_is_not_finite_is_rejected_where_it_is(device: str | None) -> None:
+def test_a_non_finite_gradient_is_rejected_on_its_device(device: str | None) -> None:
     worker = learner(device)
     broken = np.full(worker.weights().size, 3e38, np.float32)
     for act in (worker.gradient, lambda weights: worker.delta(weights, steps=1)):
@@ -227,7 +227,7 @@ BY_SUMS = {"onebit", "sign", "powersgd"}  # added up otherwise on a device, see 
 @pytest.mark.sampled(2)
 @on_each_device
 @pytest.mark.parametrize("uplink", UPLINKS)
-def test_a_run_with_moved_models_is_the_one_without(
+def test_a_run_on_a_device_equals_a_run_on_the_host(
     fit: Fit, uplink: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
@@ -242,7 +242,7 @@ def test_a_run_with_moved_models_is_the_one_without(
 @pytest.mark.sampled(2)
 @on_each_device
 @pytest.mark.parametrize("downlink", DOWNLINKS, ids=str)
-def test_weights_that_build_upon_others_reach_moved_models(
+def test_chained_downlink_codecs_work_on_a_device(
     fit: Fit, downlink: dict[str, Any], device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
@@ -256,7 +256,7 @@ def test_weights_that_build_upon_others_reach_moved_models(
 
 
 @on_each_device
-def test_moved_models_meet_in_a_group_with_a_codec(fit: Fit, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reductions_with_a_codec_work_on_a_device(fit: Fit, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
     options = {"strategy": "all-reduce", "engine": "simulated", "workers": 2, "rounds": 6, "codec": "powersgd"}
     plain, moved = (fit(f"run-{n}", **options, worker_resources={"gpus": n}) for n in (0, 1))
@@ -275,10 +275,10 @@ LITTLE: dict[str, dict[str, Any]] = {
 @pytest.mark.sampled(2)
 @on_each_device
 @pytest.mark.parametrize("strategy", [entry.name for entry in STRATEGIES.entries()])
-def test_every_strategy_learns_on_a_device_what_it_learns_here(
+def test_every_strategy_learns_the_same_on_a_device(
     fit: Fit, strategy: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after the weights were looked at, for which they come to the host."""
+    """Also after the weights were read, which copies them to the host."""
     monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
     table = {"name": strategy, **LITTLE.get(strategy, {})}
     options = {"strategy": table, "model": {"name": "mlp", "hidden": [16] * 3}, "workers": 4, "rounds": 4}
@@ -290,7 +290,7 @@ def test_every_strategy_learns_on_a_device_what_it_learns_here(
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_gpus_are_used_or_their_lack_is_one_line(fit: Fit, engine: str, tmp_path: Path) -> None:
+def test_gpus_are_used_or_missing_gpus_raise_a_one_line_error(fit: Fit, engine: str, tmp_path: Path) -> None:
     asked = {"engine": engine, "workers": 2, "rounds": 4, "worker_resources": {"gpus": 1}}
     if torch.cuda.is_available():
         assert fit(**asked).cost.rounds == 4

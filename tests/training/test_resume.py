@@ -1,4 +1,4 @@
-"""A run that is cut off anywhere and resumed ends as one that never stopped."""
+"""A run that is interrupted anywhere and resumed equals an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     ],
 )
 @pytest.mark.sampled(1)
-def test_killed_and_resumed_it_leaves_the_same_bytes(
+def test_a_killed_and_resumed_run_leaves_the_same_bytes(
     tmp_path: Path, whole: Callable[[str], Path], case: str, dies_at: int
 ) -> None:
     engine, strategy = CASES[case]
@@ -104,7 +104,7 @@ def test_killed_and_resumed_it_leaves_the_same_bytes(
 
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", ["parameter-server", "all-reduce"])
-def test_on_processes_it_ends_with_the_same_weights(tmp_path: Path, strategy: str) -> None:
+def test_a_resumed_run_on_processes_has_the_same_weights(tmp_path: Path, strategy: str) -> None:
     assert train(tmp_path / "whole", "local", strategy).returncode == 0
     assert train(tmp_path / "run", "local", strategy, dies_at=14).returncode == -signal.SIGKILL
     again = train(tmp_path / "run", "local", strategy)
@@ -113,7 +113,7 @@ def test_on_processes_it_ends_with_the_same_weights(tmp_path: Path, strategy: st
     assert weights[0] == weights[1]
 
 
-def test_ctrl_c_writes_a_checkpoint_of_the_round_it_came_in(tmp_path: Path, whole: Callable[[str], Path]) -> None:
+def test_ctrl_c_writes_a_checkpoint_of_the_current_round(tmp_path: Path, whole: Callable[[str], Path]) -> None:
     engine, strategy = CASES["served"]
     stopped = train(tmp_path / "run", engine, strategy, dies_at=6, how="SIGINT")
     assert "KeyboardInterrupt" in stopped.stderr
@@ -124,7 +124,7 @@ def test_ctrl_c_writes_a_checkpoint_of_the_round_it_came_in(tmp_path: Path, whol
     assert weights[0] == weights[1]
 
 
-def test_a_longer_budget_goes_on_where_the_shorter_one_ended(fit: Fit) -> None:
+def test_a_longer_budget_continues_a_finished_run(fit: Fit) -> None:
     whole = fit("whole", rounds=20, evaluate_every=10)
     fit("run", rounds=10, evaluate_every=10)
     longer = fit("run", rounds=20, evaluate_every=10, resume=True)
@@ -132,7 +132,7 @@ def test_a_longer_budget_goes_on_where_the_shorter_one_ended(fit: Fit) -> None:
     assert (longer.run_dir / "weights.safetensors").read_bytes() == (whole.run_dir / "weights.safetensors").read_bytes()
 
 
-def test_resuming_a_run_that_is_over_changes_nothing(fit: Fit) -> None:
+def test_resuming_a_finished_run_changes_nothing(fit: Fit) -> None:
     first = fit(rounds=10)
     again = fit(rounds=10, resume=True)
     assert again.metrics == first.metrics
@@ -140,7 +140,7 @@ def test_resuming_a_run_that_is_over_changes_nothing(fit: Fit) -> None:
 
 
 @pytest.mark.long
-def test_a_run_that_stopped_on_one_engine_goes_on_on_another(fit: Fit) -> None:
+def test_a_run_can_be_resumed_on_another_engine(fit: Fit) -> None:
     fit("run", rounds=10, evaluate_every=5)
     other = fit("run", rounds=20, evaluate_every=5, resume=True, engine="local")
     whole = fit("whole", rounds=20, evaluate_every=5)
@@ -148,7 +148,7 @@ def test_a_run_that_stopped_on_one_engine_goes_on_on_another(fit: Fit) -> None:
     assert abs(other.metrics["loss"] - whole.metrics["loss"]) < 1e-4
 
 
-def test_another_model_is_refused_in_one_line(fit: Fit) -> None:
+def test_resuming_with_another_model_raises_a_one_line_error(fit: Fit) -> None:
     fit(rounds=5)
     with pytest.raises(ConfigurationError, match=r"a model of 1210 parameters, but the experiment's model has 4810"):
         fit(rounds=10, resume=True, model={"name": "mlp", "hidden": [64]})

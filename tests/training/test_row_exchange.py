@@ -1,4 +1,4 @@
-"""Workers that pull and push only the rows their batches need learn what they would have learnt from all of them."""
+"""Workers that pull and push only the rows of their batches get the same results as with all rows."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def same(one: chimera.Run, other: chimera.Run) -> bool:
     ("strategy", "engine"),
     [*((name, "simulated") for name in SYNCHRONOUS), ("three servers", "local"), *ON_REAL_ENGINES],
 )
-def test_what_is_learnt_by_rows_is_the_same_to_the_bit(learnt: Learnt, engine: str, strategy: str) -> None:
+def test_row_exchange_gives_the_same_bits(learnt: Learnt, engine: str, strategy: str) -> None:
     whole = learnt("identity", "whole", strategy=SYNCHRONOUS[strategy])
     by_rows = learnt(strategy=SYNCHRONOUS[strategy], engine=engine)
     assert same(whole, by_rows)
@@ -85,14 +85,14 @@ def test_what_is_learnt_by_rows_is_the_same_to_the_bit(learnt: Learnt, engine: s
 
 
 @pytest.mark.parametrize("strategy", OWN_PACE.values(), ids=OWN_PACE)
-def test_so_it_is_for_workers_at_their_own_pace(learnt: Learnt, strategy: Any) -> None:
-    """In virtual time, where the order of updates is the same; the network has no say in it, since fewer bytes take less."""
+def test_row_exchange_gives_the_same_bits_with_asynchronous_workers(learnt: Learnt, strategy: Any) -> None:
+    """In virtual time with a network that takes no time, so that fewer bytes do not change the order of updates."""
     assert same(learnt("identity", "whole", strategy=strategy), learnt(strategy=strategy))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_so_it_is_with_any_optimizer(learnt: Learnt, optimizer: Any) -> None:
-    """Rows are pulled as they are, so that it does no harm where an optimizer moves rows without a gradient."""
+def test_row_exchange_gives_the_same_bits_with_any_optimizer(learnt: Learnt, optimizer: Any) -> None:
+    """Rows are pulled exactly, so optimizers may also move rows without a gradient."""
     options = {"optimizer": optimizer, "strategy": {"name": "parameter-server", "shards": 2}}
     whole, by_rows = learnt("identity", "whole", **options), learnt(**options)
     assert by_rows.trained.parameters() == pytest.approx(whole.trained.parameters(), rel=1e-6, abs=1e-7)
@@ -101,9 +101,7 @@ def test_so_it_is_with_any_optimizer(learnt: Learnt, optimizer: Any) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("downlink", ["identity", {"name": "delta", "codec": "rows"}], ids=["up", "both ways"])
 @pytest.mark.parametrize("strategy", ["parameter-server", {"name": "fed-buff", "shards": 2}], ids=str)
-def test_a_model_that_knows_nothing_of_rows_sends_few_all_the_same(
-    learnt: Learnt, strategy: Any, downlink: Any
-) -> None:
+def test_a_model_without_row_support_still_sends_few_rows(learnt: Learnt, strategy: Any, downlink: Any) -> None:
     whole = learnt("identity", "whole", strategy=strategy, rounds=40)
     run = learnt({"name": "rows", "downlink": downlink}, strategy=strategy, rounds=40)
     assert run.trained.parameters() == pytest.approx(whole.trained.parameters(), abs=1e-5)
@@ -118,7 +116,7 @@ def test_a_model_that_knows_nothing_of_rows_sends_few_all_the_same(
     ids=lambda strategy: str(strategy["name"]),
 )
 @pytest.mark.parametrize("engine", ["simulated", pytest.param("local", marks=pytest.mark.long)])
-def test_whoever_dies_the_run_ends_the_same(learnt: Learnt, engine: str, strategy: Any) -> None:
+def test_a_worker_loss_does_not_change_the_result(learnt: Learnt, engine: str, strategy: Any) -> None:
     whole = learnt("identity", "whole", strategy=strategy, rounds=20)
     faults = ["kill worker 1 at step 5", "kill server 0 at step 9"]
     run = learnt(strategy=strategy, engine=engine, rounds=20, snapshot_every=4, max_restarts=3, faults=faults)
@@ -126,7 +124,7 @@ def test_whoever_dies_the_run_ends_the_same(learnt: Learnt, engine: str, strateg
     assert {event.event for event in run.events} >= {"worker lost", "server lost", "went back"}
 
 
-def test_a_run_that_is_resumed_ends_the_same(learnt: Learnt) -> None:
+def test_a_resumed_run_gives_the_same_result(learnt: Learnt) -> None:
     options = {"checkpoint_every": 6, "strategy": {"name": "parameter-server", "shards": 2}}
     whole = learnt("identity", "whole", rounds=18, **options)
     learnt(name="cut", rounds=12, **options)
@@ -144,7 +142,7 @@ class Counted:
         return self._data.take(rows)
 
 
-def test_no_full_gradient_is_made_and_no_batch_is_taken_twice() -> None:
+def test_no_dense_gradient_is_allocated_and_no_batch_is_read_twice() -> None:
     model, data, bounds = Embedding(), Counted(), Embedding().layout.bounds(2)
     order = ShardOrder(np.arange(1000), batch_size=20, seed=0, rank=0)
     options: dict[str, Any] = {"optimizer": OptimizerSettings(), "codec": ("rows", {}), "downlink": ("rows", {})}
@@ -198,12 +196,12 @@ def bad_rows(found: Any) -> Any:
         ),
     ],
 )
-def test_what_cannot_be_is_one_line(learnt: Learnt, options: dict[str, Any], match: str) -> None:
+def test_invalid_options_raise_a_one_line_error(learnt: Learnt, options: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigurationError, match=match) as caught:
         learnt(**options)
     assert "\n" not in str(caught.value)
 
 
-def test_the_codec_says_that_it_goes_by_rows() -> None:
+def test_the_codec_declares_row_support() -> None:
     assert CODECS.create("rows").by_rows
     assert not CODECS.create("delta", {"codec": "rows"}).by_rows

@@ -39,13 +39,13 @@ def test_runs_of_one_name_are_numbered_and_resumed_from_the_newest(
 @pytest.mark.parametrize(
     ("name", "folder"), [("../up", "up"), ("a b/c", "a-b-c"), ("...", "run"), ("häuser", "häuser")]
 )
-def test_a_name_never_leads_out_of_runs(name: str, folder: str) -> None:
+def test_a_run_name_cannot_leave_the_runs_folder(name: str, folder: str) -> None:
     assert RunFolder.choose(None, name, resume=False).path == Path("runs") / folder
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
-def test_a_run_that_failed_before_it_had_results_may_be_run_again(fit: Fit, engine: str) -> None:
+def test_a_run_that_failed_without_results_can_be_started_again(fit: Fit, engine: str) -> None:
     for _ in range(2):
         with pytest.raises(ConfigurationError, match="lock") as caught:
             fit(model=Locked, engine=engine)
@@ -53,7 +53,7 @@ def test_a_run_that_failed_before_it_had_results_may_be_run_again(fit: Fit, engi
     assert fit(engine=engine).cost.rounds == 30
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(fit: Fit, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_raises_a_one_line_error(fit: Fit, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Exception, match=r"cannot be created") as caught:
         fit(out=tmp_path / "file" / "run")

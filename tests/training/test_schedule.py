@@ -1,4 +1,4 @@
-"""How learning rates change: a function of the step's number, the same for all strategies."""
+"""Tests of learning-rate schedules: functions of the step's number, the same for all strategies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ shares = st.floats(0, 1)
 
 
 @given(warm_up=shares, final=shares, steps=st.integers(1, 60), decay=st.sampled_from(["constant", "linear", "cosine"]))
-def test_a_factor_rises_then_falls_and_ends_where_it_should(
+def test_the_factor_rises_falls_and_ends_at_its_final_value(
     warm_up: float, final: float, steps: int, decay: Any
 ) -> None:
     schedule = Schedule(decay, warm_up, final, steps)
@@ -38,7 +38,7 @@ def test_a_factor_rises_then_falls_and_ends_where_it_should(
 
 
 @given(warm_up=shares, final=shares, steps=st.integers(1, 60))
-def test_the_inverse_root_goes_on_from_where_the_warm_up_ends(warm_up: float, final: float, steps: int) -> None:
+def test_the_inverse_root_continues_at_the_end_of_the_warm_up(warm_up: float, final: float, steps: int) -> None:
     schedule = Schedule("inverse-sqrt", warm_up, final, steps)
     top = max(warm_up * steps, 1.0)
     for step in range(2 * steps):
@@ -46,17 +46,17 @@ def test_the_inverse_root_goes_on_from_where_the_warm_up_ends(warm_up: float, fi
         assert schedule.factor(step) == pytest.approx(expected)
 
 
-def test_the_inverse_root_needs_no_end(fit: Fit) -> None:
+def test_the_inverse_root_needs_no_number_of_steps(fit: Fit) -> None:
     assert Schedule("inverse-sqrt").factor(99) == pytest.approx(0.1)
     run = fit(optimizer={"name": "sgd", "lr": 0.5, "schedule": "inverse-sqrt"}, rounds=None, max_seconds=0.05)
     assert run.stopped_by == "max_seconds"
 
 
-def test_a_cosine_is_half_way_down_in_the_middle() -> None:
+def test_a_cosine_is_at_half_in_the_middle() -> None:
     assert Schedule("cosine", 0.0, 0.2, 100).factor(50) == pytest.approx(0.6)
 
 
-def test_without_one_nothing_changes() -> None:
+def test_without_a_schedule_the_rate_is_constant() -> None:
     assert {Schedule(steps=10).factor(step) for step in range(20)} == {1.0}
     assert not Schedule(steps=10).changes
 
@@ -64,7 +64,7 @@ def test_without_one_nothing_changes() -> None:
 @pytest.mark.parametrize(
     "strategy", ["single-worker", "all-reduce", "parameter-server", "async-parameter-server", "fed-avg"]
 )
-def test_every_strategy_follows_the_schedule_of_torch(fit: Fit, strategy: str) -> None:
+def test_schedules_match_torch_for_every_strategy(fit: Fit, strategy: str) -> None:
     rounds, rate = 25, 0.3
     table = {"name": "sgd", "lr": rate, "momentum": 0.9, "schedule": {"decay": "linear", "warm_up": 0.2, "final": 0.1}}
     given: dict[str, Any] = {"strategy": strategy, "optimizer": table}
@@ -91,7 +91,7 @@ def test_every_strategy_follows_the_schedule_of_torch(fit: Fit, strategy: str) -
     np.testing.assert_allclose(run.trained.parameters(), model.parameters(), atol=2e-6)
 
 
-def test_epochs_say_how_long_a_run_is(fit: Fit) -> None:
+def test_epochs_determine_the_length_of_a_schedule(fit: Fit) -> None:
     table = {"name": "sgd", "lr": 0.1, "schedule": "linear"}
     by_rounds, by_epochs = (
         fit(name, optimizer=table, **{"rounds": None, **budget})
@@ -111,19 +111,19 @@ def test_epochs_say_how_long_a_run_is(fit: Fit) -> None:
         ({"schedule": 3}, "neither a decay nor a table"),
     ],
 )
-def test_mistakes_are_told_in_one_line(fit: Fit, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_raise_a_one_line_error(fit: Fit, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
         fit(optimizer={"name": "sgd", "lr": 0.1, **options})
     assert "\n" not in str(caught.value)
 
 
-def test_a_run_without_a_known_end_has_no_schedule(fit: Fit) -> None:
+def test_a_schedule_needs_a_known_number_of_steps(fit: Fit) -> None:
     with pytest.raises(ConfigurationError, match="needs the length of the run in steps"):
         fit(optimizer={"name": "sgd", "lr": 0.1, "schedule": "linear"}, rounds=None, max_seconds=1.0)
 
 
 @given(rate=st.floats(1e-4, 1), decay=st.sampled_from(["constant", "linear"]), size=st.integers(1, 100))
-def test_plain_sgd_takes_torchs_own_steps_to_the_bit(rate: float, decay: Any, size: int) -> None:
+def test_plain_sgd_matches_torch_to_the_bit(rate: float, decay: Any, size: int) -> None:
     weights = np.random.default_rng(size).standard_normal(size).astype(np.float32)
     parameter = torch.nn.Parameter(torch.from_numpy(weights.copy()))
     schedule = Schedule(decay, 0, 0.5, 5)

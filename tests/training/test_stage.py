@@ -1,4 +1,4 @@
-"""A part of a model on a device: with the CPU as the device the same copies are made as for a GPU."""
+"""A part of a model on a device. With the CPU as the device, the same copies are made as for a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from chimera.data.order import GlobalOrder
 from chimera.engines.simulated import Simulated
 from chimera.models.torch_model import TorchModel
-from chimera.strategies.parts import Parts
+from chimera.strategies.model_partition import ModelPartition
 from chimera.training.experiment.resolve import split_of
 from chimera.training.model_parallel.partitioning import cut
 from chimera.training.model_parallel.stage import Stage
@@ -18,8 +18,8 @@ from model_parallel_kit import random_and_normalised
 STEPS, REPLICAS = 3, 2
 
 
-def weights(parts: Parts, device: str | None) -> list[np.ndarray]:
-    """Return what each worker has after some steps of two replicas that read data of their own."""
+def weights(parts: ModelPartition, device: str | None) -> list[np.ndarray]:
+    """Return the weights of each worker after some steps of two replicas with different data."""
     data = split_of("digits", 1).train
     pieces = cut(TorchModel(random_and_normalised, seed=1), parts, data.inputs[:4])
     with Simulated() as engine:
@@ -41,8 +41,8 @@ def weights(parts: Parts, device: str | None) -> list[np.ndarray]:
         return [each.arrays[0] for each in engine.get([worker.weights() for worker in workers])]
 
 
-@pytest.mark.parametrize("parts", [Parts(), Parts(slices=2)], ids=["whole", "slices"])
-def test_on_a_device_replicas_come_to_the_same_bits(parts: Parts) -> None:
+@pytest.mark.parametrize("parts", [ModelPartition(), ModelPartition(slices=2)], ids=["whole", "slices"])
+def test_replicas_on_a_device_have_the_same_bits(parts: ModelPartition) -> None:
     here, there = weights(parts, None), weights(parts, "cpu")
     for own, other in zip(here, there, strict=True):
         np.testing.assert_array_equal(other, own)

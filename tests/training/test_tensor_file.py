@@ -1,4 +1,4 @@
-"""What is written as safetensors is what the library reads."""
+"""The safetensors library reads the files that Chimera writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from safetensors.numpy import load
 from chimera.training.artifacts.tensor_file import write_tensors
 
 
-def test_the_library_reads_what_was_written() -> None:
+def test_safetensors_reads_written_files() -> None:
     arrays = {
         "bytes": np.arange(5, dtype=np.uint8),
         "floats": np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3),
@@ -32,7 +32,7 @@ def test_the_library_reads_what_was_written() -> None:
         assert found[name].shape == array.shape
 
 
-def test_it_says_of_itself_what_it_was_told(tmp_path: Path) -> None:
+def test_metadata_are_written_to_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     with path.open("wb") as file:
         write_tensors(file, {"x": np.ones(3, np.float32)}, {"format": "test"})

@@ -1,4 +1,4 @@
-"""Over slow links, what a codec saves is time: the order that docs/benchmarks.md shows for a large network, at a small size."""
+"""On slow links codecs save time: the order of docs/benchmarks.md, with a small network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CODECS: list[Any] = ["identity", BEST, {**INT8, "downlink": INT8}, INT8]
 
 
 @pytest.mark.long
-def test_what_is_packed_on_both_ways_is_sooner_and_the_more_so_the_slower_the_links(tmp_path: Path) -> None:
+def test_codecs_reach_the_target_sooner_and_more_so_on_slow_links(tmp_path: Path) -> None:
     """Ten times fewer parameters, and links ten times as slow as in the benchmark."""
     small = chimera.Experiment.load(EXAMPLE).with_settings(
         ["data=digits", "model.hidden=[512,512,512]", "train.batch_size=16", "train.epochs=30"]

@@ -23,14 +23,14 @@ STRATEGIES = ["parameter-server", "all-reduce", "single-worker"]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_training_learns_the_digits(fit: Fit, strategy: str) -> None:
+def test_training_learns_digits(fit: Fit, strategy: str) -> None:
     run = fit(strategy=strategy, epochs=6, rounds=None)
     assert run.metrics["accuracy"] > 0.9
     assert run.stopped_by == "epochs"
     assert run.cost.samples >= 6 * 1437
 
 
-def test_the_trained_module_is_the_one_that_was_measured(fit: Fit) -> None:
+def test_the_returned_module_has_the_evaluated_weights(fit: Fit) -> None:
     run = fit()
     tensors = safetensors.numpy.load_file(run.run_dir / "weights.safetensors")
     for name, tensor in run.model.state_dict().items():
@@ -113,7 +113,7 @@ def test_the_experiment_file_of_a_run_repeats_it(fit: Fit, tmp_path: Path) -> No
     assert np.array_equal(again.trained.parameters(), run.trained.parameters())
 
 
-def test_quorum_leaves_the_stragglers_behind(fit: Fit) -> None:
+def test_a_quorum_does_not_wait_for_stragglers(fit: Fit) -> None:
     engine = {"name": "simulated", "compute": {"slow": {"worker 2": 50.0}}}
     waiting = fit("all", engine=engine)
     quorum = fit("two", engine=engine, strategy={"name": "parameter-server", "quorum": 0.6})
@@ -123,44 +123,44 @@ def test_quorum_leaves_the_stragglers_behind(fit: Fit) -> None:
     assert waiting.cost.rounds == quorum.cost.rounds == limit.cost.rounds == 30
 
 
-def test_callbacks_see_the_model_at_each_evaluation_and_know_the_last(fit: Fit) -> None:
-    class Look(chimera.Callback):
+def test_callbacks_get_the_model_at_each_evaluation_and_at_the_end(fit: Fit) -> None:
+    class ModelRecorder(chimera.Callback):
         def __init__(self) -> None:
             self.seen: list[tuple[bytes, bool]] = []
 
         def on_model(self, model: Any, last: bool) -> None:
             self.seen.append((model.parameters().tobytes(), last))
 
-    look = Look()
-    run = fit(rounds=7, evaluate_every=3, callbacks=[look])
-    assert [last for _, last in look.seen] == [False, False, True]
-    assert len({weights for weights, _ in look.seen}) == 3
-    assert look.seen[-1][0] == run.trained.parameters().tobytes()
+    recorder = ModelRecorder()
+    run = fit(rounds=7, evaluate_every=3, callbacks=[recorder])
+    assert [last for _, last in recorder.seen] == [False, False, True]
+    assert len({weights for weights, _ in recorder.seen}) == 3
+    assert recorder.seen[-1][0] == run.trained.parameters().tobytes()
 
 
-def test_callbacks_hear_of_everything_in_order(fit: Fit) -> None:
-    heard: list[tuple[str, Any]] = []
+def test_callbacks_are_called_in_order(fit: Fit) -> None:
+    called: list[tuple[str, Any]] = []
 
-    class Ear(chimera.Callback):
+    class Recorder(chimera.Callback):
         def on_start(self, progress: chimera.Progress) -> None:
-            heard.append(("start", progress.rounds))
+            called.append(("start", progress.rounds))
 
         def on_progress(self, progress: chimera.Progress) -> None:
             assert 0 < progress.fraction <= 1
-            heard.append(("progress", progress.rounds))
+            called.append(("progress", progress.rounds))
 
         def on_event(self, event: chimera.Event) -> None:
-            heard.append((event.event, event.actor))
+            called.append((event.event, event.actor))
 
         def on_end(self, run: chimera.Run) -> None:
-            heard.append(("end", run.cost.rounds))
+            called.append(("end", run.cost.rounds))
 
     engine = {"name": "simulated", "availability": {"crash": {"worker 1": 0.01}}}
-    fit(engine=engine, callbacks=[Ear()], log_every=10, evaluate_every=100)
-    assert heard[0] == ("start", 0)
-    assert heard[-1] == ("end", 30)
-    assert ("worker lost", "worker 1") in heard
-    assert [round_ for what, round_ in heard if what == "progress"] == [10, 20, 30]
+    fit(engine=engine, callbacks=[Recorder()], log_every=10, evaluate_every=100)
+    assert called[0] == ("start", 0)
+    assert called[-1] == ("end", 30)
+    assert ("worker lost", "worker 1") in called
+    assert [round_ for what, round_ in called if what == "progress"] == [10, 20, 30]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])
@@ -177,7 +177,7 @@ def test_a_lost_worker_is_an_event_and_the_others_finish(fit: Fit, strategy: str
 
 
 @pytest.mark.parametrize("strategy", [*STRATEGIES[:2], "async-parameter-server"])
-def test_a_lost_worker_is_replaced_and_does_its_share(fit: Fit, strategy: str) -> None:
+def test_a_replaced_worker_does_its_share(fit: Fit, strategy: str) -> None:
     engine = {"name": "simulated", "availability": {"crash": {"worker 1": 0.01}}}
     run = fit(strategy=strategy, engine=engine, rounds=90)
     assert [(event.event, event.actor) for event in run.events] == [
@@ -193,7 +193,7 @@ def test_a_lost_worker_is_replaced_and_does_its_share(fit: Fit, strategy: str) -
     assert run.metrics["accuracy"] > 0.5
 
 
-def test_a_replaced_copy_of_an_all_reduce_is_the_others_copy(fit: Fit) -> None:
+def test_a_replaced_all_reduce_worker_copies_the_others(fit: Fit) -> None:
     weights: list[Any] = []
     with ENGINES.create("simulated", {"availability": {"crash": {"worker 2": 0.01}}}) as engine:
         kill = engine.kill
@@ -204,7 +204,7 @@ def test_a_replaced_copy_of_an_all_reduce_is_the_others_copy(fit: Fit) -> None:
     assert np.array_equal(weights[0], weights[2])
 
 
-def test_restarts_are_counted_and_then_the_lost_are_dropped(fit: Fit) -> None:
+def test_lost_workers_are_dropped_after_max_restarts(fit: Fit) -> None:
     crashes = {"worker 0": 0.005, "worker 1": 0.01, "worker 2": 0.015}
     run = fit(engine={"name": "simulated", "availability": {"crash": crashes}}, max_restarts=2)
     assert [event.event for event in run.events] == ["worker lost", "worker respawned"] * 2 + [
@@ -215,13 +215,13 @@ def test_restarts_are_counted_and_then_the_lost_are_dropped(fit: Fit) -> None:
     assert run.cost.rounds == 30
 
 
-def test_a_run_that_is_to_stop_at_a_loss_stops(fit: Fit) -> None:
+def test_a_run_set_to_stop_at_a_loss_stops(fit: Fit) -> None:
     engine = {"name": "simulated", "availability": {"crash": {"worker 1": 0.01}}}
     with pytest.raises(RunError, match="worker 1 died, and on_worker_loss is 'stop'"):
         fit(engine=engine, on_worker_loss="stop")
 
 
-def test_when_every_copy_of_the_model_is_dead_it_is_never_begun_anew_in_silence(fit: Fit) -> None:
+def test_the_loss_of_all_replicas_is_reported(fit: Fit) -> None:
     engine = {"name": "simulated", "availability": {"crash": {"worker 0": 0.01}}}
     whole = fit("whole", strategy="single-worker")
     run = fit(engine=engine, strategy="single-worker", snapshot_every=5)
@@ -235,7 +235,7 @@ def test_when_every_copy_of_the_model_is_dead_it_is_never_begun_anew_in_silence(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])
-def test_a_loss_at_the_very_end_does_not_spoil_the_run(fit: Fit, strategy: str) -> None:
+def test_a_loss_at_the_end_does_not_fail_the_run(fit: Fit, strategy: str) -> None:
     whole = fit("whole", strategy=strategy, evaluate_every=100, checkpoint_every=100)
     end = whole.cost.seconds
     for i, when in enumerate((end - 1e-3, end - 5e-4, end - 2e-4, end - 1e-4, end)):
@@ -272,7 +272,7 @@ class Exploding(TorchModel):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_nan_stops_the_run_and_names_rank_and_step(fit: Fit, tmp_path: Path, strategy: str) -> None:
+def test_nan_losses_stop_the_run_and_name_rank_and_step(fit: Fit, tmp_path: Path, strategy: str) -> None:
     model = Exploding(lambda: torch.nn.Linear(64, 10), seed=0)
     with pytest.raises(NonFiniteError, match=r"rank 0, step 12: the loss is nan") as caught:
         fit("nan", model=model, strategy=strategy, checkpoint_every=5)
@@ -281,7 +281,7 @@ def test_a_nan_stops_the_run_and_names_rank_and_step(fit: Fit, tmp_path: Path, s
     assert kept[-1] == "round-000000010.safetensors"
 
 
-def test_parameters_that_are_no_numbers_are_never_a_checkpoint(fit: Fit, tmp_path: Path) -> None:
+def test_non_finite_parameters_are_never_checkpointed(fit: Fit, tmp_path: Path) -> None:
     with pytest.raises(NonFiniteError, match=r"NaN or infinite|the loss is"):
         fit("inf", optimizer={"name": "sgd", "lr": 3e38}, checkpoint_every=1)
     for path in (tmp_path / "inf" / "checkpoints").glob("*.safetensors"):
@@ -326,7 +326,7 @@ def test_parameters_that_are_no_numbers_are_never_a_checkpoint(fit: Fit, tmp_pat
         ({"target": {"acuracy": 0.9}}, r"'acuracy' is not measured; did you mean 'accuracy'\? known: loss, accuracy"),
     ],
 )
-def test_a_users_mistake_is_one_line(fit: Fit, options: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_raise_a_one_line_error(fit: Fit, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
         fit(**options)
     assert "\n" not in str(caught.value)
@@ -334,13 +334,13 @@ def test_a_users_mistake_is_one_line(fit: Fit, options: dict[str, Any], message:
 
 @pytest.mark.parametrize("strategy", ["parameter-server", "gradient-coding", "pipeline-parallel"])
 @pytest.mark.parametrize("seed", [20261231, 2**63 - 1])
-def test_large_seeds_are_as_good_as_small_ones(fit: Fit, seed: int, strategy: str) -> None:
+def test_large_seeds_are_accepted(fit: Fit, seed: int, strategy: str) -> None:
     given = {"strategy": strategy, "seed": seed, "engine": "simulated", "rounds": 3, "workers": 2}
     first, second = (fit(folder, **given) for folder in ("a", "b"))
     assert np.array_equal(first.trained.parameters(), second.trained.parameters())
 
 
-def test_an_engine_that_was_given_lives_on_without_the_actors_of_the_run(fit: Fit) -> None:
+def test_a_given_engine_stays_open_without_the_actors_of_the_run(fit: Fit) -> None:
     with ENGINES.create("simulated") as engine:
         first = fit("a", engine=engine)
         second = fit("b", engine=engine)
@@ -349,7 +349,7 @@ def test_an_engine_that_was_given_lives_on_without_the_actors_of_the_run(fit: Fi
         assert second.lost_workers == 0
 
 
-def test_batch_norm_statistics_travel_by_their_policy(fit: Fit) -> None:
+def test_batch_norm_statistics_are_merged_by_their_policy(fit: Fit) -> None:
     def network() -> torch.nn.Module:
         return torch.nn.Sequential(
             torch.nn.Linear(64, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 10)

@@ -23,7 +23,7 @@ PLUGINS = st.tuples(WORDS, st.dictionaries(OPTIONS, VALUES, max_size=3))
 
 
 def written(value: object) -> str:
-    """Return a TOML value; JSON is one, for what is drawn here."""
+    """Return a TOML value; JSON is valid TOML for the values drawn here."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -32,7 +32,7 @@ def experiment(**tables: object) -> Experiment:
 
 
 @given(key=st.sampled_from(["codec", "strategy", "engine"]), plugins=st.lists(PLUGINS, min_size=1, max_size=4))
-def test_what_is_written_by_the_grammar_is_read_again(key, plugins):
+def test_variations_written_by_the_grammar_are_parsed(key, plugins):
     text = ",".join(":".join([name, *(f"{k}={written(v)}" for k, v in options.items())]) for name, options in plugins)
     (variation,) = read_variations([f"{key}={text}"])
     assert variation.key == key
@@ -52,13 +52,13 @@ def test_values_of_other_keys_are_toml(values):
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_read_or_refused(text):
+def test_any_text_is_parsed_or_rejected(text):
     with contextlib.suppress(ConfigurationError):
         read_variations([text])
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\"'[]{}(),"), max_size=6), min_size=1))
-def test_splitting_undoes_joining(parts):
+def test_splitting_inverts_joining(parts):
     assert split(",".join(parts), ",") == parts
 
 
@@ -69,7 +69,7 @@ def test_a_plain_name_stays_a_string_and_a_name_with_options_becomes_a_table_bel
     assert optimizers == ["sgd", {"name": "adam", "lr": 0.01}, {"name": "sgd", "lr": 0.1}]
 
 
-def test_options_come_on_top_of_those_the_file_gives_the_same_plug_in_and_another_plug_in_brings_only_its_own():
+def test_options_extend_those_of_the_same_plug_in_only():
     given = experiment(strategy={"name": "parameter-server", "shards": 2, "quorum": 0.5})
     cells = grid_of(given, read_variations(["strategy=parameter-server,parameter-server:shards=3,fed-buff:buffer=2"]))
     assert [dict(cell.experiment.tables["strategy"]) for cell in cells] == [
@@ -79,7 +79,7 @@ def test_options_come_on_top_of_those_the_file_gives_the_same_plug_in_and_anothe
     ]
 
 
-def test_a_key_of_one_of_the_engines_tables_may_leave_the_table_out():
+def test_keys_of_engine_tables_may_omit_the_table():
     cells = grid_of(experiment(engine="simulated"), read_variations(["engine.bandwidth_bytes_s=12.5e6,125e6"]))
     assert [cell.experiment.tables["engine"]["network"]["bandwidth_bytes_s"] for cell in cells] == [12.5e6, 125e6]
     assert cells[0].label == "bandwidth_bytes_s=12.5e6"
@@ -91,7 +91,7 @@ def test_a_factory_in_a_file_is_a_name_with_a_colon(tmp_path, monkeypatch):
     assert cell.experiment.tables["codec"] == {"name": f"{tmp_path / 'mine.py'}:Codec", "levels": 4}
 
 
-def test_the_grid_is_the_product_in_order_and_every_folder_has_a_name_of_its_own():
+def test_the_grid_is_the_ordered_product_with_unique_folder_names():
     vary = {
         "strategy": ["parameter-server", "all-reduce"],
         "train.batch_size": [16, 32],
@@ -110,7 +110,7 @@ def test_the_grid_is_the_product_in_order_and_every_folder_has_a_name_of_its_own
 
 
 @given(st.lists(st.text(min_size=1, max_size=300), min_size=1, max_size=4, unique=True))
-def test_folders_have_names_that_any_file_system_takes(names):
+def test_folder_names_are_portable(names):
     cells = grid_of(experiment(), read_variations({"train.name": names}))
     assert len({cell.name.lower() for cell in cells}) == len(names)
     assert all(re.fullmatch(r"[\w=+,][\w.=+,-]{0,130}", cell.name, re.ASCII) for cell in cells)
@@ -148,7 +148,7 @@ def test_objects_can_vary_too():
     ],
     ids=str,
 )
-def test_a_mistake_is_named(vary, said):
+def test_an_invalid_variation_is_named(vary, said):
     with pytest.raises(ConfigurationError) as caught:
         grid_of(experiment(), read_variations(vary))
     assert said in str(caught.value)

@@ -14,7 +14,7 @@ WORDS = 30
 
 
 def text(windows: int, seed: int) -> Dataset:
-    """Windows in which the context words are those next to the word."""
+    """Return windows whose context words are the neighbours of the word."""
     rng = np.random.default_rng(seed)
     targets = rng.integers(0, WORDS, windows)
     inputs = (targets[:, None] + np.array([-2, -1, 1, 2])) % WORDS
@@ -36,7 +36,7 @@ COUNTS = [100] * WORDS
         ({"name": "cbow"}, "parameter-server", "local"),
     ],
 )
-def test_it_finds_the_words(fit: Fit, model: dict[str, Any], strategy: str, engine: str) -> None:
+def test_word_models_learn_related_words(fit: Fit, model: dict[str, Any], strategy: str, engine: str) -> None:
     options: dict[str, Any] = {"strategy": strategy, "optimizer": {"name": "adam", "lr": 0.05}}
     if strategy == "fed-buff":
         options = {"strategy": {"name": strategy, "local_steps": 10, "local_learning_rate": 2.0, "buffer": 2}}

@@ -1,4 +1,4 @@
-"""A strategy from outside the package brings calls of its own to the workers, and runs on every engine."""
+"""A strategy from outside the package adds its own worker calls and runs on every engine."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def trained(file: Path, strategy: str = "Elastic", engine: Any = "simulated", **
 
 @pytest.mark.parametrize("strategy", ["Elastic", "ElasticByClass"])
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.long)])
-def test_every_engine_comes_to_the_same_weights(file: Path, engine: str, strategy: str) -> None:
+def test_all_engines_give_the_same_weights(file: Path, engine: str, strategy: str) -> None:
     np.testing.assert_array_equal(trained(file, strategy, engine), trained(file))
 
 
-def test_nodes_know_it_by_its_name(file: Path, tmp_path: Path) -> None:
+def test_nodes_find_an_extension_by_name(file: Path, tmp_path: Path) -> None:
     with two_nodes(tmp_path) as urls:
         run = fit_nodes(urls, strategy=load_object(f"{file}:Elastic")(), batch_size=20, rounds=30, out=None)
     assert run.metrics["pulls"] == 30
@@ -67,13 +67,13 @@ def test_nodes_know_it_by_its_name(file: Path, tmp_path: Path) -> None:
     assert np.isfinite(flat(run)).all()
 
 
-def test_nodes_take_no_class(file: Path, tmp_path: Path) -> None:
+def test_nodes_reject_an_extension_class(file: Path, tmp_path: Path) -> None:
     with two_nodes(tmp_path) as urls, pytest.raises(ConfigurationError, match="register 'Unregistered'") as caught:
         fit_nodes(urls, strategy=load_object(f"{file}:ElasticByClass")(), batch_size=20, rounds=3, out=None)
     assert "\n" not in str(caught.value)
 
 
-def test_its_state_is_part_of_checkpoints_and_a_respawned_worker_starts_without_it(file: Path, tmp_path: Path) -> None:
+def test_extension_state_is_in_checkpoints_and_a_respawned_worker_starts_without_it(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     train(file, rounds=5, out=out, checkpoint_every=5)
     resumed = train(file, rounds=12, out=out, checkpoint_every=5, resume=True)
@@ -81,7 +81,7 @@ def test_its_state_is_part_of_checkpoints_and_a_respawned_worker_starts_without_
     assert resumed.metrics["pulls"] == 12
 
 
-def test_a_call_that_no_extension_has_is_named(file: Path) -> None:
+def test_an_unknown_call_is_named(file: Path) -> None:
     strategy = load_object(f"{file}:Elastic")()
     strategy.worker_extensions = ()
     with pytest.raises(Exception, match="no method 'pull'"):
@@ -92,7 +92,7 @@ class Clash(WorkerExtension):
     """Defines a call that workers have."""
 
     def weights(self) -> Encoded:
-        """Return nothing of use."""
+        """Do nothing useful."""
         raise AssertionError
 
 
@@ -104,7 +104,7 @@ class Clash(WorkerExtension):
         ((dict,), "is not a worker extension: derive it from"),
     ],
 )
-def test_mistakes_are_one_line(file: Path, extensions: Any, message: str) -> None:
+def test_invalid_extensions_raise_a_one_line_error(file: Path, extensions: Any, message: str) -> None:
     strategy = load_object(f"{file}:Elastic")()
     strategy.worker_extensions = extensions
     with pytest.raises(ConfigurationError, match=message) as caught:

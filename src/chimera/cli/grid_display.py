@@ -156,7 +156,7 @@ class LiveGrid(GridDisplay):
         """Show that the runs stop and write their checkpoints."""
         self._note = "interrupted: the runs under way write their checkpoints; Ctrl-C again kills them"
 
-    def on_look(self) -> None:
+    def on_poll(self) -> None:
         """Draw if the next refresh is due."""
         if time.monotonic() >= self._next:
             begin = time.monotonic()

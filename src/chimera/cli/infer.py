@@ -121,7 +121,7 @@ def _voters(given: str) -> list[str]:
     if not any(map(is_here, addresses)):
         raise ConfigurationError(f"--voters: none of {given} is an address of this machine")
     for address in addresses:  # clients send the cluster's token there
-        Address.of(f"http://{address}", "--voters:").check_token_may_travel()
+        Address.of(f"http://{address}", "--voters:").check_token_is_protected()
     return addresses
 
 

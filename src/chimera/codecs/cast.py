@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from chimera.codecs.codec import CODECS, Codec
-from chimera.codecs.fields import array, count_arrays, packable, room, whole
+from chimera.codecs.fields import array, check_finite, count_arrays, integer, output_for
 from chimera.codecs.kernels import kernels
 from chimera.codecs.scratch import Scratch
 from chimera.core.errors import CodecError
@@ -36,15 +36,15 @@ class Cast(Codec):
         """Round each element to the nearest, ties to even."""
         out = self._scratch.array("out", len(vector), np.uint16)
         k = kernels(vector)
-        packable((k.to_half if self._to == "fp16" else k.to_bfloat)(vector, out))
+        check_finite((k.to_half if self._to == "fp16" else k.to_bfloat)(vector, out))
         return Encoded("cast", len(vector), (out,), {"brain": int(self._to == "bf16")})
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Return the elements as float32."""
         count_arrays(encoded, 1)
-        brain = whole(encoded, "brain", 0, 1)
+        brain = integer(encoded, "brain", 0, 1)
         halves = array(encoded, 0, np.uint16, encoded.size)
-        out = room(encoded, out)
+        out = output_for(encoded, out)
         k = kernels(out)
         largest = (k.from_bfloat if brain else k.from_half)(halves, out)
         if largest >= _INFINITE["bf16" if brain else "fp16"]:

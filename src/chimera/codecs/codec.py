@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.fields import room
+from chimera.codecs.fields import output_for
 from chimera.codecs.scratch import Scratch
-from chimera.core.device import on_host, put, to_host
+from chimera.core.device import copy_to, on_host, to_host
 from chimera.core.errors import CodecError, ConfigurationError, UnknownNameError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -27,7 +27,7 @@ State: TypeAlias = dict[str, NDArray[Any]]
 Table: TypeAlias = str | dict[str, Any]
 """A codec by name, or a table of ``name`` and its options."""
 Curvature: TypeAlias = Callable[[], Flat | None]
-"""Returns the diagonal of the loss's curvature at the vector that is packed, shape (n,), or None where nobody knows it."""
+"""Returns the diagonal of the loss's curvature at the encoded vector, shape (n,); None if it is unknown."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Codec(ABC):
     count: int = 0
     feedback: ClassVar[bool] = False
     on_device: ClassVar[bool] = False
-    _landing: Flat | None = None
+    _host_copy: Flat | None = None
     chained: ClassVar[bool] = False
     by_rows: ClassVar[bool] = False
 
@@ -107,9 +107,9 @@ class Codec(ABC):
         """Encode a vector, an array or a tensor on any device. If the codec computes there, only the message is copied."""
         if self.on_device or on_host(vector):
             return self.encode(vector, layout)
-        if self._landing is None or len(self._landing) != len(vector):
-            self._landing = np.empty(len(vector), np.float32)
-        return self.encode(to_host(vector, self._landing), layout)
+        if self._host_copy is None or len(self._host_copy) != len(vector):
+            self._host_copy = np.empty(len(vector), np.float32)
+        return self.encode(to_host(vector, self._host_copy), layout)
 
     def unpack(self, encoded: Encoded, out: Any = None) -> Flat:
         """Decode into ``out``, an array or a tensor on any device. A tensor is always filled."""
@@ -119,9 +119,9 @@ class Codec(ABC):
         """Decode into ``out`` for a receiver with the state ``held``, see `decode_with`."""
         if out is None or isinstance(out, np.ndarray):
             return self.decode_with(held, encoded, out)
-        found, held = self.decode_with(held, encoded, room(encoded, out) if self.on_device else None)
+        found, held = self.decode_with(held, encoded, output_for(encoded, out) if self.on_device else None)
         if found is not out:
-            put(found, room(encoded, out))
+            copy_to(found, output_for(encoded, out))
         return out, held
 
     def decode_pieces(self, encoded: Encoded, like: Flat, scratch: Scratch) -> Iterator[tuple[slice, Flat]]:
@@ -136,7 +136,7 @@ class Codec(ABC):
         like : a vector on the device where the pieces must be.
         scratch : the caller's memory for the pieces.
         """
-        yield slice(0, encoded.size), self.unpack(encoded, scratch.beside(like, "decoded", encoded.size, "float32"))
+        yield slice(0, encoded.size), self.unpack(encoded, scratch.like(like, "decoded", encoded.size, "float32"))
 
     def rows(self, encoded: Encoded, layout: RowLayout) -> SparseRows | None:  # noqa: ARG002 - most messages hold all rows
         """Return the rows in a message that omits other rows; None if the message must be decoded.
@@ -261,7 +261,9 @@ class Codecs(Registry[Codec]):
         return codec
 
 
-CODECS = Codecs("codec", "chimera.codecs", Codec, preload=["chimera.core.jit_ready", "chimera.codecs.kernels.compiled"])
+CODECS = Codecs(
+    "codec", "chimera.codecs", Codec, preload=["chimera.core.jit_warm_up", "chimera.codecs.kernels.compiled"]
+)
 
 _decoders: dict[str, Codec] = {}
 

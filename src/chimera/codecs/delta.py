@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, Codec, Curvature, Held, State, Table, decode, decode_pieces
 from chimera.codecs.envelope import header_of, read_header
-from chimera.codecs.fields import array, number, room, whole
+from chimera.codecs.fields import array, integer, number, output_for
 from chimera.codecs.scratch import Scratch
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite
 
-_MOST = 2**53  # numbers of a message travel as float64
+_MAX = 2**53  # numbers of a message travel as float64
 _SUM = (1 << 48) - 1
 
 
@@ -73,7 +73,7 @@ class Delta(Codec):
                 difference = np.subtract(vector, old, out=self._scratch.array("difference", old.size, np.float32))
             message = _kept(self._inner.encode(difference, layout))
             said = self._inner.decode_pieces(message, difference, self._scratch)
-            value, reference, total = _moved(old, said, self._rate)
+            value, reference, total = _updated_reference(old, said, self._rate)
             meta = {"upon": held.number, "sum": total, "rate": self._rate}
         self.count += 1
         arrays = (header_of([message]), *message.arrays)
@@ -89,8 +89,8 @@ class Delta(Codec):
             raise CodecError(
                 "these weights are a note without them: a strategy asks for each worker's, `Cluster.addressed`"
             )
-        upon, rate = whole(encoded, "upon", 0, _MOST), number(encoded, "rate", 0, 1)
-        own, total = whole(encoded, "number", 1, _MOST), whole(encoded, "sum", 0, _SUM)
+        upon, rate = integer(encoded, "upon", 0, _MAX), number(encoded, "rate", 0, 1)
+        own, total = integer(encoded, "number", 1, _MAX), integer(encoded, "sum", 0, _SUM)
         if upon and (held.number != upon or held.reference is None or held.reference.size != encoded.size):
             has = f"number {held.number}" if held.number else "none"
             raise CodecError(f"a delta message builds upon number {upon} of its sender, and its receiver has {has}")
@@ -101,12 +101,14 @@ class Delta(Codec):
         arrays = [array(encoded, i, kind, size) for i, (kind, size) in enumerate(kinds, 1)]
         inner = Encoded(described[0].codec, described[0].size, tuple(arrays), described[0].meta)
         if not upon or held.reference is None:
-            decoded = decode(inner, encoded.size, room(encoded, out))
+            decoded = decode(inner, encoded.size, output_for(encoded, out))
             if not all_finite(decoded):
                 raise CodecError("a delta message holds NaN or infinity")
             return decoded, Held(own, decoded.copy())
         said = decode_pieces(inner, held.reference, Scratch())
-        value, reference, found = _moved(held.reference, said, rate, None if out is None else room(encoded, out))
+        value, reference, found = _updated_reference(
+            held.reference, said, rate, None if out is None else output_for(encoded, out)
+        )
         if found != total:
             raise CodecError(
                 f"number {upon}, which a delta message builds upon, is not the same here and where it was made"
@@ -135,7 +137,7 @@ class Delta(Codec):
         self._inner.restore({name[6:]: value for name, value in state.items() if name.startswith("codec.")})
 
 
-def _moved(
+def _updated_reference(
     reference: Flat, said: Iterator[tuple[slice, Flat]], rate: float, out: Flat | None = None
 ) -> tuple[Flat, Flat, int]:
     """Return the vector of a message, the next reference, and the checksum of the last one.

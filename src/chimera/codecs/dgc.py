@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, State
 from chimera.codecs.kernels.layout import SQUARE
-from chimera.codecs.largest import by_sample, share
 from chimera.codecs.moments import moments
-from chimera.codecs.pieces import Piecewise, Target
-from chimera.codecs.sparse import decode_places, encode_places
+from chimera.codecs.piecewise import DecodeBuffer, Piecewise
+from chimera.codecs.selection import count_of, select_sampled
+from chimera.codecs.sparse import decode_indices, encode_indices
 from chimera.codecs.top_k import check_ratio
-from chimera.core.device import beside, namespace, to_host
+from chimera.core.device import namespace, to_device_of, to_host
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -56,21 +56,23 @@ class DGC(Piecewise):
         """Accumulate the gradient, and encode the largest elements of the total."""
         if len(self._velocity) != len(vector):
             self._velocity, self._total = (namespace(vector).zeros_like(vector) for _ in range(2))
-        self._velocity, self._total = beside(self._velocity, vector), beside(self._total, vector)
+        self._velocity, self._total = to_device_of(self._velocity, vector), to_device_of(self._total, vector)
         scale, done = self._scale(vector), self.count
         with np.errstate(over="ignore", invalid="ignore"):
             self._velocity *= np.float32(self._momentum)
             self._velocity += vector if scale == 1 else vector * np.float32(scale)
             self._total += self._velocity
-        places, values = by_sample(self._total, share(len(vector), self._ratio_at(done)), int(self.next_key()[0]))
-        encoded = encode_places("dgc", len(vector), places, values)
-        self._velocity[places] = 0
-        self._total[places] = 0
+        indices, values = select_sampled(
+            self._total, count_of(len(vector), self._ratio_at(done)), int(self.next_key()[0])
+        )
+        encoded = encode_indices("dgc", len(vector), indices, values)
+        self._velocity[indices] = 0
+        self._total[indices] = 0
         return encoded
 
-    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
+    def pieces(self, encoded: Encoded, buffer: DecodeBuffer) -> Iterator[tuple[slice, Flat]]:
         """Yield the vector, with zeros for all other elements."""
-        return decode_places(encoded, target)
+        return decode_indices(encoded, buffer)
 
     def state(self) -> State:
         """Return velocity and total."""

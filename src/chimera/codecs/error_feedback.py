@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from chimera.codecs.codec import CODECS, Codec, Curvature, State, Table
 from chimera.codecs.reduction import Mean, Reduction
 from chimera.codecs.scratch import Scratch
-from chimera.core.device import beside, namespace, on_host, to_host
+from chimera.core.device import namespace, on_host, to_device_of, to_host
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite
@@ -56,7 +56,7 @@ class ErrorFeedback(Codec):
         xp = namespace(vector)
         if self._memory is None or len(self._memory) != len(vector):
             self._memory, self._spare = xp.zeros_like(vector), None
-        memory = beside(self._memory, vector)  # it may come from a checkpoint
+        memory = to_device_of(self._memory, vector)  # it may come from a checkpoint
         with np.errstate(over="ignore"):
             total = xp.add(vector, memory, out=memory)
         try:
@@ -68,7 +68,7 @@ class ErrorFeedback(Codec):
                 with np.errstate(over="ignore"):
                     piece = xp.subtract(total[where], said, out=left[where])
                 if not all_finite(piece):
-                    raise CodecError("the error that is to be fed back is not finite")
+                    raise CodecError("the residual of error feedback is not finite")
         except CodecError:
             self._memory = None  # it was overwritten by the sum, which cannot be encoded
             raise
@@ -133,11 +133,11 @@ class FeedbackReduction(Reduction):
             left.fill(0)  # it is remembered here
         return self._inner.all_reduce(vector, layout, mean, self._next)
 
-    def commit(self, took_part: bool = True) -> None:
+    def commit(self, participated: bool = True) -> None:
         """Keep what was left out. A member whose vector is not in the mean keeps its old memory."""
-        if took_part:
+        if participated:
             self._memory, self._next = self._next, self._memory
-        self._inner.commit(took_part)
+        self._inner.commit(participated)
 
     def shared(self) -> State:
         """Return the shared state of the codec."""

@@ -14,10 +14,10 @@ from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
-_MOST = 2.0**63
+_MAX = 2.0**63
 
 
-def room(encoded: Encoded, out: Flat | None) -> Flat:
+def output_for(encoded: Encoded, out: Flat | None) -> Flat:
     """Return memory for the decoded vector: ``out``, on any device, if given."""
     if out is None:
         return np.empty(encoded.size, np.float32)
@@ -59,14 +59,14 @@ def _wrong_count(encoded: Encoded, *allowed: int) -> CodecError:
 def number(encoded: Encoded, key: str, low: float = -math.inf, high: float = math.inf) -> float:
     """Return a finite number of the meta data within the limits."""
     value = encoded.meta.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -_MOST < value < _MOST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_MAX < value < _MAX:
         raise CodecError(f"{key} of a {encoded.codec} message is {value!r}")
     if not low <= value <= high:
         raise CodecError(f"{key} of a {encoded.codec} message is {value!r}, not from {low} to {high}")
     return float(value)
 
 
-def whole(encoded: Encoded, key: str, low: int, high: int) -> int:
+def integer(encoded: Encoded, key: str, low: int, high: int) -> int:
     """Return an integer of the meta data within the limits."""
     value = number(encoded, key, low, high)
     if value != int(value):
@@ -81,7 +81,7 @@ def finite(encoded: Encoded, values: NDArray[Any], what: str) -> NDArray[Any]:
     return values
 
 
-def packable(values: Any) -> None:
+def check_finite(values: Any) -> None:
     """Raise `CodecError` if one of these values, found in a vector to encode, is NaN or infinite."""
     if not np.isfinite(values).all():
         raise CodecError("a vector with NaN or infinity cannot be packed")

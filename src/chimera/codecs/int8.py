@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from chimera.codecs.codec import CODECS
 from chimera.codecs.fields import tensor_bounds
 from chimera.codecs.levels import Levels, decode_levels, encode_levels
-from chimera.codecs.pieces import Piecewise, Target
+from chimera.codecs.piecewise import DecodeBuffer, Piecewise
 from chimera.codecs.scratch import Scratch
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -32,6 +32,6 @@ class Int8(Piecewise):
         key, bounds = self.next_key(), tensor_bounds(layout, len(vector))
         return encode_levels("int8", vector, bounds, self._how, self._scratch, key=key)
 
-    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
+    def pieces(self, encoded: Encoded, buffer: DecodeBuffer) -> Iterator[tuple[slice, Flat]]:
         """Yield the values of the levels."""
-        return decode_levels(encoded, target)
+        return decode_levels(encoded, buffer)

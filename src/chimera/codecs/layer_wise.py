@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, Codec, Curvature, State, Table
 from chimera.codecs.envelope import decode_parts, header_of, read_header
-from chimera.codecs.fields import array, room
+from chimera.codecs.fields import array, output_for
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -73,7 +73,7 @@ class LayerWise(Codec):
         if len(kinds) != len(encoded.arrays) - 1:
             raise CodecError(f"a layer-wise message has {len(encoded.arrays) - 1} arrays, its header says {len(kinds)}")
         arrays = [array(encoded, i, kind, size) for i, (kind, size) in enumerate(kinds, 1)]
-        return decode_parts(described, arrays, room(encoded, out))
+        return decode_parts(described, arrays, output_for(encoded, out))
 
     def use_curvature(self, curvature: Curvature) -> None:
         """Pass its part of the curvature to each codec on its creation."""

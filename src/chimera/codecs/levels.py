@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.fields import array, bounds_of, finite, lengths_of, packable, whole
+from chimera.codecs.fields import array, bounds_of, check_finite, finite, integer, lengths_of
 from chimera.codecs.kernels import kernels
 from chimera.codecs.kernels.layout import CHUNK, SPAN, SQUARE, code_width, packed_size
 from chimera.codecs.moments import moments
-from chimera.codecs.pieces import Target
+from chimera.codecs.piecewise import DecodeBuffer
 from chimera.codecs.scratch import Scratch
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
@@ -80,7 +80,7 @@ def encode_levels(
     elif norms is None:
         norms = _norms(vector, bounds, how.euclidean)
     if not how.block:
-        packable(norms)
+        check_finite(norms)
     for i, (begin, end) in enumerate(spans):
         own, block = (norms, how.block) if how.block else (norms[i : i + 1], size)
         find = how.block > 0
@@ -88,7 +88,7 @@ def encode_levels(
         k.quantize(
             vector[begin:end], own, block, find, how.euclidean, how.levels, width, how.stochastic, *key, begin, codes, out
         )  # fmt: skip
-    packable(norms)
+    check_finite(norms)
     meta = {"levels": how.levels, "block": how.block}
     return Encoded(name, size, (packed, norms, *(() if how.block else lengths_of(bounds))), meta)
 
@@ -103,9 +103,9 @@ def _norms(vector: Flat, bounds: list[int], euclidean: bool) -> NDArray[np.float
     return np.array([kernels(vector).abs_max(vector[b:e]) for b, e in itertools.pairwise(bounds)], np.float32)
 
 
-def decode_levels(encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
+def decode_levels(encoded: Encoded, buffer: DecodeBuffer) -> Iterator[tuple[slice, Flat]]:
     """Decode a message of `encode_levels`, piece by piece."""
-    how = Levels(levels=whole(encoded, "levels", 1, MAX_LEVELS), block=_block(encoded))
+    how = Levels(levels=integer(encoded, "levels", 1, MAX_LEVELS), block=_block(encoded))
     bounds, width = bounds_of(encoded, 2), how.width
     if how.block and len(bounds) > 2:
         raise CodecError(f"a {encoded.codec} message has both blocks and tensors")
@@ -115,11 +115,11 @@ def decode_levels(encoded: Encoded, target: Target) -> Iterator[tuple[slice, Fla
     norms = array(encoded, 1, np.float32, -(-encoded.size // how.block) if how.block else len(spans))
     if norms.size and finite(encoded, norms, "scales").min() < 0:
         raise CodecError(f"scales of a {encoded.codec} message are negative")
-    k, codes, at = kernels(target.memory), np.empty(CHUNK, _code_type(how.levels)), 0
+    k, codes, at = kernels(buffer.memory), np.empty(CHUNK, _code_type(how.levels)), 0
     for i, (begin, end) in enumerate(spans):
-        for low, high in target.cut(begin, end):
+        for low, high in buffer.cut(begin, end):
             own, block = (norms[low // how.block :], how.block) if how.block else (norms[i : i + 1], encoded.size)
-            first, values = at + packed_size(low - begin, width), target.place(low, high)
+            first, values = at + packed_size(low - begin, width), buffer.memory_of(low, high)
             part = packed[first : first + packed_size(high - low, width)]
             if (largest := k.dequantize(part, own, block, how.levels, width, codes, values)) > 2 * how.levels:
                 raise CodecError(f"a code of a {encoded.codec} message is {largest}, above {2 * how.levels}")
@@ -128,7 +128,7 @@ def decode_levels(encoded: Encoded, target: Target) -> Iterator[tuple[slice, Fla
 
 
 def _block(encoded: Encoded) -> int:
-    block = whole(encoded, "block", 0, SPAN)
+    block = integer(encoded, "block", 0, SPAN)
     try:
         check_block(block)
     except ConfigurationError as error:

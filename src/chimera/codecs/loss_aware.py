@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, Codec, Curvature
-from chimera.codecs.fields import packable, tensor_bounds
+from chimera.codecs.fields import check_finite, tensor_bounds
 from chimera.codecs.kernels import kernels
 from chimera.codecs.nonuniform import decode_table, encode_table
 from chimera.codecs.scratch import Scratch
@@ -74,7 +74,7 @@ class LossAware(Codec):
             raise CodecError(f"a curvature of shape {d.shape} is not that of {vector.size} weights")
         spans = list(itertools.pairwise(bounds))
         tops = np.array([kernels(vector).abs_max(vector[b:e]) for b, e in spans], np.float32)
-        packable(tops)
+        check_finite(tops)
         scales = [
             self._scale(vector[b:e], None if d is None else d[b:e], float(top))
             for (b, e), top in zip(spans, tops, strict=True)
@@ -98,13 +98,14 @@ class LossAware(Codec):
         weights = None if d is None else np.ascontiguousarray(d[::stride])
         # Turns converge to a local minimum, so they start at the best of several scales.
         scale = max(
-            (top * 2.0 ** (-i / 8) for i in range(_STARTS)), key=lambda each: _turn(few, weights, each, self._table)[1]
+            (top * 2.0 ** (-i / 8) for i in range(_STARTS)),
+            key=lambda each: _iterate(few, weights, each, self._table)[1],
         )
         for _ in range(_ROUNDS):
-            before, scale = scale, _turn(few, weights, scale, self._table)[0] or scale
+            before, scale = scale, _iterate(few, weights, scale, self._table)[0] or scale
             if abs(scale - before) <= _CLOSE * before:
                 break
-        return _turn(w, d, scale, self._table)[0] or top
+        return _iterate(w, d, scale, self._table)[0] or top
 
 
 def _unknown() -> None:
@@ -127,7 +128,7 @@ def best_scale(w: Flat, d: Flat | None) -> float:
     return float(total[best] / weight[best])
 
 
-def _turn(w: Flat, d: Flat | None, scale: float, table: NDArray[np.float32]) -> tuple[float, float]:
+def _iterate(w: Flat, d: Flat | None, scale: float, table: NDArray[np.float32]) -> tuple[float, float]:
     """Return the best scale for the levels nearest at this ``scale``, and the decrease of the sum d w**2.
 
     Both are 0 if all levels are.

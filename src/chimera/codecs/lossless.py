@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, Codec, Curvature, State, Table
 from chimera.codecs.envelope import decode_parts, header_of, read_header, weight_of
-from chimera.codecs.fields import array, count_arrays, room
+from chimera.codecs.fields import array, count_arrays, output_for
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -76,7 +76,7 @@ class Lossless(Codec):
         for kind, count in (each for one in described for each in one.arrays):
             arrays.append(np.frombuffer(body, kind, count, at))
             at += arrays[-1].nbytes
-        return decode_parts(described, arrays, room(encoded, out))
+        return decode_parts(described, arrays, output_for(encoded, out))
 
     def use_curvature(self, curvature: Curvature) -> None:
         """Pass the curvature to the codec."""

@@ -49,7 +49,7 @@ def tensors(layout: Layout, rank: int) -> Iterator[Tensor]:
             yield Tensor(place, begin, end, rows, columns, own if own * (rows + columns) < rows * columns else 0)
 
 
-def begin_q(q: NDArray[np.float32] | None, tensor: Tensor, seed: int) -> NDArray[np.float32]:
+def initial_q(q: NDArray[np.float32] | None, tensor: Tensor, seed: int) -> NDArray[np.float32]:
     """Return the start of an iteration, shape (rank, columns), at most 1: the last Q, or random numbers of the seed."""
     if q is None or q.shape != (tensor.rank, tensor.columns):
         rng = np.random.default_rng([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF, tensor.place])
@@ -57,7 +57,7 @@ def begin_q(q: NDArray[np.float32] | None, tensor: Tensor, seed: int) -> NDArray
     return q / np.float32(float(abs(q).max()) or 1.0)
 
 
-def leads_on(q: NDArray[np.float32]) -> bool:
+def can_start_from(q: NDArray[np.float32]) -> bool:
     """Return whether another iteration can start from this Q; from zeros it cannot."""
     return float(abs(q).max()) > _TINY
 
@@ -91,7 +91,7 @@ class LowRank(Reduction):
         self._next = {}
         with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the result
             for tensor, p, _ in self._matrices:
-                q = begin_q(self._q.get(str(tensor.place)), tensor, self._seed)
+                q = initial_q(self._q.get(str(tensor.place)), tensor, self._seed)
                 np.matmul(_matrix(vector, tensor), q.T, out=p)
             for tensor, piece in self._plain:
                 np.copyto(piece, vector[tensor.begin : tensor.end])
@@ -103,18 +103,18 @@ class LowRank(Reduction):
             for basis, (tensor, _, q) in zip(bases, self._matrices, strict=True):
                 np.matmul(basis.T, _matrix(vector, tensor), out=q)
             if left is not None:
-                self._leave(vector, bases, left)
+                self._write_residual(vector, bases, left)
             if self._matrices:
                 mean(self._second)
             for basis, (tensor, _, q) in zip(bases, self._matrices, strict=True):
                 np.matmul(basis, q, out=_matrix(vector, tensor))
-                if leads_on(q):
+                if can_start_from(q):
                     self._next[str(tensor.place)] = q.copy()
         for tensor, piece in self._plain:
             np.copyto(vector[tensor.begin : tensor.end], piece)
         return vector
 
-    def commit(self, took_part: bool = True) -> None:  # noqa: ARG002 - Q is shared
+    def commit(self, participated: bool = True) -> None:  # noqa: ARG002 - Q is shared
         """Keep the Q of this step for the next one."""
         self._q, self._next = {**self._q, **self._next}, {}
 
@@ -126,7 +126,7 @@ class LowRank(Reduction):
         """Restore Q of another member."""
         self._q = {name[1:]: np.array(q, np.float32) for name, q in state.items()}
 
-    def _leave(self, vector: Flat, bases: list[NDArray[np.float32]], left: Flat) -> None:
+    def _write_residual(self, vector: Flat, bases: list[NDArray[np.float32]], left: Flat) -> None:
         """Write each matrix minus its projection, which is what this member's P and Q represent; nothing else is left out."""
         for tensor, _ in self._plain:
             left[tensor.begin : tensor.end] = 0

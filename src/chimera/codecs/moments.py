@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.fields import packable
+from chimera.codecs.fields import check_finite
 from chimera.codecs.kernels import kernels
 from chimera.codecs.kernels.layout import ABSOLUTE, NEGATIVE, SQUARE, TOP, TOTAL
 from chimera.core.parameters import Flat
@@ -53,10 +53,10 @@ def moments(
     table = np.zeros((len(bounds) - 1, 5))
     if len(bounds) > 1:
         nothing = np.empty(0, np.uint8)
-        kernels(vector).look(
+        kernels(vector).moments(
             vector, np.array(bounds, np.int64), again, columns, nothing if signs is None else signs, table
         )
-    packable(table)
+    check_finite(table)
     sizes = np.diff(bounds).tolist()
     rows = zip(sizes, table.tolist(), strict=True)
     return [Moments(n, total, absolute, square, top, int(set_)) for n, (total, absolute, square, top, set_) in rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from chimera.codecs.codec import CODECS, Codec
-from chimera.codecs.fields import array, count_arrays, packable, room
+from chimera.codecs.fields import array, check_finite, count_arrays, output_for
 from chimera.codecs.kernels import kernels
 from chimera.codecs.kernels.layout import packed_size
 from chimera.codecs.scratch import Scratch
@@ -31,7 +31,7 @@ class Natural(Codec):
         """Round the elements at random, and encode the exponents."""
         exponents = self._scratch.array("exponents", len(vector), np.uint8)
         signs = self._scratch.array("signs", packed_size(len(vector), 1), np.uint8)
-        packable(kernels(vector).to_exponents(vector, *self.next_key(), exponents, signs))
+        check_finite(kernels(vector).to_exponents(vector, *self.next_key(), exponents, signs))
         return Encoded("natural", len(vector), (exponents, signs))
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
@@ -39,7 +39,7 @@ class Natural(Codec):
         count_arrays(encoded, 2)
         exponents = array(encoded, 0, np.uint8, encoded.size)
         signs = array(encoded, 1, np.uint8, packed_size(encoded.size, 1))
-        out = room(encoded, out)
+        out = output_for(encoded, out)
         if kernels(out).from_exponents(exponents, signs, out) == 255:
             raise CodecError("a natural message holds infinity")
         return out

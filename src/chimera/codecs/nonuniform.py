@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, Codec
-from chimera.codecs.fields import array, bounds_of, finite, lengths_of, packable, room, tensor_bounds
+from chimera.codecs.fields import array, bounds_of, check_finite, finite, lengths_of, output_for, tensor_bounds
 from chimera.codecs.kernels import kernels
 from chimera.codecs.kernels.layout import code_width, packed_size
 from chimera.codecs.scratch import Scratch
@@ -51,7 +51,7 @@ class Nonuniform(Codec):
         k, bounds = kernels(vector), tensor_bounds(layout, len(vector))
         spans = list(itertools.pairwise(bounds))
         norms = np.array([k.abs_max(vector[begin:end]) for begin, end in spans], np.float32)
-        packable(norms)
+        check_finite(norms)
         table = self._fitted(vector, spans, norms) if self._table is None else self._table
         return encode_table(
             "nonuniform", vector, bounds, norms, table, self._scratch, self.next_key if self._stochastic else None
@@ -95,7 +95,7 @@ def encode_table(
 
     With ``next_key``, round at random to one of the two nearest levels.
     """
-    k, codes = kernels(vector), scratch.beside(vector, "codes", len(vector), "uint8")
+    k, codes = kernels(vector), scratch.like(vector, "codes", len(vector), "uint8")
     for norm, begin, end in zip(norms, bounds, bounds[1:], strict=False):
         key = (np.uint32(0), np.uint32(0)) if next_key is None else next_key()
         k.to_table(vector[begin:end], norm, table, next_key is not None, *key, codes[begin:end])
@@ -113,7 +113,7 @@ def decode_table(encoded: Encoded, out: Flat | None) -> Flat:
     bounds, width = bounds_of(encoded, 3), code_width(2 * table.size)
     packed = array(encoded, 0, np.uint8, packed_size(encoded.size, width))
     norms = finite(encoded, array(encoded, 1, np.float32, len(bounds) - 1), "scales")
-    out = room(encoded, out)
+    out = output_for(encoded, out)
     k, codes = kernels(out), empty(encoded.size, "uint8", out)
     k.unpack(packed, width, codes)
     if len(codes) and int(codes.max()) >= 2 * table.size:

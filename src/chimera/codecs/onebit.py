@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from chimera.codecs.codec import CODECS
 from chimera.codecs.moments import Moments
-from chimera.codecs.pieces import Piecewise, Target
+from chimera.codecs.piecewise import DecodeBuffer, Piecewise
 from chimera.codecs.scratch import Scratch
 from chimera.codecs.signs import decode_signs, encode_signs
 from chimera.core.message import Encoded
@@ -30,9 +30,9 @@ class OneBit(Piecewise):
         """Encode signs and means."""
         return encode_signs("onebit", vector, layout, _means, self._scratch)
 
-    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
+    def pieces(self, encoded: Encoded, buffer: DecodeBuffer) -> Iterator[tuple[slice, Flat]]:
         """Yield the means."""
-        return decode_signs(encoded, target)
+        return decode_signs(encoded, buffer)
 
 
 def _means(tensor: Moments) -> tuple[float, float]:

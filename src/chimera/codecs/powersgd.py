@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, Codec, State
-from chimera.codecs.fields import array, count_arrays, finite, packable, room
+from chimera.codecs.fields import array, check_finite, count_arrays, finite, output_for
 from chimera.codecs.kernels import kernels
-from chimera.codecs.low_rank import LowRank, Tensor, begin_q, leads_on, orthonormal, tensors
-from chimera.core.device import beside, namespace, put, to_host
+from chimera.codecs.low_rank import LowRank, Tensor, can_start_from, initial_q, orthonormal, tensors
+from chimera.core.device import copy_to, namespace, to_device_of, to_host
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -59,8 +59,8 @@ class PowerSGD(Codec):
             np.concatenate([to_host(part) for part in parts]) if parts else np.zeros(0, np.float32)
             for parts in (thin, plain)
         )
-        packable(arrays[0])
-        packable(arrays[1])
+        check_finite(arrays[0])
+        check_finite(arrays[1])
         return Encoded("powersgd", len(vector), (np.array(shapes, np.uint32), *arrays))
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
@@ -70,8 +70,8 @@ class PowerSGD(Codec):
         sizes = [rank * (rows + columns) for rows, columns, rank in shapes]
         thin = finite(encoded, array(encoded, 1, np.float32, sum(sizes)), "factors")
         plain = array(encoded, 2, np.float32, sum(rows * columns for rows, columns, rank in shapes if not rank))
-        out = room(encoded, out)
-        factors, xp = beside(thin, out), namespace(out)
+        out = output_for(encoded, out)
+        factors, xp = to_device_of(thin, out), namespace(out)
         begin = at = left = 0
         for (rows, columns, rank), size in zip(shapes, sizes, strict=True):
             piece = out[begin : begin + rows * columns]
@@ -82,7 +82,7 @@ class PowerSGD(Codec):
                 p, q = factors[at : at + rows * rank], factors[at + rows * rank : at + size]
                 xp.matmul(p.reshape(rows, rank), q.reshape(rank, columns), out=piece.reshape(rows, columns))
             else:
-                put(plain[left : left + len(piece)], piece)
+                copy_to(plain[left : left + len(piece)], piece)
                 left += len(piece)
             begin, at = begin + len(piece), at + size
         return out
@@ -102,14 +102,14 @@ class PowerSGD(Codec):
 
     def _factors(self, matrix: NDArray[np.float32], tensor: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return P, shape (rows, rank), and Q transposed, shape (rank, columns)."""
-        xp, q = namespace(matrix), beside(begin_q(self._q.get(str(tensor.place)), tensor, self.seed), matrix)
+        xp, q = namespace(matrix), to_device_of(initial_q(self._q.get(str(tensor.place)), tensor, self.seed), matrix)
         with np.errstate(over="ignore", invalid="ignore"):
             p = xp.matmul(matrix, q.T)
-            packable(to_host(p))
+            check_finite(to_host(p))
             p = orthonormal(p)
             q = xp.matmul(p.T, matrix)  # this way round it is ten times faster than the transpose of a large matrix
-        packable(to_host(q))
-        if leads_on(q):
+        check_finite(to_host(q))
+        if can_start_from(q):
             self._q[str(tensor.place)] = q
         return p, q
 

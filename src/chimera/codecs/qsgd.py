@@ -8,7 +8,7 @@ from typing import Literal
 from chimera.codecs.codec import CODECS
 from chimera.codecs.fields import tensor_bounds
 from chimera.codecs.levels import Levels, decode_levels, encode_levels
-from chimera.codecs.pieces import Piecewise, Target
+from chimera.codecs.piecewise import DecodeBuffer, Piecewise
 from chimera.codecs.scratch import Scratch
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -39,6 +39,6 @@ class QSGD(Piecewise):
         bounds = tensor_bounds(layout, len(vector))
         return encode_levels("qsgd", vector, bounds, self._how, self._scratch, key=self.next_key())
 
-    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
+    def pieces(self, encoded: Encoded, buffer: DecodeBuffer) -> Iterator[tuple[slice, Flat]]:
         """Yield the values of the levels."""
-        return decode_levels(encoded, target)
+        return decode_levels(encoded, buffer)

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, Codec, key_of
-from chimera.codecs.fields import array, count_arrays, finite, packable, room, whole
-from chimera.codecs.largest import share
+from chimera.codecs.fields import array, check_finite, count_arrays, finite, integer, output_for
+from chimera.codecs.selection import count_of
 from chimera.codecs.top_k import check_ratio
-from chimera.core.device import beside, count_up, namespace, to_host
+from chimera.core.device import arange, namespace, to_device_of, to_host
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -41,8 +41,8 @@ class RandomK(Codec):
         """Draw and encode the elements."""
         count, size = self.count, len(vector)
         key = self.next_key()
-        values = to_host(vector[places_of(size, share(size, self._ratio), key, vector)])
-        packable(values)
+        values = to_host(vector[indices_of(size, count_of(size, self._ratio), key, vector)])
+        check_finite(values)
         if self._scaled:
             limit = np.finfo(np.float32).max
             values = np.clip(values * np.float64(size / max(values.size, 1)), -limit, limit).astype(np.float32)
@@ -53,29 +53,29 @@ class RandomK(Codec):
         """Return the vector, with zeros for all other elements."""
         count_arrays(encoded, 1)
         values = finite(encoded, array(encoded, 0, np.float32), "values")
-        if values.size != whole(encoded, "values", 0, encoded.size):
+        if values.size != integer(encoded, "values", 0, encoded.size):
             raise CodecError(f"a random-k message has {values.size} values, and says otherwise")
         word = 0xFFFFFFFF
-        seed = whole(encoded, "seed", 0, word) | whole(encoded, "seed_high", 0, word) << 32
-        out = room(encoded, out)
-        places = places_of(encoded.size, values.size, key_of(seed, whole(encoded, "count", 0, 1 << 53)), out)
+        seed = integer(encoded, "seed", 0, word) | integer(encoded, "seed_high", 0, word) << 32
+        out = output_for(encoded, out)
+        indices = indices_of(encoded.size, values.size, key_of(seed, integer(encoded, "count", 0, 1 << 53)), out)
         out[:] = 0
-        out[places] = beside(values, out)
+        out[indices] = to_device_of(values, out)
         return out
 
 
-def places_of(size: int, count: int, key: tuple[np.uint32, np.uint32], vector: Flat) -> NDArray[np.int64]:
-    """Return the first ``count`` of a permutation of ``size`` places that the key determines, on the device of ``vector``.
+def indices_of(size: int, count: int, key: tuple[np.uint32, np.uint32], vector: Flat) -> NDArray[np.int64]:
+    """Return the first ``count`` of a permutation of ``size`` indices that the key determines, on the device of ``vector``.
 
     A Feistel network permutes the numbers below a power of four. It is applied again to results of ``size`` or more.
     """
     half = max((max(size - 1, 1).bit_length() + 1) // 2, 1)
-    places = _permuted(count_up(count, vector), half, key)
-    beyond = namespace(places).argwhere(places >= size)[:, 0]
+    indices = _permuted(arange(count, vector), half, key)
+    beyond = namespace(indices).argwhere(indices >= size)[:, 0]
     while len(beyond):
-        places[beyond] = _permuted(places[beyond], half, key)
-        beyond = beyond[places[beyond] >= size]
-    return places
+        indices[beyond] = _permuted(indices[beyond], half, key)
+        beyond = beyond[indices[beyond] >= size]
+    return indices
 
 
 def _permuted(numbers: NDArray[np.int64], half: int, key: tuple[np.uint32, np.uint32]) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from chimera.codecs.codec import State
 from chimera.core.parameters import Flat, Layout
 
 Mean: TypeAlias = Callable[[Flat], object]
-"""Replaces a contiguous vector by its mean over all members that take part: one collective, the same bits for all."""
+"""Replaces a contiguous vector by its mean over all participating members: one collective, the same bits for all."""
 
 
 class Reduction(ABC):
@@ -38,8 +38,8 @@ class Reduction(ABC):
         If a vector is not finite, the result is not finite either, on any member.
         """
 
-    def commit(self, took_part: bool = True) -> None:  # noqa: B027 - most remember nothing
-        """Keep the state of the last `all_reduce`; ``took_part`` is whether this member's vector is in the mean."""
+    def commit(self, participated: bool = True) -> None:  # noqa: B027 - most remember nothing
+        """Keep the state of the last `all_reduce`; ``participated`` is whether this member's vector is in the mean."""
 
     def shared(self) -> State:
         """Return the state that is the same on all members."""

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, Codec
-from chimera.codecs.fields import array, count_arrays, finite, packable, room, whole
+from chimera.codecs.fields import array, check_finite, count_arrays, finite, integer, output_for
 from chimera.codecs.kernels import kernels
 from chimera.codecs.scratch import Scratch
-from chimera.codecs.sparse import pack_places, unpack_places
+from chimera.codecs.sparse import pack_indices, unpack_indices
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -42,7 +42,7 @@ class Rows(Codec):
             encoded = pack_rows(SparseRows(numbers, rows.gather(vector, numbers)), rows)
             if encoded.nbytes < vector.nbytes:
                 return encoded
-        packable(vector)
+        check_finite(vector)
         return Encoded("rows", vector.size, (vector,))
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
@@ -50,7 +50,7 @@ class Rows(Codec):
         if count_arrays(encoded, 1, 3, 4) == 1:
             return finite(encoded, array(encoded, 0, np.float32, encoded.size), "values")
         layout = _layout_of(encoded)
-        rows, out = _unpacked(encoded, layout), room(encoded, out)
+        rows, out = _unpacked(encoded, layout), output_for(encoded, out)
         out.fill(0)
         layout.scatter(rows, out)
         return out
@@ -74,10 +74,10 @@ def nonzero_rows(vector: Flat, layout: RowLayout, flags: NDArray[np.uint8]) -> N
 
 def pack_rows(rows: SparseRows, layout: RowLayout) -> Encoded:
     """Encode some rows of a vector; they may be zero."""
-    packable(rows.values)
-    places, meta = pack_places(rows.numbers, layout.rows)
+    check_finite(rows.values)
+    indices, meta = pack_indices(rows.numbers, layout.rows)
     runs = np.array([*layout.counts, *layout.widths], np.uint32)
-    return Encoded("rows", layout.size, (rows.values, runs, *places), {"rows": rows.numbers.size, **meta})
+    return Encoded("rows", layout.size, (rows.values, runs, *indices), {"rows": rows.numbers.size, **meta})
 
 
 def check_numbers(numbers: NDArray[np.uint32], layout: RowLayout) -> Numbers:
@@ -89,7 +89,7 @@ def check_numbers(numbers: NDArray[np.uint32], layout: RowLayout) -> Numbers:
     """
     found = numbers.astype(np.int64)
     if found.ndim != 1 or (found.size and (found[-1] >= layout.rows or found[0] < 0 or not (np.diff(found) > 0).all())):
-        raise CodecError(f"somebody asks for rows by numbers that do not ascend, or are not below {layout.rows}")
+        raise CodecError(f"a worker requests rows by numbers that do not ascend, or are not below {layout.rows}")
     return found
 
 
@@ -102,6 +102,6 @@ def _layout_of(encoded: Encoded) -> RowLayout:
 
 
 def _unpacked(encoded: Encoded, layout: RowLayout) -> SparseRows:
-    numbers = np.empty(whole(encoded, "rows", 0, layout.rows), np.int64)
-    unpack_places(encoded, 2, layout.rows, numbers)
+    numbers = np.empty(integer(encoded, "rows", 0, layout.rows), np.int64)
+    unpack_indices(encoded, 2, layout.rows, numbers)
     return SparseRows(numbers, finite(encoded, array(encoded, 0, np.float32, layout.elements(numbers)), "values"))

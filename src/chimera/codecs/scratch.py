@@ -25,7 +25,7 @@ class Scratch:
             found = self._arrays[name] = _aligned(size, np.dtype(dtype))
         return found
 
-    def beside(self, vector: Any, name: str, size: int, dtype: str) -> Any:
+    def like(self, vector: Any, name: str, size: int, dtype: str) -> Any:
         """Return such memory on the device of ``vector``: an array or a tensor."""
         if isinstance(vector, np.ndarray):
             return self.array(name, size, dtype)

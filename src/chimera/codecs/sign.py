@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from chimera.codecs.codec import CODECS
 from chimera.codecs.kernels.layout import ABSOLUTE
 from chimera.codecs.moments import Moments
-from chimera.codecs.pieces import Piecewise, Target
+from chimera.codecs.piecewise import DecodeBuffer, Piecewise
 from chimera.codecs.scratch import Scratch
 from chimera.codecs.signs import decode_signs, encode_signs
 from chimera.core.message import Encoded
@@ -36,9 +36,9 @@ class Sign(Piecewise):
         """Encode the signs."""
         return encode_signs("sign", vector, layout, self._values, self._scratch, columns=ABSOLUTE)
 
-    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
+    def pieces(self, encoded: Encoded, buffer: DecodeBuffer) -> Iterator[tuple[slice, Flat]]:
         """Yield the values of the signs."""
-        return decode_signs(encoded, target)
+        return decode_signs(encoded, buffer)
 
     def _values(self, tensor: Moments) -> tuple[float, float]:
         scale = tensor.absolute / tensor.size if self._scaled else 1.0

@@ -11,14 +11,14 @@ from chimera.codecs.fields import array, bounds_of, finite, lengths_of, tensor_b
 from chimera.codecs.kernels import kernels
 from chimera.codecs.kernels.layout import packed_size
 from chimera.codecs.moments import ALL, Moments, moments
-from chimera.codecs.pieces import Target
+from chimera.codecs.piecewise import DecodeBuffer
 from chimera.codecs.scratch import Scratch
 from chimera.core.device import namespace
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
 Values: TypeAlias = Callable[[Moments], tuple[float, float]]
-"""Returns what stands for the elements of a tensor whose sign bit is clear, and what for the others."""
+"""Returns the value of a tensor's elements whose sign bit is clear, and the value of the others."""
 
 
 def encode_signs(
@@ -36,14 +36,14 @@ def encode_signs(
     return Encoded(name, len(vector), (packed, np.clip(both, -limit, limit).astype(np.float32), *lengths_of(bounds)))
 
 
-def decode_signs(encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
+def decode_signs(encoded: Encoded, buffer: DecodeBuffer) -> Iterator[tuple[slice, Flat]]:
     """Decode a message of `encode_signs`, piece by piece."""
     bounds = bounds_of(encoded, 2)
     packed = array(encoded, 0, np.uint8, packed_size(encoded.size, 1))
     values = finite(encoded, array(encoded, 1, np.float32, 2 * (len(bounds) - 1)), "values")
-    k, xp = kernels(target.memory), namespace(target.memory)
-    for low, high in target.cut(0, encoded.size):
-        own, out = packed[low // 8 :], target.place(low, high)
+    k, xp = kernels(buffer.memory), namespace(buffer.memory)
+    for low, high in buffer.cut(0, encoded.size):
+        own, out = packed[low // 8 :], buffer.memory_of(low, high)
         first, last = np.searchsorted(bounds, [low, high - 1], side="right") - 1
         if first == last:
             k.unpack_signs(own, *values[2 * first : 2 * first + 2], out)

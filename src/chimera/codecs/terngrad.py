@@ -11,7 +11,7 @@ from chimera.codecs.codec import CODECS
 from chimera.codecs.fields import tensor_bounds
 from chimera.codecs.levels import Levels, decode_levels, encode_levels
 from chimera.codecs.moments import moments
-from chimera.codecs.pieces import Piecewise, Target
+from chimera.codecs.piecewise import DecodeBuffer, Piecewise
 from chimera.codecs.scratch import Scratch
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
@@ -47,6 +47,6 @@ class TernGrad(Piecewise):
             )
         return encode_levels("terngrad", vector, bounds, self._how, self._scratch, key=self.next_key(), norms=norms)
 
-    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
+    def pieces(self, encoded: Encoded, buffer: DecodeBuffer) -> Iterator[tuple[slice, Flat]]:
         """Yield the values."""
-        return decode_levels(encoded, target)
+        return decode_levels(encoded, buffer)

@@ -9,9 +9,9 @@ import numpy as np
 
 from chimera.codecs.codec import CODECS
 from chimera.codecs.kernels import kernels
-from chimera.codecs.largest import room_for
-from chimera.codecs.pieces import Piecewise, Target
-from chimera.codecs.sparse import decode_places, encode_places
+from chimera.codecs.piecewise import DecodeBuffer, Piecewise
+from chimera.codecs.selection import empty_selection
+from chimera.codecs.sparse import decode_indices, encode_indices
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -36,11 +36,11 @@ class Threshold(Piecewise):
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
         """Select the elements."""
         size, select = len(vector), kernels(vector).select
-        count = select(vector, self._bits, size, *room_for(0, vector))
-        places, values = room_for(count, vector)
-        select(vector, self._bits, size, places, values)
-        return encode_places("threshold", size, places, values)
+        count = select(vector, self._bits, size, *empty_selection(0, vector))
+        indices, values = empty_selection(count, vector)
+        select(vector, self._bits, size, indices, values)
+        return encode_indices("threshold", size, indices, values)
 
-    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
+    def pieces(self, encoded: Encoded, buffer: DecodeBuffer) -> Iterator[tuple[slice, Flat]]:
         """Yield the vector, with zeros for all other elements."""
-        return decode_places(encoded, target)
+        return decode_indices(encoded, buffer)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chimera.codecs.codec import CODECS
-from chimera.codecs.largest import by_sample, exactly, share
-from chimera.codecs.pieces import Piecewise, Target
-from chimera.codecs.sparse import decode_places, encode_places
+from chimera.codecs.piecewise import DecodeBuffer, Piecewise
+from chimera.codecs.selection import count_of, select_exact, select_sampled
+from chimera.codecs.sparse import decode_indices, encode_indices
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -38,10 +38,10 @@ class TopK(Piecewise):
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
         """Select the elements."""
-        count = share(len(vector), self._ratio)
-        found = by_sample(vector, count, int(self.next_key()[0])) if self._sampled else exactly(vector, count)
-        return encode_places("top-k", len(vector), *found)
+        count = count_of(len(vector), self._ratio)
+        found = select_sampled(vector, count, int(self.next_key()[0])) if self._sampled else select_exact(vector, count)
+        return encode_indices("top-k", len(vector), *found)
 
-    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
+    def pieces(self, encoded: Encoded, buffer: DecodeBuffer) -> Iterator[tuple[slice, Flat]]:
         """Yield the vector, with zeros for all other elements."""
-        return decode_places(encoded, target)
+        return decode_indices(encoded, buffer)

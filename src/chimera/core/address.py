@@ -59,14 +59,14 @@ class Address:
         scheme = parts.scheme
         return cls(url.rstrip("/"), parts.hostname, port or _PORTS[scheme], scheme == "https", parts.path.rstrip("/"))
 
-    def check_token_may_travel(self) -> None:
+    def check_token_is_protected(self) -> None:
         """Refuse to send a token there unencrypted. Data to an address of this machine does not leave it.
 
         Raises
         ------
         ConfigurationError : the address has no TLS and is not this machine, and the user has not set ``CHIMERA_INSECURE=1``.
         """
-        if not (self.secure or is_loopback(self.host) or _is_own(self.host) or is_insecure_accepted()):
+        if not (self.secure or is_loopback(self.host) or _is_this_machine(self.host) or is_insecure_accepted()):
             raise ConfigurationError(
                 f"a token would travel to {self.url} in clear: use an https:// address, or set {INSECURE}=1 if you accept that"
             )
@@ -83,7 +83,7 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def _is_own(host: str) -> bool:
+def _is_this_machine(host: str) -> bool:
     """Return whether an IP address is one of this machine's. A host name could resolve to another address a moment later."""
     try:
         address = ipaddress.ip_address(host)

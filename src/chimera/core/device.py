@@ -25,17 +25,17 @@ def namespace(vector: Any) -> Any:
     return np if isinstance(vector, np.ndarray) else importlib.import_module("torch")
 
 
-def empty(size: int, dtype: str, beside: Any) -> Any:
-    """Return memory for ``size`` elements on the device of ``beside``; ``dtype`` is a name, such as ``int64``."""
-    if on_host(beside):
+def empty(size: int, dtype: str, like: Any) -> Any:
+    """Return memory for ``size`` elements on the device of ``like``; ``dtype`` is a name, such as ``int64``."""
+    if on_host(like):
         return np.empty(size, dtype)
-    torch = namespace(beside)
-    return torch.empty(size, dtype=getattr(torch, dtype), device=beside.device)
+    torch = namespace(like)
+    return torch.empty(size, dtype=getattr(torch, dtype), device=like.device)
 
 
-def count_up(size: int, beside: Any) -> Any:
-    """Return the numbers from 0 to ``size - 1``, int64, on the device of ``beside``."""
-    return np.arange(size) if on_host(beside) else namespace(beside).arange(size, device=beside.device)
+def arange(size: int, like: Any) -> Any:
+    """Return the numbers from 0 to ``size - 1``, int64, on the device of ``like``."""
+    return np.arange(size) if on_host(like) else namespace(like).arange(size, device=like.device)
 
 
 def copy_of(vector: Any) -> Any:
@@ -53,7 +53,7 @@ def to_host(vector: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
     return out
 
 
-def beside(array: Any, vector: Any) -> Any:
+def to_device_of(array: Any, vector: Any) -> Any:
     """Return an array or tensor on the device of ``vector``: itself if it is there, else a copy."""
     if on_host(vector):
         return to_host(array)
@@ -62,7 +62,7 @@ def beside(array: Any, vector: Any) -> Any:
     return array.to(vector.device)
 
 
-def put(source: Any, target: Any) -> None:
+def copy_to(source: Any, target: Any) -> None:
     """Copy one vector over another of the same length, on any devices."""
     if isinstance(target, np.ndarray) and isinstance(source, np.ndarray):
         target[:] = source

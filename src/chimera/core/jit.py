@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
-_PATIENCE_S, _AGAIN_S = 120.0, 0.02
+_LOCK_TIMEOUT_S, _RETRY_S = 120.0, 0.02
 _held: set[str] = set()  # the files whose lock this process holds
 
 F, N, U, B, H = np.float32, np.int32, np.uint32, np.uint8, np.uint16
@@ -26,25 +26,25 @@ def njit(function: Any, *, forceinline: bool = False, fastmath: Any = False) -> 
     """Compile a function, once for all processes and runs if the disk is writable."""
     options = {"nogil": True, "error_model": "numpy", "forceinline": forceinline, "fastmath": fastmath}
     try:
-        return _in_turns(numba.njit(cache=True, **options)(function))
+        return _one_process_at_a_time(numba.njit(cache=True, **options)(function))
     except RuntimeError:  # no folder is writable
         return numba.njit(**options)(function)
 
 
-def _in_turns(compiled: Any) -> Any:
+def _one_process_at_a_time(compiled: Any) -> Any:
     """Let one process at a time compile the functions of a file: the others then load them from the disk."""
     compile_it, path = compiled.compile, compiled.py_func.__code__.co_filename
 
-    def compile_in_turn(signature: Any) -> Any:
-        with global_compiler_lock, _turn(path):
+    def compile_under_lock(signature: Any) -> Any:
+        with global_compiler_lock, _file_lock(path):
             return compile_it(signature)
 
-    compiled.compile = compile_in_turn
+    compiled.compile = compile_under_lock
     return compiled
 
 
 @contextlib.contextmanager
-def _turn(path: str) -> Iterator[None]:
+def _file_lock(path: str) -> Iterator[None]:
     """Wait for the lock of a file, up to a time limit, and hold it. The same process may hold it already, for a caller."""
     with contextlib.ExitStack() as held:
         if path not in _held:
@@ -59,14 +59,14 @@ def _turn(path: str) -> Iterator[None]:
 
 
 def _lock(file: int) -> None:
-    deadline_s = time.monotonic() + _PATIENCE_S
+    deadline_s = time.monotonic() + _LOCK_TIMEOUT_S
     while True:
         try:
             return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline_s:
                 raise
-            time.sleep(_AGAIN_S)
+            time.sleep(_RETRY_S)
 
 
 def inlined(function: Any) -> Any:

@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from chimera.core.errors import CodeRefusedError, ConfigurationError, MissingExtraError, UnknownNameError, did_you_mean
-from chimera.core.refusal import why
+from chimera.core.validation_message import validation_message
 
 T = TypeVar("T")
 CITATION = re.compile(r"\s*\(([^()]*\b(?:1[89]|20)\d\d\b[^()]*|from no paper)\)")
@@ -182,15 +182,15 @@ def load_object(path: str) -> Any:
     """
     if refusal := _refusal.get():
         raise CodeRefusedError(f"{path!r} is refused: {refusal}")
-    place, _, attribute = path.rpartition(":")
-    if not place or not attribute:
+    module_name, _, attribute = path.rpartition(":")
+    if not module_name or not attribute:
         raise ConfigurationError(f"{path!r} is not of the form 'package.module:attribute' or 'file.py:attribute'")
     try:
-        module = _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        module = _load_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"cannot import {place!r} for {path!r}: {error}") from error
+        raise ConfigurationError(f"cannot import {module_name!r} for {path!r}: {error}") from error
     if not hasattr(module, attribute):
-        raise ConfigurationError(f"{place!r} has no {attribute!r}")
+        raise ConfigurationError(f"{module_name!r} has no {attribute!r}")
     return getattr(module, attribute)
 
 
@@ -203,10 +203,10 @@ def _load_file(path: Path) -> Any:
     module = importlib.import_module(path.stem)
     if Path(getattr(module, "__file__", None) or "").resolve() == path:
         return module
-    return _load_beside(path)
+    return _load_under_unique_name(path)
 
 
-def _load_beside(path: Path) -> Any:
+def _load_under_unique_name(path: Path) -> Any:
     """Import a file whose name another module already has, under a unique name."""
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name not in sys.modules:
@@ -230,7 +230,7 @@ def parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 @lru_cache(maxsize=256)  # each of many workers makes a codec of its own
 def _parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     found: dict[str, inspect.Parameter] = {}
-    for signed in _signed(factory):
+    for signed in _signatures(factory):
         own = dict(inspect.signature(signed).parameters)
         if inspect.isclass(factory) and own and signed is not factory:
             del own[next(iter(own))]  # self, whatever it is called
@@ -239,7 +239,7 @@ def _parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return found
 
 
-def _signed(factory: Callable[..., Any]) -> list[Callable[..., Any]]:
+def _signatures(factory: Callable[..., Any]) -> list[Callable[..., Any]]:
     """Return the callables whose parameters count: the factory, or a class's constructor and those it passes options to."""
     if not inspect.isclass(factory):
         return [factory]
@@ -256,7 +256,7 @@ def _signed(factory: Callable[..., Any]) -> list[Callable[..., Any]]:
 def _hints_of(factory: Callable[..., Any]) -> dict[str, Any]:
     """Return the types of parameters, by name."""
     hints: dict[str, Any] = {}
-    for signed in reversed(_signed(factory)):
+    for signed in reversed(_signatures(factory)):
         with contextlib.suppress(NameError, TypeError):  # annotations that only a type checker can see
             hints |= typing.get_type_hints(signed)
     return hints
@@ -292,6 +292,6 @@ def _converted(what: str, value: Any, hint: Any) -> Any:
     try:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{what}: {value!r} cannot be used: {why(error, hint)}") from error
+        raise ConfigurationError(f"{what}: {value!r} cannot be used: {validation_message(error, hint)}") from error
     except TypeError:  # a hint that msgspec has no rule for, such as a callable: the factory checks it
         return value

@@ -13,7 +13,7 @@ from chimera.core.errors import ConfigurationError
 
 CHIMERA = Path(__file__).resolve().parents[1]
 """The folder of this package, which is shipped too."""
-MOST_BYTES = 20 << 20
+MAX_BYTES = 20 << 20
 _NOT_CODE = {"__pycache__", "node_modules", "site-packages"}
 
 
@@ -28,9 +28,9 @@ def stage(target: Path, folders: Sequence[Path] | None = None) -> None:
     for folder in reversed(user_folders() if folders is None else folders):  # what comes first on the path wins
         for file in _python_files(folder):
             total += file.stat().st_size
-            if total > MOST_BYTES:
+            if total > MAX_BYTES:
                 raise ConfigurationError(
-                    f"the Python files below {str(folder)!r} are more than {MOST_BYTES >> 20} MB: name the folder to ship "
+                    f"the Python files below {str(folder)!r} are more than {MAX_BYTES >> 20} MB: name the folder to ship "
                     "with the engine's option working_dir"
                 )
             copy = target / file.relative_to(folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.inside import inside
+from chimera.core.safe_path import safe_path
 from chimera.data.text.stop_words import ENGLISH
 from chimera.embeddings.word_vectors import WordVectors
 from chimera.training.artifacts.signature import Signature
@@ -85,9 +85,9 @@ def vectors_of(folder: Path) -> WordVectors:
     ------
     ConfigurationError : the folder has no vectors that can be read.
     """
-    if inside(folder, VECTORS).exists():
+    if safe_path(folder, VECTORS).exists():
         return WordVectors.load(folder / VECTORS, words_of(folder))
-    if not inside(folder, WEIGHTS).exists():
+    if not safe_path(folder, WEIGHTS).exists():
         raise ConfigurationError(f"{folder} has no {VECTORS}: give the folder of a run of chimera embed")
     words = words_of(folder)
     return WordVectors(words, _table(read_tensors(folder / WEIGHTS), len(words)))

@@ -15,7 +15,7 @@ from chimera.data.order import checked_parts
 from chimera.data.partition import PARTITIONERS
 from chimera.ensembles.fitter import Fitter, Rows
 from chimera.training.experiment.resolve import open_engine
-from chimera.training.plugin import Named, made
+from chimera.training.plugin import Named, instantiate
 
 _PRELOADED = "chimera.ensembles.fitter", "sklearn.ensemble", "sklearn.linear_model"
 
@@ -70,7 +70,7 @@ class WorkerPool:
         self._rows: list[Rows | None] = [None] * workers
         if partition is not None:
             rng = np.random.default_rng([seed, *b"partition"])
-            parts = made(PARTITIONERS, partition, Callable)(targets, workers, rng)
+            parts = instantiate(PARTITIONERS, partition, Callable)(targets, workers, rng)
             self._rows = [*checked_parts(parts, workers, len(targets))]
         self._restarts_left = max_restarts
         self._engine, self._owned = open_engine(engine, preload=_PRELOADED)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from chimera.core.device import put
+from chimera.core.device import copy_to
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat, Layout
 from chimera.core.pickling import ByValuePickler, Unpickler
@@ -124,12 +124,12 @@ class FlatModule:
     def upload(self) -> None:
         """Copy the weights to the module's device, unless those on the device are newer."""
         if self.moved and not self._device_is_newer:
-            put(self.weights, self._on_device)
+            copy_to(self.weights, self._on_device)
 
     def download(self) -> None:
         """Copy the weights to the host, if those on the device are newer. The host's weights are valid from now on."""
         if self._device_is_newer:
-            put(self._on_device, self.weights)
+            copy_to(self._on_device, self.weights)
             self._device_is_newer = False
 
     def device_weights(self) -> Any:
@@ -182,7 +182,7 @@ class FlatModule:
         """Return the gradient vector on the host after a backward pass, see `device_gradient`."""
         found = self.device_gradient()
         if found is not self._gradient:
-            put(found, self.gradient)
+            copy_to(found, self.gradient)
         return self.gradient
 
     def device_gradient(self) -> Any:

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.inside import inside
 from chimera.core.private import write
+from chimera.core.safe_path import safe_path
 from chimera.core.toml import read_toml
 from chimera.core.trace import TraceRow
 from chimera.report.timeline import LARGEST, Lane, lanes_of
@@ -232,7 +232,7 @@ def _number(digits: str) -> int | float:
 def _is_own(path: Path, notes: list[str]) -> bool:
     """Return whether the file exists and is not a link out of its folder."""
     try:
-        return inside(path.parent, path.name).is_file()
+        return safe_path(path.parent, path.name).is_file()
     except ConfigurationError:
         notes.append(f"{path.name} is a link out of the folder and was not read.")
         return False

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.core.inside import inside
+from chimera.core.safe_path import safe_path
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -50,7 +50,7 @@ def read_words(folder: Path, notes: list[str]) -> Words | None:
         return None
     try:
         for name in (vocabulary.name, embeddings.name, "stop_words.txt"):
-            inside(folder, name)
+            safe_path(folder, name)
         stop_words = _stop_words(folder / "stop_words.txt")
         chosen = _chosen(vocabulary, stop_words)
         if len(chosen) < 3:

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
-from chimera.strategies.decentralised import Decentralised, heard
+from chimera.strategies.decentralised import Decentralised, from_neighbours
 from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 
 
@@ -45,16 +45,18 @@ class ChocoSGD(Decentralised):
         """Yield one step of all workers a round."""
         workers, rows = cluster.workers, self.among(cluster)(0).rows
         own = [tuple((cluster.ranks[place], weight) for place, weight in row) for row in rows]
-        if (standing := self.standing(cluster)) != "same":
+        if (replica_state := self.replica_state(cluster)) != "same":
             # At the start of a run all models are equal, and nothing needs to be sent.
-            whole = [] if standing == "new" else [worker.weights() for worker in workers]
+            whole = [] if replica_state == "new" else [worker.weights() for worker in workers]
             for worker, row in zip(workers, rows, strict=True):
-                worker.know(cluster.ranks, [cluster.ranks[j] for j, _ in row], *(heard(row, whole) if whole else []))
+                worker.know(
+                    cluster.ranks, [cluster.ranks[j] for j, _ in row], *(from_neighbours(row, whole) if whole else [])
+                )
         self.align(cluster)
         messages = [worker.difference() for worker in workers]
         for _ in count():
             calls = [
-                worker.move_and_step(weights, self.gamma, *heard(row, messages), returns=2)
+                worker.move_and_step(weights, self.gamma, *from_neighbours(row, messages), returns=2)
                 for worker, weights, row in zip(workers, own, rows, strict=True)
             ]
             messages, done = [list(refs) for refs in zip(*calls, strict=True)]

@@ -61,7 +61,7 @@ class CodedDistributedComputing(AllReduce):
         yield from self.level(cluster)
         self._ahead = tuple(by_place(cluster))
         for number in itertools.count(first):
-            shuffle = self._shuffle(len(cluster.dealt))
+            shuffle = self._shuffle(len(cluster.sharded_workers))
             step = ShuffledStep(cluster, shuffle, number, self._timeout_s)
             step.map(self._ahead)
             step.complete()
@@ -87,7 +87,7 @@ class CodedDistributedComputing(AllReduce):
 
     def traced(self, rows: Sequence[TraceRow], cluster: Cluster) -> None:
         """Count the bytes sent in shuffles."""
-        self._load.add(rows, self._shuffle(len(cluster.dealt)))
+        self._load.add(rows, self._shuffle(len(cluster.sharded_workers)))
 
     def figures(self) -> Mapping[str, Any]:
         """Return bytes and load of shuffles, and the load in theory. The load is a share of all parts; a packet counts once."""

@@ -36,7 +36,7 @@ class CodedStep:
     ) -> None:
         self._cluster, self._code, self._weights = cluster, code, weights
         self._step, self._timeout_s = step, timeout_s
-        self._places = {name: place for place, name in enumerate(cluster.dealt)}
+        self._places = {name: place for place, name in enumerate(cluster.sharded_workers)}
         self._rows: dict[int, NDArray[np.float64]] = {}
         self._decoded: tuple[NDArray[np.float64], float] | None = (
             None  # result of `decoding` for the rows that it has factors for
@@ -90,7 +90,7 @@ class CodedStep:
             missing = f"step {self._step}: block {block} is missing, and"
             if not holders:
                 raise TooFewWorkersError(
-                    f"{missing} all are gone who held it: let more hold each, or deal the data anew"
+                    f"{missing} all its holders are lost: let more workers hold each block, or redistribute the data"
                 )
             try:
                 came = self._cluster.soonest(
@@ -100,7 +100,7 @@ class CodedStep:
                     self._timeout_s,
                 )
             except TooFewWorkersError as error:
-                raise TooFewWorkersError(f"{missing} of those who hold it {error}") from None
+                raise TooFewWorkersError(f"{missing} of its holders, {error}") from None
             self._rows[number], self.answers[number] = row, next(iter(came.values()))
 
     def _coded(self, worker: Any, row: NDArray[np.float64], number: int, *, again: bool = False) -> list[Any]:

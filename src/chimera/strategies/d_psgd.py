@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
-from chimera.strategies.decentralised import Decentralised, heard
+from chimera.strategies.decentralised import Decentralised, from_neighbours
 from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 
 
@@ -30,7 +30,8 @@ class DPSGD(Decentralised):
         for round_ in count(cluster.round):
             rows = mixing(round_).rows
             calls = [
-                w.mix_and_step(row, *heard(row, messages), returns=2) for w, row in zip(workers, rows, strict=True)
+                w.mix_and_step(row, *from_neighbours(row, messages), returns=2)
+                for w, row in zip(workers, rows, strict=True)
             ]
             messages, done = [list(refs) for refs in zip(*calls, strict=True)]
             yield Round(done)

@@ -52,7 +52,7 @@ class Decentralised(Strategy):
         """Return a function from a round to its mixing weights among the living workers."""
         return self.topology.among(tuple(cluster.ranks))
 
-    def standing(self, cluster: Cluster) -> Literal["new", "same", "changed"]:
+    def replica_state(self, cluster: Cluster) -> Literal["new", "same", "changed"]:
         """Return whether the workers' state about their neighbours is not started, consistent, or no longer consistent.
 
         The last is the case after a loss, or with a new worker.
@@ -68,6 +68,6 @@ class Decentralised(Strategy):
             worker.go_to(cluster.round)
 
 
-def heard(row: Row, messages: Sequence[Any]) -> list[Any]:
+def from_neighbours(row: Row, messages: Sequence[Any]) -> list[Any]:
     """Return the messages of a row's neighbours, in the order of the row."""
     return [messages[place] for place, _ in row[1:]]

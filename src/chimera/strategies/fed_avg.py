@@ -187,8 +187,8 @@ class FedAvg(Strategy):
 
     def aggregated(self, workers: int) -> Aggregated:
         """Return how servers aggregate the answers of the participants."""
-        givers = self._participation.wanted(workers)
-        return Aggregated(self._aggregation, givers, self._shards, weighted=self._weighted, reached=self._reached)
+        contributors = self._participation.wanted(workers)
+        return Aggregated(self._aggregation, contributors, self._shards, weighted=self._weighted, reached=self._reached)
 
     def steps_per_round(self) -> int:
         """Return the number of batches that a worker trains on in a round; 1 if workers differ in it."""

@@ -50,15 +50,15 @@ class GradientCoding(Strategy):
         servers = cluster.servers(self._shards)
         weights = [server.weights() for server in servers]
         for number in itertools.count(cluster.round):
-            step = CodedStep(cluster, self._code(len(cluster.dealt)), weights, number, self._timeout_s)
-            self._collect(step, len(cluster.dealt))
+            step = CodedStep(cluster, self._code(len(cluster.sharded_workers)), weights, number, self._timeout_s)
+            self._collect(step, len(cluster.sharded_workers))
             *pieces, told = zip(*step.answers.values(), strict=True)
             updates = [
                 server.combine(*piece, shares=step.shares, step=number, returns=2)
                 for server, piece in zip(servers, pieces, strict=True)
             ]
             weights, done = [list(refs) for refs in zip(*updates, strict=True)]
-            yield Round([*done, *told], batches=len(cluster.dealt))
+            yield Round([*done, *told], batches=len(cluster.sharded_workers))
 
     def holds(self, workers: int) -> Sequence[Sequence[int]]:
         """Return the blocks of each worker, its own first."""

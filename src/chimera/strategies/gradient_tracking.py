@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
-from chimera.strategies.decentralised import Decentralised, heard
+from chimera.strategies.decentralised import Decentralised, from_neighbours
 from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 
 
@@ -25,14 +25,14 @@ class GradientTracking(Decentralised):
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of all workers a round."""
         workers, mixing = cluster.workers, self.among(cluster)
-        if self.standing(cluster) != "same":
+        if self.replica_state(cluster) != "same":
             for worker in workers:
                 worker.track(cluster.ranks)
         self.align(cluster)
         models, trackers = zip(*[worker.tracked_messages(returns=2) for worker in workers], strict=True)
         for round_ in count(cluster.round):
             calls = [
-                worker.track_and_step(row, *heard(row, models), *heard(row, trackers), returns=3)
+                worker.track_and_step(row, *from_neighbours(row, models), *from_neighbours(row, trackers), returns=3)
                 for worker, row in zip(workers, mixing(round_).rows, strict=True)
             ]
             models, trackers, done = zip(*calls, strict=True)

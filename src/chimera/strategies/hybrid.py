@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from chimera.strategies.cut_over_workers import CutOverWorkers, Shape, at_least_1, evenly
-from chimera.strategies.parts import Parts
+from chimera.strategies.model_parallel import ModelParallel, Shape, at_least_1, divide_evenly
+from chimera.strategies.model_partition import ModelPartition
 from chimera.strategies.strategy import STRATEGIES
 
 
 @STRATEGIES.register("hybrid")
-class Hybrid(CutOverWorkers):
+class Hybrid(ModelParallel):
     """Pipelines whose stages are cut into slices, with replicas that read different data (Narayanan et al. 2021).
 
     ``stages`` times ``slices`` workers hold the model together. It is cut by layers as in `pipeline-parallel`, and layers are
@@ -42,13 +42,13 @@ class Hybrid(CutOverWorkers):
         """Return the numbers of replicas, stages and slices."""
         parts = self._stages * self._slices
         return Shape(
-            evenly(workers, parts, f"parts ({self._stages} stages of {self._slices} slices)"),
+            divide_evenly(workers, parts, f"parts ({self._stages} stages of {self._slices} slices)"),
             self._stages,
             self._slices,
         )
 
-    def parts(self, workers: int) -> Parts:  # noqa: ARG002 - whatever their number
+    def parts(self, workers: int) -> ModelPartition:  # noqa: ARG002 - whatever their number
         """Return how the model is cut."""
-        return Parts(
+        return ModelPartition(
             stages=self._stages, slices=self._slices, micro_batches=self._micro_batches, recompute=self._recompute
         )

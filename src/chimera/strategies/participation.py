@@ -13,7 +13,7 @@ import numpy as np
 from chimera.core.errors import ConfigurationError
 
 _AT_ONCE = 16
-"""For so many rounds it is drawn at once who takes part."""
+"""Number of rounds for which participants are drawn at once."""
 
 
 class Work(NamedTuple):

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Literal
 
 from chimera.core.errors import ConfigurationError
-from chimera.strategies.cut_over_workers import CutOverWorkers, Shape, at_least_1, evenly
-from chimera.strategies.parts import Parts
+from chimera.strategies.model_parallel import ModelParallel, Shape, at_least_1, divide_evenly
+from chimera.strategies.model_partition import ModelPartition
 from chimera.strategies.strategy import STRATEGIES
 
 
 @STRATEGIES.register("pipeline-parallel")
-class PipelineParallel(CutOverWorkers):
+class PipelineParallel(ModelParallel):
     """Workers hold successive layers of a network, as in GPipe (Huang et al. 2019) and 1F1B (Narayanan et al. 2019).
 
     A stage sends its activations to the next stage, and receives their gradient. Each stage steps its own part by the mean
@@ -52,11 +52,11 @@ class PipelineParallel(CutOverWorkers):
 
     def shape(self, workers: int) -> Shape:
         """Return the numbers of pipelines and of stages in each."""
-        return Shape(self._pipelines, evenly(workers, self._pipelines, "pipelines"), 1)
+        return Shape(self._pipelines, divide_evenly(workers, self._pipelines, "pipelines"), 1)
 
-    def parts(self, workers: int) -> Parts:
+    def parts(self, workers: int) -> ModelPartition:
         """Return how the model is cut."""
-        return Parts(
+        return ModelPartition(
             stages=self.shape(workers).stages,
             micro_batches=self._micro_batches,
             balance=self._balance,

@@ -33,7 +33,7 @@ class ShuffledStep:
         self.there = tuple(self.workers)
         self._places = {worker.name: place for place, worker in self.workers.items()}
         self._packets: dict[int, Any] = {}
-        self._told: dict[int, Any] = {}
+        self._results: dict[int, Any] = {}
 
     def map(self, ahead: Collection[int]) -> None:
         """Let all free workers compute their blocks and send packets.
@@ -48,14 +48,14 @@ class ShuffledStep:
             place = self._places[worker.name]
             if place not in ahead and source is not None:
                 worker.restore(source.state())
-            told = worker.map_blocks(self._shuffle, place, self._step)
-            return [*_sent(worker, numbers.get(place, [])), told]
+            result = worker.map_blocks(self._shuffle, place, self._step)
+            return [*_sent(worker, numbers.get(place, [])), result]
 
         came = self._cluster.soonest(list(self.workers.values()), ask, None, self._timeout_s)
-        for place, (*packets, told) in ((self._places[name], refs) for name, refs in came.items()):
-            self._told[place] = told
+        for place, (*packets, result) in ((self._places[name], refs) for name, refs in came.items()):
+            self._results[place] = result
             self._packets.update(zip(numbers.get(place, []), packets, strict=True))
-        self.there = tuple(self._told)
+        self.there = tuple(self._results)
 
     def complete(self) -> None:
         """Ask participating workers for the packets that stragglers have not sent, until none is missing.
@@ -92,13 +92,13 @@ class ShuffledStep:
             parts = self._shuffle.parts(place, self.there)
             sums += self.workers[place].reduced(self.there, *needed, returns=len(parts))
         done = [self.workers[place].step_shuffled(*sums) for place in self.there]
-        return [*done, *(self._told[place] for place in self.there)]
+        return [*done, *(self._results[place] for place in self.there)]
 
     def _check(self) -> None:
         if lost := self._shuffle.lost(self.there):
             when = "" if self._timeout_s is None else f" in {self._timeout_s} s"
             raise TooFewWorkersError(
-                f"step {self._step}: block {lost[0]} is missing, and nobody who holds it is there or has answered{when}: "
+                f"step {self._step}: block {lost[0]} is missing, and none of its holders is alive or has answered{when}: "
                 "let copies be more"
             )
 
@@ -133,7 +133,7 @@ class Load:
 
 def by_place(cluster: Cluster) -> dict[int, Any]:
     """Return the living workers by their places among the workers that the data is distributed to."""
-    places = {name: place for place, name in enumerate(cluster.dealt)}
+    places = {name: place for place, name in enumerate(cluster.sharded_workers)}
     return {places[worker.name]: worker for worker in cluster.workers}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
-from chimera.strategies.parts import Halves
+from chimera.strategies.model_partition import SplitPartition
 from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
 
 
@@ -36,7 +36,7 @@ class SplitLearning(Strategy):
             raise ConfigurationError(f"local_steps must be at least 1, not {local_steps}")
         if not 1 <= cut < (cut + 1 if head is None else head):
             raise ConfigurationError(f"cut is at least 1, and head comes after it; not {cut} and {head}")
-        self._halves, self._local_steps = Halves(cut, head), local_steps
+        self._halves, self._local_steps = SplitPartition(cut, head), local_steps
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one batch of one client a round."""
@@ -61,7 +61,7 @@ class SplitLearning(Strategy):
         """Return the client whose turn it is in a round."""
         return cluster.workers[round_ // self._local_steps % len(cluster.workers)]
 
-    def parts(self, workers: int) -> Halves:  # noqa: ARG002 - whatever their number
+    def parts(self, workers: int) -> SplitPartition:  # noqa: ARG002 - whatever their number
         """Return how the model is cut."""
         return self._halves
 

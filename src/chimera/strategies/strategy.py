@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from chimera.core.registry import Registry
 from chimera.core.trace import TraceRow
-from chimera.strategies.parts import Halves, Parts
+from chimera.strategies.model_partition import ModelPartition, SplitPartition
 
 Family: TypeAlias = Literal[
     "single",
@@ -52,7 +52,7 @@ class Aggregated:
     Attributes
     ----------
     rule : name of the aggregation, or a table of ``name`` and its options.
-    givers : number of workers that send a vector.
+    contributors : number of workers that send a vector.
     shards : number of servers that hold the parameters.
     weighted : whether workers multiply their vectors by a weight, such as their number of samples.
     reached : whether workers send weights, and not changes or gradients.
@@ -60,7 +60,7 @@ class Aggregated:
     """
 
     rule: str | Mapping[str, Any]
-    givers: int
+    contributors: int
     shards: int = 1
     weighted: bool = False
     reached: bool = False
@@ -79,7 +79,7 @@ class Cluster(Protocol):
         """The ranks of the living workers."""
 
     @property
-    def dealt(self) -> Sequence[str]:
+    def sharded_workers(self) -> Sequence[str]:
         """The names of the workers that the data is distributed to, by their places in `Strategy.holds`; some may be dead."""
 
     @property
@@ -241,7 +241,7 @@ class Strategy(ABC):
         """
         return workers
 
-    def parts(self, workers: int) -> Parts | Halves | None:  # noqa: ARG002 - most have the whole model everywhere
+    def parts(self, workers: int) -> ModelPartition | SplitPartition | None:  # noqa: ARG002 - most have the whole model everywhere
         """Return how the model is cut over ``workers`` workers; None if each worker holds the whole model."""
         return None
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chimera.strategies.cut_over_workers import CutOverWorkers, Shape, at_least_1, evenly
-from chimera.strategies.parts import Parts
+from chimera.strategies.model_parallel import ModelParallel, Shape, at_least_1, divide_evenly
+from chimera.strategies.model_partition import ModelPartition
 from chimera.strategies.strategy import STRATEGIES
 
 
 @STRATEGIES.register("tensor-parallel")
-class TensorParallel(CutOverWorkers):
+class TensorParallel(ModelParallel):
     """Workers hold slices of large layers, cut by columns and rows, heads and words (Shoeybi et al. 2019).
 
     All workers of a group compute the same batch. Each holds a slice of every linear, embedding and attention layer that can be
@@ -32,11 +32,11 @@ class TensorParallel(CutOverWorkers):
 
     def shape(self, workers: int) -> Shape:
         """Return the numbers of groups and of slices in each."""
-        return Shape(self._groups, 1, evenly(workers, self._groups, "groups"))
+        return Shape(self._groups, 1, divide_evenly(workers, self._groups, "groups"))
 
-    def parts(self, workers: int) -> Parts:
+    def parts(self, workers: int) -> ModelPartition:
         """Return how the model is cut."""
-        return Parts(slices=self.shape(workers).slices)
+        return ModelPartition(slices=self.shape(workers).slices)
 
     def figures(self) -> Mapping[str, Any]:
         """Return nothing: slices have no bubble."""

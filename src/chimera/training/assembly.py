@@ -11,7 +11,7 @@ from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import Dataset
 from chimera.models.model import Model
-from chimera.strategies.parts import Halves, Parts
+from chimera.strategies.model_partition import ModelPartition, SplitPartition
 from chimera.training.actors import Actors
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
@@ -100,7 +100,7 @@ class Assembly:
             shared=settings.strategy.replicas == "none" and not hasattr(self.train, "provider"),
         )
 
-    def _part_actors(self, parts: Parts | Halves) -> PartActors:
+    def _part_actors(self, parts: ModelPartition | SplitPartition) -> PartActors:
         settings = self.settings
         return ACTORS[type(parts)](
             self.engine,

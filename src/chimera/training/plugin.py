@@ -28,7 +28,7 @@ def named(plugin: Named) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-def both_ways(codec: Named) -> tuple[tuple[str, dict[str, Any]], tuple[str, dict[str, Any]]]:
+def uplink_and_downlink(codec: Named) -> tuple[tuple[str, dict[str, Any]], tuple[str, dict[str, Any]]]:
     """Return name and options of the uplink's codec, and of the downlink's: its option ``downlink``, by default identity."""
     if not isinstance(codec, str | Mapping):
         raise ConfigurationError(
@@ -41,7 +41,7 @@ def both_ways(codec: Named) -> tuple[tuple[str, dict[str, Any]], tuple[str, dict
     return (name, options), named(downlink)
 
 
-def made(registry: Registry[T], plugin: Named | T, kind: Any) -> T:
+def instantiate(registry: Registry[T], plugin: Named | T, kind: Any) -> T:
     """Create a plug-in from its name and options; return an object as it is.
 
     Raises

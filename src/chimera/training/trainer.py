@@ -9,7 +9,7 @@ from typing import Any
 
 from chimera.core.engine import Engine
 from chimera.core.errors import RunError
-from chimera.core.inside import inside
+from chimera.core.safe_path import safe_path
 from chimera.data.dataset import Split
 from chimera.data.partition import Partitioner
 from chimera.models.model import Model
@@ -217,7 +217,7 @@ class Trainer:
                 settings.privacy.check_model(model, settings.strategy)
             table = {**settings.table, "data": self._data, "model": self._model, "engine": self._engine}
             self._folder.begin(Experiment.of(**table).to_toml(), settings.seed, Signature.of(split))
-            checkpoints = Checkpoints(str(inside(self._folder.path, "checkpoints")))
+            checkpoints = Checkpoints(str(safe_path(self._folder.path, "checkpoints")))
             saved = checkpoints.read_last() if self._folder.resumes else None
             if saved:
                 check_fits(saved, model.layout.size)

@@ -45,7 +45,7 @@ def send(
     """
     target = Address.of(address)
     if "Authorization" in headers:
-        target.check_token_may_travel()
+        target.check_token_is_protected()
     # HTTPSConnection verifies the certificate with those of the system.
     kind = http.client.HTTPSConnection if target.secure else http.client.HTTPConnection
     connection = kind(target.host, target.port, timeout=timeout_s)

@@ -204,6 +204,6 @@ def test_invalid_pipelines_are_rejected(text: Text, options: dict[str, Any], sai
 
 def test_all_preloaded_modules_exist() -> None:
     ahead = [module for entry in DATASETS.entries() for module in entry.preload]
-    assert "chimera.core.jit_ready" in ahead
+    assert "chimera.core.jit_warm_up" in ahead
     for module in ahead:  # a failed preload is not reported, and makes the start of processes slow
         importlib.import_module(module)

@@ -18,7 +18,7 @@ SPAN = 8192
 STRETCH = 1 << 17
 """Elements of a tensor whose sums are added in lanes of float32."""
 TOTAL, ABSOLUTE, SQUARE, TOP, NEGATIVE = (1 << column for column in range(5))
-"""What is to be found of tensors: sums of x, |x| and x squared, largest magnitude, count of sign bits; as bits of a number."""
+"""Moments to compute, as bits of a number: sums of x, |x| and x squared, largest magnitude, count of sign bits."""
 LANES = 64
 """Sums are added in so many lanes, and the lanes then by halves. In a block, element i is in lane i modulo this. A stretch has
 four quarters of equal length with 16 lanes for each, element i of a quarter in its lane i modulo 16; less than 64 elements that

@@ -9,7 +9,7 @@ from chimera.data.dataset import DATASETS, Dataset, Split
 
 
 @DATASETS.register(
-    "text", preload=("chimera.core.jit_ready", "chimera.data.text.kernels", "chimera.data.text.pipeline.pipelines")
+    "text", preload=("chimera.core.jit_warm_up", "chimera.data.text.kernels", "chimera.data.text.pipeline.pipelines")
 )
 def plain_text(
     *,

@@ -52,14 +52,14 @@ class Connection:
 
     Parameters
     ----------
-    token : sent with every request; only over TLS or to this machine, see `Address.check_token_may_travel`.
+    token : sent with every request; only over TLS or to this machine, see `Address.check_token_is_protected`.
     tls : how to check an https node; by default as the system does.
     most_bytes : the size of the largest answer that is taken.
     """
 
     def __init__(self, address: Address, token: str | None, tls: ssl.SSLContext | None, most_bytes: int) -> None:
         if token:
-            address.check_token_may_travel()
+            address.check_token_is_protected()
         self._address, self._tls, self._most_bytes = address, tls, most_bytes
         self._socket: socket.socket | None = None
         self._broken_by: str | None = None

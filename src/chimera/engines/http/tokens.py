@@ -35,7 +35,7 @@ def tokens_of(
     found = [by_place.get(_place(address), default) for address in addresses]
     for address, token in zip(addresses, found, strict=True):
         if token:
-            address.check_token_may_travel()
+            address.check_token_is_protected()
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.refusal import why
+from chimera.core.validation_message import validation_message
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ def options(kind: type[T], given: T | Mapping[str, Any] | None, where: str) -> T
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{where}: {why(error, kind)}") from error
+        raise ConfigurationError(f"{where}: {validation_message(error, kind)}") from error
 
 
 def check_range(name: str, value: float, *, above_zero: bool = False) -> None:

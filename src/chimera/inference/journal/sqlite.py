@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from chimera.core.errors import DataError
-from chimera.core.sqlite_channel import Busy, Channel, Kind
+from chimera.core.sqlite import Busy, SQLiteConnection, SQLiteFormat
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.journal.records import Record, job_of
@@ -42,7 +42,7 @@ CREATE INDEX outputs_in_order ON outputs (job, first);
 CREATE TABLE inputs (job TEXT NOT NULL, first INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (job, first));
 """
 
-_KIND = Kind("journal", 0x43484A4C, FORMAT, _TABLES)
+_KIND = SQLiteFormat("journal", 0x43484A4C, FORMAT, _TABLES)
 _RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
 
@@ -69,7 +69,7 @@ class SqliteJournal(Journal):
         self._lock = threading.Lock()
         with contextlib.ExitStack() as opened:
             self._writer, self._lease_channel, self._reader = (
-                opened.enter_context(contextlib.closing(Channel(path, _KIND))) for _ in range(3)
+                opened.enter_context(contextlib.closing(SQLiteConnection(path, _KIND))) for _ in range(3)
             )
             self._writer.prepare()
             # The lease need not survive the machine: its renewal does not wait for the disk, nor for a checkpoint of the WAL.

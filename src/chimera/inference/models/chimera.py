@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.core.inside import inside
 from chimera.core.registry import load_object, registered_names_only
+from chimera.core.safe_path import safe_path
 from chimera.core.toml import read_toml
 from chimera.inference.models.table import KINDS, existing_path, file_stamp
 from chimera.models.conversion import build_model
@@ -56,7 +56,7 @@ class ChimeraRun:
         """Return the same with the absolute path of the folder."""
         whole = existing_path("kind 'chimera'", self.run, folder, folders=True)
         for name in _NEEDED:
-            if not inside(Path(whole), name).is_file():
+            if not safe_path(Path(whole), name).is_file():
                 raise ConfigurationError(f"{whole} is not the folder of a finished run: it has no {name}")
         name = named(_model_of(Path(whole)))[0]
         if ":" in name and not self.trust_code:  # so that it is refused here already, not only in a worker
@@ -69,7 +69,7 @@ class ChimeraRun:
         """Make the model of the experiment, and load the run's weights."""
         folder = Path(self.run)
         model, signature = _model_of(folder), Signature.read(folder)
-        weights, (name, options) = inside(folder, "weights.safetensors"), named(model)
+        weights, (name, options) = safe_path(folder, "weights.safetensors"), named(model)
         with self._trusted_names(), self._size_limit(name, weights, signature):
             made = build_model(
                 name,
@@ -101,7 +101,7 @@ class ChimeraRun:
 
 def _model_of(folder: Path) -> Any:
     """Return the name or table of the model that a run trained."""
-    path = inside(folder, "experiment.toml")
+    path = safe_path(folder, "experiment.toml")
     try:
         model = read_toml(path.read_text(encoding="utf-8")).get("model")
     except (OSError, ValueError) as error:

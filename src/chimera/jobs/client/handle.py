@@ -199,7 +199,7 @@ def client_of(cluster: str | os.PathLike[str]) -> Client:
     where = os.fspath(cluster)
     if "://" not in where:
         return Client.of(ClusterFolder(Path(where)))
-    Address.of(where, "the address of the cluster").check_token_may_travel()
+    Address.of(where, "the address of the cluster").check_token_is_protected()
     token = os.environ.get(TOKEN, "")
     if not token:
         other = " (CHIMERA_TOKEN is the token of REST nodes)" if os.environ.get("CHIMERA_TOKEN") else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from chimera.core.errors import ConfigurationError, ConflictError
-from chimera.core.sqlite_channel import Channel, Kind
+from chimera.core.sqlite import SQLiteConnection, SQLiteFormat
 from chimera.jobs.store.records import Job, JobEvent, Submission, Usage, apply_event
 from chimera.jobs.store.states import TERMINAL, Event, State
 
@@ -35,7 +35,7 @@ CREATE TABLE uses (
 );
 CREATE INDEX uses_by_end ON uses (to_s)
 """
-_KIND = Kind("store of jobs", 0x43484A42, FORMAT, _TABLES)
+_KIND = SQLiteFormat("store of jobs", 0x43484A42, FORMAT, _TABLES)
 _COLUMNS = "state, reason, attempt, broken, refused, progress, reached, workers, since_s, submitted_s"
 _READ = f"SELECT id, {_COLUMNS} FROM jobs"  # noqa: S608 - names of this module's own columns; values are bound
 _SET = ", ".join(f"{column} = ?" for column in _COLUMNS.split(", "))
@@ -60,7 +60,7 @@ class Store:
     """
 
     def __init__(self, path: Path) -> None:
-        self._channel = Channel(path, _KIND)
+        self._channel = SQLiteConnection(path, _KIND)
         self._submissions: dict[int, Submission] = {}
         try:
             self._channel.prepare()

@@ -1,1 +1,1 @@
-"""What servers make of the vectors that workers sent: one rule a file, by name (docs/robust.md)."""
+"""Rules by which servers combine the vectors of workers: one rule a file, by name (docs/robust.md)."""

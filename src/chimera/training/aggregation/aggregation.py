@@ -1,4 +1,4 @@
-"""Aggregation rules: how a server combines the vectors of workers into one."""
+"""The base class of rules by which a server combines the vectors of workers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from chimera.core.parameters import Flat
 from chimera.core.registry import Registry
 from chimera.core.rows import RowLayout, SparseRows
 
-_BLOCK = 1 << 22  # elements of all vectors together that are processed at a time
+_BLOCK = 1 << 22  # elements of all vectors that are processed at a time
 
 
 class Aggregation(ABC):
-    """Combines several finite vectors into one. The same vectors in the same order give the same bits.
+    """Combines several finite vectors into one; the same vectors in the same order give the same bits.
 
     Attributes
     ----------
-    linear : whether the result is a linear combination. Then a vector may be multiplied by the weight of its sender, and a
-        vector that is not finite makes the result not finite.
-    follows : whether the rule is translation-equivariant: a shift of all vectors shifts the result. Then weights can be
-        aggregated like changes of weights.
-    whole : whether the rule compares whole vectors. Then slices on several servers could give different selections.
-    by_rows : whether the rule implements `sparse`.
+    linear : whether the result is a sum of the vectors. A vector may then be multiplied by the weight of its sender, and a
+        non-finite vector makes the result non-finite.
+    follows : whether a shift of all vectors shifts the result equally, so that the rule treats weights like changes.
+    whole : whether it compares whole vectors, so that slices on several servers would give different selections.
+    by_rows : whether it has `sparse`.
     """
 
     linear: ClassVar[bool] = False
@@ -35,18 +34,18 @@ class Aggregation(ABC):
     whole: ClassVar[bool] = False
     by_rows: ClassVar[bool] = False
 
-    def check(self, givers: int) -> None:  # noqa: B027 - most rules accept any number
+    def check(self, contributors: int) -> None:  # noqa: B027 - most accept any number
         """Raise ConfigurationError if the rule cannot combine this number of vectors."""
 
     @abstractmethod
     def dense(self, vectors: Sequence[Flat], out: Flat, rows: RowLayout) -> Flat:
-        """Combine vectors, each of shape (P,), into ``out``, which is none of them; return ``out``.
+        """Combine vectors of shape (P,) into ``out``, which is none of them; return it.
 
-        ``rows`` is the layout of the rows in the vectors, for rules that combine by rows.
+        ``rows`` is the layout of the rows of the vectors, for rules that work by rows.
         """
 
     def sparse(self, parts: Sequence[SparseRows], rows: RowLayout) -> SparseRows:
-        """Combine sparse rows: return all rows that occur in any part."""
+        """Combine sparse rows; return the rows that any sender has."""
         raise NotImplementedError
 
 
@@ -54,7 +53,7 @@ AGGREGATIONS: Registry[Aggregation] = Registry("aggregation", "chimera.training.
 
 
 def blocks(vectors: Sequence[Flat]) -> Iterator[tuple[slice, NDArray[np.float32]]]:
-    """Yield slices of the vectors, each with the stacked values of all vectors, shape (vectors, length)."""
+    """Yield slices of the vectors, and the slices of all vectors, shape (vectors, length)."""
     size, length = len(vectors[0]), max(_BLOCK // len(vectors), 1)
     for begin in range(0, size, length):
         place = slice(begin, min(begin + length, size))
@@ -76,6 +75,6 @@ def centred_gram(vectors: Sequence[Flat]) -> NDArray[np.float64]:
 
 
 def at_least(kind: str, key: str, value: Any, least: int) -> None:
-    """Raise ConfigurationError if the option of a rule is less than ``least``."""
+    """Raise ConfigurationError if the option of a rule is below ``least``."""
     if value < least:
         raise ConfigurationError(f"aggregation {kind!r}: {key} must be at least {least}, not {value}")

@@ -14,11 +14,11 @@ from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation
 
 @AGGREGATIONS.register("combination")
 class Combination(Aggregation):
-    """The weighted sum of the vectors, by which `gradient-coding` decodes the gradient (Tandon et al. 2017).
+    """The sum of the vectors, each times its share: the decoding of `gradient-coding` (Tandon et al. 2017).
 
     Parameters
     ----------
-    shares : weight of each vector, in their order.
+    shares : the weight of each vector, in order.
     """
 
     linear = True
@@ -30,7 +30,7 @@ class Combination(Aggregation):
         self._shares = shares
 
     def dense(self, vectors: Sequence[Flat], out: Flat, rows: RowLayout) -> Flat:  # noqa: ARG002
-        """See `Aggregation.dense`. If a vector is missing, the sum is meaningless, and the result is NaN."""
+        """See `Aggregation.dense`; if a vector is missing, the result is useless and all NaN."""
         if len(vectors) != len(self._shares):
             out.fill(np.nan)
             return out

@@ -12,7 +12,7 @@ from chimera.core.parameters import Flat
 from chimera.core.rows import RowLayout
 from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation, at_least, blocks, centred_gram
 
-_SMOOTHING = 1e-6  # lower bound of distances, as a fraction of the median distance
+_SMOOTHING = 1e-6  # share of the median distance that is the minimum distance
 
 
 @AGGREGATIONS.register("geometric-median")
@@ -24,8 +24,8 @@ class GeometricMedian(Aggregation):
 
     Parameters
     ----------
-    iterations : maximum number of iterations. They do not read the vectors again, so each is cheap.
-    tolerance : the iterations stop when no vector's weight changes by more than this.
+    iterations : maximum number of iterations. They do not read the vectors again, so many of them are cheap.
+    tolerance : the iteration stops when no vector's share of the result changes by more than this.
     """
 
     whole = True
@@ -44,7 +44,7 @@ class GeometricMedian(Aggregation):
         return out
 
     def _shares(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the weights of the vectors in the geometric median. It is a mean of them, so scalar products suffice."""
+        """Return the share of each vector in the geometric median, a weighted mean; scalar products suffice for that."""
         squares = gram.diagonal()
         least = max(_SMOOTHING * float(np.sqrt(np.median(squares))), float(np.finfo(np.float32).tiny))
         shares = _by_distance(squares, least)

@@ -21,8 +21,8 @@ class Krum(Aggregation):
 
     Parameters
     ----------
-    attackers : number of attackers to tolerate, f.
-    select : number of vectors with the lowest scores that are averaged, m; more than one is Multi-Krum.
+    attackers : number of attackers that the rule tolerates, f.
+    select : number of vectors with the lowest scores that are averaged, m; Multi-Krum if more than one.
     """
 
     whole = True
@@ -32,17 +32,17 @@ class Krum(Aggregation):
         at_least("krum", "select", select, 1)
         self._attackers, self._select = attackers, select
 
-    def check(self, givers: int) -> None:
+    def check(self, contributors: int) -> None:
         """Raise ConfigurationError if there are too few vectors for the number of attackers, or to select from."""
-        if givers <= 2 * self._attackers + 2:
+        if contributors <= 2 * self._attackers + 2:
             raise ConfigurationError(
-                f"aggregation 'krum' with attackers = {self._attackers} needs at least {2 * self._attackers + 3} vectors, but "
-                f"a round has {givers}: set fewer attackers, or use more workers"
+                f"aggregation 'krum' with attackers = {self._attackers} needs at least {2 * self._attackers + 3} vectors, and "
+                f"{contributors} come: set fewer attackers, or let more workers participate"
             )
-        if self._select > givers - self._attackers:
+        if self._select > contributors - self._attackers:
             raise ConfigurationError(
-                f"aggregation 'krum' cannot select {self._select} of {givers} vectors without one of {self._attackers} "
-                f"attackers: set select to at most {givers - self._attackers}"
+                f"aggregation 'krum' cannot select {self._select} of {contributors} vectors without one of {self._attackers} "
+                f"attackers: set select to at most {contributors - self._attackers}"
             )
 
     def dense(self, vectors: Sequence[Flat], out: Flat, rows: RowLayout) -> Flat:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""The mean, with equal weights."""
+"""The mean with equal weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chimera.training.aggregation.sum import added_rows
 
 @AGGREGATIONS.register("mean")
 class Mean(Aggregation):
-    """The mean of all vectors. A single attacker can move it anywhere (Blanchard et al. 2017, lemma 1)."""
+    """The mean of all vectors; a single attacker can choose the result (Blanchard et al. 2017, lemma 1)."""
 
     linear, by_rows = True, True
 

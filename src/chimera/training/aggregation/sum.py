@@ -1,4 +1,4 @@
-"""The sum: each worker's change counts in full."""
+"""The sum, which applies the change of each worker in full."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Sum(Aggregation):
 
 
 def added_rows(parts: Sequence[SparseRows], rows: RowLayout) -> tuple[SparseRows, NDArray[np.uint32]]:
-    """Return the sum of sparse rows, and the number of parts that have each row, shape (rows,)."""
+    """Return the sum of sparse rows, and the number of senders of each row."""
     numbers = parts[0].numbers if len(parts) == 1 else np.unique(np.concatenate([part.numbers for part in parts]))
     layout = rows.only(numbers)
-    total, givers = np.zeros(layout.size, np.float32), np.zeros(numbers.size, np.uint32)
+    total, contributors = np.zeros(layout.size, np.float32), np.zeros(numbers.size, np.uint32)
     with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the result
         for part in parts:
             places = np.searchsorted(numbers, part.numbers)
             layout.add(SparseRows(places, part.values), total)
-            givers[places] += 1
-    return SparseRows(numbers, total), givers
+            contributors[places] += 1
+    return SparseRows(numbers, total), contributors

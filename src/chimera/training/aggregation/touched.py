@@ -1,4 +1,4 @@
-"""The mean over the workers that changed a row, for workers that change a few rows each."""
+"""The mean of each row over the workers that sent it. If each worker changes a few rows, the mean over all is near zero."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Touched(Aggregation):
         """See `Aggregation.dense`."""
         reduce_in_order(vectors, out)
         if len(vectors) > 1:
-            givers, flags = np.zeros(rows.rows, np.uint32), np.empty(rows.rows, np.uint8)
+            contributors, flags = np.zeros(rows.rows, np.uint32), np.empty(rows.rows, np.uint8)
             for vector in vectors:
-                givers += nonzero_rows(vector, rows, flags)
-            rows.multiply(out, _shares(givers))
+                contributors += nonzero_rows(vector, rows, flags)
+            rows.multiply(out, _shares(contributors))
         return out
 
     def sparse(self, parts: Sequence[SparseRows], rows: RowLayout) -> SparseRows:
         """See `Aggregation.sparse`."""
-        total, givers = added_rows(parts, rows)
+        total, contributors = added_rows(parts, rows)
         with np.errstate(invalid="ignore"):
-            rows.only(total.numbers).multiply(total.values, _shares(givers))
+            rows.only(total.numbers).multiply(total.values, _shares(contributors))
         return total
 
 
-def _shares(givers: NDArray[np.uint32]) -> NDArray[np.float32]:
-    return np.reciprocal(np.maximum(givers, 1), dtype=np.float32)
+def _shares(contributors: NDArray[np.uint32]) -> NDArray[np.float32]:
+    return np.reciprocal(np.maximum(contributors, 1), dtype=np.float32)

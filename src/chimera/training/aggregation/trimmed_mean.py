@@ -20,7 +20,7 @@ class TrimmedMean(Aggregation):
 
     Parameters
     ----------
-    share : share of the vectors removed on each side, above 0 and below 0.5; the number is rounded up.
+    share : share of the vectors left out on each side; the number is rounded up, so it is at least one.
     """
 
     def __init__(self, *, share: float = 0.2) -> None:
@@ -28,12 +28,12 @@ class TrimmedMean(Aggregation):
             raise ConfigurationError(f"aggregation 'trimmed-mean': share must be above 0 and below 0.5, not {share}")
         self._share = share
 
-    def check(self, givers: int) -> None:
-        """Raise ConfigurationError if no vector would remain."""
-        if 2 * self._trimmed(givers) >= givers:
+    def check(self, contributors: int) -> None:
+        """Raise ConfigurationError if no vector would be left."""
+        if 2 * self._trimmed(contributors) >= contributors:
             raise ConfigurationError(
-                f"aggregation 'trimmed-mean' removes {self._trimmed(givers)} of {givers} vectors on each side, and "
-                "none remains: set a smaller share, or use more workers"
+                f"aggregation 'trimmed-mean' leaves out {self._trimmed(contributors)} of {contributors} vectors on each side, "
+                "which is all: set a smaller share, or let more workers participate"
             )
 
     def dense(self, vectors: Sequence[Flat], out: Flat, rows: RowLayout) -> Flat:  # noqa: ARG002
@@ -45,5 +45,5 @@ class TrimmedMean(Aggregation):
             reduce_in_order(list(kept), out[place], 1 / len(kept))
         return out
 
-    def _trimmed(self, givers: int) -> int:
-        return math.ceil(self._share * givers - 1e-9)  # 0.1 of 30 is 3, also after a rounding error
+    def _trimmed(self, contributors: int) -> int:
+        return math.ceil(self._share * contributors - 1e-9)  # 0.1 of 30 is 3, and not one more for a rounding error

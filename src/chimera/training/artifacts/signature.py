@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.inside import inside
+from chimera.core.safe_path import safe_path
 from chimera.data.dataset import Split
 from chimera.data.scaling import Scaling
 from chimera.models.model import Task
@@ -69,7 +69,7 @@ class Signature(msgspec.Struct, frozen=True):
         ------
         ConfigurationError : the file does not exist or cannot be read.
         """
-        path = inside(folder, FILE)
+        path = safe_path(folder, FILE)
         try:
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except FileNotFoundError:

@@ -103,7 +103,7 @@ class TrainingCluster(Gather, ClusterState):
         return [self.names.index(worker.name) for worker in self.workers]
 
     @property
-    def dealt(self) -> list[str]:
+    def sharded_workers(self) -> list[str]:
         """The names of the workers that the data is divided among, in the order of their shards; some may be lost."""
         return sorted(self._places, key=self._places.__getitem__)
 
@@ -255,7 +255,7 @@ class TrainingCluster(Gather, ClusterState):
             self.admit(self.start(name))
 
     def end(self) -> None:
-        """Kill the actors of this run on an engine that other runs go on using."""
+        """Kill the actors of this run on an engine that other runs continue to use."""
         self._end_actors()
         self._sharding.provider.end()
 

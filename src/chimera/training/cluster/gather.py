@@ -157,14 +157,14 @@ class Gather:
         return None
 
     def on_time(self) -> list[Any]:
-        """Return the living workers that are not busy with an answer nobody waits for; asking them costs no wait."""
+        """Return the living workers that are not busy with a call whose result is no longer awaited."""
         if self._late:
             for name in self._await_living(self._late, 0, self._engine.now()):
                 del self._late[name]
         return [worker for worker in self.workers if worker.name not in self._late]
 
     def settle(self) -> None:
-        """Wait until nobody is late any more, so that the state of the run is all in servers and workers."""
+        """Wait for all stragglers, so that servers and workers hold the whole state of the run."""
         self._free(self.workers, len(self.workers), math.inf)
 
     def _free(self, workers: Sequence[Any], needed: int, deadline: float, enough: Enough = _any) -> None:
@@ -193,5 +193,5 @@ class Gather:
 
 
 def _head(answer: Any) -> Any:
-    """Return a ref that stands for the whole answer: the refs of one call are done together."""
+    """Return one ref of an answer: the refs of one call are done together."""
     return answer[0] if isinstance(answer, list) else answer

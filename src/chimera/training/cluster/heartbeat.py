@@ -9,7 +9,7 @@ from typing import Any
 from chimera.core.engine import Engine
 from chimera.core.errors import ActorError, RunError, TimeLimitError
 
-_MOST_TIMEOUTS = 1000
+_MAX_TIMEOUTS = 1000
 
 
 class HeartbeatMonitor:
@@ -78,7 +78,7 @@ class HeartbeatMonitor:
         yield
         while True:
             self.check()
-            if self._engine.now() - began_s > _MOST_TIMEOUTS * self._timeout_s:
+            if self._engine.now() - began_s > _MAX_TIMEOUTS * self._timeout_s:
                 waited_s = self._engine.now() - began_s
                 raise RunError(f"a call did not end within {waited_s:g} s, although every actor sends heartbeats")
             yield

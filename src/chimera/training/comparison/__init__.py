@@ -1,1 +1,1 @@
-"""Comparing: one experiment run over a grid of settings, each cell a run of its own in a process of its own."""
+"""Comparisons: an experiment over a grid of settings, with one process for each cell."""

@@ -1,4 +1,4 @@
-"""A cell under way, as seen from the process that started it."""
+"""A running cell, as seen by its parent process."""
 
 from __future__ import annotations
 
@@ -23,77 +23,77 @@ _decoder = msgspec.json.Decoder(EventText)
 
 
 class CellProcess:
-    """The process of one cell, in a session of its own, so that Ctrl-C reaches it only through `interrupt`.
+    """The process of one cell, in its own session, so that Ctrl-C reaches it through `interrupt` only.
 
     Parameters
     ----------
-    folder : of the run.
-    log : takes what the run prints; it goes again if that is nothing.
-    resume : go on from the last checkpoint in the folder, if there is one.
+    folder : folder of the run.
+    log : file for the output of the run; removed if it stays empty.
+    resume : whether to resume from the last checkpoint in the folder, if there is one.
     """
 
     def __init__(self, cell: Cell, folder: Path, log: Path, *, resume: bool) -> None:
         self.cell, self._log = cell, log
         self._rest, self._why = b"", ""
-        self._told, theirs = os.pipe()
-        os.set_blocking(self._told, False)
+        self._pipe, write_end = os.pipe()
+        os.set_blocking(self._pipe, False)
         task = {"experiment": pickled_by_value(cell.experiment), "folder": str(folder), "resume": resume}
         content = pickled_by_value({**task, "argv": list(sys.argv)})
         try:
             log.unlink(missing_ok=True)  # a link would be followed
             with open(log, "wb", opener=opener) as output:
                 self._process = subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
-                    [sys.executable, "-P", "-m", "chimera.training.comparison.cell", str(theirs)],
+                    [sys.executable, "-P", "-m", "chimera.training.comparison.cell", str(write_end)],
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    pass_fds=(theirs,),
+                    pass_fds=(write_end,),
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
                     start_new_session=True,
                 )
         except BaseException:
-            os.close(self._told)
+            os.close(self._pipe)
             raise
         finally:
-            os.close(theirs)
+            os.close(write_end)
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it is dead already: its exit code will say so
+        with contextlib.suppress(BrokenPipeError):  # it is dead already, which its exit code shows
             self._process.stdin.write(len(content).to_bytes(LENGTH_BYTES, "big") + content)
             self._process.stdin.flush()
 
     def fileno(self) -> int:
-        """Return what to select on: readable when the cell has told something, or has ended."""
-        return self._told
+        """Return the file descriptor for `select`: readable when the cell has sent a message or has ended."""
+        return self._pipe
 
     @property
     def ended(self) -> bool:
-        """Whether the process is no more."""
+        """Whether the process has exited."""
         return self._process.poll() is not None
 
-    def told(self) -> list[EventText]:
-        """Return what it has told since this was last asked."""
+    def messages(self) -> list[EventText]:
+        """Return the messages since the last call."""
         parts = [self._rest]
         with contextlib.suppress(BlockingIOError):
-            while part := os.read(self._told, _CHUNK_BYTES):
+            while part := os.read(self._pipe, _CHUNK_BYTES):
                 parts.append(part)
         *lines, self._rest = b"".join(parts).split(b"\n")
-        told = [_decoder.decode(line) for line in lines]
-        self._why = next((each.failed for each in told if each.failed), self._why)
-        return told
+        messages = [_decoder.decode(line) for line in lines]
+        self._why = next((each.failed for each in messages if each.failed), self._why)
+        return messages
 
     def interrupt(self) -> None:
-        """Ask it to write a checkpoint and end."""
+        """Ask the cell to write a checkpoint and exit."""
         if not self.ended:
             self._process.send_signal(signal.SIGINT)
 
     def end(self) -> tuple[State, str]:
-        """End it at once if it still runs, with all that it has left, and return how it ended and, where it failed, why."""
+        """Kill the process and all its children; return how it ended, and the reason of a failure."""
         running = not self.ended
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
             os.killpg(self._process.pid, signal.SIGKILL)
         code = self._process.wait()
-        self.told()
-        os.close(self._told)
+        self.messages()
+        os.close(self._pipe)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()

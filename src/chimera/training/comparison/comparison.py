@@ -22,7 +22,7 @@ from chimera.training.comparison.variation import Variation, Vary, read_variatio
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.progress.history import write_atomically
 
-_GRID = "grid.json"  # the experiment of each cell, written before the first run
+_GRID = "grid.json"  # the settings of each cell, written before any run starts
 _RESULT = "comparison.json"
 
 
@@ -32,14 +32,15 @@ class Comparison:
 
     Attributes
     ----------
-    folder : folder with ``comparison.json``, ``comparison.csv``, ``comparison.html`` and the folder of each run.
-    experiment : name of the experiment's file.
-    varied : values of each varied key, as texts.
-    target : target metrics, if all cells have the same.
-    rows : a row per cell, in the order of the grid: settings, state, final figures, and ratios to its baseline. The baseline is
-        the cell with the first value of the first key and all other keys equal. With several seeds, means over them.
-    runs : a row per run; equal to ``rows`` with one seed.
-    notes : limitations of the figures, as sentences.
+    folder : holds ``comparison.json``, ``comparison.csv``, ``comparison.html`` and the folder of each run.
+    experiment : file name of the experiment.
+    varied : the values of each key that varies, as texts.
+    target : the metrics to reach, if the experiment names some and no cell has others.
+    rows : one for each cell, in the order of the grid: what it is, its state, its final figures and how they compare with its
+        baseline, the cell that differs from it only in the first key, which has its first value there. With several seeds,
+        means over them.
+    runs : one for each run: as ``rows``, where there is one seed.
+    notes : what a reader of the figures must know.
     """
 
     folder: Path
@@ -52,7 +53,7 @@ class Comparison:
 
     @property
     def report(self) -> Path:
-        """The path of the HTML page."""
+        """The path of the HTML report."""
         return self.folder / "comparison.html"
 
     @property
@@ -62,11 +63,11 @@ class Comparison:
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C prevented a run from starting or finishing."""
+        """Whether Ctrl-C has kept a run from starting or finishing."""
         return any(run["state"] in ("interrupted", "waiting", "running") for run in self.runs)
 
     def plain(self) -> dict[str, Any]:
-        """Return the comparison as plain values, as in ``comparison.json``."""
+        """Return all results as plain values, as in ``comparison.json``."""
         return {
             "experiment": self.experiment,
             "varied": self.varied,
@@ -94,22 +95,22 @@ def compare(
     resume: bool = False,
     callbacks: Sequence[GridCallback] = (),
 ) -> Comparison:
-    """Run an experiment for each combination of values, and compare the results.
+    """Run an experiment once for each combination of values, and compare the results.
 
     Parameters
     ----------
     experiment : an `Experiment`, or the path of its file.
-    vary : lists of values by key: ``{"codec": ["identity", "top-k:ratio=0.01"], "train.batch_size": [16, 32]}``; or texts in
-        the form of ``--vary``.
-    out : the folder; default: a new one in ``runs/``.
-    jobs : maximum number of runs at a time; see `run_cells`.
-    repeat : number of seeds of each cell, counted from the experiment's seed; or a list of seeds.
-    resume : skip finished runs in the folder, and resume interrupted ones.
+    vary : lists of values by key: ``{"codec": ["identity", "top-k:ratio=0.01"], "train.batch_size": [16, 32]}``; or sentences
+        as for ``--vary``.
+    out : the folder; by default a new one below ``runs/``.
+    jobs : runs at a time; see `run_cells`.
+    repeat : number of seeds of each cell, starting at the experiment's seed; or a list of seeds.
+    resume : whether to skip finished cells of the folder and resume the others.
 
     Raises
     ------
-    ConfigurationError : the variations, a cell or the folder cannot be used; no run was started.
-    KeyboardInterrupt : Ctrl-C was pressed twice; after the first time, the comparison reports the finished runs.
+    ConfigurationError : the variations, a cell or the folder are invalid; no run has started then.
+    KeyboardInterrupt : a second Ctrl-C; after the first, the comparison reports the results so far.
     """
     if not isinstance(experiment, Experiment):
         experiment = Experiment.load(experiment)
@@ -213,7 +214,7 @@ def _numbered(name: str, found: str) -> re.Match[str] | None:
 
 
 def _begin(folder: Path, cells: Sequence[Cell]) -> None:
-    """Create the folder, and write the experiment of each cell; refuse cells that exist with other settings."""
+    """Create the folder and write the settings of each cell; reject existing cells with other settings."""
     wanted = {cell.name: cell.experiment.to_toml() for cell in cells}
     path = folder / _GRID
     known: Mapping[str, str] = {}
@@ -226,7 +227,7 @@ def _begin(folder: Path, cells: Sequence[Cell]) -> None:
         if name in known and known[name] != text:
             line = next((line for line in text.splitlines() if line not in known[name].splitlines()), "less")
             raise ConfigurationError(
-                f"{folder / name} has a run with other settings (now {line}): use the same settings, or choose another folder"
+                f"{folder / name} was begun with other settings (now {line}): continue with the same, or choose another folder"
             )
     try:
         make_folder(folder)

@@ -1,4 +1,4 @@
-"""The figures of cells, read from the files of their runs, and ratios between cells."""
+"""The figures of cells, from the files of their runs, and their ratios to baselines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.inside import inside
+from chimera.core.safe_path import safe_path
 from chimera.report.run_files import read_metrics
 from chimera.training.comparison.cell_process import State
 from chimera.training.comparison.grid import Cell
@@ -30,7 +30,7 @@ _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
 
 
 class _Figures(msgspec.Struct):
-    """The fields of ``summary.json`` from which the figures of a cell are computed; only ``workers`` is required."""
+    """The values of ``summary.json`` from which the figures of a cell are computed; the number of workers is required."""
 
     workers: Annotated[int, msgspec.Meta(ge=1)]
     metrics: dict[str, float | None] = {}
@@ -61,10 +61,8 @@ def run_row(cell: Cell, folder: Path, state: State, why: str, target: Mapping[st
     if why:
         row["error"] = why
     row |= {"engine": cell.engine, "virtual": cell.is_virtual}
-    summary = _read(inside(folder, f"{cell.name}/summary.json")) if state == "finished" else {}
-    instead = (
-        {"epsilon": summary["epsilon"]} if isinstance(summary.get("epsilon"), str) else {}
-    )  # epsilon is a text if there is no guarantee
+    summary = _read(safe_path(folder, f"{cell.name}/summary.json")) if state == "finished" else {}
+    instead = {"epsilon": summary["epsilon"]} if isinstance(summary.get("epsilon"), str) else {}  # there is none
     row["metrics"] = {**summary.get("metrics", {}), **instead}
     row |= {key: summary[key] for key in (*SUMMED_UP, *MEASURED, "stopped_by", "lost_workers") if key in summary}
     if target and summary:
@@ -99,7 +97,7 @@ def _all_but_workers(run: Row) -> str:
 
 
 def rows_of(runs: Sequence[Row], varied: Sequence[str]) -> list[Row]:
-    """Return a row per cell: the row of its run, or means over its seeds, with ratios to its baseline."""
+    """Return a row for each cell: the row of its run or the means over its seeds, with ratios to its baseline."""
     groups: dict[str, list[Row]] = {}
     for run in runs:
         groups.setdefault(repr(sorted(run["settings"].items())), []).append(run)
@@ -144,7 +142,7 @@ def _mean(group: Sequence[Row]) -> Row:
 
 
 def _baseline(row: Row, rows: Sequence[Row], varied: Sequence[str]) -> Row:
-    """Return the row with the first value of the first varied key, and all other settings equal."""
+    """Return the baseline: the row that differs only in the first varied key and has its first value."""
     if not varied:
         return rows[0]
     wanted = {**row["settings"], varied[0]: rows[0]["settings"][varied[0]]}
@@ -160,7 +158,7 @@ def _ratio(one: float | None, other: float | None) -> float | None:
 
 
 def _mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None if a value is None, that is not finite, or a target that was not reached."""
+    """Return the mean; None if a value is None, which means not finite or a missed target."""
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known and len(known) == len(values) else None
 
@@ -171,7 +169,7 @@ def _spread(values: Sequence[float | None]) -> float | None:
 
 
 def _reached(folder: Path, target: Mapping[str, float], workers: int) -> tuple[float | None, ...]:
-    """Return when the target was first reached, in the units of `TO_TARGET`; None if it was not reached."""
+    """Return when the target was first met, in the units of `TO_TARGET`; None if it was not met."""
     budget = Budget(rounds=1, target=target)
     for row in read_metrics(folder):
         metrics = {key: value for key, value in row.items() if isinstance(value, int | float) and math.isfinite(value)}

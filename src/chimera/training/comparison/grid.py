@@ -23,9 +23,9 @@ from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.plugin import label, named
 
 VIRTUAL = "simulated"  # the engine whose seconds do not depend on the load of the machine
-_LONGEST_NAME = 120  # characters of a folder's name
-_OF_THE_TRAINER = {"input_shape": None, "outputs": None, "task": None, "seed": None}
-_AROUND_THE_MODEL = ("loss", "metrics", "buffers")
+_LONGEST_NAME = 120  # characters in the name of a folder
+_TRAINER_KEYS = {"input_shape": None, "outputs": None, "task": None, "seed": None}
+_MODEL_KEYS = ("loss", "metrics", "buffers")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +34,11 @@ class Cell:
 
     Attributes
     ----------
-    name : name of the cell's folder.
-    label : the varied values, as a text for reports.
-    settings : the varied values, as texts by key.
-    seed : seed of the run, if several seeds are compared; not part of the label.
-    experiment : the experiment of the run.
+    name : name of its folder.
+    label : its values, as shown to users.
+    settings : the values that vary, as texts by key.
+    seed : of the training, where several seeds are compared; it is part of no label.
+    experiment : the experiment to run.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Cell:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether the cell's seconds are virtual."""
+        """Whether its seconds are virtual."""
         return self.engine == VIRTUAL
 
 
@@ -91,7 +91,7 @@ def grid_of(experiment: Experiment, variations: Sequence[Variation], seeds: Sequ
 
 
 def check(cells: Iterable[Cell]) -> None:
-    """Check every cell as far as possible without data, processes or files.
+    """Validate every cell as far as possible without data, processes or files.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def _named(variation: Variation, choice: Choice) -> str:
 
 
 def _folder_name(settings: Mapping[str, str], seed: int | None, taken: set[str]) -> str:
-    """Return a name for the cell's folder that is valid on all file systems and unique."""
+    """Return a portable and unique name for the cell's folder."""
     parts = [text if "." not in key else f"{key.rpartition('.')[2]}={text}" for key, text in settings.items()]
     parts += [] if seed is None else [f"seed={seed}"]
     slugs = [re.sub(r"[^\w.=+,-]+", "-", part.replace(":", ",")).strip("-.,") or "value" for part in parts]
@@ -173,7 +173,7 @@ def _check_engine(engine: Any) -> None:
     if not isinstance(engine, str | Mapping):
         return
     name, options = named(engine)
-    if name == VIRTUAL:  # its constructor starts nothing, and also checks its tables
+    if name == VIRTUAL:  # creating it starts no process, and validates its tables too
         ENGINES.create(name, options).close()
     else:
         checked_options(f"engine {name!r}", ENGINES.find(name).factory, options, {})
@@ -192,8 +192,8 @@ def _check_model(model: Any) -> None:
     factory = MODELS.find(name).factory
     if inspect.isclass(factory) or inspect.isfunction(factory):
         taken = inspect.signature(factory).parameters
-        own = {key: value for key, value in options.items() if key in taken or key not in _AROUND_THE_MODEL}
-        given = {key: value for key, value in _OF_THE_TRAINER.items() if key not in own}
+        own = {key: value for key, value in options.items() if key in taken or key not in _MODEL_KEYS}
+        given = {key: value for key, value in _TRAINER_KEYS.items() if key not in own}
         checked_options(f"model {name!r}", factory, own, given)
 
 

@@ -1,4 +1,4 @@
-"""Running the cells of a grid, several at a time."""
+"""Execution of the cells of a grid, several at a time."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from chimera.training.comparison.grid import Cell
 from chimera.training.progress.callback import Event, Progress
 from chimera.training.run.interrupt import Interrupt
 
-_LOOK_EVERY_S = 0.1  # how long a wish or the silent end of a process may go unnoticed
+_POLL_INTERVAL_S = 0.1  # interval of checks for interrupts and ended processes
 
 Outcomes = dict[str, tuple[State, str]]
-"""How each cell ended, by name, and why it failed, if it did."""
+"""The final state of each cell by name, and the reason of a failure."""
 
 
 class GridCallback:
-    """EventText of a comparison as it goes; override what you need."""
+    """Hooks of a running comparison; override the ones that you need."""
 
     def on_cells(self, cells: Sequence[Cell]) -> None:
-        """All cells were checked; they are run now."""
+        """Called after all cells were validated, before they run."""
 
     def on_start(self, cell: Cell) -> None:
-        """The cell's process has been started."""
+        """Called after the cell's process was started."""
 
     def on_progress(self, cell: Cell, progress: Progress) -> None:
-        """The cell has gone on."""
+        """Called when the cell has made progress."""
 
     def on_event(self, cell: Cell, event: Event) -> None:
-        """Something happened to the cell besides rounds."""
+        """Called at an event of the cell."""
 
     def on_end(self, cell: Cell, state: State, why: str) -> None:
-        """The cell is over; or was before anything began, where a comparison is resumed."""
+        """Called when the cell has ended; at the start for ended cells of a resumed comparison."""
 
     def on_interrupt(self) -> None:
-        """Ctrl-C: the cells under way write their checkpoints."""
+        """Called at Ctrl-C, when running cells write their checkpoints."""
 
-    def on_look(self) -> None:
+    def on_poll(self) -> None:
         """Called about ten times a second."""
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_cells(
     cells: Sequence[Cell], folder: Path, *, jobs: int | None, resume: bool, callbacks: Sequence[GridCallback]
 ) -> Outcomes:
-    """Run the cells, each in its folder below ``folder``, and return how they ended.
+    """Run the cells, each in its folder below ``folder``; return their final states.
 
     Parameters
     ----------
-    jobs : how many at a time; by default one a core for those in virtual time, and then the others one by one, since they
-        would take each other's time.
+    jobs : number of cells at a time. By default, virtual-time cells run first, one a core; the others run one by one, because
+        they would slow each other down.
 
     On Ctrl-C the cells under way write a checkpoint and end, the others do not begin; at a second one, KeyboardInterrupt, all
     are killed. Whatever happens, no process is left.
@@ -73,7 +73,7 @@ def run_cells(
 
 
 class _Batch:
-    """Some cells, so many at a time."""
+    """Several cells, of which a limited number runs at a time."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class _Batch:
         self._selector = selectors.DefaultSelector()
 
     def run(self, cells: Sequence[Cell], at_once: int) -> None:
-        """Run them all, or until there is a Ctrl-C."""
+        """Run all cells, or until Ctrl-C."""
         waiting = deque(cells)
         interrupted = False
         try:
@@ -102,7 +102,7 @@ class _Batch:
                         process.interrupt()
                     for callback in self._callbacks:
                         callback.on_interrupt()
-                self._look()
+                self._poll()
         finally:
             for process in list(self._running):
                 self._end(process)
@@ -117,24 +117,24 @@ class _Batch:
         for callback in self._callbacks:
             callback.on_start(cell)
 
-    def _look(self) -> None:
-        ready = [key.fileobj for key, _ in self._selector.select(_LOOK_EVERY_S)]
+    def _poll(self) -> None:
+        ready = [key.fileobj for key, _ in self._selector.select(_POLL_INTERVAL_S)]
         for process in list(self._running):
-            ended = process.ended  # asked first: what it told before that is read below
+            ended = process.ended  # read first: messages sent before the end are read below
             if process in ready or ended:
-                self._pass_on(process)
+                self._notify(process)
             if ended:
                 self._end(process)
         for callback in self._callbacks:
-            callback.on_look()
+            callback.on_poll()
 
-    def _pass_on(self, process: CellProcess) -> None:
-        for told in process.told():
+    def _notify(self, process: CellProcess) -> None:
+        for message in process.messages():
             for callback in self._callbacks:
-                if told.progress is not None:
-                    callback.on_progress(process.cell, told.progress)
-                if told.event is not None:
-                    callback.on_event(process.cell, told.event)
+                if message.progress is not None:
+                    callback.on_progress(process.cell, message.progress)
+                if message.event is not None:
+                    callback.on_event(process.cell, message.event)
 
     def _end(self, process: CellProcess) -> None:
         self._running.remove(process)

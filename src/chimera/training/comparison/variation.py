@@ -24,10 +24,10 @@ class Choice:
 
     Attributes
     ----------
-    text : label of the value.
-    value : value of the key; for a plug-in with options, its name.
-    options : options of the plug-in, with dotted keys; None if the value is no plug-in with options. Other options of the same
-        plug-in in the experiment are kept.
+    text : its label.
+    value : the value of the key; for a plug-in by name with options, the name.
+    options : of that plug-in, dotted keys allowed; None where the value is not such a plug-in. Options that the experiment
+        gives the same plug-in besides stay.
     """
 
     text: str
@@ -60,7 +60,7 @@ class Variation:
 
 
 def read_variations(vary: Vary) -> list[Variation]:
-    """Return the variations, checked as far as they can be without an experiment.
+    """Return the variations, validated as far as possible without an experiment.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def _path(key: str) -> tuple[str, ...]:
 
 
 def _choice(path: tuple[str, ...], text: str) -> Choice:
-    """Read one value: a plug-in's name with options, or a TOML value. Keys below a table hold names only with an option."""
+    """Parse one value. Options may follow a name; for keys that are no tables, only a value with options is a name."""
     pieces = split(text, ":")
     named = next((i for i, piece in enumerate(pieces) if i and _OPTION.fullmatch(piece)), len(pieces))
     name, options = ":".join(pieces[:named]).strip(), {}
@@ -174,7 +174,7 @@ def _made(value: Any) -> Choice:
 
 
 def _at(tables: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """Return the value at ``path``, or None."""
+    """Return the value at ``path``; None if there is none."""
     found: Any = tables
     for part in path:
         found = found.get(part) if isinstance(found, Mapping) else None

@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 
 from chimera.core.errors import ConfigurationError, did_you_mean
-from chimera.core.refusal import why
 from chimera.core.toml import read_toml
+from chimera.core.validation_message import validation_message
 from chimera.training.experiment.toml import dump_toml
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class Experiment:
                 if not isinstance(value, _IN_A_FILE):
                     checked[key] = value  # an object from Python: Trainer checks it
                     continue
-                said = why(error, hint)
+                said = validation_message(error, hint)
                 raise ConfigurationError(f"{self.source}: [train] {key} = {value!r} cannot be used: {said}") from None
             except TypeError:  # msgspec does not support the type: Trainer checks the value
                 checked[key] = value

@@ -132,7 +132,7 @@ def check_aggregation(strategy: Strategy, codec: str, workers: int) -> None:
         return
     name, options = named(asked.rule)
     rule = AGGREGATIONS.create(name, options)
-    rule.check(asked.givers)
+    rule.check(asked.contributors)
     for refused, why in (
         (asked.weighted and not rule.linear, "does not support weights of workers: set weighted to false"),
         (asked.reached and not rule.follows, "aggregates changes, not weights: set send to 'change'"),

@@ -10,7 +10,7 @@ import msgspec
 
 from chimera.core.engine import Resources
 from chimera.core.errors import ConfigurationError
-from chimera.core.refusal import why
+from chimera.core.validation_message import validation_message
 
 GivenResources: TypeAlias = Mapping[str, Any] | Resources | None
 
@@ -31,7 +31,7 @@ def resources_of(what: str, given: GivenResources) -> Resources:
     try:
         made = msgspec.convert(table, Resources)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{what}: {why(error, Resources)}") from error
+        raise ConfigurationError(f"{what}: {validation_message(error, Resources)}") from error
     if made.threads < 1:
         raise ConfigurationError(f"{what}: threads must be at least 1, not {made.threads}")
     _check_gpus(what, made.gpus)

@@ -16,7 +16,7 @@ from chimera.training.experiment.resources import resources_of, resources_table,
 from chimera.training.fault_tolerance.injection import as_sentences
 from chimera.training.fault_tolerance.settings import FaultTolerance
 from chimera.training.optimizers.optimizer import OptimizerSettings
-from chimera.training.plugin import both_ways, label, made, named
+from chimera.training.plugin import instantiate, label, named, uplink_and_downlink
 from chimera.training.privacy.settings import Privacy
 from chimera.training.progress.budget import Budget
 
@@ -77,9 +77,9 @@ class Settings:
         if all(limit is None for limit in limits.values()):
             limits["epochs"] = 1
         budget = Budget(**limits, target=options["target"])
-        strategy: Strategy = made(STRATEGIES, options["strategy"], Strategy)
+        strategy: Strategy = instantiate(STRATEGIES, options["strategy"], Strategy)
         tolerance = _tolerance(strategy, {key: options[key] for key in _TOLERANCE}, workers)
-        codec, downlink = both_ways(options["codec"])
+        codec, downlink = uplink_and_downlink(options["codec"])
         check_codecs(strategy, name, codec, downlink)
         table = optimizer_table(options["optimizer"])
         optimizer, local = _optimizers(strategy, name, table, workers)
@@ -99,7 +99,7 @@ class Settings:
         faults = as_sentences(options["faults"], max(workers, options["max_workers"] or 0))
         return cls(
             strategy=strategy,
-            partition=made(PARTITIONERS, options["partition"], Callable),
+            partition=instantiate(PARTITIONERS, options["partition"], Callable),
             codec=codec,
             downlink=downlink,
             optimizer=optimizer,

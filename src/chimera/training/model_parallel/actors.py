@@ -1,4 +1,4 @@
-"""Creation of the actors of a run whose model is split over workers."""
+"""Actors of a run with a partitioned model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from chimera.data.dataset import Dataset
 from chimera.data.order import Order
 from chimera.models.device import GPU
 from chimera.models.model import Model
-from chimera.strategies.parts import Halves, Parts
+from chimera.strategies.model_partition import ModelPartition, SplitPartition
 from chimera.training.cluster.cluster import Actors
-from chimera.training.model_parallel.part_layout import Joint
-from chimera.training.model_parallel.partitioning import Part, cut, halved
+from chimera.training.model_parallel.part_layout import JoinedLayout
+from chimera.training.model_parallel.partitioning import Part, cut, split_model
 from chimera.training.model_parallel.split_learning import SplitClient, SplitServer
 from chimera.training.model_parallel.stage import Stage
 from chimera.training.optimizers.optimizer import OptimizerSettings
@@ -27,15 +27,15 @@ class PartActors(Actors, ABC):
 
     Parameters
     ----------
-    model : the model to split; only its parts are sent.
-    train : the training set; only workers that read inputs or targets receive it.
-    parts : how the model is split.
-    batch_size : batch size of the workers that read the same data.
-    saved : the checkpoint from which the run resumes, or None. It holds the bounds, which may depend on measured times.
+    model : the model to partition; only its parts are sent.
+    train : the data; sent only to actors that read inputs or targets.
+    parts : the partition of the model.
+    batch_size : batch size of workers that read the same data.
+    saved : the checkpoint that the run resumes from, if any. It fixes the partition, because measured costs may differ now.
 
     Raises
     ------
-    ConfigurationError : the model cannot be split in this way.
+    ConfigurationError : the model cannot be partitioned in this way.
     """
 
     addressed = by_rows = False
@@ -62,7 +62,7 @@ class PartActors(Actors, ABC):
         self._server_resources, self._parts = server_resources, parts
         self._common: dict[str, Any] = {"optimizer": optimizer, "seed": seed}
         made = self.cut(model, train, saved)
-        self._cut, self._joint = [engine.put(part) for part in made], Joint(model, made)
+        self._cut, self._joint = [engine.put(part) for part in made], JoinedLayout(model, made)
         self._dataset = engine.put(train)
 
     @abstractmethod
@@ -86,11 +86,11 @@ class PartActors(Actors, ABC):
         return self.servers(shards)[index]
 
     def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
-        """Return the parameters of the whole model from those of its parts."""
+        """Join the parameters of the parts to those of the whole model."""
         return self._joint.parameters(pieces, out)
 
     def joined_buffers(self, pieces: Sequence[Flat]) -> Flat:
-        """Return the buffers of the whole model from those of its parts."""
+        """Join the buffers of the parts to those of the whole model."""
         return self._joint.buffers(pieces)
 
     def _spawned(self, kind: Any, rank: int, *given: Any, **more: Any) -> Any:
@@ -107,12 +107,12 @@ class PartActors(Actors, ABC):
 
 
 class Stages(PartActors):
-    """Creates the workers of pipelines. The first stage reads inputs, and the last one reads targets."""
+    """Creates the workers of pipelines. The first stage gets the data for the inputs, the last one for the targets."""
 
-    _parts: Parts
+    _parts: ModelPartition
 
     def cut(self, model: Model, train: Dataset, saved: Mapping[str, Any] | None) -> list[Part]:
-        """Return the parts, of equal cost."""
+        """Return parts of equal cost."""
         micro_batches = self._parts.micro_batches
         if self._batch_size < micro_batches:
             raise ConfigurationError(f"a batch of {self._batch_size} cannot be cut into {micro_batches} micro-batches")
@@ -129,13 +129,13 @@ class Stages(PartActors):
 
 
 class Sides(PartActors):
-    """Creates the clients of split learning, and their server, which receives no data."""
+    """Creates the clients of split learning and their server, which gets no data."""
 
-    _parts: Halves
+    _parts: SplitPartition
 
-    def cut(self, model: Model, train: Dataset, saved: Mapping[str, Any] | None) -> list[Part]:  # noqa: ARG002 - split by layer numbers
-        """Return the clients' part and the server's."""
-        return halved(model, self._parts)
+    def cut(self, model: Model, train: Dataset, saved: Mapping[str, Any] | None) -> list[Part]:  # noqa: ARG002 - cut by number
+        """Return the clients' part and the server's part."""
+        return split_model(model, self._parts)
 
     def worker(self, rank: int, order: Order) -> Any:
         """Start the client of a rank."""
@@ -146,11 +146,14 @@ class Sides(PartActors):
         self._engine.reserve([self._server_resources] * shards)
         return [self.server(index, shards) for index in range(shards)]
 
-    def server(self, index: int, shards: int) -> Any:  # noqa: ARG002 - there is one server
+    def server(self, index: int, shards: int) -> Any:  # noqa: ARG002 - there is only one
         """Start the server, with the initial parameters."""
         return self._engine.spawn(
             SplitServer, self._cut[1], **self._common, resources=self._server_resources, name=f"server {index}"
         )
 
 
-ACTORS: Mapping[type[Parts] | type[Halves], type[PartActors]] = {Parts: Stages, Halves: Sides}
+ACTORS: Mapping[type[ModelPartition] | type[SplitPartition], type[PartActors]] = {
+    ModelPartition: Stages,
+    SplitPartition: Sides,
+}

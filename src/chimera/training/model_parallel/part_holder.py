@@ -1,4 +1,4 @@
-"""Base class of actors that hold a part of a model: its vectors, its optimizer and its tally."""
+"""The common base of actors that hold a part of a model: its vectors, its optimizer, and its statistics."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ from chimera.training.messages.tally import Tally
 from chimera.training.model_parallel.partitioning import Part
 from chimera.training.optimizers.optimizer import FlatOptimizer, OptimizerSettings
 
-THERE, BACK = 1 / 3, 2 / 3  # shares of a sample's cost: the backward pass computes two products, the forward pass one
+THERE, BACK = (
+    1 / 3,
+    2 / 3,
+)  # shares of a forward and a backward pass in the work of a sample: a gradient takes two products
 
 
 class PartHolder:
-    """An actor that holds a part of the model and updates it.
+    """An actor that holds a part of the model and steps it.
 
     Parameters
     ----------
     name : name of the actor.
-    rank : number that selects the GPU, if the device is one.
-    part : the actor's copy of the part.
+    rank : rank of the worker, which determines its GPU, if any.
+    part : its own copy of the part.
     dataset : the training set; None if the actor receives activations only.
-    order : the rows that it reads in each step; None if it reads no data.
-    optimizer : settings of the optimizer.
-    seed : seed of random numbers in forward passes, together with step and layer.
-    device : device on which it computes (`chimera.models.device`); default: CPU.
+    order : the rows that it reads in each step; None if it reads none.
+    optimizer : optimizer of the part.
+    seed : together with step and layer, the seed of random numbers in a forward pass.
+    device : device of the part, see `chimera.models.device`; default the CPU.
     """
 
     hosted = True
@@ -65,7 +68,7 @@ class PartHolder:
         return Encoded("identity", self._model.layout.size, (self._model.parameters(),))
 
     def samples(self) -> int:
-        """Return the number of rows of the data set; 0 if the actor reads no data."""
+        """Return the number of rows of its data set; 0 if it reads none."""
         return 0 if self._dataset is None else len(self._dataset)
 
     def step(self) -> int:
@@ -73,7 +76,7 @@ class PartHolder:
         return self._step
 
     def tally(self) -> Tally:
-        """Return losses and message counts since the last call, and the memory of the part and its activations in bytes."""
+        """Return losses and messages since the last call, and the memory of parameters, gradient, optimizer and activations."""
         done, self._tally = self._tally, Tally()
         held = self._model.layout.size * 8 + sum(array.nbytes for array in self._own_optimizer().state().values())
         done.peak_bytes, done.worker = held + self._peak_bytes(), self._name
@@ -88,7 +91,7 @@ class PartHolder:
         self._model.load_buffers(flat)
 
     def state(self) -> dict[str, Any]:
-        """Return parameters, buffers, the state of the optimizer, and the step."""
+        """Return parameters, buffers, optimizer state and step."""
         return {
             "step": self._step,
             "weights": self._model.parameters(),
@@ -97,21 +100,21 @@ class PartHolder:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore a state that `state` returned."""
         self._model.load(state["weights"])
         self._model.load_buffers(state["buffers"])
         self._own_optimizer().restore(state["optimizer"])
         self._step = state["step"]
 
     def codec_states(self) -> list[Any]:
-        """Return an empty list: messages of this actor are not encoded."""
+        """Return no state: messages are not encoded."""
         return []
 
     def restore_codecs(self, states: Sequence[Any]) -> None:
         """Do nothing."""
 
     def local_state(self) -> Mapping[str, Any]:
-        """Return an empty mapping: the actor takes no local steps."""
+        """Return no state: the part steps with every batch."""
         return {}
 
     def restore_local(self, state: Mapping[str, Any]) -> None:
@@ -122,20 +125,20 @@ class PartHolder:
         self._step = step
 
     def follow(self, order: Order, since: int) -> None:
-        """Read data in another order from now on; ``since`` is the first step of the order."""
+        """Read the data of another order from now on; ``since`` is the step at which the order starts."""
         self._order = order
         self.go_to(max(self._step, since))
 
     def _peak_bytes(self) -> int:
-        """Return the peak memory of activations, in bytes."""
+        """Return the peak memory of activations in bytes."""
         raise NotImplementedError
 
     def _stepped(self, gradient: Any, *, losses: int) -> Applied:
-        """Take a step with a gradient; ``losses`` is the number of batches whose loss this actor knows."""
+        """Step with a gradient; ``losses`` are the known losses of its batches."""
         if why := fault_of_gradient(gradient, self._loss):
             raise NonFiniteError(f"{self._name}, step {self._step}: {why}: {ADVICE}")
         optimizer = self._own_optimizer()
-        self._device_model.parameters()  # read each time, so that this vector is current, and not a copy of it on the host
+        self._device_model.parameters()  # read each time, so that it is the current one and not a copy on the host
         optimizer.step(gradient, self._step)
         work(elements=len(gradient))
         self._tally.loss += self._loss * losses

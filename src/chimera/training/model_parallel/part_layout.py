@@ -1,4 +1,4 @@
-"""Positions of the parts of a model in the vector of the whole model."""
+"""Positions of the parts of a model in the whole model."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from chimera.models.slices.layers import Placement
 
 
-class Joint:
-    """Joins the vectors of all parts to the vectors of the whole model.
+class JoinedLayout:
+    """Joins the vectors of parts to those of the whole model.
 
     Parameters
     ----------
-    whole : the model that was split.
-    parts : all parts; several parts may hold the same layer.
+    whole : the model that was partitioned.
+    parts : all its parts; several parts may hold the same layer.
     """
 
     def __init__(self, whole: Any, parts: Sequence[Part]) -> None:
@@ -36,7 +36,7 @@ class Joint:
             self._buffers.add(layer.get_buffer(name) for layer in held for name in buffer_names(layer))
 
     def parameters(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
-        """Return the parameters of the whole model, shape (P,), from the vectors of the parts, in the order of the parts."""
+        """Return the parameters of the whole model, shape (P,), from those of the parts in order."""
         return self._parameters.joined(pieces, out)
 
     def buffers(self, pieces: Sequence[Flat]) -> Flat:
@@ -55,7 +55,7 @@ class _Places:
         self._parts: list[list[tuple[slice, Placement | None]]] = []
 
     def add(self, tensors: Iterable[Any], own: Sequence[Any] = ()) -> None:
-        """Add a part with these tensors; ``own`` are its slices of them. A repeated tensor is once in its vector."""
+        """Add a part with these tensors, as ``own`` if they are slices; a repeated tensor is in its vector once."""
         places = dict.fromkeys(self._of[id(tensor)] for tensor in tensors)
         cuts = [getattr(each, "placement", None) for each in own] or [None] * len(places)
         self._parts.append([(self._slices[place], cut) for place, cut in zip(places, cuts, strict=True)])

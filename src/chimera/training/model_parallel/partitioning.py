@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
-from chimera.strategies.parts import Halves, Parts
+from chimera.strategies.model_partition import ModelPartition, SplitPartition
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,28 +28,28 @@ class Part:
 
     Attributes
     ----------
-    model : model of the part's layers, with its own parameters.
-    layers : numbers of the layers in the whole model.
-    share : the part's share of the cost of the whole model, 0 to 1.
+    model : the model of its layers, with its own parameters.
+    layers : numbers of its layers in the whole model.
+    share : share of the cost of the whole model.
     """
 
     def __init__(self, model: TorchModel, layers: Sequence[int], share: float) -> None:
         self.model, self.layers, self.share = model, layers, share
 
 
-def cut(model: Any, parts: Parts, inputs: NDArray[Any], bounds: Sequence[int] | None = None) -> list[Part]:
-    """Split a model into stages, and each stage into slices; return the parts in this order.
+def cut(model: Any, parts: ModelPartition, inputs: NDArray[Any], bounds: Sequence[int] | None = None) -> list[Part]:
+    """Partition a model whose module is an ``nn.Sequential``, or any module if it is cut into slices only.
 
-    Stages need a module that is an ``nn.Sequential``; slices alone work with any module.
+    Parts are ordered by stage, then by slice.
 
     Parameters
     ----------
     inputs : a few rows, to measure the time of layers.
-    bounds : bounds of the stages, as `balanced` returns them, if they are known already.
+    bounds : bounds of the parts, as `balanced` returns them, if they are known already.
 
     Raises
     ------
-    ConfigurationError : the model is of another kind, or cannot be split in this way.
+    ConfigurationError : the model is no such model, or cannot be partitioned in this way.
     """
     layers = _sequence_of(model) if parts.stages > 1 else layers_of(model)
     counts = _counts(layers)
@@ -57,7 +57,7 @@ def cut(model: Any, parts: Parts, inputs: NDArray[Any], bounds: Sequence[int] | 
     if parts.cuts is None and bounds is None and parts.balance == "time":
         costs = _seconds(model, layers, inputs)
     bounds = _bounds(parts, counts, costs, bounds)
-    _refuse_shared(layers, bounds)
+    _reject_shared(layers, bounds)
     stages = [range(begin, end) for begin, end in itertools.pairwise(bounds)]
     total = sum(costs)
     made = [
@@ -73,12 +73,12 @@ def cut(model: Any, parts: Parts, inputs: NDArray[Any], bounds: Sequence[int] | 
     return [Part(model.part_of(own), stage, share) for own, stage, share in made]
 
 
-def halved(model: Any, halves: Halves) -> list[Part]:
-    """Return the clients' part and the server's of a model whose module is an ``nn.Sequential``.
+def split_model(model: Any, halves: SplitPartition) -> list[Part]:
+    """Split a model whose module is an ``nn.Sequential`` into the clients' part and the server's part.
 
     Raises
     ------
-    ConfigurationError : the model is of another kind, or has too few layers.
+    ConfigurationError : the model is no such model, or has no such layers.
     """
     layers = _sequence_of(model)
     counts, n = _counts(layers), len(layers)
@@ -90,8 +90,8 @@ def halved(model: Any, halves: Halves) -> list[Part]:
     sides = [*range(halves.cut), *range(head, n)], list(range(halves.cut, head))
     for side, whose in zip(sides, ("the clients'", "the server's"), strict=True):
         if not any(counts[number] for number in side):
-            raise ConfigurationError(f"with this cut {whose} part has no parameters to train")
-    _refuse_shared([layers[number] for side in sides for number in side], [0, len(sides[0]), n])
+            raise ConfigurationError(f"with this cut {whose} part has nothing to train")
+    _reject_shared([layers[number] for side in sides for number in side], [0, len(sides[0]), n])
     return [
         Part(model.part_of(_copied([layers[i] for i in side])), side, sum(counts[i] for i in side) / sum(counts))
         for side in sides
@@ -99,7 +99,7 @@ def halved(model: Any, halves: Halves) -> list[Part]:
 
 
 def balanced(costs: Sequence[float], stages: int, counts: Sequence[int]) -> list[int]:
-    """Return the bounds of stages that minimize the cost of the most expensive stage; each stage has parameters to train.
+    """Return the bounds that minimize the cost of the most expensive part; each part has trainable parameters.
 
     Stage s has the layers from entry s to entry s + 1 of the ``stages + 1`` entries.
     """
@@ -128,7 +128,9 @@ def _counts(layers: Sequence[nn.Module]) -> list[int]:
     return [sum(p.numel() for p in layer.parameters() if p.requires_grad) for layer in layers]
 
 
-def _bounds(parts: Parts, counts: Sequence[int], costs: Sequence[float], saved: Sequence[int] | None) -> Sequence[int]:
+def _bounds(
+    parts: ModelPartition, counts: Sequence[int], costs: Sequence[float], saved: Sequence[int] | None
+) -> Sequence[int]:
     if parts.cuts is not None:
         bounds = [0, *parts.cuts, len(counts)]
         if len(bounds) != parts.stages + 1 or any(a >= b for a, b in itertools.pairwise(bounds)):
@@ -149,7 +151,7 @@ def _bounds(parts: Parts, counts: Sequence[int], costs: Sequence[float], saved: 
 
 
 def _slices(layers: Sequence[nn.Module], slices: int) -> Iterator[tuple[nn.Sequential, float]]:
-    """Yield copies of the layers, cut into ``slices`` slices, each with its share of the parameters."""
+    """Yield copies of the layers, in slices if there is more than one, and the share of each in the whole."""
     whole = sum(_counts(layers))
     for index in range(slices):
         own = _copied(layers)
@@ -162,7 +164,7 @@ def _slices(layers: Sequence[nn.Module], slices: int) -> Iterator[tuple[nn.Seque
 
 
 def layers_of(model: Any) -> list[nn.Module]:
-    """Return the layers of an ``nn.Sequential``, also of nested ones, or the module itself if it is another one.
+    """Return the layers of a model whose module is an ``nn.Sequential``, with nested ones flattened; else its module.
 
     Raises
     ------
@@ -193,7 +195,7 @@ def _sequence_of(model: Any) -> list[nn.Module]:
 
 
 def _copied(layers: Sequence[nn.Module]) -> nn.Sequential:
-    """Return copies of layers. Parameters are copied alone, without the flat vector of which they are views."""
+    """Return copies; of a parameter its own elements only, not the vector of which it is a view."""
     from torch import nn
 
     memo: dict[int, Any] = {}
@@ -203,7 +205,7 @@ def _copied(layers: Sequence[nn.Module]) -> nn.Sequential:
     return nn.Sequential(*(deepcopy(layer, memo) for layer in layers))
 
 
-def _refuse_shared(layers: Sequence[nn.Module], bounds: Sequence[int]) -> None:
+def _reject_shared(layers: Sequence[nn.Module], bounds: Sequence[int]) -> None:
     seen: dict[int, int] = {}
     for stage, (begin, end) in enumerate(itertools.pairwise(bounds)):
         for layer in layers[begin:end]:
@@ -215,7 +217,7 @@ def _refuse_shared(layers: Sequence[nn.Module], bounds: Sequence[int]) -> None:
 
 
 def _seconds(model: TorchModel, layers: Sequence[nn.Module], inputs: NDArray[Any]) -> list[float]:
-    """Return the seconds of a forward and backward pass of each layer; the layers do not change."""
+    """Return the seconds of a forward and backward pass in each layer; the layers are unchanged afterwards."""
     found = []
     tensor = model.tensor_of(inputs)
     for layer in _copied(layers).train():

@@ -1,4 +1,4 @@
-"""Client and server of split learning: actors that hold one side of the model each."""
+"""Client and server of split learning: actors that hold one half of the model each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from chimera.core.call import work
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
-from chimera.strategies.parts import Halves
+from chimera.strategies.model_partition import SplitPartition
 from chimera.training.messages.rejection import Applied
 from chimera.training.model_parallel.part_holder import BACK, THERE, PartHolder
 from chimera.training.model_parallel.partitioning import Part
@@ -20,13 +20,13 @@ Array = NDArray[Any]
 
 
 class SplitClient(PartHolder):
-    """A client: the first layers, and also the last ones if labels stay at the client. Only clients have data.
+    """The actor with the first layers, and with the last ones if labels stay; only it has data.
 
     Parameters
     ----------
-    rank : number of the worker.
-    part : the client's copy of its layers.
-    dataset : the training set; ``order`` selects the rows of each step.
+    rank : the worker's number.
+    part : its own copy of the client's layers.
+    dataset : the training set, of which it reads the rows of ``order`` in each step.
     halves : where the model was split.
     optimizer, seed, device : see `PartHolder`.
     """
@@ -38,7 +38,7 @@ class SplitClient(PartHolder):
         dataset: Dataset,
         order: Order,
         *,
-        halves: Halves,
+        halves: SplitPartition,
         optimizer: OptimizerSettings,
         seed: int = 0,
         device: str | None = None,
@@ -50,7 +50,7 @@ class SplitClient(PartHolder):
         self._read, self._targets = 0, dataset.targets[:0]
 
     def forward(self) -> tuple[Array, Array | None]:
-        """Run the forward pass of the next batch; return the activations, and the labels if the server needs them."""
+        """Run the forward pass of the next batch; return the activations, and the labels if they are sent to the server."""
         assert self._order is not None
         assert self._dataset is not None
         rows = self._order.batch(self._read)
@@ -67,7 +67,7 @@ class SplitClient(PartHolder):
         return activations, self._targets
 
     def loss(self, activations: Array) -> Array:
-        """Complete the forward pass with the activations of the server; return their gradient."""
+        """Finish the forward pass from the server's activations; return the gradient of these."""
         self._got(activations)
         self._loss = float(self._head.forward(0, activations, self._seed_of_step(), self._targets))
         back = self._head.backward(0)
@@ -75,9 +75,7 @@ class SplitClient(PartHolder):
         return back
 
     def update(self, gradient: Array, loss: float | None = None) -> Applied:
-        """Run the backward pass with the gradient of the activations, and take a step.
-
-        ``loss`` is the loss, if the server computed it.
+        """Run the backward pass from the gradient of the activations, and step; ``loss`` is the server's, if unknown here.
 
         Raises
         ------
@@ -91,24 +89,24 @@ class SplitClient(PartHolder):
         return self._stepped(self._below.gradient(), losses=1)
 
     def hand_on(self) -> dict[str, Any]:
-        """Return the client's layers and its optimizer's state, for the next client."""
+        """Return the client's half and its optimizer's state, for the next client."""
         return super().state()
 
     def take_over(self, half: Mapping[str, Any]) -> None:
-        """Continue with the layers of another client, on this client's data."""
+        """Continue with the half of another client, on this client's data."""
         super().restore(half)
 
     def state(self) -> dict[str, Any]:
-        """Return the client's layers, and the number of batches that it has read."""
+        """Return the half and the number of batches that this client has read."""
         return {**super().state(), "read": self._read}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned."""
+        """Restore a state that `state` returned."""
         super().restore(state)
         self._read = state["read"]
 
     def follow(self, order: Order, since: int) -> None:
-        """Read data in another order from now on; ``since`` is the first batch of the order."""
+        """Read the data of another order from now on; ``since`` is the batch at which the order starts."""
         super().follow(order, since)
         self._read = max(self._read, since)
 
@@ -121,11 +119,11 @@ class SplitClient(PartHolder):
 
 
 class SplitServer(PartHolder):
-    """The server: the middle layers, or all after the client's. It receives activations and no data.
+    """The actor with the middle layers, or all later ones; it receives activations and no data.
 
     Parameters
     ----------
-    part : the server's copy of its layers.
+    part : its own copy of the server's layers.
     optimizer, seed : see `PartHolder`.
     """
 
@@ -135,20 +133,20 @@ class SplitServer(PartHolder):
         self._rows = 0
 
     def train(self, activations: Array, targets: Array) -> tuple[Array, float, Applied]:
-        """Run forward and backward pass with a client's labels; return the activations' gradient, the loss, and the step."""
+        """Run both passes with a client's labels; return the gradient of its activations, the loss and the step."""
         self._loss = float(self.forward(activations, targets))
         gradient, applied = self.update()
         return gradient, self._loss, applied
 
     def forward(self, activations: Array, targets: Array | None = None) -> Array:
-        """Run the forward pass with a client's activations."""
+        """Run the forward pass of a client's activations."""
         self._passes.begin()
         self._rows = len(activations)
         work(effort=self._rows * self._share * THERE)
         return self._passes.forward(0, activations, self._seed_of_step(), targets)
 
     def update(self, gradient: Array | None = None) -> tuple[Array, Applied]:
-        """Run the backward pass, and take a step; return the gradient of the client's activations.
+        """Run the backward pass from the gradient of `forward`'s result, and step; return that of the client's activations.
 
         Raises
         ------

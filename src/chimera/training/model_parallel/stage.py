@@ -1,4 +1,4 @@
-"""The worker of a pipeline: an actor that holds a part of the model and runs micro-batches through it."""
+"""The worker of a pipeline: an actor that holds a part of the model and computes it on micro-batches."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.call import work
-from chimera.core.device import put, to_host
+from chimera.core.device import copy_to, to_host
 from chimera.core.engine import Group
 from chimera.data.dataset import Dataset
 from chimera.data.order import Order
-from chimera.strategies.parts import Parts
+from chimera.strategies.model_partition import ModelPartition
 from chimera.training.messages.rejection import Applied
 from chimera.training.model_parallel.part_holder import BACK, THERE, PartHolder
 from chimera.training.model_parallel.partitioning import Part
@@ -25,12 +25,12 @@ class Stage(PartHolder):
 
     Parameters
     ----------
-    rank : number of the worker.
-    part : the worker's copy of its part.
+    rank : the worker's number.
+    part : its own copy of the part.
     dataset : the training set; None for middle stages, which receive activations only.
     order : the rows that the pipeline reads in each step; the same for all its stages.
-    parts : how the model was split.
-    optimizer, seed, device : see `PartHolder`. Each micro-batch has its own seed.
+    parts : the partition of the model.
+    optimizer, seed, device : see `PartHolder`; each micro-batch has its own seed.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Stage(PartHolder):
         dataset: Dataset | None,
         order: Order,
         *,
-        parts: Parts,
+        parts: ModelPartition,
         optimizer: OptimizerSettings,
         seed: int = 0,
         device: str | None = None,
@@ -53,7 +53,7 @@ class Stage(PartHolder):
         self._passes = part.model.stage(part.layers, recompute=parts.recompute)
 
     def forward(self, micro: int, inputs: NDArray[Any] | None = None, team: Group | None = None) -> NDArray[Any]:
-        """Run the forward pass of a micro-batch; return the activations, or the loss. The first stage reads its own inputs.
+        """Run the forward pass of a micro-batch; return the activations or the loss. The first stage reads its inputs itself.
 
         ``team`` is the group of the workers that hold the slices of this stage, in order; all get the same calls.
         """
@@ -68,7 +68,7 @@ class Stage(PartHolder):
         targets = self._dataset.take(rows)[1] if self._last and self._dataset is not None else None
         weight = len(rows) / batch
         work(effort=len(rows) * self._share * THERE)
-        with self._meeting(team):
+        with self._slice_group(team):
             outputs = self._passes.forward(micro, inputs, self._seed_of(micro), targets, weight)
         if self._last:
             self._loss += weight * float(outputs)
@@ -77,16 +77,16 @@ class Stage(PartHolder):
         return outputs
 
     def backward(self, micro: int, gradient: NDArray[Any] | None = None, team: Group | None = None) -> NDArray[Any]:
-        """Run the backward pass; return the gradient of the inputs. The last stage starts from the loss."""
+        """Run the backward pass from the gradient of the activations, or from the loss; return the gradient of the inputs."""
         rows, _ = self._rows(micro)
         work(effort=len(rows) * self._share * (BACK + THERE * self._parts.recompute))
-        with self._meeting(team):
+        with self._slice_group(team):
             back = self._passes.backward(micro, None if self._last else gradient)
         self._sends(back)
         return back
 
     def update(self, group: Group | None = None) -> Applied:
-        """Take a step with the gradient of the whole batch, or with the mean over the group, if there is one.
+        """Step with the gradient of the whole batch, averaged over the group if there is one.
 
         Raises
         ------
@@ -98,15 +98,15 @@ class Stage(PartHolder):
             self._gives(mean)
             group.all_reduce(mean)
             if mean is not gradient:
-                put(mean, gradient)
+                copy_to(mean, gradient)
         return self._stepped(gradient, losses=int(self._last and self._slice == 0))
 
     def _gives(self, array: NDArray[np.float32]) -> None:
-        """Count a vector that is passed to a collective."""
+        """Count the input of a collective, and return it."""
         self._tally.gave(array)
         self._tally.reduced(array)
 
-    def _meeting(self, team: Group | None) -> AbstractContextManager[None]:
+    def _slice_group(self, team: Group | None) -> AbstractContextManager[None]:
         if team is None:
             return nullcontext()
         from chimera.models.slices.collectives import slice_group

@@ -20,7 +20,7 @@ from chimera.training.optimizers.schedule import Schedule
 
 _TENSOR, _SCALAR = "tensor.", "scalar."
 _ROWWISE = "SGD", "Adagrad"
-_TORCHS_RATE = 1e-3  # torch's default for SGD
+_TORCH_LEARNING_RATE = 1e-3  # torch's default for SGD
 _MEAN_SQUARES = "exp_avg_sq", "square_avg"  # state names of Adam and its variants; of RMSprop and Adadelta
 
 
@@ -75,7 +75,7 @@ class OptimizerSettings:
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step of plain SGD."""
-        return float(self.options.get("lr", _TORCHS_RATE)) * self.schedule.factor(step)
+        return float(self.options.get("lr", _TORCH_LEARNING_RATE)) * self.schedule.factor(step)
 
     def stepper(self, flat: Flat) -> Stepper:
         """Return an optimizer that updates ``flat`` in place. Plain SGD needs no torch."""
@@ -113,7 +113,7 @@ class Stepper(Protocol):
         """Restore what `state` returned."""
 
 
-class MakesStepper(Protocol):
+class StepperFactory(Protocol):
     """Settings from which a server creates an optimizer: `OptimizerSettings`, or others that need no torch."""
 
     def stepper(self, flat: Flat) -> Stepper:

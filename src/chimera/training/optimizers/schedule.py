@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.refusal import why
+from chimera.core.validation_message import validation_message
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Schedule:
         try:
             return msgspec.convert(dict(table), cls)
         except msgspec.ValidationError as error:
-            raise ConfigurationError(f"schedule: {given!r} cannot be used: {why(error, cls)}") from error
+            raise ConfigurationError(f"schedule: {given!r} cannot be used: {validation_message(error, cls)}") from error
 
     @property
     def changes(self) -> bool:

@@ -90,31 +90,31 @@ class SecureSum:
         mean = (code.decode(total) / len(words)).astype(np.float32)
         return {0: Encoded("identity", len(mean), (mean,))}
 
-    def _blur(self, mean: Flat, givers: int, step: int) -> None:
-        """Add the server's noise to the mean of ``givers`` updates, in place."""
+    def _blur(self, mean: Flat, contributors: int, step: int) -> None:
+        """Add the server's noise to the mean of ``contributors`` updates, in place."""
         if self._privacy is not None and self._privacy.on == "server":
-            deviation = self._privacy.noise * self._privacy.clip / givers
+            deviation = self._privacy.noise * self._privacy.clip / contributors
             add_noise(mean, deviation, source(self._privacy.noise_seed, 2, self._noise_key, step))
 
-    def _divided(self, givers: int, scale: float) -> float:
-        """Return the factor of the mean of ``givers`` updates.
+    def _divided(self, contributors: int, scale: float) -> float:
+        """Return the factor of the mean of ``contributors`` updates.
 
         A noisy sum is divided by the number of updates that the round expected. No client's data or absence changes this
         number, so it reveals nothing, and the noise has the promised size.
         """
         if self._privacy is None or self._privacy.noise == 0:
             return scale
-        return givers / self._expected[1]
+        return contributors / self._expected[1]
 
-    def _mechanism(self, givers: int) -> tuple[float, float] | None:
-        """Return the noise multiplier of the sum of ``givers`` updates and the share of clients; None without noise.
+    def _mechanism(self, contributors: int) -> tuple[float, float] | None:
+        """Return the noise multiplier of the sum of ``contributors`` updates and the share of clients; None without noise.
 
         The noise of missing clients is missing.
         """
-        if self._privacy is None or self._privacy.noise == 0 or givers == 0:
+        if self._privacy is None or self._privacy.noise == 0 or contributors == 0:
             return None
         asked, _, share = self._expected
-        return self._privacy.multiplier(givers, asked), share
+        return self._privacy.multiplier(contributors, asked), share
 
 
 def _words(message: Any, place: int, size: int, kind: np.dtype[Any]) -> NDArray[Any]:

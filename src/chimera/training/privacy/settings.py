@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from chimera.core.errors import ConfigurationError, MissingExtraError
-from chimera.core.refusal import why
+from chimera.core.validation_message import validation_message
 from chimera.models.model import Model
 from chimera.privacy.fixed_point import FixedPoint
 from chimera.privacy.noise import TAIL, NoiseSeed
@@ -87,16 +87,16 @@ class Privacy:
         except msgspec.ValidationError as error:
             if isinstance(error.__cause__, ConfigurationError):
                 raise error.__cause__ from None
-            said = why(error, cls).replace("Object missing required field", "there is no")
+            said = validation_message(error, cls).replace("Object missing required field", "there is no")
             raise ConfigurationError(f"privacy: {said}") from None
 
     def deviation(self, asked: int) -> float:
         """Return the standard deviation of the noise that each of ``asked`` clients adds to its update."""
         return self.noise * self.clip / math.sqrt(asked) if self.on == "clients" else 0.0
 
-    def multiplier(self, givers: int, asked: int) -> float:
-        """Return the noise multiplier of the sum of ``givers`` of ``asked`` updates: missing clients' noise is missing too."""
-        return self.noise * (math.sqrt(givers / asked) if self.on == "clients" else 1.0)
+    def multiplier(self, contributors: int, asked: int) -> float:
+        """Return the noise multiplier of the sum of ``contributors`` of ``asked`` updates. Missing clients add no noise."""
+        return self.noise * (math.sqrt(contributors / asked) if self.on == "clients" else 1.0)
 
     def code(self, asked: int) -> FixedPoint:
         """Return the fixed-point code in which updates of ``asked`` clients are masked and added."""
@@ -123,7 +123,7 @@ class Privacy:
                 "epsilon does not cover weights by samples: with noise, remove weighted, and local_epochs of fed-nova",
             ),
             (
-                self.secure_aggregation and asked is not None and asked.givers < 2,
+                self.secure_aggregation and asked is not None and asked.contributors < 2,
                 "with one client in a round, the sum is its update: use more clients",
             ),
         ):

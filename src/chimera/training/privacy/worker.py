@@ -1,4 +1,4 @@
-"""The boundary of a private worker: the list of values that may leave it, and the actor that enforces the list."""
+"""The boundary of a private worker: the list of values that may leave it, and the actor that enforces it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from chimera.training.privacy.settings import Privacy
 from chimera.training.worker.learner import Learner
 
 Reduce: TypeAlias = Callable[[Any, Privacy], Any]
-"""Reduces a returned value to the part that may leave the worker."""
+"""Reduces a value that the worker returned to the part that may leave the worker."""
 
 NOT_FINITE = "the update is not finite"
-"""The only reason that a private worker gives for an update that it does not send."""
+"""The only report about an update that a private worker does not send."""
 _log = logging.getLogger(__name__)
 
 
 def _nothing(_: Any, privacy: Privacy) -> None:
-    """Return None: only the end of the call leaves the worker."""
+    """Release only the fact that the call ended."""
 
 
 def _as_it_is(value: Any, privacy: Privacy) -> Any:  # noqa: ARG001 - one signature for all
@@ -31,7 +31,7 @@ def _as_it_is(value: Any, privacy: Privacy) -> Any:  # noqa: ARG001 - one signat
 
 
 def _update(answer: list[Any], privacy: Privacy) -> list[Any]:
-    """Return messages of the agreed form, or rejections without details.
+    """Release messages of the agreed form, or the fact that there is none.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def _update(answer: list[Any], privacy: Privacy) -> list[Any]:
 
 
 def _sizes(tally: Tally, privacy: Privacy) -> Tally:  # noqa: ARG001 - one signature for all
-    """Return the sizes of messages, which depend on the size of the model only; no loss, memory or queue."""
+    """Release sizes of messages, which the size of the model determines; no loss, memory or queue."""
     return Tally(
         elements_up=tally.elements_up,
         packed_up=tally.packed_up,
@@ -63,7 +63,7 @@ LEAVES: Mapping[str, Reduce] = {
     "advertise_keys": _as_it_is,
     "share_secrets": _as_it_is,
     "reveal_shares": _as_it_is,
-    # Determined by the driver's calls, not by data.
+    # Determined by the driver's arguments, not by data.
     "step": _as_it_is,
     "tally": _sizes,
     # Not covered by the guarantee: see `OUTSIDE`.
@@ -71,7 +71,7 @@ LEAVES: Mapping[str, Reduce] = {
     "share": _as_it_is,
     "batches_per_pass": _as_it_is,
     "has_masked": _as_it_is,
-    # Commands of the driver.
+    # Calls that only set state of the worker.
     "take_part": _nothing,
     "receive_secrets": _nothing,
     "go_to": _nothing,
@@ -79,7 +79,7 @@ LEAVES: Mapping[str, Reduce] = {
     "attack": _nothing,
     "forget_answer": _nothing,
 }
-"""The calls that a private worker answers, and how each answer is reduced. Other calls are refused (docs/privacy.md)."""
+"""The calls of a private worker, and the part of each result that leaves it. All others are rejected (docs/privacy.md)."""
 
 OUTSIDE = (
     "the number of rows of a client that has its own data",
@@ -87,19 +87,19 @@ OUTSIDE = (
     "which clients were called and answered, and when",
     "the class of an error in a worker",
 )
-"""Information that leaves a private worker, or is visible from outside, and that epsilon does not cover."""
+"""Values that leave a private worker, or can be observed, and that epsilon does not cover."""
 
 
 class PrivateWorker:
-    """A `Learner` whose calls and answers are restricted to `LEAVES`.
+    """A `Learner` behind the list: calls outside `LEAVES` are rejected, and only the listed part of a result leaves.
 
     Losses, optimizer states, gradients, replicas, buffers, evaluations and the texts of errors do not leave the worker.
 
     Parameters
     ----------
-    privacy : settings of the private run.
-    learner : factory of the worker; default: `Learner`.
-    given, options : arguments of the factory.
+    privacy : privacy settings of the run.
+    learner : creates the worker itself; default `Learner`.
+    given, options : its arguments.
 
     Raises
     ------
@@ -138,9 +138,9 @@ class PrivateWorker:
 
 
 def _closed(ask: Callable[..., Any], call: str, *given: Any, **named: Any) -> Any:
-    """Return what a call returns. Replace an error, whose text may contain data, by one that names its class only.
+    """Return the result of a call; of an error, which may quote data, release its class only.
 
-    Errors of the protocol, of lost actors and of the settings contain no data, and are raised unchanged.
+    Errors of the protocol, of lost actors and of the settings contain no data and are released unchanged.
     """
     try:
         return ask(*given, **named)

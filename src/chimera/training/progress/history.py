@@ -11,8 +11,8 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from chimera.core.errors import ConfigurationError, RunError
-from chimera.core.inside import inside
 from chimera.core.private import opener
+from chimera.core.safe_path import safe_path
 from chimera.core.trace import TraceRow
 from chimera.training.progress.callback import Event
 
@@ -39,7 +39,7 @@ class History:
         self.metrics: list[dict[str, Any]] = []
         self.events: list[Event] = []
         self._files: dict[str, IO[bytes]] = {}
-        paths = {name: inside(folder, name) for name in _FILES}
+        paths = {name: safe_path(folder, name) for name in _FILES}
         for name, path in paths.items():
             if path.exists():
                 os.truncate(path, min((sizes or {}).get(name, 0), path.stat().st_size))

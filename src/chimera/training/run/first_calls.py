@@ -8,7 +8,7 @@ from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.fault_tolerance.recovery import Recovery
 
-_MOST_ROWS = 1 << 53
+_MAX_ROWS = 1 << 53
 
 
 def first_calls(engine: Engine, monitor: HeartbeatMonitor, cluster: TrainingCluster, recovery: Recovery) -> list[int]:
@@ -25,7 +25,7 @@ def first_calls(engine: Engine, monitor: HeartbeatMonitor, cluster: TrainingClus
         try:
             sizes = monitor.get([worker.samples() for worker in cluster.workers])
             for worker, size in zip(cluster.workers, sizes, strict=True):
-                if type(size) is not int or not 0 <= size < _MOST_ROWS:
+                if type(size) is not int or not 0 <= size < _MAX_ROWS:
                     engine.kill(worker)
                     raise ActorLost(f"{worker.name} was lost: it reported {size!r:.60} as its number of rows")
         except ActorLost as error:

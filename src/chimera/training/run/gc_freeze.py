@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_MANY = 100
+_MANY_ACTORS = 100
 _YOUNG = 50_000  # new objects between two collections of the youngest generation
 
 
@@ -17,7 +17,7 @@ def frozen_gc(actors: int) -> Iterator[None]:
     With fewer than a hundred actors this does nothing: the collection before the freeze would cost more than it saves. New
     objects are collected less often than by default, since calls leave no cycles and thousands of calls are in flight.
     """
-    if actors < _MANY or gc.get_freeze_count():
+    if actors < _MANY_ACTORS or gc.get_freeze_count():
         yield
         return
     gc.collect()

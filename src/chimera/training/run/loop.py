@@ -139,7 +139,7 @@ class TrainingLoop:
 
     def _horizon(self) -> int:
         # Where other workers hold the data of lost workers, a round computes all of it.
-        workers = self._cluster.dealt if self._strategy.counts else self._cluster.workers
+        workers = self._cluster.sharded_workers if self._strategy.counts else self._cluster.workers
         samples = self._strategy.samples_per_round(len(workers), self._batch_size, self._train_size)
         left = self._budget.rounds_left(self.counters, self._train_size, samples)
         next_fault = self._faults.rounds_left(self.counters.rounds)

@@ -17,7 +17,7 @@ from chimera.core.rows import SparseRows
 from chimera.training.aggregation.aggregation import AGGREGATIONS, Aggregation
 from chimera.training.messages.message_key import merged
 from chimera.training.messages.rejection import Applied, Rejected, fault
-from chimera.training.optimizers.optimizer import MakesStepper, OptimizerSettings
+from chimera.training.optimizers.optimizer import OptimizerSettings, StepperFactory
 from chimera.training.plugin import Named, named
 from chimera.training.privacy.secure_sum import SecureSum
 from chimera.training.privacy.settings import Privacy
@@ -48,7 +48,7 @@ class ParameterShard(SecureSum):
         weights: Flat,
         layout: Layout,
         *,
-        optimizer: MakesStepper,
+        optimizer: StepperFactory,
         codec: tuple[str, Mapping[str, Any]] = ("identity", {}),
         uplink: tuple[str, Mapping[str, Any]] = ("identity", {}),
         seed: int = 0,
@@ -116,18 +116,18 @@ class ParameterShard(SecureSum):
         if vectors and not (rule.linear and self._aggregate(vectors, rule)):
             rejected += self._left_out(vectors, len(gradients), rule)
         work(elements=len(values_of(self._mean)) * len(gradients))
-        givers = len(vectors) and len(vectors) + len(given) - len(
+        contributors = len(vectors) and len(vectors) + len(given) - len(
             messages
         )  # masked gradients were summed into one message
         if vectors:
-            self._blur(values_of(self._mean), givers, self._steps)
-        scale = self._divided(givers, scale)
+            self._blur(values_of(self._mean), contributors, self._steps)
+        scale = self._divided(contributors, scale)
         if vectors and scale != 1:
             mean = values_of(self._mean)
             mean *= np.float32(scale)
         if vectors and reached:
-            return self._moved(givers, rejected)
-        return self._stepped(givers, rejected)
+            return self._moved(contributors, rejected)
+        return self._stepped(contributors, rejected)
 
     def combine(self, *messages: Encoded | Rejected, shares: Mapping[int, float], step: int) -> tuple[Encoded, Applied]:
         """Take a step, as `update` does, with the sum of the blocks of a step, each times its share; return the same.
@@ -248,15 +248,15 @@ class ParameterShard(SecureSum):
             vectors.clear()
         return [Rejected(None, self._steps, why) for why in found]
 
-    def _moved(self, givers: int, rejected: Sequence[Rejected]) -> tuple[Encoded, Applied]:
+    def _moved(self, contributors: int, rejected: Sequence[Rejected]) -> tuple[Encoded, Applied]:
         """Step towards the mean of the workers' weights; exactly to it if the optimizer is SGD with rate 1."""
         mean = self._rows.filled(self._mean) if isinstance(self._mean, SparseRows) else self._mean
         if self._rate is None or self._rate(self._steps) != 1:
             self._mean = np.subtract(self._weights, mean, out=mean)
-            return self._stepped(givers, rejected)
+            return self._stepped(contributors, rejected)
         np.copyto(self._weights, mean)
         self._steps += 1
-        return self._downlink.broadcast(), Applied(self._steps, givers, tuple(rejected))
+        return self._downlink.broadcast(), Applied(self._steps, contributors, tuple(rejected))
 
     def _stepped(self, gradients: int, rejected: Sequence[Rejected]) -> tuple[Encoded, Applied]:
         """Step with the aggregate, if there is any gradient; return the new slice and the outcome."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from chimera.core.device import copy_of, put
+from chimera.core.device import copy_of, copy_to
 from chimera.core.parameters import Flat
 from chimera.training.worker.gradients import Gradients
 
@@ -42,7 +42,7 @@ class Attack:
             noise = np.random.default_rng(seed).standard_normal(len(vector), np.float32)
             with np.errstate(over="ignore"):  # the sender checks it
                 noise *= np.float32(self.scale)
-            put(noise, vector)
+            copy_to(noise, vector)
 
 
 class Attacker:
@@ -64,7 +64,7 @@ class Attacker:
         if self._attack is not None:
             self._attack.falsify(vector, [*b"noise", self._seed, self._rank, step])
 
-    def _pretend(self, begun: Any, reached: Any, step: int) -> None:
+    def _falsified_weights(self, begun: Any, reached: Any, step: int) -> None:
         """Falsify the change from weights ``begun`` to ``reached``, in place of ``reached``, if the worker attacks."""
         if self._attack is not None and self._attack.in_messages:
             change = copy_of(reached)

@@ -1,4 +1,4 @@
-"""What a driver tells workers that own their model and data: the schema that both must fit."""
+"""The schema that a driver sends to workers with their own model and data, and that both must fit."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from chimera.codecs.codec import CODECS, Codec, Held, State, decode_with
-from chimera.core.device import empty, on_host, put
+from chimera.core.device import copy_to, empty, on_host
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, shard_views
 from chimera.training.worker.shared_parameters import SharedParameters
@@ -59,7 +59,7 @@ class Exchange:
         values, self._held[shard] = decode_with(self._held[shard], message, len(piece), piece)
         if values is piece:
             return None
-        put(values, piece)
+        copy_to(values, piece)
         return values
 
     def packed(self, flat: Flat) -> list[Encoded]:

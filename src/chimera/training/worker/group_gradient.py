@@ -79,8 +79,8 @@ class GroupGradient:
             raise NonFiniteError(f"step {self._step}: {why}: {ADVICE}")
         return self._reduced(mean, rejected is None), rejected
 
-    def _reduced(self, mean: Flat, took_part: bool = True) -> Flat:
+    def _reduced(self, mean: Flat, participated: bool = True) -> Flat:
         """Commit a mean with which the next step is taken; return it."""
-        self._own_reduction().commit(took_part)
+        self._own_reduction().commit(participated)
         self._tally.reduced(mean)
         return mean

@@ -39,27 +39,27 @@ from chimera.training.worker.shared_parameters import SharedParameters
 
 
 class Learner(GroupGradient, Attacker, Masking, LocalRounds):
-    """A worker. If nodes own the data, the node creates the worker (`chimera.nodes.workers.learner`).
+    """One worker. If nodes own the data, it is created there, see `chimera.nodes.workers.learner`.
 
     Parameters
     ----------
     rank : number of the worker.
-    model : the worker's copy of the model; all workers start with the same parameters.
+    model : its own copy of the model; all workers start with the same parameters.
     dataset : the whole training set, in memory that all workers share.
-    order : the rows of the data set that this worker reads in each step.
-    optimizer : optimizer of the global model in strategies without servers.
-    local_optimizer : optimizer of local steps between two messages of the servers; default: ``optimizer``.
-    codec : name and options of the codec of the uplink, or of vectors for collectives.
-    downlink : name and options of the codec of the weights that the worker receives; loads the codec in this process.
-    seed : seed of random numbers in forward passes, together with rank and step.
-    privacy : how updates are clipped, noised and masked (`Masking`).
-    device : device on which the model computes (`chimera.models.device`); default: where it is.
-    personal : indices, in the model's layout, of the parameters that stay with this worker.
-    extensions : the worker extensions that the strategy declares; the worker also answers their calls.
+    order : the rows that this worker reads in each step.
+    optimizer : optimizer of the global model if there are no servers.
+    local_optimizer : optimizer of local steps; default: the same.
+    codec : name and options of the codec of its uplink, or of its vectors in collectives.
+    downlink : name and options of the codec of received weights, so that this process loads it.
+    seed : together with rank and step, the seed of random numbers in a forward pass.
+    privacy : privacy settings of its updates, see `Masking`.
+    device : device of the model, see `chimera.models.device`; default: unchanged.
+    personal : the indices, in the model's layout, of the parameters that stay on this worker.
+    extensions : the worker extensions that the strategy declares; the worker answers their calls, too.
 
     Raises
     ------
-    ConfigurationError : the model cannot compute on the device.
+    ConfigurationError : the model cannot be moved to the device.
     """
 
     hosted = True  # engine http: this actor runs in a node, and not in the driver
@@ -112,7 +112,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return self._extensions.call(name)
 
     def wanted(self, shards: int, batches: int = 1, first: int | None = None) -> list[NDArray[np.uint32]]:
-        """Return the numbers of the rows, in each shard, that ``batches`` batches need; the next call must deliver these rows.
+        """Return the numbers of the rows, in each shard, that the next ``batches`` batches need; the next call must get them.
 
         ``first`` is the index of the first batch; default: the next batch.
         """
@@ -127,29 +127,25 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
     def gradient(self, *weights: Encoded) -> list[Encoded] | list[Rejected]:
         """Load the weights, one message per shard; return the gradient of the next batch, encoded, one message per shard.
 
-        A gradient that is not finite is rejected: the worker returns `Rejected` messages, and its state does not change.
+        A non-finite gradient is rejected: the messages report it, and the batch does not change the worker.
         """
         self._load(weights)
         gradient, rejected = self._next_gradient(self._device_model)
         if rejected is None:
             self._falsify(gradient, self._step)
         self._step += 1
-        if self._rows is None:  # with rows, the worker must request the rows of the batch first
+        if self._rows is None:  # otherwise it must report the rows that it needs
             call.afterwards(functools.partial(self._gradients.prepare, self._step))
         return self._packed(gradient) if rejected is None else [rejected] * len(weights)
 
     def coded(
         self, *weights: Encoded, shares: Sequence[tuple[int, float]], block: int, step: int, again: bool = False
     ) -> list[Any]:
-        """Load the weights; return a linear combination of gradients of the parts that this worker holds, encoded.
+        """Load the weights; return a combination of gradients of held blocks, encoded, a message a shard.
 
-        Returns one message per shard, with the `Key` of ``block``, and then an `Applied`, which lists the rejected gradients. A
-        gradient that is not finite is left out, as by all workers that compute it.
-
-        Parameters
-        ----------
-        shares : pairs of the index of a part in this worker's order and the factor of its gradient.
-        again : whether samples and losses are counted by another call.
+        ``shares`` holds pairs: a block's index in this worker's order, and its factor. A non-finite gradient is left out, as on
+        all holders of the block; the `Applied` after the messages reports it. The messages have the `Key` of ``block``.
+        ``again`` if samples and losses are counted elsewhere.
         """
         self._load(weights)
         total, rejected = np.zeros_like(self._model.parameters()), []
@@ -170,14 +166,14 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return [*self._counted([keyed(message, key) for message in self._exchange.packed(total)]), told]
 
     def train(self, steps: int, group: Group | None = None) -> Applied:
-        """Take ``steps`` steps, with the mean gradient of the group if there is one; return which own gradients were rejected.
+        """Take ``steps`` steps, with the group's mean gradient if there is a group; report this worker's rejected gradients.
 
-        The codec decides how the group computes the mean.
+        The codec determines how the mean is computed.
 
         Raises
         ------
         ActorLost : a member of the group died; the current step was not taken.
-        NonFiniteError : no member's gradient is finite; the step was not taken.
+        NonFiniteError : no worker's gradient is finite; the step was not taken.
         """
         optimizer = self._own_optimizer()
         rejected = []
@@ -196,23 +192,23 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return Encoded("identity", self._model.layout.size, (self._model.parameters(),))
 
     def samples(self) -> int:
-        """Return the number of rows of the data set."""
+        """Return the number of rows of its data set."""
         return len(self._dataset)
 
     def share(self) -> float:
-        """Return the number of rows in this worker's part of the data."""
+        """Return the number of rows of this worker's share."""
         return self._gradients.order.share
 
     def batches_per_pass(self) -> float:
-        """Return the number of this worker's batches in one pass over its part."""
+        """Return the number of batches in one pass over these rows."""
         return self.share() / self._gradients.order.batch_size
 
     def step(self) -> int:
-        """Return the number of steps that the worker has taken or computed gradients for."""
+        """Return the number of steps taken, or of gradients computed."""
         return self._step
 
     def tally(self) -> Tally:
-        """Return losses and message counts since the last call."""
+        """Return losses and messages since the last call."""
         done, self._tally = self._tally, Tally()
         reported_fill = getattr(self._gradients.order, "reported_fill", None)
         if reported_fill is not None and (fill := reported_fill()) is not None:
@@ -220,7 +216,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return done
 
     def buffers(self) -> Flat:
-        """Return the buffers of the model, such as statistics of batch normalization."""
+        """Return the buffers of the model."""
         return self._model.buffers()
 
     def load_buffers(self, flat: Flat) -> None:
@@ -248,11 +244,11 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         self._extensions.restore(state)
 
     def codec_states(self) -> list[State]:
-        """Return the states of the codecs: one per shard, or one for the group. Unused codecs have the restored state."""
+        """Return the states of its codecs, one for each shard or one for its group; restored states of unused codecs too."""
         return self._exchange.states() if self._reduction is None else [self._reduction.state()]
 
     def restore_codecs(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Restore what `codec_states` returned, now or when the codecs are created."""
+        """Restore states that `codec_states` returned, at once or when the codecs are created."""
         self._kept = states
         if self._reduction is None:
             self._exchange.restore(states)
@@ -265,18 +261,16 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         self._gradients.forget_ahead()
 
     def follow(self, order: Order, since: int) -> None:
-        """Read data in another order from now on; ``since`` is the first step of the order."""
+        """Read the data of another order from now on; ``since`` is the step at which the order starts."""
         self._gradients.order = order
         self.go_to(max(self._step, since))
 
     def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
-        """Return the gradient of this step's batch, on the device of ``model``, and its rejection if it is not finite."""
+        """Return the gradient of this step's batch, on the device of ``model``, and whether it must be rejected."""
         return self._gradients.next(model, self._step)
 
     def _own_optimizer(self) -> Stepper:
-        flat = (
-            self._model.parameters()
-        )  # read each time, so that this vector is current, and not a copy of it on a device
+        flat = self._model.parameters()  # read each time, so that it is the current one and not a copy on a device
         if self._optimizer is None:
             self._optimizer = self._optimizer_settings.stepper(flat)
         return self._optimizer
@@ -293,7 +287,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return messages
 
     def _load(self, weights: Sequence[Encoded]) -> tuple[Any, Any]:
-        """Load the weights; return the vector of the parameters, and what `Exchange.load` returns."""
+        """Load the weights; return the vector that holds them, and the result of `Exchange.load`."""
         self._tally.got(weights)
         flat = self._device_model.parameters()
         return flat, self._exchange.load(weights, flat)

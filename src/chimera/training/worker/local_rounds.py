@@ -9,7 +9,7 @@ import numpy as np
 
 from chimera.codecs.codec import decode
 from chimera.core.call import work
-from chimera.core.device import beside, copy_of, on_host, to_host
+from chimera.core.device import copy_of, on_host, to_device_of, to_host
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, all_finite
@@ -54,7 +54,7 @@ class LocalRounds:
     def _private(self, update: Any, number: int) -> list[Encoded]:
         raise NotImplementedError
 
-    def _pretend(self, begun: Any, reached: Any, step: int) -> None:
+    def _falsified_weights(self, begun: Any, reached: Any, step: int) -> None:
         raise NotImplementedError
 
     def delta(
@@ -107,7 +107,7 @@ class LocalRounds:
                     break
             if local is not None and rejected is None:
                 beside_it = self._enclosure(local.end())
-            self._pretend(begin, flat, first)
+            self._falsified_weights(begin, flat, first)
             sent = copy_of(flat) if reached else begin - flat
             if weight != 1:
                 sent *= np.float32(weight)
@@ -202,7 +202,7 @@ class LocalRounds:
         if not messages:
             return None
         self._tally.got(messages)
-        return beside(np.concatenate([decode(message, message.size) for message in messages]), flat)
+        return to_device_of(np.concatenate([decode(message, message.size) for message in messages]), flat)
 
     def _enclosure(self, flat: Any) -> list[Encoded]:
         """Return the messages of a vector that follows the change, in float32 whatever the codec; none for None."""

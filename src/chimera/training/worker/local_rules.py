@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.core.device import beside, copy_of, namespace, to_host
+from chimera.core.device import copy_of, namespace, to_device_of, to_host
 from chimera.core.errors import ConfigurationError
 from chimera.core.registry import Registry
 
@@ -87,7 +87,7 @@ class ControlVariates(LocalRule):
     def begin(self, weights: Any, enclosed: Any) -> None:  # noqa: D102
         if self._own is None:
             self._own = namespace(weights).zeros_like(weights)
-        self._own = beside(self._own, weights)
+        self._own = to_device_of(self._own, weights)
         self._shift, self._sum, self._steps = enclosed - self._own, namespace(weights).zeros_like(weights), 0
 
     def correct(self, gradient: Any, weights: Any) -> None:  # noqa: ARG002, D102

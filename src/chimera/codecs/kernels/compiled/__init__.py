@@ -18,9 +18,9 @@ from chimera.codecs.kernels.compiled.floats import (
     to_table,
 )
 from chimera.codecs.kernels.compiled.hashing import random_bits
+from chimera.codecs.kernels.compiled.indices import from_bitmap, histogram, nonzero_rows, select, to_bitmap
 from chimera.codecs.kernels.compiled.levels import dequantize, quantize
-from chimera.codecs.kernels.compiled.moments import abs_max, look
-from chimera.codecs.kernels.compiled.places import histogram, mark, marked, nonzero_rows, select
+from chimera.codecs.kernels.compiled.moments import abs_max, moments
 from chimera.codecs.kernels.compiled.tables import fit_table
 
 __all__ = [
@@ -28,13 +28,12 @@ __all__ = [
     "dequantize",
     "fit_table",
     "from_bfloat",
+    "from_bitmap",
     "from_exponents",
     "from_half",
     "from_table",
     "histogram",
-    "look",
-    "mark",
-    "marked",
+    "moments",
     "nonzero_rows",
     "pack",
     "pack_signs",
@@ -42,6 +41,7 @@ __all__ = [
     "random_bits",
     "select",
     "to_bfloat",
+    "to_bitmap",
     "to_exponents",
     "to_half",
     "to_table",

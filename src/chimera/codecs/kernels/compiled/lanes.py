@@ -13,8 +13,8 @@ from numba.extending import intrinsic
 BYTE, WORD, LONG, FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
 LANES = 16
 SOON = 2048
-"""What a loop reads in order is asked for so many floats before. What fetches ahead by itself begins anew at each page, and is
-slow where no line of the cache begins with a vector."""
+"""Distance of prefetches in floats. The hardware prefetcher restarts at each page, and is slow if vectors are not aligned to
+cache lines."""
 WORDS, FLOATS, LINE = ir.VectorType(WORD, LANES), ir.VectorType(FLOAT, LANES), ir.VectorType(BYTE, 64)
 
 

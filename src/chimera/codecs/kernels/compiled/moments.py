@@ -138,12 +138,12 @@ def _sums(*terms: _Term, quarters: bool) -> Any:
     @intrinsic
     def add(typing: Any, x: Any, steps: Any, pad: Any, more: Any, found: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            source, rest, target = (data_of(context, builder, signature.args[i], arguments[i]) for i in (0, 2, 4))
+            source, rest, buffer = (data_of(context, builder, signature.args[i], arguments[i]) for i in (0, 2, 4))
             totals = _Totals(builder, terms)
             totals.add(source, arguments[1], quarters=quarters)
             totals.add(rest, arguments[3], quarters=False)
             for i, total in enumerate(totals.folded()):
-                builder.store(total, builder.bitcast(builder.gep(target, [LONG(i)]), total.type.as_pointer()))
+                builder.store(total, builder.bitcast(builder.gep(buffer, [LONG(i)]), total.type.as_pointer()))
             return context.get_dummy_value()
 
         return numba.types.void(x, numba.types.intp, pad, numba.types.intp, found), generate
@@ -182,7 +182,7 @@ def abs_max(x: Any) -> Any:
 
 
 @njit
-def look(x: Any, bounds: Any, backwards: Any, columns: Any, signs: Any, table: Any) -> None:
+def moments(x: Any, bounds: Any, backwards: Any, columns: Any, signs: Any, table: Any) -> None:
     """Write the moments of each tensor: sums of x, |x| and x squared, largest magnitude, count of sign bits.
 
     ``bounds`` holds the bounds of the tensors, and ``table`` has shape (tensors, 5). ``columns`` selects moments (see
@@ -199,7 +199,7 @@ def look(x: Any, bounds: Any, backwards: Any, columns: Any, signs: Any, table: A
         for low in range(begin, end, STRETCH):
             high = min(low + STRETCH, end)
             while bounds[t] < high:
-                _look_at(x[max(low, bounds[t]) : min(high, bounds[t + 1])], columns, room, table[t])
+                _add_moments(x[max(low, bounds[t]) : min(high, bounds[t + 1])], columns, room, table[t])
                 t += 1
             t -= bounds[t] > high  # a tensor that continues in the next stretch
             if signs.size:
@@ -209,7 +209,7 @@ def look(x: Any, bounds: Any, backwards: Any, columns: Any, signs: Any, table: A
         _keep_only(columns, row)
         short = columns & SQUARE and not row[2] >= _LITTLE * n
         if short or not np.isfinite(row[0] + row[1] + row[2]):
-            _look_exactly(x[bounds[t] : bounds[t + 1]], row)
+            _exact_moments(x[bounds[t] : bounds[t + 1]], row)
             _keep_only(columns, row)
 
 
@@ -233,7 +233,7 @@ def _padded(x: Any, pad: Any) -> Any:
 
 
 @njit
-def _look_at(x: Any, columns: Any, room: Any, row: Any) -> None:
+def _add_moments(x: Any, columns: Any, room: Any, row: Any) -> None:
     """Add the moments of a piece of a tensor to its row; ``room`` is scratch memory for 64 elements and five sums."""
     pad, found = room[:64], room[64:]
     steps, more = _padded(x, pad)
@@ -264,7 +264,7 @@ def square_sum(x: Any, room: Any) -> Any:
 
 
 @njit
-def _look_exactly(x: Any, row: Any) -> None:
+def _exact_moments(x: Any, row: Any) -> None:
     row[0], row[1], row[2] = 0, 0, 0
     for i in range(x.size):
         v = np.float64(x[i])

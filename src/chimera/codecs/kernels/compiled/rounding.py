@@ -67,7 +67,7 @@ def draw(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source = builder.gep(data_of(context, builder, signature.args[0], arguments[0]), [arguments[1]])
-        target = builder.gep(data_of(context, builder, signature.args[9], arguments[9]), [arguments[10]])
+        buffer = builder.gep(data_of(context, builder, signature.args[9], arguments[9]), [arguments[10]])
         top = arguments[5]
         scale, middle = Lanes.of(builder, arguments[4]), Lanes.of(builder, builder.trunc(top, BYTE))
         high = Lanes.of(builder, builder.sitofp(builder.shl(top, WORD(24)), FLOAT))
@@ -80,7 +80,7 @@ def draw(
                 fetch(builder, builder.gep(read, [builder.add(arguments[3], LONG(i))]))
             here = first + Lanes.of(builder, builder.mul(builder.trunc(at, WORD), WORD(_steps(1))))
             line = _levels_of(read, here, key, scale, (high * -1.0, high)) + middle
-            _write(line, builder.gep(target, [at]), arguments[8])
+            _write(line, builder.gep(buffer, [at]), arguments[8])
         return context.get_dummy_value()
 
     kind = numba.types
@@ -95,14 +95,14 @@ def _packing(width: int) -> Any:
     @intrinsic
     def pack(typing: Any, codes: Any, past: Any, out: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            source, target = (data_of(context, builder, signature.args[i], arguments[i]) for i in (0, 2))
+            source, buffer = (data_of(context, builder, signature.args[i], arguments[i]) for i in (0, 2))
             with cgutils.for_range(builder, LONG(size // 64)) as loop:
                 at = builder.shl(loop.index, LONG(6))
                 places = [builder.gep(source, [builder.add(at, LONG(size * i))]) for i in range(8 // width)]
                 line = Lanes.at(builder, places[0], LINE)
                 for i, place in enumerate(places[1:], 1):
                     line = line + (Lanes.at(builder, place, LINE) << width * i)
-                _write(line, builder.gep(target, [at]), arguments[1])
+                _write(line, builder.gep(buffer, [at]), arguments[1])
             return context.get_dummy_value()
 
         return numba.types.void(codes, numba.types.boolean, out), generate
@@ -122,7 +122,7 @@ def round_past(typing: Any, x: Any, begin: Any, lines: Any, factor: Any, shift: 
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source = builder.gep(data_of(context, builder, signature.args[0], arguments[0]), [arguments[1]])
-        target = data_of(context, builder, signature.args[5], arguments[5])
+        buffer = data_of(context, builder, signature.args[5], arguments[5])
         scale, middle = (Lanes.of(builder, each) for each in arguments[3:5])
         with cgutils.for_range(builder, arguments[2]) as loop:
             at = builder.shl(loop.index, LONG(6))
@@ -130,7 +130,7 @@ def round_past(typing: Any, x: Any, begin: Any, lines: Any, factor: Any, shift: 
             for place in places:
                 fetch(builder, builder.gep(place, [LONG(SOON)]))
             codes = [(Lanes.at(builder, place) * scale + middle).bits() for place in places]
-            write_line(bytes_of(codes, 0), builder.gep(target, [at]), past=True)
+            write_line(bytes_of(codes, 0), builder.gep(buffer, [at]), past=True)
         return context.get_dummy_value()
 
     kind = numba.types

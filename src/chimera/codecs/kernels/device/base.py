@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chimera.codecs.kernels.layout import SPAN
-from chimera.core.device import beside, put
+from chimera.core.device import copy_to, to_device_of
 
 PIECE = 2048 * SPAN
 """Elements at a time, so that wide temporaries do not grow with the vector."""
@@ -38,13 +38,13 @@ def write(result: Tensor, out: Any) -> None:
     if isinstance(out, Tensor):
         out.copy_(result)
     else:
-        put(result.to(_signed(out)), out.view(out.dtype.str.replace("u2", "i2").replace("u4", "i4")))
+        copy_to(result.to(_signed(out)), out.view(out.dtype.str.replace("u2", "i2").replace("u4", "i4")))
 
 
 def read(array: NDArray[Any], like: Tensor) -> Tensor:
     """Copy part of a message to the device of a vector. Unsigned types, which torch hardly supports, become signed."""
     kind = {"u2": np.int16, "u4": np.int32}.get(array.dtype.str[1:])
-    found: Tensor = beside(array if kind is None else array.view(kind), like)
+    found: Tensor = to_device_of(array if kind is None else array.view(kind), like)
     return found
 
 

@@ -24,7 +24,7 @@ def _top(x: Tensor) -> Tensor:
     return magnitudes(x).amax(0, keepdim=True).view(torch.float32)
 
 
-def look(x: Tensor, bounds: Any, backwards: bool, columns: int, signs: Any, table: Any) -> None:
+def moments(x: Tensor, bounds: Any, backwards: bool, columns: int, signs: Any, table: Any) -> None:
     rows = [_row(x[begin:end], columns) for begin, end in itertools.pairwise(bounds.tolist())]
     to_host(torch.stack(rows), table)
     if signs.size:

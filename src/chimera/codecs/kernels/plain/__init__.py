@@ -14,9 +14,9 @@ from chimera.codecs.kernels.plain.floats import (
     to_table,
 )
 from chimera.codecs.kernels.plain.hashing import random_bits
+from chimera.codecs.kernels.plain.indices import from_bitmap, histogram, nonzero_rows, select, to_bitmap
 from chimera.codecs.kernels.plain.levels import dequantize, quantize
-from chimera.codecs.kernels.plain.moments import abs_max, look
-from chimera.codecs.kernels.plain.places import histogram, mark, marked, nonzero_rows, select
+from chimera.codecs.kernels.plain.moments import abs_max, moments
 from chimera.codecs.kernels.plain.tables import fit_table
 
 __all__ = [
@@ -24,13 +24,12 @@ __all__ = [
     "dequantize",
     "fit_table",
     "from_bfloat",
+    "from_bitmap",
     "from_exponents",
     "from_half",
     "from_table",
     "histogram",
-    "look",
-    "mark",
-    "marked",
+    "moments",
     "nonzero_rows",
     "pack",
     "pack_signs",
@@ -38,6 +37,7 @@ __all__ = [
     "random_bits",
     "select",
     "to_bfloat",
+    "to_bitmap",
     "to_exponents",
     "to_half",
     "to_table",

@@ -17,7 +17,7 @@ def abs_max(x: NDArray[np.float32]) -> np.float32:
     return np.array([top], U).view(F)[0]  # type: ignore[no-any-return]
 
 
-def look(x: Any, bounds: Any, backwards: bool, columns: int, signs: Any, table: Any) -> None:
+def moments(x: Any, bounds: Any, backwards: bool, columns: int, signs: Any, table: Any) -> None:
     table[:] = 0
     blocks = list(blocks_backwards(x.size))
     if not backwards:
@@ -30,7 +30,7 @@ def look(x: Any, bounds: Any, backwards: bool, columns: int, signs: Any, table: 
         ):
             first, last = np.searchsorted(bounds, [low, high - 1], side="right") - 1
             for t in range(first, last + 1):
-                _look_at(x[max(low, bounds[t]) : min(high, bounds[t + 1])], table[t])
+                _add_moments(x[max(low, bounds[t]) : min(high, bounds[t + 1])], table[t])
     if signs.size:
         pack_signs(x, signs)
     with np.errstate(invalid="ignore"):
@@ -44,7 +44,7 @@ def look(x: Any, bounds: Any, backwards: bool, columns: int, signs: Any, table: 
                 row[unwanted] = 0
 
 
-def _look_at(x: NDArray[np.float32], row: NDArray[np.float64]) -> None:
+def _add_moments(x: NDArray[np.float32], row: NDArray[np.float64]) -> None:
     steps, rest = divmod(x.size, LANES)
     rows = np.zeros((-(-x.size // LANES), LANES), F)
     rows[:steps] = x[: x.size - rest].reshape(4, steps, LANES // 4).swapaxes(0, 1).reshape(steps, LANES)

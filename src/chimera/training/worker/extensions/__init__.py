@@ -1,1 +1,1 @@
-"""What workers do in particular families of strategies: gossip, chunked sums, coded shuffles, fragments."""
+"""Worker calls of families of strategies: gossip, chunked sums, coded shuffles, fragments."""

@@ -38,7 +38,7 @@ class ChunkedSum(WorkerExtension):
     _summing: PartialSum
 
     def contribute(self, parts: int, part: int | None = None) -> Encoded | None:
-        """Compute the gradient of the next batch, in ``parts`` chunks; return chunk ``part``, if it is given."""
+        """Compute the gradient of the next batch in ``parts`` chunks; return chunk ``part`` if it is given."""
         gradient, rejected = self.worker.next_gradient()
         if rejected is not None:
             gradient.fill(0)

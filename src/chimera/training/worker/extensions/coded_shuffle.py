@@ -45,7 +45,7 @@ class CodedShuffle(ChunkedSum):
         return messages
 
     def reduced(self, there: tuple[int, ...], *messages: Encoded) -> list[Encoded]:
-        """Return the sums of this worker's parts over all blocks, from packets of others, if those at ``there`` participate."""
+        """Return the sums of this worker's parts over all blocks, from packets, if the workers at ``there`` participate."""
         self.worker.tally.got(messages)
         sums = self._mapped.sums(there, merged(messages, self.worker.step))
         self.worker.tally.sent(sums)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from chimera.core.call import work
-from chimera.core.device import beside, copy_of, put, to_host
+from chimera.core.device import copy_of, copy_to, to_device_of, to_host
 from chimera.core.message import Encoded
 from chimera.training.messages.rejection import Rejected, fault
 from chimera.training.worker.exchange import Exchange
@@ -95,19 +95,19 @@ class Fragments(WorkerExtension):
         }
 
     def restore_local(self, state: Mapping[str, Any]) -> None:
-        """Restore what `local_state` returned."""
+        """Restore a state that `local_state` returned."""
         if _REFERENCE not in state:
             self._reference, self._next_step = None, -1
             return
         flat = self.worker.device_model.parameters()
-        put(state[_REPLICA], flat)
-        self._reference = copy_of(beside(state[_REFERENCE], flat))
+        copy_to(state[_REPLICA], flat)
+        self._reference = copy_of(to_device_of(state[_REFERENCE], flat))
         self._next_step, shards = state[_NUMBERS].tolist()
         self._parted().cut(shards)
 
 
 def _mix(replica: Any, reference: Any, alpha: float) -> None:
-    """Replace the replica by ``alpha`` * replica + (1 - ``alpha``) * reference; with 0 it equals the reference to the bit."""
+    """Mix replica and reference with the weight ``alpha`` for the replica; with 0 it becomes the reference to the bit."""
     if alpha == 0:
         replica[:] = reference
         return

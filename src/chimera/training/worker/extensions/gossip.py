@@ -18,7 +18,7 @@ from chimera.training.messages.rejection import Applied, Rejected, fault
 from chimera.training.worker.extension import WorkerExtension, worker_extension
 
 _STREAMS = "models", "trackers"
-"""The streams of messages. Each has its own codec, because codecs have state."""
+"""The kinds of messages; each has its own codec, because codecs have state."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Gossip(WorkerExtension):
     _unread: tuple[str, ...] = ()  # why messages since the last step were dropped
 
     def known(self) -> tuple[tuple[int, ...], int]:
-        """Return the ranks and the step for which this worker's tracker or public copies are valid."""
+        """Return the ranks and the step for which the state besides the model is valid."""
         return self._memory.members, self.worker.step
 
     def message(self) -> Encoded:
@@ -59,17 +59,14 @@ class Gossip(WorkerExtension):
         return self._pack("models", self.worker.model.parameters())
 
     def mix_and_step(self, row: Sequence[tuple[int, float]], *messages: Encoded) -> tuple[Encoded, Applied]:
-        """Mix the model with the neighbours', then step by the gradient at the unmixed model.
-
-        ``row`` has pairs of rank and mixing weight: of this worker, then of its neighbours.
-        """
+        """Mix the models, and step by the gradient at this worker's model; ``row`` holds its weight, then the neighbours'."""
         gradient, rejected = self.worker.next_gradient()
         self._mix(self.worker.model.parameters(), row, self._opened(messages))
         applied = self._descend(gradient, rejected)
         return self.message(), applied
 
     def track(self, members: Sequence[int]) -> None:
-        """Start to track the mean gradient of these ranks, from this worker's last gradient, or from zero."""
+        """Start to track the mean gradient of these ranks, from this worker's last gradient or from zero."""
         memory = self._memory
         memory.members = tuple(members)
         if memory.before is not None:
@@ -94,12 +91,12 @@ class Gossip(WorkerExtension):
             np.copyto(before, gradient)
             work(elements=3 * len(tracker))
         self._mix(self.worker.model.parameters(), row, opened[: len(row) - 1])
-        # A worker whose gradient was rejected still steps by the tracker.
+        # A worker with a rejected gradient still moves by the tracked gradients of the others.
         self.worker.optimizer.step(tracker.copy(), self.worker.step)
         return *self.tracked_messages(), self._stepped(rejected)
 
     def know(self, members: Sequence[int], ranks: Sequence[int], *whole: Encoded) -> None:
-        """Start with public copies for ``ranks``, this worker first: the models ``whole``, or its own if all are equal."""
+        """Start with public copies of the models of ``ranks``, itself and its neighbours; its own if all are equal."""
         memory, own = self._memory, self.worker.model.parameters()
         memory.members = tuple(members)
         models = self._opened(whole) if whole else [own] * (len(ranks) - 1)
@@ -107,7 +104,7 @@ class Gossip(WorkerExtension):
         memory.copies = {rank: model.copy() for rank, model in zip(ranks, given, strict=True)}
 
     def difference(self) -> Encoded:
-        """Return the model minus its public copy, encoded; `move_and_step` adds this to the copy."""
+        """Return the difference between the model and its public copy, encoded; `move_and_step` adds it to the copy."""
         model = self.worker.model.parameters()
         with np.errstate(over="ignore", invalid="ignore"):
             message = self._pack("models", model - self._memory.copies[self.worker.rank])
@@ -118,10 +115,7 @@ class Gossip(WorkerExtension):
     def move_and_step(
         self, row: Sequence[tuple[int, float]], gamma: float, *messages: Encoded
     ) -> tuple[Encoded, Applied]:
-        """Add the sent differences to the public copies, move towards the neighbours' copies, and step.
-
-        ``row`` has pairs of rank and mixing weight.
-        """
+        """Add the differences to the public copies, move towards the neighbours', and step; ``row`` holds ranks and weights."""
         model, copies, sent = self.worker.model.parameters(), self._memory.copies, self._sent
         assert sent is not None
         own = copies[self.worker.rank]
@@ -137,18 +131,18 @@ class Gossip(WorkerExtension):
         return self.difference(), applied
 
     def compute(self) -> int:
-        """Compute the gradient of the next batch and keep it; return the number of computed gradients."""
+        """Compute the gradient of the next batch and keep it; return the number of gradients computed."""
         self._computed_gradient = self.worker.next_gradient()
         return self.worker.step + 1
 
     def step_computed(self) -> tuple[Encoded, Applied]:
-        """Step by the gradient that was computed; return the model, encoded."""
+        """Step by the computed gradient; return the model, encoded."""
         assert self._computed_gradient is not None
         applied = self._descend(*self._computed_gradient)
         return self.message(), applied
 
     def approach(self, own: Encoded, theirs: Encoded) -> None:
-        """Move the model by half the difference between a neighbour's and its own, as both were when they were sent."""
+        """Move the model by half the difference to a neighbour's, as both were when they were sent."""
         model, neighbour = self.worker.model.parameters(), self._vector_of(theirs, "the message")
         if neighbour is not None:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -156,13 +150,13 @@ class Gossip(WorkerExtension):
         work(elements=3 * model.size)
 
     def mean(self, *weights: Encoded) -> Encoded:
-        """Return the mean of the models that can be read, or the worker's own model if none can."""
+        """Return the mean of the decodable models; this worker's model if there is none."""
         size = self.worker.model.layout.size
         models = self._readable(weights) or [self.worker.model.parameters()]
         return Encoded("identity", size, (reduce_in_order(models, np.empty(size, np.float32), 1 / len(models)),))
 
     def consensus_distance(self, *weights: Encoded) -> float:
-        """Return the root of the mean squared distance of the models that can be read from their mean."""
+        """Return the root of the mean squared distance of the decodable models from their mean."""
         mean = self.mean(*weights).arrays[0]
         with np.errstate(over="ignore", invalid="ignore"):
             apart = [model - mean for model in self._readable(weights) or [self.worker.model.parameters()]]
@@ -176,21 +170,21 @@ class Gossip(WorkerExtension):
         return found
 
     def state(self) -> dict[str, Any]:
-        """Return ranks, codecs, tracker and public copies; empty without neighbours."""
+        """Return the state besides the model; empty without neighbours."""
         memory = self._gossip
         if memory is None:
             return {}
         return {
             "rank": self.worker.rank,
             "members": memory.members,
-            # Streams that were not used since a restart keep the restored state.
+            # A stream that was not used since a restart keeps its restored state.
             "codecs": {**self._kept_streams, **{stream: codec.state() for stream, codec in memory.codecs.items()}},
             "tracking": {} if memory.tracker is None else {"tracker": memory.tracker, "before": memory.before},
             "copies": {str(rank): copy for rank, copy in memory.copies.items()},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned. The state of another rank, whose model this worker copied, is discarded."""
+        """Restore a state that `state` returned; the state of another rank, whose model was copied, is not valid."""
         self._gossip, self._kept_streams, self._sent = None, {}, None
         if not state or state["rank"] != self.worker.rank:
             return
@@ -221,14 +215,14 @@ class Gossip(WorkerExtension):
         return self._stepped(rejected)
 
     def _stepped(self, rejected: Rejected | None) -> Applied:
-        """Count a step, and return an `Applied` with the gradient and messages that were left out of it."""
+        """Count a step, and return its result with the rejections."""
         left_out = [] if rejected is None else [rejected]
         left_out += [Rejected(self.worker.rank, self.worker.step, why) for why in self._unread]
         self.worker.step, self._unread = self.worker.step + 1, ()
         return Applied(self.worker.step, int(rejected is None), tuple(left_out))
 
     def _mix(self, vector: Flat, row: Sequence[tuple[int, float]], others: Sequence[Flat | None]) -> None:
-        """Replace a vector by the weighted sum of itself and others. The weights of missing vectors are added to its own."""
+        """Replace a vector by the weighted sum of itself and others; it also gets the weights of missing ones."""
         there = [(weight, other) for (_, weight), other in zip(row[1:], others, strict=True) if other is not None]
         own = row[0][1] if len(there) == len(others) else 1 - sum(weight for weight, _ in there)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -238,9 +232,9 @@ class Gossip(WorkerExtension):
         work(elements=len(row) * len(vector))
 
     def _opened(self, messages: Sequence[Encoded]) -> list[Flat | None]:
-        """Return the vectors of neighbours' messages; None for one that cannot be read or is not finite.
+        """Return the vectors of neighbours' messages; None for one that cannot be decoded or is not finite.
 
-        The next step reports these: a neighbour that sends invalid messages must not end its receivers.
+        The next step reports these. An invalid message of a neighbour must not end its receivers.
         """
         return [self._vector_of(message, f"message {i} of {len(messages)}") for i, message in enumerate(messages, 1)]
 

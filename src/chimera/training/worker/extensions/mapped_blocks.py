@@ -22,15 +22,15 @@ Bytes = NDArray[np.uint8]
 
 
 class MappedBlocks:
-    """The gradients of a worker's blocks: makes packets of their parts, and sums parts from packets of other workers.
+    """Encodes packets from parts of blocks, and sums parts from the packets of other workers.
 
     Parameters
     ----------
-    shuffle, place : the shuffle, and the place of this worker in it; together they say which blocks the worker holds.
-    gradients : gradient of each block, shape (P,); None if it was rejected, as by all workers that hold the block.
+    shuffle, place : the blocks: those that the worker at this place holds.
+    gradients : gradient of each block, shape (P,); None if it was rejected, as on all its holders.
     layout : layout of the parameters.
-    key : key of messages for block 0.
-    codec : name and options of the codec that packs each part of each block, used without state.
+    key : key of messages, for block 0.
+    codec : name and options of the codec of each part of each block; it keeps no state.
     seed : seed of the codec's random numbers; the same on all workers.
     """
 
@@ -51,7 +51,7 @@ class MappedBlocks:
         self._values: dict[tuple[int, int], Bytes] = {}
 
     def packet(self, number: int) -> Encoded:
-        """Return a packet: the exclusive or of its pieces, padded with zeros; ``meta`` has the length of each piece."""
+        """Return a packet: the exclusive or of its pieces, padded with zeros; its metadata hold their lengths."""
         pieces = self._shuffle.pieces(number)
         values = [self._value(piece.part, piece.block) for piece in pieces]
         segments = [_segment(value, piece) for value, piece in zip(values, pieces, strict=True)]
@@ -108,7 +108,7 @@ class MappedBlocks:
 
 
 def _bytes_of(message: Encoded) -> Bytes:
-    """Return a message as bytes: the length of its header, the header, the arrays."""
+    """Return a message as bytes: length of the header, header, arrays."""
     header = header_of([message])
     length = np.frombuffer(len(header).to_bytes(4, "little"), np.uint8)
     return np.concatenate(
@@ -117,7 +117,7 @@ def _bytes_of(message: Encoded) -> Bytes:
 
 
 def _vector_of(value: Bytes, size: int) -> Flat:
-    """Return the vector of a message that `_bytes_of` made."""
+    """Return the vector of a message of `_bytes_of`."""
     at = 4 + int.from_bytes(value[:4].tobytes(), "little")
     described = read_header(value[4:at].tobytes(), without=())
     arrays = [(np.dtype(kind), count) for each in described for kind, count in each.arrays]

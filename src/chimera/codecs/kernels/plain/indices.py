@@ -18,7 +18,7 @@ def histogram(x: Any, shift: Any, prefix: Any, prefix_shift: Any, counts: Any) -
         counts[0] += np.bincount(bins, minlength=counts.shape[1])
 
 
-def select(x: Any, bits: Any, ties: int, places: Any, values: Any) -> int:
+def select(x: Any, bits: Any, ties: int, indices: Any, values: Any) -> int:
     count = 0
     for piece in pieces(x.size):
         magnitude = magnitudes(x[piece])
@@ -26,23 +26,23 @@ def select(x: Any, bits: Any, ties: int, places: Any, values: Any) -> int:
         equal = np.flatnonzero(magnitude == bits)[:ties]
         hit[equal] = True
         ties -= equal.size
-        found = np.flatnonzero(hit)[: max(places.size - count, 0)] + piece.start
-        places[count : count + found.size], values[count : count + found.size] = found, x[found]
+        found = np.flatnonzero(hit)[: max(indices.size - count, 0)] + piece.start
+        indices[count : count + found.size], values[count : count + found.size] = found, x[found]
         count += int(hit.sum())
     return count
 
 
-def mark(places: Any, bitmap: Any) -> None:
+def to_bitmap(indices: Any, bitmap: Any) -> None:
     bitmap[:] = 0
-    np.bitwise_or.at(bitmap, places >> 3, (1 << (places & 7)).astype(B))
+    np.bitwise_or.at(bitmap, indices >> 3, (1 << (indices & 7)).astype(B))
 
 
-def marked(bitmap: Any, places: Any) -> int:
+def from_bitmap(bitmap: Any, indices: Any) -> int:
     count = 0
     for low in range(0, bitmap.size, CHUNK):
         found = np.flatnonzero(np.unpackbits(bitmap[low : low + CHUNK], bitorder="little")) + 8 * low
-        room = found[: max(places.size - count, 0)]
-        places[count : count + room.size] = room
+        room = found[: max(indices.size - count, 0)]
+        indices[count : count + room.size] = room
         count += found.size
     return count
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from chimera.codecs.codec import Codec
-from chimera.codecs.fields import room
+from chimera.codecs.fields import output_for
 from chimera.codecs.kernels.layout import PIECE
 from chimera.codecs.scratch import Scratch
 from chimera.core.device import on_host
@@ -16,7 +16,7 @@ from chimera.core.parameters import Flat
 
 
 @dataclass(frozen=True)
-class Target:
+class DecodeBuffer:
     """The memory that pieces are decoded to.
 
     Attributes
@@ -35,7 +35,7 @@ class Target:
         for low in range(begin, end, max(self.step, 1)):
             yield low, min(low + self.step, end)
 
-    def place(self, begin: int, end: int) -> Flat:
+    def memory_of(self, begin: int, end: int) -> Flat:
         """Return the memory of a piece."""
         return self.memory[begin:end] if self.whole else self.memory[: end - begin]
 
@@ -46,8 +46,8 @@ class Piecewise(Codec):
     on_device = True
 
     @abstractmethod
-    def pieces(self, encoded: Encoded, target: Target) -> Iterator[tuple[slice, Flat]]:
-        """Decode a message, in order; yield slices of the vector, and ``target``'s memory with their values.
+    def pieces(self, encoded: Encoded, buffer: DecodeBuffer) -> Iterator[tuple[slice, Flat]]:
+        """Decode a message, in order; yield slices of the vector, and ``buffer``'s memory with their values.
 
         Raises
         ------
@@ -56,12 +56,12 @@ class Piecewise(Codec):
 
     def decode(self, encoded: Encoded, out: Flat | None = None) -> Flat:
         """Return the vector."""
-        out = room(encoded, out)
-        for _ in self.pieces(encoded, Target(out, encoded.size, whole=True)):
+        out = output_for(encoded, out)
+        for _ in self.pieces(encoded, DecodeBuffer(out, encoded.size, whole=True)):
             pass
         return out
 
     def decode_pieces(self, encoded: Encoded, like: Flat, scratch: Scratch) -> Iterator[tuple[slice, Flat]]:
         """Yield pieces that fit into the cache; on a device, one piece."""
         step = min(PIECE, encoded.size) if on_host(like) else encoded.size
-        return self.pieces(encoded, Target(scratch.beside(like, "piece", step, "float32"), step, whole=False))
+        return self.pieces(encoded, DecodeBuffer(scratch.like(like, "piece", step, "float32"), step, whole=False))

@@ -6,8 +6,8 @@ from chimera.core.jit import njit
 
 
 @njit
-def _nothing() -> int:
+def _noop() -> int:
     return 0
 
 
-_nothing()
+_noop()

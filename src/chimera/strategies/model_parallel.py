@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
-from chimera.strategies.bubble import Bubble
-from chimera.strategies.parts import Parts
+from chimera.strategies.model_partition import ModelPartition
+from chimera.strategies.pipeline_bubble import PipelineBubble
 from chimera.strategies.schedules import SCHEDULES, in_turn
 from chimera.strategies.strategy import Cluster, Round, Strategy
 
@@ -27,7 +27,7 @@ class Shape(NamedTuple):
         return self.stages * self.slices
 
 
-class CutOverWorkers(Strategy):
+class ModelParallel(Strategy):
     """Replicas of a pipeline of stages, each cut into slices; micro-batches flow through the stages.
 
     Each slice of a stage sends its activations to the same slice of the next stage, and receives their gradient. Slices of one
@@ -49,7 +49,7 @@ class CutOverWorkers(Strategy):
         if schedule not in SCHEDULES:
             raise ConfigurationError(f"schedule is {' or '.join(SCHEDULES)}, not {schedule!r}")
         self._micro_batches, self._schedule = micro_batches, SCHEDULES[schedule]
-        self._bubble = Bubble(2 * micro_batches)
+        self._bubble = PipelineBubble(2 * micro_batches)
 
     @abstractmethod
     def shape(self, workers: int) -> Shape:
@@ -61,7 +61,7 @@ class CutOverWorkers(Strategy):
         """
 
     @abstractmethod
-    def parts(self, workers: int) -> Parts:
+    def parts(self, workers: int) -> ModelPartition:
         """Return how the model is cut over ``workers`` workers."""
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
@@ -137,7 +137,7 @@ def at_least_1(**options: int) -> None:
             raise ConfigurationError(f"{key} must be at least 1, not {value}")
 
 
-def evenly(workers: int, count: int, what: str) -> int:
+def divide_evenly(workers: int, count: int, what: str) -> int:
     """Return the number of workers in each of ``count`` groups; raise ConfigurationError if it is not an integer."""
     if workers % count:
         raise ConfigurationError(f"{workers} workers cannot be parted among {count} {what} evenly")

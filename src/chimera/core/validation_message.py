@@ -12,7 +12,7 @@ import msgspec
 _PLACE = re.compile(r" - at `\$([.\w]*)`")
 
 
-def why(error: msgspec.ValidationError, hint: Any) -> str:
+def validation_message(error: msgspec.ValidationError, hint: Any) -> str:
     """Return msgspec's message about a value that is not a ``hint``, with the allowed words if there are a few."""
     said = str(error)
     place = _PLACE.search(said)

@@ -7,7 +7,7 @@ from pathlib import Path
 from chimera.core.errors import ConfigurationError
 
 
-def inside(folder: Path, name: str) -> Path:
+def safe_path(folder: Path, name: str) -> Path:
     """Return the path of a file in a folder, for reading or writing. The folder itself may be a link.
 
     Raises

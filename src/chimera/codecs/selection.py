@@ -31,27 +31,27 @@ def kth_largest(vector: Flat, count: int) -> tuple[int, int]:
     return prefix, left
 
 
-def room_for(count: int, vector: Flat) -> tuple[NDArray[np.int64], Flat]:
-    """Return memory for ``count`` places and values, on the device of the vector."""
+def empty_selection(count: int, vector: Flat) -> tuple[NDArray[np.int64], Flat]:
+    """Return memory for ``count`` indices and values, on the device of the vector."""
     return empty(count, "int64", vector), empty(count, "float32", vector)
 
 
-def exactly(vector: Flat, count: int) -> tuple[NDArray[np.int64], Flat]:
-    """Return places and values of the ``count`` largest magnitudes; of equal ones, the first.
+def select_exact(vector: Flat, count: int) -> tuple[NDArray[np.int64], Flat]:
+    """Return indices and values of the ``count`` largest magnitudes; of equal ones, the first.
 
     Candidates are elements above a threshold that a sample gives, with a margin. If there are too few, the whole vector is
     used.
     """
-    near = _candidates(vector, count)
+    near = _preselect(vector, count)
     values = vector if near is None else near[1]
-    places, found = room_for(count, vector)
+    indices, found = empty_selection(count, vector)
     if count:
         bits, ties = kth_largest(values, count)
-        kernels(vector).select(values, np.uint32(bits), ties, places, found)
-    return places if near is None else near[0][places], found
+        kernels(vector).select(values, np.uint32(bits), ties, indices, found)
+    return indices if near is None else near[0][indices], found
 
 
-def _candidates(vector: Flat, count: int) -> tuple[NDArray[np.int64], Flat] | None:
+def _preselect(vector: Flat, count: int) -> tuple[NDArray[np.int64], Flat] | None:
     stride = len(vector) // _SAMPLE
     if stride < 2 or not 0 < count <= len(vector) // 8:
         return None
@@ -59,30 +59,30 @@ def _candidates(vector: Flat, count: int) -> tuple[NDArray[np.int64], Flat] | No
     expected = count * len(sample) / len(vector)
     error = 4 * math.sqrt(expected) + 4
     bits, _ = kth_largest(sample, round(expected + error))
-    return _above(vector, bits, count, round((expected + 2 * error) * stride))
+    return _select_above(vector, bits, count, round((expected + 2 * error) * stride))
 
 
-def by_sample(vector: Flat, count: int, offset: int) -> tuple[NDArray[np.int64], Flat]:
+def select_sampled(vector: Flat, count: int, offset: int) -> tuple[NDArray[np.int64], Flat]:
     """Return about ``count`` of the largest magnitudes: those above a threshold that a sample of the vector gives.
 
     If the number is wrong by more than half, the selection is exact. ``offset`` shifts the sample.
     """
     stride = len(vector) // _SAMPLE
     if stride < 2 or not count:
-        return exactly(vector, count)
+        return select_exact(vector, count)
     sample = abs(vector[offset % stride :: stride])
     bits, _ = kth_largest(sample, max(round(count * len(sample) / len(vector)), 1))
     half = count // 2
-    return _above(vector, bits, half, count + half + 64) or exactly(vector, count)
+    return _select_above(vector, bits, half, count + half + 64) or select_exact(vector, count)
 
 
-def _above(vector: Flat, bits: int, at_least: int, at_most: int) -> tuple[NDArray[np.int64], Flat] | None:
-    """Return places and values from a magnitude on, if their number is within the limits; else None."""
-    places, values = room_for(at_most, vector)
-    found = kernels(vector).select(vector, np.uint32(bits), len(vector), places, values)
-    return (places[:found], values[:found]) if at_least <= found <= at_most else None
+def _select_above(vector: Flat, bits: int, at_least: int, at_most: int) -> tuple[NDArray[np.int64], Flat] | None:
+    """Return indices and values from a magnitude on, if their number is within the limits; else None."""
+    indices, values = empty_selection(at_most, vector)
+    found = kernels(vector).select(vector, np.uint32(bits), len(vector), indices, values)
+    return (indices[:found], values[:found]) if at_least <= found <= at_most else None
 
 
-def share(size: int, ratio: float) -> int:
+def count_of(size: int, ratio: float) -> int:
     """Return the number of elements for a ratio, at least one."""
     return min(max(round(ratio * size), 1), size)

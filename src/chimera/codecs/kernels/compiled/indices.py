@@ -1,4 +1,4 @@
-"""The largest elements, nonzero rows, and bitmaps of places."""
+"""The largest elements, nonzero rows, and bitmaps of indices."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def _lowest(typing: Any, bits: Any) -> Any:
 
 
 @njit
-def select(x: Any, bits: Any, ties: Any, places: Any, values: Any) -> Any:
-    """Write places and values of the elements above a magnitude, given by its bits, and of the first ``ties`` equal to it.
+def select(x: Any, bits: Any, ties: Any, indices: Any, values: Any) -> Any:
+    """Write indices and values of the elements above a magnitude, given by its bits, and of the first ``ties`` equal to it.
 
     Returns their number, including elements without room in the output.
     """
-    u, count, room = x.view(U), 0, places.size
+    u, count, room = x.view(U), 0, indices.size
     whole = u.size // 16 * 16
     for low in range(0, u.size, 16):
         if low < whole:
@@ -73,28 +73,28 @@ def select(x: Any, bits: Any, ties: Any, places: Any, values: Any) -> Any:
                     continue
                 ties -= 1
             if count < room:
-                places[count], values[count] = i, x[i]
+                indices[count], values[count] = i, x[i]
             count += 1
     return count
 
 
 @njit
-def mark(places: Any, bitmap: Any) -> None:
-    """Set the bits of these places."""
+def to_bitmap(indices: Any, bitmap: Any) -> None:
+    """Set the bits of these indices."""
     bitmap[:] = 0
-    for i in range(places.size):
-        bitmap[places[i] >> 3] |= B(1 << (places[i] & 7))
+    for i in range(indices.size):
+        bitmap[indices[i] >> 3] |= B(1 << (indices[i] & 7))
 
 
 @njit
-def marked(bitmap: Any, places: Any) -> Any:
-    """Write the places of the bits set, ascending; return their number, including places without room in the output."""
+def from_bitmap(bitmap: Any, indices: Any) -> Any:
+    """Write the indices of the bits set, ascending; return their number, including indices without room in the output."""
     count = 0
     for j in range(bitmap.size):
         byte = U(bitmap[j])
         while byte:
-            if count < places.size:
-                places[count] = 8 * j + _lowest(byte)
+            if count < indices.size:
+                indices[count] = 8 * j + _lowest(byte)
             count += 1
             byte = U(byte & U(byte - U(1)))
     return count

@@ -1,4 +1,4 @@
-"""The largest elements, and bitmaps of places."""
+"""The largest elements, and bitmaps of indices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def histogram(x: Tensor, shift: Any, prefix: Any, prefix_shift: Any, counts: NDA
         counts[0] += to_host(torch.bincount(bins, minlength=counts.shape[1]))
 
 
-def select(x: Tensor, bits: Any, ties: int, places: Tensor, values: Tensor) -> int:
+def select(x: Tensor, bits: Any, ties: int, indices: Tensor, values: Tensor) -> int:
     count, border = 0, int(bits)
     for piece in pieces(len(x)):
         magnitude = magnitudes(x[piece])
@@ -30,28 +30,28 @@ def select(x: Tensor, bits: Any, ties: int, places: Tensor, values: Tensor) -> i
             equal = (magnitude == border).nonzero()[:ties, 0]
             hit[equal] = True
             ties -= len(equal)
-        found = hit.nonzero()[: max(len(places) - count, 0), 0]
+        found = hit.nonzero()[: max(len(indices) - count, 0), 0]
         own = slice(count, count + len(found))
-        places[own], values[own] = found + piece.start, x[piece][found]
+        indices[own], values[own] = found + piece.start, x[piece][found]
         count += int(hit.count_nonzero())
     return count
 
 
-def mark(places: Tensor, bitmap: NDArray[Any]) -> None:
-    bits = torch.zeros(8 * bitmap.size, dtype=torch.uint8, device=places.device)
-    bits[places] = 1
+def to_bitmap(indices: Tensor, bitmap: NDArray[Any]) -> None:
+    bits = torch.zeros(8 * bitmap.size, dtype=torch.uint8, device=indices.device)
+    bits[indices] = 1
     rows = bits.view(-1, 8)
     for i in range(1, 8):
         rows[:, 0] |= rows[:, i] << i
     write(rows[:, 0], bitmap)
 
 
-def marked(bitmap: NDArray[Any], places: Tensor) -> int:
-    own, count = read(bitmap, places), 0
+def from_bitmap(bitmap: NDArray[Any], indices: Tensor) -> int:
+    own, count = read(bitmap, indices), 0
     for piece in pieces(len(own)):
         bits = own[piece, None] >> torch.arange(8, dtype=torch.uint8, device=own.device) & 1
         found = bits.reshape(-1).nonzero()[:, 0]
-        room = found[: max(len(places) - count, 0)]
-        places[count : count + len(room)] = room + 8 * piece.start
+        room = found[: max(len(indices) - count, 0)]
+        indices[count : count + len(room)] = room + 8 * piece.start
         count += len(found)
     return count

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 
 @dataclass(frozen=True)
-class Parts:
+class ModelPartition:
     """How a model is cut over workers.
 
     Attributes
@@ -35,7 +35,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Halves:
+class SplitPartition:
     """How a model is cut between workers, which have the data, and one server.
 
     Attributes

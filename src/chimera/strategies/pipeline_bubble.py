@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from chimera.core.trace import TraceRow
 
 
-class Bubble:
+class PipelineBubble:
     """Sums, over steps, of the stages' computing time and of the duration from a step's first pass to its last.
 
     Parameters

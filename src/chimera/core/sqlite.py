@@ -23,7 +23,7 @@ class Busy(RunError):  # noqa: N818 - it says what is the matter
 
 
 @dataclass(frozen=True)
-class Kind:
+class SQLiteFormat:
     """The type of a file.
 
     Attributes
@@ -40,7 +40,7 @@ class Kind:
     schema: str
 
 
-class Channel:
+class SQLiteConnection:
     """One connection to a file, used by all threads of this process in turn.
 
     Every method raises `Busy` if another process locks the file for too long, NoSpaceError if the disk is full,
@@ -51,7 +51,7 @@ class Channel:
     path : the file; `prepare` creates it.
     """
 
-    def __init__(self, path: Path, kind: Kind) -> None:
+    def __init__(self, path: Path, kind: SQLiteFormat) -> None:
         self._path, self._kind = path, kind
         self._lock = threading.Lock()
         try:
@@ -125,9 +125,9 @@ class Channel:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
 
-    def rows(self, question: str, values: Sequence[Any]) -> list[Any]:
+    def rows(self, query: str, values: Sequence[Any]) -> list[Any]:
         """Return the rows of a query."""
-        return self.read(lambda db: db.execute(question, values).fetchall())
+        return self.read(lambda db: db.execute(query, values).fetchall())
 
     def close(self) -> None:
         """Close the connection."""
@@ -139,9 +139,9 @@ class Channel:
         try:
             yield
         except sqlite3.Error as error:
-            raise self._said(error) from error
+            raise self._translate(error) from error
 
-    def _said(self, error: sqlite3.Error) -> Exception:
+    def _translate(self, error: sqlite3.Error) -> Exception:
         """Return the error of Chimera for an error of the library."""
         code = getattr(error, "sqlite_errorcode", None)
         whole = f"the {self._kind.what} {self._path}"
