@@ -241,18 +241,18 @@ def worker(privacy: dict[str, Any], **options: Any) -> PrivateWorker:
 
 def test_a_driver_cannot_lower_client_noise_by_the_number_of_clients() -> None:
     """Each of n clients adds one part of n of the variance: with masks the roster says how many there are, and only that."""
-    with pytest.raises(PrivacyError, match="the roster defines the number of clients"):
+    with pytest.raises(PrivacyError, match="the list of keys defines the number of clients"):
         worker({**MASKED, "noise": 2.0}).take_part(10**12)
 
 
 def test_private_workers_do_not_send_weights() -> None:
-    with pytest.raises(PrivacyError, match="not the weights that it reached"):
+    with pytest.raises(PrivacyError, match="a change of weights, and no weights"):
         worker(NOISY).delta(steps=1, reached=True)
 
 
 @pytest.mark.parametrize("option", [{"codec": ("top-k", {"ratio": 0.1})}, {"personal": [0]}], ids=["codec", "personal"])
 def test_private_workers_reject_options_that_keep_state(option: dict[str, Any]) -> None:
-    with pytest.raises(PrivacyError, match="by no codec but 'identity', and keeps no parameters"):
+    with pytest.raises(PrivacyError, match="accepts only the codec 'identity', and no personal parameters"):
         worker(NOISY, **option)
 
 

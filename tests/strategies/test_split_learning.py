@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cut_kit import Fit, assert_refused, assert_same, fit_in, parameters, plain, random_and_normalised
 from torch import nn
 
 import chimera
@@ -18,6 +17,7 @@ from chimera.data.partition import PARTITIONERS
 from chimera.data.provider import PartitionedData
 from chimera.training.experiment.resolve import split_of
 from chimera.training.plugin import instantiate
+from model_parallel_kit import Fit, assert_refused, assert_same, fit_in, parameters, plain, random_and_normalised
 
 
 @pytest.fixture

@@ -167,7 +167,7 @@ def test_aggregating_weights_equals_aggregating_updates(name: str, reached: bool
 
 
 def test_too_few_vectors_raise_a_one_line_error() -> None:
-    with pytest.raises(ConfigurationError, match="attackers = 1 needs at least 5 vectors, and 4 come") as caught:
+    with pytest.raises(ConfigurationError, match="attackers = 1 needs at least 5 vectors, but a round has 4") as caught:
         shard().update(*map(message, (1.0, 2.0, np.nan, 4.0, 5.0)), aggregation="krum")
     assert "\n" not in str(caught.value)
 

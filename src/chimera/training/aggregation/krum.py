@@ -36,8 +36,8 @@ class Krum(Aggregation):
         """Raise ConfigurationError if there are too few vectors for the number of attackers, or to select from."""
         if contributors <= 2 * self._attackers + 2:
             raise ConfigurationError(
-                f"aggregation 'krum' with attackers = {self._attackers} needs at least {2 * self._attackers + 3} vectors, and "
-                f"{contributors} come: set fewer attackers, or let more workers participate"
+                f"aggregation 'krum' with attackers = {self._attackers} needs at least {2 * self._attackers + 3} vectors, but "
+                f"a round has {contributors}: set fewer attackers, or use more workers"
             )
         if self._select > contributors - self._attackers:
             raise ConfigurationError(

@@ -32,8 +32,8 @@ class TrimmedMean(Aggregation):
         """Raise ConfigurationError if no vector would be left."""
         if 2 * self._trimmed(contributors) >= contributors:
             raise ConfigurationError(
-                f"aggregation 'trimmed-mean' leaves out {self._trimmed(contributors)} of {contributors} vectors on each side, "
-                "which is all: set a smaller share, or let more workers participate"
+                f"aggregation 'trimmed-mean' removes {self._trimmed(contributors)} of {contributors} vectors on each side, "
+                "and none remains: set a smaller share, or use more workers"
             )
 
     def dense(self, vectors: Sequence[Flat], out: Flat, rows: RowLayout) -> Flat:  # noqa: ARG002

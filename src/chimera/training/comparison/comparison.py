@@ -227,7 +227,7 @@ def _begin(folder: Path, cells: Sequence[Cell]) -> None:
         if name in known and known[name] != text:
             line = next((line for line in text.splitlines() if line not in known[name].splitlines()), "less")
             raise ConfigurationError(
-                f"{folder / name} was begun with other settings (now {line}): continue with the same, or choose another folder"
+                f"{folder / name} has a run with other settings (now {line}): use the same settings, or choose another folder"
             )
     try:
         make_folder(folder)

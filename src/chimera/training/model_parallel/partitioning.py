@@ -90,7 +90,7 @@ def split_model(model: Any, halves: SplitPartition) -> list[Part]:
     sides = [*range(halves.cut), *range(head, n)], list(range(halves.cut, head))
     for side, whose in zip(sides, ("the clients'", "the server's"), strict=True):
         if not any(counts[number] for number in side):
-            raise ConfigurationError(f"with this cut {whose} part has nothing to train")
+            raise ConfigurationError(f"with this cut {whose} part has no parameters to train")
     _reject_shared([layers[number] for side in sides for number in side], [0, len(sides[0]), n])
     return [
         Part(model.part_of(_copied([layers[i] for i in side])), side, sum(counts[i] for i in side) / sum(counts))
