@@ -25,6 +25,8 @@ settings.load_profile("shared-machine")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that runs this in the background has all ignore Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+SLOW_S = 3.0
+"""A test of the default run that takes longer has a marker ``takes`` with the reason."""
 _SHARED = re.compile(r"(?<![a-z])(ray|docker)(?![a-z])")
 _FIXTURES = re.compile(
     r"tests/(inference/test_(cluster|models|serving)|jobs/test_cli_errors|nodes/test_masters|security/test_static_rules"
@@ -54,19 +56,30 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Turns:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave combinations of parameters to the long run; order the files of a run with a time limit by the day."""
     sampling.mark(items)
+    for item in items:
+        if reason := item.get_closest_marker("takes"):
+            item.user_properties.append(("takes", reason.args[0]))
+        elif shared := _SHARED.search(item.nodeid):
+            item.user_properties.append(("takes", f"it starts processes of {shared.group()}"))
     if "CHIMERA_TESTS_UNTIL" in os.environ:
         items[:] = sampling.order_of_files(items, sampling.today())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Report the seconds that the tests of each folder took, if ``--durations`` is set."""
+    """Report the seconds of each folder, and slow tests without the marker ``takes``, if ``--durations`` is set."""
     if config.option.durations is None:
         return
+    reports = [one for found in terminalreporter.stats.values() for one in found if hasattr(one, "duration")]
     seconds: Counter[str] = Counter()
-    for report in (one for found in terminalreporter.stats.values() for one in found if hasattr(one, "duration")):
+    for report in reports:
         seconds["/".join(report.nodeid.split("::")[0].split("/")[1:2])] += report.duration
     terminalreporter.section("seconds by folder")
     terminalreporter.write_line(", ".join(f"{name} {spent:.0f}" for name, spent in seconds.most_common() if spent >= 1))
+    for report in reports:
+        if report.when == "call" and report.duration > SLOW_S and "takes" not in dict(report.user_properties):
+            terminalreporter.write_line(
+                f"took {report.duration:.1f} s, and no marker 'takes' gives a reason: {report.nodeid}"
+            )
 
 
 def pytest_runtest_setup() -> None:

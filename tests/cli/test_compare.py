@@ -103,6 +103,7 @@ def test_a_configuration_error_is_one_line_on_stderr_and_exit_code_2(invoke, exp
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.takes("each cell is a process that imports torch")
 def test_a_failed_cell_is_reported_and_does_not_stop_the_others(invoke, experiment, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken_strategy.py").write_text(

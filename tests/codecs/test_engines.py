@@ -197,6 +197,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
 @pytest.mark.sampled(1, always=["d-psgd", "gossip-sgd", "parameter-server"])
 @pytest.mark.parametrize("strategy", PACKING)
+@pytest.mark.takes("it trains once with each codec")
 def test_each_codec_keeps_its_promises_on_the_simulated_engine(strategy: str, told: Counter[int]) -> None:
     fitting = [codec for codec in NAMES if goes_with(strategy, codec)]
     assert len(fitting) >= len(NAMES) - 5  # those for a downlink, and those that carry what is left out

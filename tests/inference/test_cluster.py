@@ -111,6 +111,7 @@ def test_two_jobs_of_unequal_speed_progress_at_equal_rates(quiet: RunningCluster
         quiet.client.cancel(job)
 
 
+@pytest.mark.takes("workers are killed and stopped for 3 s")
 def test_killed_and_hung_workers_cost_no_result(tmp_path: Path) -> None:
     with cluster(tmp_path, workers=3) as running:
         job = running.client.submit(running.model(seconds=0.01), list(range(600)), batch_size=20)

@@ -13,6 +13,7 @@ from chimera.cli.main import app
 from chimera.jobs.cluster.folder import ClusterFolder
 
 
+@pytest.mark.takes("it starts a cluster, a job and seven commands")
 def test_a_job_is_submitted_followed_and_fetched_and_no_process_remains(tmp_path: Path) -> None:
     file = experiment(tmp_path, rounds=40)
     with running(tmp_path / "runs" / "cluster"):  # the default folder of the commands

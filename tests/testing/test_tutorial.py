@@ -39,6 +39,7 @@ def test_it_has_one_strategy_in_under_40_lines() -> None:
     "command",
     [pytest.param(c, marks=[] if c.startswith("chimera") and "simulated" in c else pytest.mark.long) for c in COMMANDS],
 )
+@pytest.mark.takes("each command is a process")
 def test_its_commands_give_the_described_results(command: str, tmp_path: Path) -> None:
     shown = run(command, tmp_path)
     if command.startswith("chimera"):

@@ -61,6 +61,7 @@ def events_of(run: chimera.Run) -> list[tuple[str, str]]:
     ("strategy", "policy"),
     [*((strategy, "respawn") for strategy in STRATEGIES), ("parameter-server", "drop"), ("all-reduce", "drop")],
 )
+@pytest.mark.takes("processes are killed and replaced")
 def test_a_run_finishes_after_one_of_four_workers_is_killed(fit: Fit, strategy: Any, policy: str) -> None:
     run = fit(
         engine="local",

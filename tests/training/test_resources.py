@@ -275,6 +275,7 @@ LITTLE: dict[str, dict[str, Any]] = {
 @pytest.mark.sampled(2)
 @on_each_device
 @pytest.mark.parametrize("strategy", [entry.name for entry in STRATEGIES.entries()])
+@pytest.mark.takes("each operation on the fake device is checked")
 def test_every_strategy_learns_the_same_on_a_device(
     fit: Fit, strategy: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

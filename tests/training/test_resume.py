@@ -88,6 +88,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     ],
 )
 @pytest.mark.sampled(1)
+@pytest.mark.takes("it kills and resumes processes that import torch")
 def test_a_killed_and_resumed_run_leaves_the_same_bytes(
     tmp_path: Path, whole: Callable[[str], Path], case: str, dies_at: int
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_resumed_run_on_processes_has_the_same_weights(tmp_path: Path, strateg
     assert weights[0] == weights[1]
 
 
+@pytest.mark.takes("it starts three processes that import torch")
 def test_ctrl_c_writes_a_checkpoint_of_the_current_round(tmp_path: Path, whole: Callable[[str], Path]) -> None:
     engine, strategy = CASES["served"]
     stopped = train(tmp_path / "run", engine, strategy, dies_at=6, how="SIGINT")
