@@ -1,4 +1,4 @@
-"""A kept-alive connection to one node; httptools reads the answers, in a tenth of the time that ``http.client`` takes."""
+"""A kept-alive connection to a node. httptools parses answers, in a tenth of the time of ``http.client``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # on Linux
 
 
 class Answer(NamedTuple):
-    """What a node answered."""
+    """The answer of a node."""
 
     status: int
     content_type: str
@@ -31,11 +31,11 @@ class Answer(NamedTuple):
 
 
 class Unreachable(Exception):  # noqa: N818 - it says what the node is
-    """Nobody listens there, or the connection broke off.
+    """No process listens at the address, or the connection broke.
 
     Attributes
     ----------
-    here : whether it is this process that has no room for a connection, and says nothing about the node.
+    here : whether this process has no room for a connection; this says nothing about the node.
     """
 
     def __init__(self, text: str, *, here: bool = False) -> None:
@@ -44,17 +44,17 @@ class Unreachable(Exception):  # noqa: N818 - it says what the node is
 
 
 class Garbage(Exception):  # noqa: N818 - it says what came
-    """What came is no answer."""
+    """The received bytes are not a valid answer."""
 
 
 class Connection:
-    """One connection, for one thread; it is opened when first used, and anew when the node had closed it.
+    """A connection for one thread. It is opened when first used, and again after the node has closed it.
 
     Parameters
     ----------
-    token : sent with every request; only over TLS or to this machine, see `Address.check_token_is_protected`.
-    tls : how to check an https node; by default as the system does.
-    most_bytes : the size of the largest answer that is taken.
+    token : token of every request; sent only over TLS or to this machine, see `Address.check_token_is_protected`.
+    tls : TLS context for an https node; default: that of the system.
+    most_bytes : maximum size of an answer, in bytes.
     """
 
     def __init__(self, address: Address, token: str | None, tls: ssl.SSLContext | None, most_bytes: int) -> None:
@@ -72,14 +72,14 @@ class Connection:
     ) -> Answer:
         """Send a request and return the answer.
 
-        If the node closes a connection that was kept, an idempotent request is sent once more; others only where it is sure
-        that they were not sent.
+        If the node closes a kept connection, an idempotent request is sent again; another request only if it was certainly not
+        sent.
 
         Raises
         ------
-        TimeLimitError : it took longer.
-        Unreachable : nobody listens, or the connection broke off.
-        Garbage : what came is no HTTP, cut off or too large.
+        TimeLimitError : the request exceeded its time limit.
+        Unreachable : no process listens, or the connection broke.
+        Garbage : the answer is not HTTP, incomplete or too large.
         """
         deadline_s = time.monotonic() + timeout_s
         kept = self._socket is not None and not self._was_closed()
@@ -104,7 +104,7 @@ class Connection:
         return self.request(verb, path, body, content_type, timeout_s=left_s, idempotent=False)
 
     def break_off(self, why: str) -> None:
-        """End the request under way, from another thread; that and all later ones raise `Unreachable`."""
+        """Abort the current request, from another thread. It and all later requests raise `Unreachable`."""
         self._broken_by = why
         opened = self._socket
         if opened is not None:
@@ -112,25 +112,27 @@ class Connection:
                 opened.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close it; the next request opens it again."""
+        """Close the connection; the next request opens it again."""
         self._drop()
 
     def _exchange(self, verb: str, path: str, body: bytes, content_type: str, deadline_s: float) -> Answer:
         opened = self._socket
         if opened is None:
             opened = self._open(deadline_s)
-        if self._broken_by:  # it may not have been open then
+        if self._broken_by:  # the connection may not be open
             raise Unreachable(self._broken_by)
         opened.settimeout(max(deadline_s - time.monotonic(), 0.001))
         head = f"{verb} {self._address.path}{path} HTTP/1.1\r\n{self._head}"
         if body or verb == "POST":
             head += f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
-        opened.sendall(head.encode("latin-1") + b"\r\n" + body)  # one packet, where it fits into one
-        if _QUICK_ACK is not None:  # or a server that sends head and body apart waits 40 ms for the kernel's late word
+        opened.sendall(head.encode("latin-1") + b"\r\n" + body)  # send one packet if everything fits into it
+        if (
+            _QUICK_ACK is not None
+        ):  # otherwise a server that sends head and body separately waits 40 ms for the kernel's delayed acknowledgement
             opened.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
         reading = _Reading(self._most_bytes)
         while not reading.complete:
-            left_s = deadline_s - time.monotonic()  # it is the whole that may take so long
+            left_s = deadline_s - time.monotonic()  # the time limit is that of the whole request
             if left_s <= 0:
                 raise TimeoutError
             opened.settimeout(left_s)
@@ -158,7 +160,7 @@ class Connection:
         return opened
 
     def _was_closed(self) -> bool:
-        """Whether the node has closed the idle connection, or sent what nobody asked for; drop it then."""
+        """Whether the node has closed the idle connection or sent unexpected bytes; if so, drop the connection."""
         opened: Any = self._socket
         poll = select.poll()
         poll.register(opened, select.POLLIN)
@@ -174,7 +176,7 @@ class Connection:
 
 
 class _Reading:
-    """An answer as it comes, for httptools to tell of its parts."""
+    """An answer that is being received; httptools calls its methods."""
 
     def __init__(self, most_bytes: int) -> None:
         import httptools
@@ -188,7 +190,7 @@ class _Reading:
         self.complete = self.keeps_open = False
 
     def take(self, data: bytes) -> None:
-        """Take what came; raise `Garbage` if it is no HTTP."""
+        """Parse received bytes; raise `Garbage` if they are not HTTP."""
         self._came += len(data)
         if self._came > _MOST_BESIDE_BYTES + (2 * self._most_bytes if self._began else 0):
             raise Garbage(f"an answer of more than {self._came - len(data)} bytes beside its body")
@@ -199,7 +201,7 @@ class _Reading:
             raise Garbage(self._failed or f"what came is no answer of HTTP ({error}): {text}") from error
 
     def end(self) -> None:
-        """Take note that no more comes: an answer that does not say how long it is ends so."""
+        """Note the end of the stream, which ends an answer without a length."""
         if not self._began:
             raise ConnectionResetError("the connection was closed without an answer")
         if not self._ends_with_connection:
@@ -230,7 +232,7 @@ class _Reading:
         self._pieces.append(body)
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() >= 200:  # before it there may be words like "100 Continue"
+        if self._parser.get_status_code() >= 200:  # an interim answer such as "100 Continue" may come first
             self.complete, self.keeps_open = True, self._parser.should_keep_alive()
 
     def _check(self, size: int) -> None:

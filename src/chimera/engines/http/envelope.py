@@ -1,4 +1,4 @@
-"""The answer of a node to a call, checked as a whole before any of it is used."""
+"""The answer of a node to a call, checked completely before any part of it is used."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class _Answer(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_answer(body: bytes, wanted: int, actor: str, call: str, module: str) -> Outcome:
-    """Return how a call ended.
+    """Return the outcome of a call.
 
     Parameters
     ----------
-    wanted : how many values the call returns.
-    actor, call : what is named in the failure of the call.
-    module : the name of the module of the actor's class.
+    wanted : number of values that the call returns.
+    actor, call : names for the failure of the call.
+    module : name of the module of the actor's class.
 
     Raises
     ------

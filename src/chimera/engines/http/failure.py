@@ -1,8 +1,8 @@
-"""How a call fails: what the driver raises, and an actor's exception on its way from a node as plain values.
+"""Failures of calls: errors that the driver raises, and exceptions of actors, sent by a node as plain values.
 
-The driver makes an exception anew only of a class that it knows without being told: one of Python's own, one of Chimera's, or
-one of the module of the actor's own class. It is made without its constructor, so a node decides over nothing but its arguments
-and attributes, which are plain values; any other exception arrives as `ActorError`, by its text.
+The driver recreates an exception only if it knows the class already: a class of Python, of Chimera, or of the module of the
+actor's class. The constructor is not called, so a node determines only arguments and attributes, which are plain values. Any
+other exception becomes an `ActorError` with its text.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from chimera.engines.http import wire
 
 
 class Failed:
-    """What stands in the place of a value.
+    """A failure in the place of a value.
 
     Attributes
     ----------
-    exception : makes what is to be raised.
-    kind : the name of its type.
+    exception : returns the exception to raise.
+    kind : name of the exception's type.
     """
 
     __slots__ = ("exception", "kind")
@@ -34,14 +34,14 @@ class Failed:
 
 
 MOST_KIND = 200
-"""The length of the longest name of a type that a node may tell."""
+"""Maximum length of the name of a type that a node may report."""
 _MOST_SUMMARY, _MOST_TRACEBACK = 4_000, 20_000
 _CONTROL = frozenset((StopIteration, StopAsyncIteration, ActorLost))
-"""What means something to the driver when it is raised: no node can have it raised."""
+"""Exceptions with a meaning for the driver. A node cannot make the driver raise them."""
 
 
 def plain_text(text: str, most: int = _MOST_SUMMARY) -> str:
-    """Return a text of a node for messages: cut, and with control characters as escapes, so that no terminal obeys it."""
+    """Return a text of a node for messages: truncated, with control characters escaped, so that no terminal executes them."""
     cut = text[:most] + ("..." if len(text) > most else "")
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in cut)
 
@@ -52,12 +52,12 @@ def lost(text: str) -> Failed:
 
 
 def raised(error: BaseException) -> Failed:
-    """Return the failure that raises this."""
+    """Return a failure that raises this exception."""
     return Failed(lambda: error, type(error).__name__)
 
 
 def raised_by(error: BaseException, actor: str, call: str) -> Failed:
-    """Return the failure of a call in the driver's own process."""
+    """Return the failure of a call in the driver's process."""
     failure = Failure(error, actor, call)
     return Failed(failure.exception, failure.kind)
 
@@ -80,11 +80,11 @@ def described(error: BaseException, call: str) -> dict[str, Any]:
 
 
 def revived(told: Mapping[str, Any], actor: str, call: str, module: str) -> Failed:
-    """Return the failure that `described` told of.
+    """Return the failure that `described` describes.
 
     Parameters
     ----------
-    module : the name of the module of the actor's class.
+    module : name of the module of the actor's class.
     """
     kind, summary = plain_text(told["kind"], MOST_KIND), plain_text(told["summary"])
     text = f"{actor}, call {call!r}: {kind}: {summary}\n\n{plain_text(told['traceback'], _MOST_TRACEBACK)}"
@@ -99,7 +99,7 @@ def revived(told: Mapping[str, Any], actor: str, call: str, module: str) -> Fail
             error = known.__new__(known, *content.get("args", ()))
             vars(error).update({k: v for k, v in content.get("state", {}).items() if not k.startswith("__")})
             str(error)
-        except Exception:  # its arguments do not fit, or its text cannot be made of them
+        except Exception:  # its arguments do not fit, or it cannot format them
             return remote
         error.__cause__ = remote
         return error
@@ -108,7 +108,7 @@ def revived(told: Mapping[str, Any], actor: str, call: str, module: str) -> Fail
 
 
 class Refusal(ActorError):  # noqa: N818 - named like `ActorLost`
-    """What a node answered with a status of 400 or more.
+    """An answer of a node with a status of 400 or more.
 
     Attributes
     ----------
@@ -130,7 +130,7 @@ def _known_type(kind: str, its_module: str, actors_module: str) -> type[Exceptio
 
 
 def _printable(content: Any) -> Any:
-    """Return what an exception consists of with its texts made plain, see `plain_text`."""
+    """Return the parts of an exception, with their texts escaped by `plain_text`."""
     if isinstance(content, str):
         return plain_text(content)
     if isinstance(content, list | tuple):

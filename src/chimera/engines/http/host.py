@@ -1,4 +1,4 @@
-"""The node's side: hosts actors of an allow-list of classes for drivers elsewhere. It knows nothing of the web framework."""
+"""The node's side: hosts actors of allowed classes for drivers on other machines. Independent of the web framework."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,199}")
 _MOST_RETURNS = 100_000
 _MOST_THREADS = 1024
 _MOST_WAITING = 64
-"""So many calls of one actor may wait; a driver sends the next one when it has the answer."""
+"""Maximum number of waiting calls of one actor; a driver sends the next call after the answer."""
 _MOST_WAITING_BYTES = 1 << 30
-"""So many bytes of calls of all actors may wait."""
+"""Maximum size of all waiting calls together, in bytes."""
 
 
 class Reply(NamedTuple):
-    """What goes back."""
+    """A reply to a driver."""
 
     status: int
     content_type: str
@@ -45,7 +45,7 @@ class Reply(NamedTuple):
 
 
 Done: TypeAlias = Callable[[Reply], None]
-"""Takes the reply, in the actor's thread."""
+"""Receives the reply, in the actor's thread."""
 
 
 class Host:
@@ -53,10 +53,10 @@ class Host:
 
     Parameters
     ----------
-    kinds : the classes that drivers may make actors of, by the names they ask for: ``module.qualname`` of the class in the
-        driver. Nothing else can be made, and only public methods that the class defines can be called.
-    forget_after_s : an actor whose driver has neither called it nor asked after it for so long is dropped.
-    most_actors : how many there may be at once.
+    kinds : the classes of which drivers may create actors, by ``module.qualname`` of the class in the driver. No other class
+        can be created, and only public methods of these classes can be called.
+    forget_after_s : seconds after which an actor is dropped if its driver neither called it nor asked for its state.
+    most_actors : maximum number of actors.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class Host:
         self._forget_after_s, self._most_actors = forget_after_s, most_actors
         self._lock = threading.Lock()
         self._actors: dict[str, _Hosted] = {}
-        self._heard_s: dict[str, float] = {}  # of each driver, by the key of its engine
+        self._heard_s: dict[str, float] = {}  # by the key of the driver's engine
         self._sweeper: threading.Thread | None = None
         self._closed = threading.Event()
         self._give_back_threads: tuple[int, Callable[[], None]] | None = None
         self._waiting_bytes = 0
 
     def create(self, actor: str, body: bytes, done: Done) -> None:
-        """Make an actor: ``kind`` in the body says of which class, the rest is a call of its constructor.
+        """Create an actor. ``kind`` in the body names its class; the rest is a call of the constructor.
 
         Raises
         ------
-        ConfigurationError : the kind is not on the list, the name is taken or no name, or there are too many.
+        ConfigurationError : the class is not allowed, the name is used or invalid, or there are too many actors.
         DataError : the body cannot be read.
         """
         request = _read(body)
@@ -106,12 +106,12 @@ class Host:
             raise
 
     def call(self, actor: str, method: str, body: bytes, done: Done) -> None:
-        """Call a method, after the calls before.
+        """Call a method, after earlier calls.
 
         Raises
         ------
-        ActorLost : there is no such actor, or no more.
-        ConfigurationError : such methods cannot be called from outside.
+        ActorLost : the actor does not exist.
+        ConfigurationError : the method cannot be called by drivers.
         DataError : the body cannot be read.
         """
         if not _METHOD.fullmatch(method):
@@ -146,11 +146,11 @@ class Host:
         return answered
 
     def actors_of_all(self) -> int:
-        """Return how many actors there are."""
+        """Return the number of actors."""
         return len(self._actors)
 
     def actors(self, engine: str) -> dict[str, float]:
-        """Return the actors of one driver, and for how many seconds each has given no sign of life; the driver lives, then."""
+        """Return the actors of a driver, each with the seconds since its last heartbeat; note that the driver is alive."""
         now_s = time.monotonic()
         with self._lock:
             found = {name: hosted for name, hosted in self._actors.items() if _engine(name) == engine}
@@ -159,7 +159,7 @@ class Host:
         return {name: hosted.silent_s(now_s) for name, hosted in found.items()}
 
     def kill(self, actor: str) -> bool:
-        """Drop an actor, and return whether there was one. A call under way is not waited for, and has no result."""
+        """Drop an actor; return whether it existed. A running call is not awaited, and has no result."""
         with self._lock:
             hosted = self._actors.pop(actor, None)
         if hosted is not None:
@@ -167,7 +167,7 @@ class Host:
         return hosted is not None
 
     def kill_all(self, engine: str | None = None) -> int:
-        """Drop the actors of one driver, or all; return how many."""
+        """Drop the actors of one driver, or all actors; return their number."""
         with self._lock:
             names = [name for name in self._actors if engine is None or _engine(name) == engine]
             if engine is not None:
@@ -194,7 +194,7 @@ class Host:
                 self.kill_all(engine)
 
     def _limit_threads(self, threads: int) -> None:
-        """Let arithmetic use as many threads as the actor that asked for most; they share the libraries of one process."""
+        """Set the threads for arithmetic to the largest request of all actors, which share one process."""
         if self._give_back_threads is None or threads > self._give_back_threads[0]:
             if self._give_back_threads is not None:
                 self._give_back_threads[1]()
@@ -202,7 +202,7 @@ class Host:
 
 
 class _Hosted:
-    """One actor, and the thread in which it lives."""
+    """An actor and its thread."""
 
     def __init__(self, name: str, kind: Callable[..., Any]) -> None:
         self._name, self._kind = name, kind
@@ -211,7 +211,7 @@ class _Hosted:
         self._surroundings = ThreadSurroundings()
         self._queue: queue.SimpleQueue[tuple[str, dict[str, Any], Done] | None] = queue.SimpleQueue()
         self._dead = False
-        self.waiting = 0  # calls that have no answer yet
+        self.waiting = 0  # calls without an answer
         threading.Thread(target=self._live, name=f"chimera-{name}", daemon=True).start()
 
     def ask(self, method: str, request: dict[str, Any], done: Done) -> None:
@@ -253,7 +253,7 @@ class _Hosted:
                 values = self._values(method, given, named, returns)
                 told["values"] = [wire.Packed(wire.pack(value)) for value in values]
                 cost["bytes_out"] = [nbytes(value) for value in values]
-        except (Exception, SystemExit) as error:  # whatever an actor raises is the result of the call
+        except (Exception, SystemExit) as error:  # any exception of an actor is the result of the call
             told["failure"] = described(error, method)
             if method == CONSTRUCT:
                 self._unmade = told["failure"]
@@ -275,7 +275,7 @@ class _Hosted:
 def _method_of(target: Any, method: str) -> Callable[..., Any]:
     """Return a method of the actor's class, or what the class's ``__getattr__`` returns.
 
-    A peer must not call functions or objects that the actor holds in its attributes.
+    A peer must not call functions or objects in the attributes of an actor.
 
     Raises
     ------
@@ -300,7 +300,7 @@ def _gone(name: str) -> Reply:
 
 
 def _threads(request: dict[str, Any]) -> int:
-    """Return how many threads an actor may compute with: those that it asks for, as far as this machine has cores."""
+    """Return the number of threads for an actor: its request, limited by the cores of this machine."""
     threads, cores = request.get("threads", 1), os.cpu_count() or 1
     if type(threads) is not int or not 1 <= threads <= _MOST_THREADS:
         raise ConfigurationError(f"threads must be a whole number from 1 to {_MOST_THREADS}, not {threads!r:.40}")
@@ -315,7 +315,7 @@ def _read(body: bytes) -> dict[str, Any]:
 
 
 def _arguments(request: dict[str, Any]) -> tuple[list[Any], dict[str, Any], int | None]:
-    """Return positional and named arguments, and how many results are wanted."""
+    """Return positional and named arguments, and the number of results."""
     try:
         given, named = request.get("call", [[], {}])
         given, named, returns = list(given), dict(named), request.get("returns")

@@ -1,4 +1,4 @@
-"""An actor as the driver keeps it: its calls, the thread that makes them one after the other, and what disturbs it."""
+"""An actor as the driver holds it: its calls, the thread that executes them in order, and injected disturbances."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ CONSTRUCT = "__init__"
 
 
 class Lane(ABC):
-    """One actor.
+    """An actor.
 
     Attributes
     ----------
-    calls : those that have not ended, oldest first.
-    rows : of the trace, not yet fetched.
-    died_s, fate : when it was known to be dead, and how it died.
-    sign_s : when it gave its last sign of life.
-    made_s : when the actor was made; infinite before.
+    calls : calls that have not ended, oldest first.
+    rows : rows of the trace that were not fetched yet.
+    died_s, fate : when its death became known, and its cause.
+    sign_s : time of its last heartbeat.
+    made_s : time of its creation; infinite before.
     """
 
     def __init__(self, board: Board, name: str, rank: int) -> None:
@@ -46,42 +46,42 @@ class Lane(ABC):
         self.thread = threading.Thread(target=self._live, name=f"chimera-{name}", daemon=True)
 
     def issue(self, call: Call) -> None:
-        """Let the actor run a call after those that were issued before."""
+        """Queue a call after the calls that were issued before."""
         if self._board.add(self, call):
             self._queue.put(call)
 
     def end(self) -> None:
-        """Let the thread end, after the call under way."""
+        """End the thread after the current call."""
         self._queue.put(None)
 
     def disturb(self, disturbance: Disturbance) -> None:
-        """Let something go wrong from now on: what comes and goes is held back on this side of the wire."""
+        """Start a disturbance: messages in both directions are delayed on this side of the connection."""
         with self._board.changed:
             self._disturbance = disturbance, time.monotonic()
             self._board.changed.notify_all()
 
     def silent_s(self, now_s: float) -> float:
-        """Return for how long it has given no sign of life."""
+        """Return the seconds since its last heartbeat."""
         if self.died_s is not None or self.made_s == math.inf:
             return 0.0
         held = self._held_since(now_s)
         return now_s - (self.last_sign_s(now_s) if held is None else held)
 
     def prepare(self, call: Call) -> None:
-        """Do what must be done with the arguments before the driver may change them."""
+        """Process the arguments as far as needed before the driver may change them."""
         call.args = tuple(a if type(a) is Ref else Value(a) for a in call.args)
         call.kwargs = {k: a if type(a) is Ref else Value(a) for k, a in call.kwargs.items()}
 
     @abstractmethod
     def last_sign_s(self, now_s: float) -> float:
-        """Return when it gave its last sign of life."""
+        """Return the time of its last heartbeat."""
 
     @abstractmethod
     def perform(self, call: Call) -> Outcome:
-        """Run one call, in this lane's thread; the refs among its arguments stand."""
+        """Execute a call, in the thread of this actor. The refs in its arguments are resolved."""
 
     def interrupt(self, why: str) -> None:  # noqa: B027 - there is nothing to end in the driver's own process
-        """End what the thread waits for, from another thread, because the actor is dead."""
+        """End the thread's wait, from another thread, because the actor is dead."""
 
     @property
     def computes(self) -> bool:
@@ -89,17 +89,17 @@ class Lane(ABC):
         return False
 
     def tidy(self) -> None:  # noqa: B027 - see above
-        """Do what nobody waits for, after a call."""
+        """Do work after a call that no caller waits for."""
 
     def leave(self) -> None:  # noqa: B027 - see above
-        """Let go of what the thread had, at its end."""
+        """Release the resources of the thread, at its end."""
 
     def _live(self) -> None:
         while (call := self._queue.get()) is not None:
             if self.died_s is None:
                 try:
                     self._serve(call)
-                except Exception as error:  # a call without an end would let the driver wait for ever
+                except Exception as error:  # a call without an end would block the driver forever
                     self.fail(f"its call {call.method!r} broke off: {plain_text(f'{type(error).__name__}: {error}')}")
         self.leave()
 
@@ -136,7 +136,7 @@ class Lane(ABC):
         self.tidy()
 
     def _held_since(self, now_s: float) -> float | None:
-        """Return since when nothing comes and goes; None if it does."""
+        """Return since when messages are blocked, or None if they are not."""
         if self._disturbance is None or self._disturbance[0].what == "slow":
             return None
         disturbance, began_s = self._disturbance
@@ -149,11 +149,11 @@ class Lane(ABC):
                 self._pause(now_s)
 
     def _hold_back_until_worked(self, worked_s: float) -> None:
-        """Wait until what has just been done would have been done, had it been disturbed where it was done.
+        """Wait as long as the finished work would have taken longer, if the actor itself had been disturbed.
 
         Parameters
         ----------
-        worked_s : when the work began.
+        worked_s : time at which the work started.
         """
         if self._disturbance is None:
             return
@@ -169,7 +169,7 @@ class Lane(ABC):
         if self._disturbance is None or self._disturbance[0].what != "slow":
             return ended_s
         disturbance, since_s = self._disturbance
-        first_s = max(began_s, since_s)  # what was done before that was not slowed
+        first_s = max(began_s, since_s)  # work before that was not slowed
         left_s, slowed_s = max(ended_s - first_s, 0.0), max(since_s + disturbance.for_s - first_s, 0.0)
         if left_s * disturbance.factor <= slowed_s:
             return first_s + left_s * disturbance.factor
@@ -184,7 +184,7 @@ class Lane(ABC):
 
 
 def opened(call: Call) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of a call whose refs stand, for the driver's own process."""
+    """Return the arguments of a call with resolved refs, for the driver's process."""
     return [_opened(a) for a in call.args], {k: _opened(a) for k, a in call.kwargs.items()}
 
 

@@ -1,4 +1,4 @@
-"""Actors in the driver's process, and those that a node hosts; those behind documented routes: `routed_lane`."""
+"""Actors in the driver's process, and actors that a node hosts. Actors behind documented routes are in `routed_lane`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from chimera.engines.http.surroundings import ThreadSurroundings, enter_thread
 from chimera.engines.http.values import Value, size_of
 
 _MOST_REASON = 300  # characters of an exception's text
-_BETWEEN_TRIES_S = 0.1  # the first time, twice as long each further time, and at most a second
+_BETWEEN_TRIES_S = 0.1  # the first pause; each further one is twice as long, up to a second
 
 
 class OwnLane(Lane):
@@ -37,7 +37,7 @@ class OwnLane(Lane):
         self._entered = False
 
     def last_sign_s(self, now_s: float) -> float:
-        """Return now between calls, else when the call gave the last one."""
+        """Return the current time between calls, and otherwise the last heartbeat of the running call."""
         return self._surroundings.sign_s or now_s
 
     @property
@@ -46,7 +46,7 @@ class OwnLane(Lane):
         return self._surroundings.sign_s is not None
 
     def perform(self, call: Call) -> Outcome:
-        """Run one call."""
+        """Execute a call."""
         if not self._entered:
             enter_thread(self._surroundings)
             self._entered = True
@@ -57,7 +57,7 @@ class OwnLane(Lane):
         values: list[Value] | Failed
         try:
             values = [Value(value) for value in self._results(call, given, named)]
-        except (Exception, SystemExit) as error:  # whatever a user's actor raises is the result of its call
+        except (Exception, SystemExit) as error:  # any exception of a user's actor is the result of its call
             values = raised_by(error, self.name, call.method)
         self._surroundings.sign_s = None
         samples = surroundings.take_work().samples
@@ -71,7 +71,7 @@ class OwnLane(Lane):
         return results(getattr(self._target, call.method)(*given, **named), self.name, call.method, call.returns)
 
     def leave(self) -> None:
-        """Let go of the actor."""
+        """Release the actor."""
         self._target = None
 
 
@@ -80,9 +80,9 @@ class RemoteLane(Lane):
 
     Parameters
     ----------
-    timeout_s : how long a call may take.
-    retries : how often a call that failed on the way is sent again.
-    on_answer : told the URL of each request that was answered, and the seconds that took; once whoever waits for it has it.
+    timeout_s : time limit of a call, in seconds.
+    retries : number of times that a call is sent again after a failure of the connection.
+    on_answer : called with the URL and the seconds of each answered request, after the waiting caller has the answer.
     """
 
     def __init__(
@@ -101,24 +101,24 @@ class RemoteLane(Lane):
         self._timeout_s, self._retries, self._on_answer = timeout_s, retries, on_answer
         self._connection: Connection = node.connection()
         self._answered: deque[tuple[str, float]] = deque()
-        self.key: str | None = None  # what a node that hosts it calls it
-        self.called_s: float | None = None  # when the request under way was sent
+        self.key: str | None = None  # the actor's name on a node that hosts it
+        self.called_s: float | None = None  # when the current request was sent
 
     def last_sign_s(self, now_s: float) -> float:
-        """Return when node or actor last showed that it lives; who is in a call shows nothing by being reachable."""
+        """Return the last heartbeat of the node or the actor. During a call, a reachable node is no heartbeat of its actor."""
         return self.sign_s if self.called_s is not None else max(self.sign_s, self.node.seen_s(now_s))
 
     def interrupt(self, why: str) -> None:
-        """End the request under way."""
+        """Abort the current request."""
         self._connection.break_off(why)
 
     @property
     def tries_again(self) -> bool:
-        """Whether a request is under way that would be sent again if it failed now."""
+        """Whether there is a current request that would be sent again after a failure."""
         return self._retries > 0 and self.called_s is not None
 
     def tidy(self) -> None:
-        """Tell of the answers that came."""
+        """Report the received answers."""
         while self._answered and self._on_answer is not None:
             self._on_answer(*self._answered.popleft())
 
@@ -127,11 +127,11 @@ class RemoteLane(Lane):
         self._connection.close()
 
     def ask(self, verb: str, path: str, body: bytes, content_type: str, *, idempotent: bool) -> Answer:
-        """Send a request; again if that failed on the way and retries are left.
+        """Send a request; send it again after a failure of the connection, while retries are left.
 
         Raises
         ------
-        TimeLimitError, Unreachable, Garbage : see `Connection.request`; those of the last try.
+        TimeLimitError, Unreachable, Garbage : see `Connection.request`; the error of the last attempt.
         """
         for left in reversed(range(self._retries + 1)):
             self.sign_s = self.called_s = time.monotonic()
@@ -157,7 +157,7 @@ class RemoteLane(Lane):
         self.perish(f"at {self.node.url} was lost: {why}")
 
     def perish(self, why: str) -> Failed:
-        """Be dead from now on, and return what the call under way raises."""
+        """Count the actor as dead, and return the exception for the current call."""
         self.node.doubt()
         if self._board.die(self, why):
             self.node.leave(self)
@@ -165,16 +165,16 @@ class RemoteLane(Lane):
 
 
 class HostedLane(RemoteLane):
-    """An actor that a node hosts: made, called and ended by requests.
+    """An actor that a node hosts. Requests create, call and end it.
 
     Parameters
     ----------
-    key : the actor's name on the node.
-    kind : the name of its class there.
-    module : of its class here; exceptions of that module are made again.
-    threads : how many its arithmetic may use.
-    failure_is_loss : whether a call over its time limit, and any failure of a call once the actor was made, are the loss of the
-        actor. Else the failure is raised where the result is waited for.
+    key : name of the actor on the node.
+    kind : name of its class there.
+    module : module of its class here; exceptions of that module are recreated.
+    threads : maximum number of threads for its arithmetic.
+    failure_is_loss : whether the actor is lost if a call exceeds its time limit, or fails after the creation of the actor. If
+        not, the failure is raised where the result is awaited.
     """
 
     def __init__(
@@ -186,20 +186,20 @@ class HostedLane(RemoteLane):
         self._path = f"{ACTORS}/{quote(key)}"
 
     def prepare(self, call: Call) -> None:
-        """Pack what is there; refs follow when they stand."""
+        """Pack the present values; refs follow when they are resolved."""
         plain = [None if type(a) is Ref else a for a in call.args]
         named = {k: a for k, a in call.kwargs.items() if type(a) is not Ref}
         call.body = wire.pack([plain, named])
 
     def perform(self, call: Call) -> Outcome:
-        """Send the call, and take the results as they came."""
+        """Send the call, and keep the results in packed form."""
         assert call.body is not None
         document: dict[str, Any] = {"call": wire.Packed(call.body)}
         try:
             if call.needs:
                 document["places"] = {str(i): _packed(a) for i, a in enumerate(call.args) if type(a) is Ref}
                 document["names"] = {k: _packed(a) for k, a in call.kwargs.items() if type(a) is Ref}
-        except Exception as error:  # a value that another actor made, and that cannot travel
+        except Exception as error:  # a value of another actor that cannot be sent
             return Outcome(raised_by(error, self.name, call.method))
         if call.returns is not None:
             document["returns"] = call.returns

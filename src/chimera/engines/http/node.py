@@ -1,4 +1,4 @@
-"""A node as the driver knows it, and the thread that sees whether it lives."""
+"""A node as the driver knows it, and the thread that checks whether it is alive."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 ACTORS = "/v1/chimera/actors"
 _HEALTH = "/health"
 _PATIENCE_S = 2.0
-"""How long a question about a node's health waits; who does not answer by then is silent, and not dead."""
+"""Time limit of a health check, in seconds. A node that does not answer in time is silent, not dead."""
 
 
 class Node:
-    """One node.
+    """A node.
 
     Parameters
     ----------
-    engine_key : tells the actors of this engine from those of others.
-    health_every_s : how often to look whether it lives, while it has actors of this engine.
+    engine_key : key that distinguishes the actors of this engine from those of others.
+    health_every_s : seconds between health checks while the node has actors of this engine.
     """
 
     def __init__(
@@ -53,21 +53,21 @@ class Node:
         self._pulse = self.connection()
 
     def connection(self) -> Connection:
-        """Return a new connection, not yet opened."""
+        """Return a new connection that is not open yet."""
         return Connection(self._address, self._token, self._tls, self._most_bytes)
 
     @property
     def actors(self) -> int:
-        """How many actors of this engine it has."""
+        """The number of actors of this engine in the node."""
         return len(self._lanes)
 
     def kinds(self) -> frozenset[str] | str:
-        """Return which classes it hosts; or, for a node that did not tell, why not."""
+        """Return the names of the classes that it hosts, or the reason why it did not report them."""
         if self._kinds is None:
             connection = self.connection()
             try:
                 answer = connection.request("GET", ACTORS, timeout_s=_PATIENCE_S, idempotent=True)
-                told: Any = []  # of one that knows the documented routes only
+                told: Any = []  # a node that knows the documented routes only
                 if answer.status != HTTPStatus.NOT_FOUND:
                     document = document_of(answer)
                     if answer.status != HTTPStatus.OK:
@@ -83,28 +83,28 @@ class Node:
         return self._kinds
 
     def takes_binary(self) -> bool:
-        """Return whether it said that it takes bodies of `wire`; asked once."""
+        """Return whether the node accepts bodies of `wire`. The node is asked once."""
         if self._binary is None:
             connection = self.connection()
             try:
                 answer = connection.request("GET", _HEALTH, timeout_s=_PATIENCE_S, idempotent=True)
                 self._binary = answer.status == 200 and document_of(answer).get("binary") is True
             except (TimeLimitError, Unreachable, Garbage):
-                return False  # one that knows the documented routes only may have no such route; ask again next time
+                return False  # a node that knows the documented routes only may lack this route; ask again next time
             finally:
                 connection.close()
         return self._binary
 
     def doubt(self) -> None:
-        """Believe no more what it told of itself: an actor was lost there. It is asked anew before it gets another."""
+        """Discard what the node reported about itself after the loss of an actor there; the next actor asks again."""
         self._kinds = self._binary = None
 
     def seen_s(self, now_s: float) -> float:
-        """Return when it last showed that it lives; between two looks at it, that is now."""
+        """Return when the node was last known to be alive; between two health checks, that is now."""
         return now_s if now_s - self._seen_s < 2 * self._every_s else self._seen_s
 
     def join(self, lane: RemoteLane) -> None:
-        """Take note of one more actor."""
+        """Count one more actor."""
         with self._lock:
             self._lanes.append(lane)
             self._hosts = self._hosts or lane.key is not None
@@ -114,7 +114,7 @@ class Node:
                 self._thread.start()
 
     def leave(self, lane: RemoteLane) -> None:
-        """Take note of an actor's death, and let the node drop it."""
+        """Count an actor's death, and let the node drop it."""
         with self._lock:
             if lane in self._lanes:
                 self._lanes.remove(lane)
@@ -122,7 +122,7 @@ class Node:
             self._commands.put(lane.key)
 
     def end(self) -> None:
-        """Let the node drop all actors of this engine, and the thread end; see `join_thread`."""
+        """Let the node drop all actors of this engine, and let the thread end; see `join_thread`."""
         self._commands.put(None)
         self._pulse.break_off("the engine was closed")
 
@@ -141,7 +141,7 @@ class Node:
                 if self._lanes:
                     try:
                         self._look()
-                    except Exception as error:  # without this thread no death would be known any more
+                    except Exception as error:  # without this thread, no death would be detected
                         for lane in list(self._lanes):
                             self._bury(lane, plain_text(f"{type(error).__name__}: {error}"))
                 continue
@@ -170,7 +170,7 @@ class Node:
                 self._compare(actors, asked_s)
 
     def _compare(self, actors: dict[str, Any], asked_s: float) -> None:
-        """Take the signs of life that the node tells of, and find who is not there any more."""
+        """Record the heartbeats that the node reports, and find missing actors."""
         for lane in list(self._lanes):
             key = lane.key
             silent_s: Any = actors.get(key) if key else None
@@ -182,7 +182,7 @@ class Node:
                 self._bury(lane, "the node does not know it any more")
 
     def _ask(self, verb: str, path: str) -> Answer | None:
-        """Return an answer, or None if there was none; whose node is dead, is dead."""
+        """Return an answer, or None. If the node is dead, its actors are lost."""
         try:
             return self._pulse.request(verb, path, timeout_s=max(_PATIENCE_S, self._every_s), idempotent=True)
         except Unreachable as error:
@@ -191,7 +191,7 @@ class Node:
                     if not lane.tries_again:
                         self._bury(lane, str(error))
         except (TimeLimitError, Garbage):
-            pass  # it is there, whatever it does
+            pass  # the node is alive, whatever it answers
         return None
 
     def _bury(self, lane: RemoteLane, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Refs, the calls that make them, and the board on which their ends are noted."""
+"""Refs, the calls that create them, and the board on which their ends are recorded."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Ref:
-    """A future for a value, or for the failure in its place.
+    """A future for a value, or for a failure in its place.
 
     Attributes
     ----------
-    outcome : None while it does not stand.
-    ended : counts on from ref to ref, in the order in which they came to stand.
+    outcome : the value or failure; None while the ref is pending.
+    ended : increases from ref to ref, in the order in which they were resolved.
     """
 
     __slots__ = ("__weakref__", "_gate", "_then", "actor", "ended", "lane", "method", "outcome")
@@ -40,26 +40,26 @@ class Ref:
         self._then: list[Callable[[], None]] = []
 
     def await_outcome(self, timeout_s: float | None = None) -> Value | Failed | None:
-        """Return what it stands for, or None if the time is over."""
+        """Return the outcome, or None at the time limit."""
         if self.outcome is None and self._gate.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0)):
-            self._gate.release()  # for the next who waits
+            self._gate.release()  # for the next waiting thread
         return self.outcome
 
     def stand(self, outcome: Value | Failed, ended: int) -> None:
-        """Stand for this from now on."""
+        """Resolve the ref with this outcome."""
         self.outcome, self.ended = outcome, ended
         self._gate.release()
         self._tell()
 
     def when_it_stands(self, then: Callable[[], None]) -> None:
-        """Call this once, from any thread, when the ref stands; at once if it does."""
+        """Call a function once, from any thread, when the ref is resolved; at once if it is already."""
         self._then.append(then)
         if self.outcome is not None:
             self._tell()
 
     def _tell(self) -> None:
         while self._then:
-            with contextlib.suppress(IndexError):  # another thread was quicker, and tells
+            with contextlib.suppress(IndexError):  # another thread was faster, and calls it
                 self._then.pop()()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -70,7 +70,7 @@ class Ref:
 
 
 class HttpActor(ActorHandle):
-    """The handle on an actor of this engine."""
+    """The handle of an actor of this engine."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise ConfigurationError(
@@ -79,12 +79,12 @@ class HttpActor(ActorHandle):
 
 
 class Outcome(NamedTuple):
-    """How a call ended.
+    """The outcome of a call.
 
     Attributes
     ----------
-    values : as many as there are refs, or the failure of all of them.
-    lasted_s : how long the actor worked at it; None for as long as the whole took.
+    values : as many values as there are refs, or the failure of all of them.
+    lasted_s : seconds that the actor worked on the call; None: as long as the whole call.
     """
 
     values: Sequence[Value] | Failed
@@ -95,12 +95,12 @@ class Outcome(NamedTuple):
 
 
 class Call:
-    """A call on its way.
+    """A call in flight.
 
     Attributes
     ----------
-    args, kwargs : values, and refs.
-    body : what of it was packed when it was issued.
+    args, kwargs : values and refs.
+    body : the part that was packed when the call was issued.
     needs : the refs among the arguments.
     """
 
@@ -116,11 +116,11 @@ class Call:
 
 
 class Board:
-    """Where the ends of calls and the deaths of actors are noted.
+    """The record of ended calls and dead actors.
 
     Attributes
     ----------
-    deaths : the dead, in order.
+    deaths : the dead actors, in order.
     keeps_rows : whether the trace is kept.
     """
 
@@ -132,7 +132,7 @@ class Board:
         self._ended = self._waiting = 0
 
     def put(self, value: Any) -> Ref:
-        """Return a ref that stands."""
+        """Return a resolved ref."""
         ref = Ref(None, "put")
         with self.changed:
             self._ended += 1
@@ -140,11 +140,11 @@ class Board:
         return ref
 
     def end(self, lane: Lane, call: Call, outcome: Outcome, began_s: float, ended_s: float, started_s: float) -> None:
-        """Let the refs of a call stand, unless its actor has died meanwhile.
+        """Resolve the refs of a call, unless its actor has died meanwhile.
 
         Parameters
         ----------
-        began_s, started_s, ended_s : when the call's turn had come, when the actor began, and when the result stood; by the
+        began_s, started_s, ended_s : when the call was next, when the actor started, and when the result was there, by the
             monotonic clock.
         """
         with self.changed:
@@ -155,7 +155,7 @@ class Board:
             self._row(lane, call, outcome, began_s, ended_s, started_s)
 
     def die(self, lane: Lane, why: str) -> bool:
-        """Note a death once: no ref of the actor that does not stand yet will. Return whether it is news."""
+        """Record a death once: pending refs of the actor fail. Return whether the death is new."""
         with self.changed:
             if lane.died_s is not None:
                 return False
@@ -168,7 +168,7 @@ class Board:
         return True
 
     def add(self, lane: Lane, call: Call) -> bool:
-        """Take note of a new call; return whether its actor lives."""
+        """Record a new call; return whether its actor is alive."""
         with self.changed:
             if lane.died_s is None:
                 lane.calls.append(call)
@@ -177,7 +177,7 @@ class Board:
             return False
 
     def wait(self, refs: Sequence[Ref], count: int, deadline_s: float | None) -> tuple[list[Ref], list[Ref]]:
-        """Return (done, pending) once so many are done, or at the deadline."""
+        """Return (done, pending) once ``count`` refs are done, or at the deadline."""
         count = min(count, len({id(ref) for ref in refs}))
         with self.changed:
             self._waiting += 1
@@ -223,11 +223,11 @@ class Board:
 
 
 def value_of(ref: Ref, deadline_s: float | None) -> Any:
-    """Return the value of a ref, or raise what stands in its place.
+    """Return the value of a ref, or raise the failure in its place.
 
     Raises
     ------
-    TimeLimitError : it does not stand at the deadline.
+    TimeLimitError : the ref is pending at the deadline.
     """
     outcome = ref.await_outcome(None if deadline_s is None else deadline_s - time.monotonic())
     if outcome is None:

@@ -1,4 +1,4 @@
-"""Actors that were there before, behind documented routes."""
+"""Actors that exist already, behind documented routes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from chimera.engines.http.values import Value, size_of
 
 
 class RoutedLane(RemoteLane):
-    """An actor that was there before, behind documented routes; its object in the driver makes requests and reads answers.
+    """An actor that exists already, behind documented routes. Its object in the driver makes requests and reads answers.
 
     Parameters
     ----------
-    actor_type : has ``routes``; see `Route`. With ``failure_is_loss = True`` a call that fails, whatever the reason, means that
-        the actor is lost. With ``comes_back = True`` it never is: its calls fail with `ActorLost` while nobody answers.
+    actor_type : class with ``routes``; see `Route`. With ``failure_is_loss = True``, a failed call for any reason is the loss
+        of the actor. With ``comes_back = True`` it is never lost: its calls fail with `ActorLost` while no process answers.
     """
 
     def __init__(self, *args: Any, actor_type: Callable[..., Any], **options: Any) -> None:
@@ -34,15 +34,15 @@ class RoutedLane(RemoteLane):
 
     @property
     def tries_again(self) -> bool:
-        """Whether it is not to be given up now."""
+        """Whether the actor must not be given up now."""
         return self._comes_back or super().tries_again
 
     def perish(self, why: str) -> Failed:
-        """Be dead from now on, unless it may come back; return what the call under way raises."""
+        """Count the actor as dead, unless it may come back; return the exception for the current call."""
         return lost(f"{self.name} {why}") if self._comes_back else super().perish(why)
 
     def perform(self, call: Call) -> Outcome:
-        """Send the call to its route, or run it here if it has none."""
+        """Send the call to its route, or execute it here if it has none."""
         given, named = opened(call)
         bytes_in = size_of((*given, *named.values()))
         try:
@@ -52,7 +52,7 @@ class RoutedLane(RemoteLane):
             return Outcome(self.perish(f"at {self.node.url} was lost: {error}"))
         except Garbage as error:
             return Outcome(self.perish(f"at {self.node.url} answered garbage: {error}"))
-        except Exception as error:  # whatever the node or the code of the routed class raises is the result of the call
+        except Exception as error:  # any exception of the node or of the routed class is the result of the call
             if self._failure_is_loss:
                 return Outcome(self.perish(f"at {self.node.url} failed: {type(error).__name__}: {error}"))
             told = raised(error) if call.method in self._routes else raised_by(error, self.name, call.method)
@@ -77,6 +77,6 @@ class RoutedLane(RemoteLane):
             raise Garbage(f"{route.path} answered what cannot be used: {type(error).__name__}: {error}") from error
 
     def leave(self) -> None:
-        """Let go of the object."""
+        """Release the object."""
         super().leave()
         self._target = None

@@ -1,4 +1,4 @@
-"""Actors that are there already, behind documented routes: how a call becomes a request, and an answer a value."""
+"""Actors that exist already, behind documented routes: how a call becomes a request, and an answer becomes a value."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _MOST_TEXT = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """One method of a routed actor. The class names its routes: ``routes = {"gradient": Route(...)}``.
+    """One method of a routed actor. The class lists its routes: ``routes = {"gradient": Route(...)}``.
 
-    An object of the class stands in the driver. Methods without a route run there; for the others it makes the request and
-    reads the answer.
+    An object of the class is in the driver. It executes methods without a route. For the others it makes the request and reads
+    the answer.
 
     Attributes
     ----------
-    verb, path : of the request.
-    encode : called with the object and the call's arguments; returns the body as a dictionary of plain values and arrays, that
-        as `wire.Packed`, or None for a request without a body. It goes as JSON, its arrays as lists, or to those who take it as
-        `wire`.
-    decode : called with the object and the body of the answer, a dictionary; returns the result of the call. An exception in
-        it means that the answer cannot be used.
-    idempotent : whether it does no harm to send the request again when a kept connection breaks off.
+    verb, path : HTTP method and path of the request.
+    encode : called with the object and the call's arguments. It returns the body as a dictionary of plain values and arrays, as
+        `wire.Packed`, or None for a request without a body. The body is sent as JSON with arrays as lists, or as `wire` to
+        nodes that accept it.
+    decode : called with the object and the body of the answer, a dictionary. It returns the result of the call; an exception
+        means that the answer cannot be used.
+    idempotent : whether the request may be sent again when a kept connection breaks.
     """
 
     verb: str
@@ -43,7 +43,7 @@ class Route:
 
 
 def as_lists(array: Any) -> Any:
-    """Return what JSON has for an array or a number of NumPy's."""
+    """Return the JSON form of a NumPy array or number."""
     if isinstance(array, np.ndarray | np.generic):
         return array.tolist()
     raise TypeError(f"a {type(array).__name__} has no place in JSON")
@@ -67,7 +67,7 @@ def document_of(answer: Answer) -> dict[str, Any]:
 
     Raises
     ------
-    Garbage : it is no JSON object, and no `wire` either.
+    Garbage : it is neither a JSON object nor `wire`.
     """
     try:
         if answer.content_type == wire.CONTENT_TYPE:
@@ -84,11 +84,11 @@ def document_of(answer: Answer) -> dict[str, Any]:
 
 
 def error_of(answer: Answer, where: str) -> Refusal:
-    """Return the exception that an answer of status 400 or more means.
+    """Return the exception for an answer with status 400 or more.
 
     Raises
     ------
-    Garbage : it has none of the documented form.
+    Garbage : the answer does not have the documented form.
     """
     document = document_of(answer)
     details = document.get("details")

@@ -1,4 +1,4 @@
-"""What actors that share a process as threads may ask of the engine: each thread its own."""
+"""The engine as actors see it that share a process as threads: one object per thread."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from chimera.core.errors import ConfigurationError
 
 
 class ThreadSurroundings(Surroundings):
-    """Those of one actor.
+    """The engine as one actor sees it.
 
     Attributes
     ----------
-    sign_s : when the running call gave its last sign of life, by the monotonic clock; None between calls.
+    sign_s : time of the running call's last heartbeat, by the monotonic clock; None between calls.
     """
 
     def __init__(self) -> None:
@@ -27,17 +27,17 @@ class ThreadSurroundings(Surroundings):
         self.sign_s: float | None = None
 
     def alive(self) -> None:
-        """Give a sign of life."""
+        """Record a heartbeat."""
         if self.sign_s is not None:
             self.sign_s = time.monotonic()
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:  # noqa: ARG002 - actors hold no refs here
-        """Refuse: no handle comes here, and so no ref."""
+        """Raise: actors of this engine get no handles, and so no refs."""
         raise ConfigurationError("actors of the http engine have no handles on others: only the driver waits for calls")
 
 
 class _ByThread(Surroundings):
-    """Those of the process: whoever asks gets those of his thread, or those from before."""
+    """The object of the process: calls are passed to the object of the calling thread, or to the former one."""
 
     def __init__(self) -> None:
         self._own = threading.local()
@@ -75,7 +75,7 @@ _users = 0
 
 
 def open_for_threads() -> None:
-    """Let threads have surroundings of their own, until whoever asked for it has called `close_for_threads`."""
+    """Allow an object per thread until the caller has called `close_for_threads`."""
     global _users
     with _lock:
         if _users == 0:
@@ -84,7 +84,7 @@ def open_for_threads() -> None:
 
 
 def close_for_threads() -> None:
-    """Take back one `open_for_threads`."""
+    """Undo one `open_for_threads`."""
     global _users
     with _lock:
         _users -= 1
@@ -93,5 +93,5 @@ def close_for_threads() -> None:
 
 
 def enter_thread(own: ThreadSurroundings) -> None:
-    """Let these be the surroundings of this thread."""
+    """Set the object of this thread."""
     _by_thread.enter(own)

@@ -1,4 +1,4 @@
-"""Which token each node of a driver gets: its own, so that no node learns the token of another."""
+"""The tokens of the nodes of a driver: one per node, so that no node learns the token of another."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def tokens_of(
 
     Parameters
     ----------
-    default : of the nodes that ``tokens`` does not name.
-    tokens : by address, or the TOML file that has them so.
+    default : token of nodes that ``tokens`` does not list.
+    tokens : tokens by address, or a TOML file with them.
 
     Raises
     ------
-    ConfigurationError : a token or the file cannot be used, an address in it is no node's, or a token would travel in clear.
+    ConfigurationError : a token or the file cannot be used, an address is no node's, or a token would be sent in clear.
     """
     table = _read(Path(tokens)) if isinstance(tokens, str) else dict(tokens or {})
     for token in (default, *table.values()):

@@ -1,4 +1,4 @@
-"""A value in the driver: as it is, as it travels, or both."""
+"""A value in the driver: as an object, in packed form, or both."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from chimera.engines.stored import Stored
 
 
 class Value:
-    """A value that never changes.
+    """An immutable value.
 
     Attributes
     ----------
-    nbytes : how many bytes of array data it holds.
+    nbytes : size of its arrays, in bytes.
     """
 
     __slots__ = ("_packed", "_stored", "nbytes")
@@ -26,24 +26,24 @@ class Value:
 
     @classmethod
     def packed_as(cls, packed: Packed, size: int) -> Value:
-        """Keep what came over the wire as it came; it is opened if somebody in the driver wants it."""
+        """Keep a received value in packed form; it is unpacked if the driver needs it."""
         value = cls.__new__(cls)
         value._stored, value._packed, value.nbytes = None, packed, size
         return value
 
     def open(self) -> Any:
-        """Return the value for one receiver, who gets containers of his own; arrays in it are read-only."""
+        """Return the value for one receiver, with its own containers; arrays in it are read-only."""
         if self._stored is not None:
             return self._stored.open()
         assert self._packed is not None
         return self._packed.open()
 
     def packed(self) -> Packed:
-        """Return it as it travels; packed once, however many receive it.
+        """Return the packed form. The value is packed once for any number of receivers.
 
         Raises
         ------
-        ConfigurationError : it holds something that cannot travel.
+        ConfigurationError : it contains something that cannot be sent.
         """
         if self._packed is None:
             self._packed = Packed(pack(self.open()))
@@ -51,5 +51,5 @@ class Value:
 
 
 def size_of(values: Any) -> int:
-    """Return how many bytes of array data a list of values holds."""
+    """Return the size of the arrays in a list of values, in bytes."""
     return sum(map(nbytes, values))

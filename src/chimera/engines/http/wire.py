@@ -1,9 +1,9 @@
-"""Values as bytes of the safetensors format, for bodies of requests and answers: no code and no pickle in them.
+"""Values as bytes of the safetensors format, for bodies of requests and answers. They contain no code and no pickle.
 
-The arrays are the tensors of the file; what they belong to is a small JSON text in its metadata, under ``value``. There a
-number, a string, a truth value, ``null`` and a list stand for themselves, and an object with one key for the rest: ``{"a": 0}``
-is tensor 0, ``{"d": {...}}`` a dictionary, ``{"t": [...]}`` a tuple, and so on: see `_Writer`, and for the way back
-`chimera.engines.http.wire_reader`. Any library for safetensors can read and write it.
+The arrays are the tensors of the file. The structure is a small JSON text in its metadata, under ``value``. Numbers, strings,
+truth values, ``null`` and lists are written as such. Other values are objects with one key: ``{"a": 0}`` is tensor 0,
+``{"d": {...}}`` a dictionary, ``{"t": [...]}`` a tuple, and so on: see `_Writer`, and `chimera.engines.http.wire_reader` for
+reading. Any safetensors library can read and write such a file.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _by_name: dict[str, _Registered] = {}
 
 
 def register(type_: type, name: str, to_plain: Callable[[Any], Any], from_plain: Callable[[Any], Any], /) -> None:
-    """Let values of exactly this type travel.
+    """Register a type, so that values of exactly this type can be sent.
 
     Parameters
     ----------
-    name : what the type is called on the wire.
-    to_plain : makes a value of types that travel already.
-    from_plain : makes the value again. It is given what a stranger may have written: it must check it, and run no code of it.
+    name : name of the type on the wire.
+    to_plain : converts a value to types that can be sent already.
+    from_plain : converts it back. Its input may come from an attacker: it must check the input, and execute no code from it.
     """
     entry = _Registered(type_, name, to_plain, from_plain)
     known = _by_name.get(name)
@@ -56,11 +56,11 @@ def register(type_: type, name: str, to_plain: Callable[[Any], Any], from_plain:
 
 
 class Packed:
-    """A value that is packed already; it is put into the bytes of another as it is.
+    """A packed value; it is embedded in other values without change.
 
     Attributes
     ----------
-    data : what `pack` returned, or a view of it.
+    data : the bytes from `pack`, or a view of them.
     """
 
     __slots__ = ("data",)
@@ -78,7 +78,7 @@ def pack(value: Any) -> bytes:
 
     Raises
     ------
-    ConfigurationError : it holds something that cannot travel.
+    ConfigurationError : it contains something that cannot be sent.
     """
     writer = _Writer()
     try:
@@ -91,17 +91,17 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: bytes | bytearray | memoryview, *, open_inner: bool = True, most_values: int | None = None) -> Any:
-    """Return the value that `pack` was given. Its arrays are read-only views of ``data``, which must not change.
+    """Return the value of `pack`. Its arrays are read-only views of ``data``, which must not change.
 
     Parameters
     ----------
-    open_inner : whether what was `Packed` inside is opened too, or returned as that.
-    most_values : how many values a body may have, with what is packed inside; by default one for two bytes, and a million at
-        least: lists in lists take then no more than about twenty times the body.
+    open_inner : whether embedded `Packed` values are unpacked too, or returned packed.
+    most_values : maximum number of values in a body, embedded ones included. Default: one per two bytes, at least a million;
+        nested lists then take at most about twenty times the memory of the body.
 
     Raises
     ------
-    DataError : the bytes are not of this form.
+    DataError : the bytes do not have this form.
     """
     try:
         view = memoryview(data)
@@ -122,14 +122,14 @@ def _unpacked(data: memoryview, budget: Budget, open_inner: bool) -> Any:
 
 
 def _made(name: str, plain: Any) -> Any:
-    """Make a value of a registered type again."""
+    """Recreate a value of a registered type."""
     if name not in _by_name:
         raise DataError(f"nobody here knows the type {name!r}")
     return _by_name[name].from_plain(plain)
 
 
 class _Writer:
-    """Makes a value plain, and collects its arrays."""
+    """Converts a value to its plain form, and collects its arrays."""
 
     def __init__(self) -> None:
         self._arrays: list[tuple[int, str, tuple[int, ...], memoryview]] = []  # alignment, type, shape, bytes
@@ -195,14 +195,14 @@ class _Writer:
         return len(self._arrays) - 1
 
     def file(self, structure: str) -> bytes:
-        """Return everything; what needs alignment most lies first."""
+        """Return everything; the data with the strictest alignment come first."""
         header: dict[str, Any] = {"__metadata__": {"value": structure}}
         parts: list[bytes | memoryview] = [b""]
         at = 0
         order = sorted(range(len(self._arrays)), key=lambda index: -self._arrays[index][0])
         for index in order:
             alignment, name, shape, data = self._arrays[index]
-            if short := -at % min(alignment, _ALIGN):  # behind something packed, bytes or text
+            if short := -at % min(alignment, _ALIGN):  # after embedded values, bytes or text
                 header[f"{PAD}{index}"] = _described("U8", (short,), at, short)
                 parts.append(b"\0" * short)
                 at += short

@@ -1,4 +1,4 @@
-"""The way back from bytes of `chimera.engines.http.wire`: what a stranger may have written is checked before it is used."""
+"""Reading of bytes of `chimera.engines.http.wire`. They may come from an attacker, and are checked before use."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from chimera.core.errors import DataError
 from chimera.core.message import TYPES
 
 OTHER_TYPES = re.compile(r"(<c(8|16)|[<|][US][1-9]\d{0,5}|>([iu][248]|f[248]|c(8|16)|U[1-9]\d{0,5}))")
-PAD = "_"  # a tensor that fills the file up to a multiple of 8 bytes, so that one inside another lies aligned
+PAD = "_"  # a tensor that pads the file to a multiple of 8 bytes, so that an embedded file is aligned
 _MOST_HEADER_BYTES = 32 << 20
-_MOST_DIMENSIONS = 64  # NumPy's own limit; the product of a longer shape takes long to compute
-_MOST_IN_SET = 256  # integers whose hashes collide take quadratic time: a millisecond for so many
-_MOST_IN_SETS = 1 << 16  # of a whole body
+_MOST_DIMENSIONS = 64  # NumPy's own limit; the product of a longer shape is slow to compute
+_MOST_IN_SET = 256  # integers with colliding hashes take quadratic time: a millisecond for this number
+_MOST_IN_SETS = 1 << 16  # in a whole body
 MOST_VALUES = 1_000_000
-"""So many arrays and other values may be in a call of an actor: each takes up to 200 bytes, many times its text."""
+"""Maximum number of arrays and other values in a call of an actor: each takes up to 200 bytes, many times its text."""
 
 
 class _Tensor(msgspec.Struct):
@@ -36,7 +36,7 @@ _read_tensor = msgspec.json.Decoder(_Tensor).decode
 
 
 class Budget:
-    """How many values may still be made of a body, what is packed inside included."""
+    """The number of values that may still be created from a body, embedded ones included."""
 
     __slots__ = ("_left", "_left_in_sets", "_most")
 
@@ -45,22 +45,22 @@ class Budget:
         self._left_in_sets = _MOST_IN_SETS
 
     def spend(self, values: int) -> None:
-        """Take so many.
+        """Count this many values.
 
         Raises
         ------
-        DataError : they are too many.
+        DataError : there are too many.
         """
         self._left -= values
         if self._left < 0:
             raise DataError(f"the body has more than {self._most} values: send them as arrays")
 
     def spend_in_set(self, values: int) -> None:
-        """Take a set of so many.
+        """Count a set with this many values.
 
         Raises
         ------
-        DataError : they are too many, in this set or with those in others.
+        DataError : there are too many, in this set or in all sets together.
         """
         self._left_in_sets -= values
         if values > _MOST_IN_SET or self._left_in_sets < 0:
@@ -70,7 +70,7 @@ class Budget:
 
 
 def read_tensors(view: memoryview, budget: Budget) -> tuple[Any, dict[int, NDArray[Any]]]:
-    """Return the structure, and the tensors by their numbers; no array is copied."""
+    """Return the structure, and the tensors by number; arrays are not copied."""
     if view.nbytes < 8:
         raise DataError(f"a body of {view.nbytes} bytes is no safetensors file")
     length = int.from_bytes(view[:8], "little")
@@ -79,7 +79,7 @@ def read_tensors(view: memoryview, budget: Budget) -> tuple[Any, dict[int, NDArr
             f"the header of a body of {view.nbytes} bytes has {length} bytes: it may have {_MOST_HEADER_BYTES}, within the body"
         )
     text = bytes(view[8 : 8 + length])
-    budget.spend(text.count(b"{"))  # before they are made
+    budget.spend(text.count(b"{"))  # before they are created
     header = _read_header(text)
     structure = _read_metadata(header.pop("__metadata__"))["value"]
     budget.spend(structure.count(",") + structure.count("[") + structure.count("{"))
@@ -105,14 +105,14 @@ def read_tensors(view: memoryview, budget: Budget) -> tuple[Any, dict[int, NDArr
 
 
 class Reader:
-    """Makes a value of what was made plain. Each tensor serves once, so that a small body stays a small value.
+    """Converts the plain form to a value. Each tensor is used once, so that a small body stays a small value.
 
     Parameters
     ----------
-    tensors : by their numbers.
-    budget : of the whole body.
-    opened : makes a value of what was packed inside.
-    made : makes a value of a registered type again, from its name and its plain form.
+    tensors : tensors by number.
+    budget : the budget of the whole body.
+    opened : unpacks an embedded value.
+    made : recreates a value of a registered type from its name and plain form.
     """
 
     def __init__(
