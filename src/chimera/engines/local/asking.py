@@ -1,7 +1,7 @@
-"""The actor's side of calls on other actors: it asks the driver, which alone writes to the rings, and reads values itself.
+"""The actor's side of calls on other actors. The actor sends requests to the driver, which issues the calls.
 
-A request is a datagram; the driver's answer, where the value will stand, comes into the actor's own table of answers. So a
-call returns at once, and only `Asking.get` waits.
+Only the driver writes to the ring buffers. A request is a datagram. The driver writes the place of the result into the actor's
+table of answers. So a call returns at once, and only `Asking.get` waits.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _GRANTS = 4
 
 
 class Peer(NamedTuple):
-    """Another actor, as a handle inside an actor knows it."""
+    """Another actor, as a handle inside an actor refers to it."""
 
     actor: int
     name: str
 
 
 class HeldRef:
-    """A ref that an actor holds: a place in its table of answers, and the ticket that is answered there."""
+    """A ref that an actor holds: an entry in its table of answers, and the ticket of the request."""
 
     __slots__ = ("__weakref__", "asking", "entry", "method", "peer", "ticket")
 
@@ -66,7 +66,7 @@ class HeldRef:
 
 
 class Asking:
-    """Stands for the engine behind the handles that an actor was given.
+    """The engine inside an actor, for the handles that the actor received.
 
     Parameters
     ----------
@@ -74,8 +74,8 @@ class Asking:
 
     Attributes
     ----------
-    dropped : entries of refs that are gone, of which the driver does not know yet.
-    received_bytes : array bytes that `get` brought from others.
+    dropped : table entries of deleted refs that were not reported to the driver yet.
+    received_bytes : array bytes that `get` brought from other actors.
     """
 
     def __init__(self, memory: Memory, doorbell: Doorbell, requests: socket.socket) -> None:
@@ -88,22 +88,22 @@ class Asking:
         self._tickets = itertools.count(1)
         self._free: list[int] = []
         self._unused = 0
-        self._grants: deque[HeldRef] = deque()  # slots of this actor, for arguments that lie in shared memory
+        self._grants: deque[HeldRef] = deque()  # slots of this actor, for arguments in shared memory
         self._handles: dict[int, LocalActor] = {}
         receive_handles(self)
 
     def handle(self, actor: int, name: str) -> LocalActor:
-        """Return this process's handle on an actor."""
+        """Return this process's handle of an actor."""
         if actor not in self._handles:
             self._handles[actor] = LocalActor(self, Peer(actor, name))
         return self._handles[actor]
 
     def place(self, peer: Peer) -> tuple[int, str]:
-        """Return what must travel with a handle."""
+        """Return the values that are pickled with a handle."""
         return peer.actor, peer.name
 
     def call(self, peer: Peer, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
-        """Have a call issued; the handle's methods lead here."""
+        """Request a call. Methods of handles call this."""
         check_returns(returns, peer.name, method)
         entries = [a.entry if type(a) is HeldRef else None for a in args]
         named = {k: a.entry for k, a in kwargs.items() if type(a) is HeldRef}
@@ -133,7 +133,7 @@ class Asking:
         return self._value(refs, deadline)
 
     def flush(self) -> None:
-        """Tell the driver which refs are gone, so that their slots and memory can be used again."""
+        """Report deleted refs to the driver, so that their slots and memory can be reused."""
         if self.dropped:
             self._send(None, [])
 
@@ -162,7 +162,7 @@ class Asking:
         return value
 
     def _granted(self) -> tuple[HeldRef, list[tuple[int, int]]]:
-        """Return a granted slot of this actor's own, and what to ask for besides: as many as keep this from waiting."""
+        """Return a granted slot of this actor, and the number of slots to request, so that this actor need not wait later."""
         asked: list[tuple[int, int]] = []
         if not self._grants:
             self._send(None, self._ask_for_grants(_GRANTS))
@@ -171,7 +171,7 @@ class Asking:
         granted = self._grants.popleft()
         self._await_answer(granted, None, DRIVER)
         if self._place(granted)[0] != self._memory.me:
-            self._value(granted, None)  # it says why there is none
+            self._value(granted, None)  # it reports why there is none
         return granted, asked + self._ask_for_grants(1)
 
     def _ask_for_grants(self, count: int) -> list[tuple[int, int]]:
@@ -191,7 +191,7 @@ class Asking:
         return HeldRef(self, entry, next(self._tickets), peer, method)
 
     def _send(self, asked: tuple[Any, ...] | None, grants: list[tuple[int, int]]) -> None:
-        """Ask for a call and for slots, and tell of the refs that are gone: their entries are free after that."""
+        """Request a call and slots, and report deleted refs, whose entries are free after that."""
         dropped = [self.dropped.popleft() for _ in range(len(self.dropped))]
         try:
             self._requests.send(marshalled([self._memory.me, dropped, asked, grants]))
@@ -203,18 +203,18 @@ class Asking:
         return self._answers[ref.entry * ANSWER_WORDS + TICKET] == ref.ticket
 
     def _await_answer(self, ref: HeldRef, deadline: float | None, ringer: int) -> None:
-        """Wait until it is known where a value will stand.
+        """Wait until the place of a value is known.
 
         Parameters
         ----------
-        ringer : who rings: the driver when it has answered, or the actor that was called when it is done with a call.
+        ringer : the process that wakes this one: the driver after it has answered, or the called actor after a call.
         """
         if not self._doorbell.await_calls(lambda: self._is_answered(ref), {ringer: 1}, SPIN_S, deadline):
             raise _too_late(ref)
         fence()
 
     def _place(self, ref: HeldRef) -> tuple[int, int, int, int]:
-        """Return where the value of an answered ref will stand."""
+        """Return the place of the value of an answered ref."""
         at = ref.entry * ANSWER_WORDS + TICKET + 1
         actor, slot, generation, number = self._answers[at : at + 4]
         return actor, slot, generation, number
@@ -225,4 +225,4 @@ def _too_late(ref: HeldRef) -> TimeLimitError:
 
 
 def _keep(ref: HeldRef) -> None:
-    """Hold a ref for as long as this call of it is held."""
+    """Keep a ref alive as long as this bound method."""

@@ -1,4 +1,4 @@
-"""How calls are issued, by the driver's own thread and by the one that issues them for actors."""
+"""How calls are issued, by the driver's thread and by the thread that issues them for actors."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from chimera.engines.values import Packed
 INLINE_BYTES = 1 << 14
 
 Arguments: TypeAlias = tuple[list[Arrived | None], dict[str, Arrived], bytes | Arrived | None]
-"""What stands for the arguments in a message: the refs among them, and all others packed, or put if large."""
+"""The arguments of a message: refs separately, and all other values packed, or in shared memory if large."""
 
 
 class Calls:
-    """The driver's writing side: slots, rings of calls and counters of readers.
+    """The driver's writing side: slots, ring buffers of calls, and counters of readers.
 
     Attributes
     ----------
-    lock : whoever writes holds it; all words of the driver still have one writer at a time.
-    own : the lane of the values that the driver puts.
+    lock : held by the writing thread, so that each word of the driver has one writer at a time.
+    own : the lane of values that the driver puts.
     """
 
     def __init__(self, memory: Memory, doorbell: Doorbell, lanes: list[Lane], began_s: float) -> None:
@@ -37,7 +37,7 @@ class Calls:
         self.own = Lane(memory, DRIVER, "driver", -1)
 
     def put(self, value: Any) -> Ref:
-        """Copy a value into shared memory, once; a `Failure` is what its readers raise."""
+        """Copy a value into shared memory, once. Readers of a `Failure` raise it."""
         packed = Packed(value)
         with self.lock:
             slot, generation = self.own.new_slot()
@@ -46,7 +46,7 @@ class Calls:
         return Ref(self.own, slot, generation, "put", 0)
 
     def has_room(self, lane: Lane) -> bool:
-        """Whether one more call may be on its way: each needs a place in the ring of rows."""
+        """Whether another call may be in flight: each needs an entry in the ring buffer of rows."""
         if lane.issued - lane.rows_read < ROWS:
             return True
         with self.lock:
@@ -54,7 +54,7 @@ class Calls:
         return lane.dead or lane.issued - lane.rows_read < ROWS
 
     def crowd(self, lane: Lane) -> int:
-        """Return how many calls are under way, if a new one has to wait for slots of theirs; else 0."""
+        """Return the number of calls in flight if a new call must wait for their slots; otherwise 0."""
         with self.lock:
             return lane.under_way if lane.is_crowded else 0
 
@@ -68,7 +68,7 @@ class Calls:
         named: dict[str, Arrived],
         plain: bytes | Arrived | None,
     ) -> list[Ref]:
-        """Send a call, and return the refs to its results, which will lie in the slots ``outs``; with the lock held."""
+        """Send a call, and return the refs of its results, which will be in the slots ``outs``. The caller holds the lock."""
         results = [Ref(lane, slot, generation, method, lane.issued) for slot, generation in outs]
         message = marshalled([lane.issued, method, returns, outs, refs, named, plain])
         lane.issued += 1
@@ -81,9 +81,9 @@ class Calls:
         return results
 
     def _left_to_others(self, lane: Lane, refs: list[Arrived | None], named: dict[str, Arrived]) -> bool:
-        """Let an actor that sleeps be woken when an argument of its call stands, if one does not yet.
+        """Have a sleeping actor woken when a pending argument of its call is ready.
 
-        It could do nothing before. Should it wake for other reasons, it finds the call too, and waits for the argument itself.
+        The actor can do nothing before. If it wakes for another reason, it finds the call and waits for the argument itself.
         """
         for arrival in (*refs, *named.values()):
             if arrival is not None:
@@ -92,15 +92,15 @@ class Calls:
                 if not owner.ready(slot, generation):
                     over, noted = owner.words[ROWS_WRITTEN], owner.concerns[lane.actor]
                     if over < noted <= number:
-                        return not owner.words[DEAD]  # it is woken before
+                        return not owner.words[DEAD]  # the actor is woken before
                     owner.concerns[lane.actor] = number + 1
-                    fence()  # its owner sees that, or this sees that it stands
-                    # The owner may have been about to look for the note that this one has replaced.
+                    fence()  # either the owner sees this, or this process sees that the value is ready
+                    # The owner may have been about to read the note that this one replaced.
                     return not (owner.ready(slot, generation) or owner.words[DEAD] or noted == over)
         return False
 
     def arguments(self, args: Sequence[Any], kwargs: dict[str, Any], lane: Lane) -> Arguments:
-        """Return what stands for the arguments of a call; with the lock held."""
+        """Return the message form of the arguments of a call. The caller holds the lock."""
         refs = [self.arrival(a, lane) if type(a) is Ref else None for a in args]
         named = {k: self.arrival(a, lane) for k, a in kwargs.items() if type(a) is Ref} if kwargs else {}
         if None not in refs and len(named) == len(kwargs):
@@ -112,13 +112,13 @@ class Calls:
         return refs, named, packed.stream
 
     def arrival(self, ref: Ref, lane: Lane) -> Arrived:
-        """Count one more reader of a ref's value, and return what stands for it in a message; with the lock held."""
+        """Count one more reader of a ref's value, and return its message form. The caller holds the lock."""
         region, place = ref.lane.region, ref.slot * MAX_ACTORS + lane.actor
         region.issued[place] = (region.issued[place] + 1) & 0xFFFF
         return ref.lane.actor, ref.slot, ref.generation, ref.number
 
     def send_backlogs(self) -> bool:
-        """Send what the rings had no room for; return whether some of it still waits."""
+        """Send messages that had no room in the ring buffers; return whether some still wait."""
         waiting = False
         for lane in self._lanes:
             if lane.backlog:

@@ -1,8 +1,8 @@
-"""The process that actors are forked from: it has imported the heavy libraries once, and has no threads.
+"""The process from which actors are forked. It has imported the large libraries once, and has no threads.
 
-It is started with one argument, a JSON object, and serves three requests on a stream socket, a JSON object a line: ``spawn``
-(answered by nothing but the actor's first result), ``kill``, and ``disturb`` (answered when the disturbance has begun). It
-tells of every actor's end. When the driver's side of the socket closes, however the driver ended, it kills all actors and goes.
+Its argument is a JSON object. It serves three requests on a stream socket, one JSON object per line: ``spawn`` (without an
+answer; the actor's first result follows), ``kill``, and ``disturb`` (answered when the disturbance has begun). It reports the
+end of every actor. When the driver's side of the socket closes, for any reason, it kills all actors and exits.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ class ForkServer:
     def __init__(self, control: socket.socket, requests: socket.socket, memory_fd: int) -> None:
         self._control, self._requests, self._memory_fd = control, requests, memory_fd
         self._actors: dict[int, int] = {}  # process id: actor
-        self._disturbances = Disturbances(os.kill)  # no process id in it can be used again before the process is reaped
+        self._disturbances = Disturbances(
+            os.kill
+        )  # the kernel cannot reuse a process id in it before the process is reaped
 
     def serve(self) -> None:
-        """Work until the driver's side closes."""
+        """Serve requests until the driver's side closes."""
         wake_read, wake_write = socket.socketpair()
         wake_write.setblocking(False)
         signal.set_wakeup_fd(wake_write.fileno())
@@ -86,7 +88,7 @@ class ForkServer:
         self._actors[pid] = actor
 
     def _processes_of(self, actor: int) -> list[int]:
-        """Return the process id of an actor that has not been reaped, and of no other."""
+        """Return the process id of an actor, if it has not been reaped."""
         return [pid for pid, other in self._actors.items() if other == actor]
 
     def _tell(self, report: dict[str, Any]) -> None:
@@ -98,7 +100,7 @@ class ForkServer:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._control.close()
-            sys.path[:] = request["path"]  # the driver's may have grown since this server began
+            sys.path[:] = request["path"]  # the driver's path may have grown since this server started
             _prepare_process(request["threads"], parent)
             memory = Memory(self._memory_fd, actor)
             doorbell = Doorbell(memory)
@@ -122,13 +124,13 @@ class ForkServer:
 
 
 def _prepare_process(threads: int, parent: int) -> None:
-    """Die with the fork server, keep freed memory for the next step, and use as many threads as were asked for."""
+    """Exit with the fork server, keep freed memory for the next step, and limit the number of threads."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
-        if hasattr(libc, "mallopt"):  # else every temporary above the threshold pays for fresh pages in every step
+        if hasattr(libc, "mallopt"):  # otherwise every temporary array above the threshold gets new pages in every step
             libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
             libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
     torch = sys.modules.get("torch")
@@ -137,11 +139,11 @@ def _prepare_process(threads: int, parent: int) -> None:
 
 
 def run(options: dict[str, Any]) -> NoReturn:
-    """Import what was asked for, then serve; this process is the fork server from now on."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
+    """Import the requested modules, then serve as the fork server."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     sys.path[:] = options["path"]
     for name in options["preload"]:
-        with contextlib.suppress(Exception):  # whatever is wrong with it, the actor that needs it will say so
+        with contextlib.suppress(Exception):  # the actor that needs the module reports the error
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # the collector must not write to pages that all actors share

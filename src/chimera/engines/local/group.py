@@ -1,4 +1,4 @@
-"""Groups of the local engine: all their members share memory."""
+"""Groups of the local engine, whose members share memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chimera.engines.shared_memory import Memory
 
 
 class GroupHandle:
-    """A group as the driver holds it. Travels as an argument; inside a member it becomes a `SharedGroup`."""
+    """A group in the driver. It can be an argument of calls; inside a member it becomes a `SharedGroup`."""
 
     def __init__(self, memory: Memory, members: Sequence[int]) -> None:
         self._members = tuple(members)
@@ -21,7 +21,7 @@ class GroupHandle:
 
     @property
     def size(self) -> int:
-        """How many members."""
+        """The number of members."""
         return len(self._members)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -35,7 +35,7 @@ def _join(table: int, members: tuple[int, ...]) -> SharedGroup:
     memory = surroundings.memory
     if memory.me not in members:
         raise ConfigurationError(f"{actor_name(memory, memory.me)} is not a member of this group")
-    if table not in surroundings.groups:  # the count of arrivals goes on from call to call
+    if table not in surroundings.groups:  # the count of arrivals continues from call to call
         names = [actor_name(memory, member) for member in members]
         surroundings.groups[table] = SharedGroup(surroundings, memory, surroundings.doorbell, table, members, names)
     group: SharedGroup = surroundings.groups[table]

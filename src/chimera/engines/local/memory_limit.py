@@ -1,4 +1,4 @@
-"""How much memory a process of an actor may use."""
+"""The memory limit of an actor's process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _TORCH_HAS_NONE = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllo
 
 
 class MemoryLimit:
-    """The most that this process may take from now on, kept by the kernel where there is Linux.
+    """A memory limit for this process from now on, enforced by the kernel on Linux.
 
     Parameters
     ----------
-    megabytes : of private memory, beyond what it has; None: no limit.
+    megabytes : private memory beyond the present use, in MB; None: no limit.
     """
 
     def __init__(self, megabytes: float | None) -> None:
@@ -27,7 +27,7 @@ class MemoryLimit:
             resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
     def named(self, error: BaseException, actor: str) -> BaseException:
-        """Return what to report: the limit, if ``error`` says that memory could not be had; else the error."""
+        """Return the error to report: one about the limit if ``error`` is a failed allocation, otherwise ``error``."""
         if self._megabytes is None or not (isinstance(error, MemoryError) or _torch_has_none(error)):
             return error
         limit = MemoryLimitError(
@@ -42,7 +42,7 @@ def _torch_has_none(error: BaseException) -> bool:
 
 
 def _private_bytes() -> int:
-    """Return what the kernel counts against ``RLIMIT_DATA``."""
+    """Return the bytes that the kernel counts for ``RLIMIT_DATA``."""
     status = Path("/proc/self/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmData:"))
     return int(line.split()[1]) * 1024

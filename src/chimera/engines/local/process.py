@@ -1,4 +1,4 @@
-"""What runs in an actor's process: take a call, wait for its arguments, run it, publish the result, ring."""
+"""The loop of an actor's process: take a call, wait for its arguments, run it, publish the result, notify waiting processes."""
 
 from __future__ import annotations
 
@@ -36,16 +36,15 @@ SPIN_S = 20e-6  # for the next call, and in the driver
 CONSTRUCT = "__init__"
 
 Out = tuple[int, int]
-"""A slot and its generation: where a result goes."""
+"""A slot and its generation: the place of a result."""
 
 
 Arrived: TypeAlias = tuple[int, int, int, int]
-"""A ref as it reaches an actor: whose slot holds the value, which slot, its generation, and which of the owner's calls puts
-it there."""
+"""A ref in a message: the owner of the slot, the slot, its generation, and the number of the owner's call that fills it."""
 
 
 class FailedArgumentError(Exception):
-    """An argument that will never have a value; carries the failure that the call's own results now share."""
+    """An argument that will never have a value. It carries the failure, which becomes that of the call's results."""
 
     def __init__(self, failure: Failure) -> None:
         self.failure = failure
@@ -57,7 +56,7 @@ class LocalSurroundings(call.Surroundings):
     Attributes
     ----------
     asking : makes calls on other actors (`chimera.engines.local.asking.Asking`).
-    waited_s, collective_bytes : what the collectives and the waits of the running call have cost so far.
+    waited_s, collective_bytes : seconds and bytes of collectives and waits in the running call so far.
     """
 
     def __init__(self, memory: Memory, doorbell: Doorbell, asking: Any) -> None:
@@ -68,7 +67,7 @@ class LocalSurroundings(call.Surroundings):
         self._next: Callable[[], None] | None = None
 
     def alive(self) -> None:
-        """Give a sign of life where the driver looks for it."""
+        """Write a heartbeat for the driver."""
         self.memory.own.sign()
 
     def empty(self, size: int) -> NDArray[np.float32]:
@@ -76,18 +75,18 @@ class LocalSurroundings(call.Surroundings):
         return self.memory.empty(size)
 
     def afterwards(self, prepare: Callable[[], None]) -> None:
-        """Keep it for `prepare`."""
+        """Keep the function for `prepare`."""
         self._next = prepare
 
     def prepare(self) -> None:
-        """Prepare what the last call said, before the next one."""
+        """Run the function that the last call registered, before the next call."""
         prepare, self._next = self._next, None
         if prepare is not None:
-            with contextlib.suppress(Exception):  # the call that needs it meets the same again, and says so
+            with contextlib.suppress(Exception):  # the call that needs the result raises the same error
                 prepare()
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
-        """Wait for what this actor has called on others."""
+        """Wait for results of this actor's calls on other actors."""
         began = time.monotonic()
         try:
             return self.asking.get(refs, timeout_s)
@@ -102,8 +101,8 @@ class ActorProcess:
         self._memory, self._doorbell, self._name, self._asking, self._limit = memory, doorbell, name, asking, limit
         self._surroundings = LocalSurroundings(memory, doorbell, asking)
         self._target: Any = None
-        self._unmade: Failure | None = None  # why the constructor failed; every call then fails alike
-        self._there_s = 0.0  # when the last argument of the running call was there
+        self._unmade: Failure | None = None  # why the constructor failed; every call fails with it
+        self._there_s = 0.0  # when the last argument of the running call was ready
         call.enter(self._surroundings)
 
     def run(self) -> NoReturn:
@@ -123,14 +122,14 @@ class ActorProcess:
         named: dict[str, Arrived],
         plain: bytes | Arrived | None,
     ) -> None:
-        self._memory.own.sign()  # the end of the call needs none: another call or a sleep follows
+        self._memory.own.sign()  # no notification is needed at the end of the call: another call or a sleep follows
         start = self._there_s = time.monotonic()
         bytes_in, error = 0, b""
         failed = 0
         try:
-            others = unpickled(plain) if isinstance(plain, bytes) else None  # while what it waits for is under way
+            others = unpickled(plain) if isinstance(plain, bytes) else None  # while the awaited call is running
             arrivals = [ref for ref in (*refs, *named.values()) if ref is not None]
-            if isinstance(plain, tuple):  # too large for the ring
+            if isinstance(plain, tuple):  # too large for the ring buffer
                 arrivals.append(plain)
             values, bytes_in = self._received(arrivals)
             if isinstance(plain, tuple):
@@ -139,7 +138,7 @@ class ActorProcess:
             del values, others
             start = time.monotonic()
             outcome = self._call(method, returns, args, kwargs)
-            del args, kwargs  # what the call did not keep goes back to its owner before the result is known
+            del args, kwargs  # values that the call did not keep are released before the result is published
             bytes_out = self._write(outs, [Packed(value) for value in outcome])
             del outcome
         except FailedArgumentError as argument:
@@ -160,16 +159,16 @@ class ActorProcess:
         received, self._asking.received_bytes = self._asking.received_bytes, 0
         counts = bytes_in + collective + received, bytes_out + collective, call.take_work().samples
         write_row(self._memory.own, (number, start, end, start - self._there_s, waited, *counts, error))
-        for slot, generation in outs:  # after the row: whoever knows a result also finds the row of its call
+        for slot, generation in outs:  # after the row: a process that knows a result also finds the row of its call
             publish(self._memory, slot, generation, failed)
         self._doorbell.ring_for_call(number + 1)
         self._asking.flush()
         surroundings.prepare()
 
     def _received(self, arguments: list[Arrived]) -> tuple[list[Any], int]:
-        """Wait until all stand; return their values, and how many array bytes of them came from elsewhere.
+        """Wait until all values are ready; return them, and the number of their array bytes from other processes.
 
-        Each is opened as it comes, so that after the last there is little left to do.
+        Each value is opened as it arrives, so that little work is left after the last.
         """
         values, arrived, failure = [], 0, None
         for actor, slot, generation, number in arguments:
@@ -189,12 +188,14 @@ class ActorProcess:
         return values, arrived
 
     def _await(self, region: Region, slot: int, generation: int, number: int) -> None:
-        """Wait until a value stands, or raise if it never will."""
+        """Wait until a value is ready, or raise if it never will be."""
 
         def known() -> bool:
             return region.ready(slot, generation) or region.words[DEAD] == 1
 
-        self._doorbell.await_calls(known, {region.actor: number + 1}, 0)  # it seldom comes within so short a time
+        self._doorbell.await_calls(
+            known, {region.actor: number + 1}, 0
+        )  # a value seldom arrives within so short a time
         if not region.ready(slot, generation):
             lost = ActorLost(f"{actor_name(self._memory, region.actor)} died before its result stood")
             raise FailedArgumentError(Failure(lost, self._name, "argument"))
@@ -220,7 +221,7 @@ def _arranged(
     values: list[Any],
     others: tuple[list[Any], dict[str, Any]] | None,
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return all arguments in their places: the values of the refs, and the ``others``, if there are any."""
+    """Return all arguments in order: the values of the refs, and ``others``, if there are any."""
     if others is None and not named:
         return values, {}
     came = iter(values)

@@ -1,4 +1,4 @@
-"""The driver's side of an actor: its slots, the refs to them, and the calls that are on the way."""
+"""The driver's side of an actor: its slots, their refs, and the calls in flight."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chimera.engines.slots import Slots
 
 
 class Ref:
-    """A future for a value in an actor's slot. When the last reference to it goes, the slot may be used again."""
+    """A future for a value in an actor's slot. When its last reference is deleted, the slot can be reused."""
 
     __slots__ = ("__weakref__", "call", "generation", "lane", "number", "slot")
 
@@ -34,40 +34,40 @@ class Ref:
 
 
 class Lane(Slots):
-    """What the driver keeps about one actor, or about itself for the values it puts."""
+    """The driver's record of one actor, or of itself for the values that it puts."""
 
     def __init__(self, memory: Memory, actor: int, name: str, rank: int) -> None:
         super().__init__(memory, actor, name)
         self.rank = rank
-        self.backlog: deque[bytes] = deque()  # messages that the ring had no room for
+        self.backlog: deque[bytes] = deque()  # messages that had no room in the ring buffer
         self.calls: deque[str] = deque()  # methods of the calls whose rows have not been read
         self.issued = self.rows_read = 0
         self.died_s: float | None = None
-        self.disturbed = 0  # how many disturbances have begun
+        self.disturbed = 0  # number of disturbances that have begun
         self._rows: list[TraceRow] = []
 
     def silent_s(self) -> float:
-        """For how long the actor has given no sign of life; not at all before its constructor has ended."""
+        """The seconds since the actor's last heartbeat; 0 until its constructor has ended."""
         begun = self.region.words[ROWS_WRITTEN] > 0
         return (time.monotonic_ns() - self.region.words[SIGN_NS]) / 1e9 if begun else 0.0
 
     @property
     def under_way(self) -> int:
-        """How many calls have not ended; none, if the actor is dead."""
+        """The number of calls that have not ended; 0 if the actor is dead."""
         return 0 if self.dead else self.issued - self.region.words[ROWS_WRITTEN]
 
     def ready(self, ref: Ref) -> bool:
-        """Whether the value stands."""
+        """Whether the value is ready."""
         return self.region.ready(ref.slot, ref.generation)
 
     def trace(self, began_s: float) -> list[TraceRow]:
-        """Return the rows of the calls that ended since the last time."""
+        """Return the rows of the calls that ended since the last call of this method."""
         self.keep_rows(began_s)
         rows, self._rows = self._rows, []
         return rows
 
     def keep_rows(self, began_s: float) -> None:
-        """Take the rows out of the ring, for `trace` to return."""
+        """Take the rows out of the ring buffer, for `trace` to return."""
         self._rows.extend(self._new_rows(began_s))
 
     def _new_rows(self, began_s: float) -> Iterator[TraceRow]:
@@ -75,7 +75,7 @@ class Lane(Slots):
             self.region, self.rows_read
         ):
             self.rows_read += 1
-            if not self.calls:  # the actor outlived its fork server for a moment: its calls have been told as lost
+            if not self.calls:  # the actor survived its fork server for a moment: its calls have been reported as lost
                 continue
             yield TraceRow(
                 actor=self.name,
@@ -97,4 +97,4 @@ class Lane(Slots):
 
 
 class LocalActor(ActorHandle):
-    """The handle on an actor of this engine."""
+    """The handle of an actor of this engine."""

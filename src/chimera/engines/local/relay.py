@@ -1,4 +1,4 @@
-"""The driver's side of calls between actors: a thread that takes the requests of actors and issues their calls."""
+"""The driver's side of calls between actors: a thread that receives the requests of actors and issues their calls."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from chimera.engines.local.refs import Lane, Ref
 from chimera.engines.shared_memory import ANSWER_WORDS, TICKET, Memory, fence
 
 Issue: TypeAlias = Callable[[list[Out]], list[Ref]]
-"""Makes refs to values that will lie in these slots."""
+"""Creates refs of values that will be in these slots."""
 
 _LARGEST = 1 << 20
 _RETRY_S = 1e-3
 
 
 class Relay:
-    """Holds the refs of actors for them, until they let go of them or die.
+    """Holds the refs of actors until the actors delete them or die.
 
     Attributes
     ----------
-    theirs : where actors send their requests.
+    theirs : the socket to which actors send their requests.
     """
 
     def __init__(self, calls: Calls, memory: Memory, doorbell: Doorbell, lanes: list[Lane]) -> None:
@@ -39,21 +39,21 @@ class Relay:
         self._held: dict[int, dict[int, Ref]] = {}
         self._postponed: dict[
             int, deque[list[Any]]
-        ] = {}  # by caller: what there is no room for now, and what follows it
+        ] = {}  # by caller: requests without room at present, and the requests after them
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="chimera-relay", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start the thread."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Have it look who is dead."""
+        """Have the thread check for deaths."""
         with contextlib.suppress(OSError):
             self.theirs.send(b"")
 
     def stop(self) -> None:
-        """End, and let go of everything."""
+        """End the thread, and release everything."""
         self._ending = True
         self.wake()
         self._thread.join()
@@ -81,7 +81,7 @@ class Relay:
     def _take(self, request: list[Any]) -> None:
         caller = request[0]
         if caller not in self._held and self._lanes[caller - 1].dead:
-            return  # another's death was looked at when this one had died too: its refs are gone, and nobody waits for it
+            return  # the caller died while another death was handled: its refs are gone, and no process waits for the answer
         if caller in self._postponed or not self._serve(request):
             self._postponed.setdefault(caller, deque()).append(request)
 
@@ -96,7 +96,7 @@ class Relay:
                 del self._held[caller]
 
     def _serve(self, request: list[Any]) -> bool:
-        """Do what is asked, and return True; or return False if there is no room for it now."""
+        """Execute a request and return True; return False if there is no room for it at present."""
         caller, dropped, asked, grants = request
         held = self._held.setdefault(caller, {})
         for entry in dropped:
@@ -144,7 +144,7 @@ class Relay:
     def _answer(
         self, caller: int, held: dict[int, Ref], results: list[tuple[int, int]], lane: Lane, method: str, issue: Issue
     ) -> bool:
-        """Give slots of ``lane`` to ``issue``, and tell the caller what came of it; return False if there are none now."""
+        """Pass slots of ``lane`` to ``issue``, and answer the caller; return False if there are none at present."""
         with self._calls.lock:
             try:
                 outs = lane.new_slots(len(results))
@@ -156,14 +156,14 @@ class Relay:
                 held.update((entry, failed) for entry, _ in results)
                 self._doorbell.ring(caller)
                 return True
-            self._tell(caller, results, lane, outs)  # before the call is issued: its end, not this, wakes the caller
+            self._tell(caller, results, lane, outs)  # before the call is issued: its end wakes the caller
             held.update((entry, ref) for (entry, _), ref in zip(results, issue(outs), strict=True))
             if lane.dead:
                 self._doorbell.ring(caller)
         return True
 
     def _tell(self, caller: int, results: list[tuple[int, int]], lane: Lane, outs: list[Out]) -> None:
-        """Write down for the caller where the results of the next call of ``lane`` will stand."""
+        """Write the places of the results of the next call of ``lane`` for the caller."""
         answers = self._memory.region(caller).answers
         for (entry, ticket), (slot, generation) in zip(results, outs, strict=True):
             at = entry * ANSWER_WORDS + TICKET

@@ -1,4 +1,4 @@
-"""The rings through which an actor and the driver talk: calls one way, trace rows the other.
+"""The ring buffers between an actor and the driver: calls in one direction, trace rows in the other.
 
 Each has one writer and one reader.
 """
@@ -29,7 +29,7 @@ Row = tuple[int, float, float, float, float, int, int, int, bytes]
 
 
 def write_row(region: Region, row: Row) -> None:
-    """Add a row. The driver sees to it that no more calls are on the way than the ring has places."""
+    """Add a row. The driver limits the calls in flight to the size of the ring buffer."""
     written = region.words[ROWS_WRITTEN]
     _ROW.pack_into(region.bytes, ROWS_AT + written % ROWS * _ROW.size, *row)
     fence()
@@ -43,7 +43,7 @@ def read_rows(region: Region, read: int) -> Iterator[Row]:
 
 
 def write_call(region: Region, message: bytes) -> bool:
-    """Add a message, or return False if the ring has no room for it now."""
+    """Add a message, or return False if the ring buffer has no room at present."""
     written, read = region.words[CALLS_WRITTEN], region.words[CALLS_READ]
     size = _LENGTH.size + -(-len(message) // 8) * 8
     place = written % CALLS_BYTES
@@ -67,7 +67,7 @@ def has_call(region: Region) -> bool:
 
 
 def read_call(region: Region) -> bytes:
-    """Take the next message; there must be one."""
+    """Return and remove the next message; there must be one."""
     fence()
     read = region.words[CALLS_READ]
     (length,) = _LENGTH.unpack_from(region.bytes, CALLS_AT + read % CALLS_BYTES)

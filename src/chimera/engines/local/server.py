@@ -1,4 +1,4 @@
-"""The driver's side of the fork server: its start, the deaths it reports, its end."""
+"""The driver's side of the fork server: its start, the deaths that it reports, its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 def start_server(
     modules: list[str], control: socket.socket, requests: socket.socket, memory_fd: int
 ) -> subprocess.Popen[bytes] | Standby:
-    """Start the fork server, or let the one that stands by begin; it has imported ``modules`` before its first fork.
+    """Start the fork server, or activate a waiting one; it has imported ``modules`` before its first fork.
 
     It serves the other end of ``control``; its actors write to ``requests``.
     """
@@ -46,11 +46,11 @@ def start_server(
 
 
 class Deaths:
-    """Where deaths are noted.
+    """The record of dead actors.
 
     Parameters
     ----------
-    lanes, deaths : all actors, and the dead, in order.
+    lanes, deaths : all actors, and the dead ones, in order.
     tell : called after each report of a fork server.
     """
 
@@ -59,7 +59,7 @@ class Deaths:
         self._deaths, self._doorbell, self._lock = deaths, doorbell, threading.Lock()
 
     def add(self, dead: list[Lane]) -> None:
-        """Note deaths, each once, and wake everybody: anybody may wait for the dead."""
+        """Record deaths, each once, and wake all processes, since any of them may wait for a dead actor."""
         with self._lock:
             for lane in dead:
                 if not lane.dead:
@@ -71,7 +71,7 @@ class Deaths:
 
 
 class _Server:
-    """One fork server: its process, its actors, and the thread that hears of their deaths."""
+    """A fork server: its process, its actors, and the thread that receives their deaths."""
 
     def __init__(self, modules: list[str], requests: socket.socket, memory_fd: int, deaths: Deaths) -> None:
         self.actors: list[Lane] = []
@@ -84,7 +84,7 @@ class _Server:
         self.monitor.start()
 
     def request(self, request: dict[str, Any]) -> bool:
-        """Send a request; return whether the server was there to take it."""
+        """Send a request; return whether the server received it."""
         try:
             self._control.sendall(json.dumps(request).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError):
@@ -92,7 +92,7 @@ class _Server:
         return True
 
     def end(self) -> None:
-        """Close the control socket, on which the server kills all actors and goes; wait for it."""
+        """Close the control socket, so that the server kills all actors and exits; wait for it."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
         try:
@@ -105,7 +105,7 @@ class _Server:
 
 
 class Servers:
-    """The fork server of an engine, and its successor when it has died: its actors died with it, and new ones need one.
+    """The fork server of an engine, and its successor after its death: its actors died with it, and new actors need a server.
 
     Parameters
     ----------
@@ -118,11 +118,11 @@ class Servers:
 
     @property
     def pid(self) -> int:
-        """The process that actors are forked from now."""
+        """The process from which actors are forked now."""
         return self._server.pid
 
     def request(self, request: dict[str, Any]) -> None:
-        """Send a request about an actor; one whose server has died is dead, which the monitor notes."""
+        """Send a request about an actor. An actor whose server has died is dead; the monitor records that."""
         self._server.request(request)
 
     def spawn(self, lane: Lane, request: dict[str, Any]) -> None:
@@ -132,7 +132,7 @@ class Servers:
             self._server = _Server(*self._arguments)
             self._server.request(request)
         self._server.actors.append(lane)
-        if not self._server.monitor.is_alive():  # it may have ended before the actor was on its list
+        if not self._server.monitor.is_alive():  # the server may have ended before the actor was on its list
             self._deaths.add([lane])
 
     def end(self) -> None:
@@ -141,7 +141,7 @@ class Servers:
 
 
 def _watch(control: socket.socket, actors: list[Lane], deaths: Deaths) -> None:
-    """Note what a fork server reports of deaths and disturbances, and at its end the deaths of all its actors."""
+    """Record deaths and disturbances that a fork server reports, and at its end the deaths of all its actors."""
     received = b""
     while True:
         try:
@@ -165,7 +165,7 @@ def _watch(control: socket.socket, actors: list[Lane], deaths: Deaths) -> None:
 
 
 def end(servers: Servers, relay: Relay, memory: Memory) -> None:
-    """End the fork server and its actors, and let go of the memory."""
+    """End the fork server and its actors, and release the memory."""
     servers.end()
     relay.stop()
     memory.close()

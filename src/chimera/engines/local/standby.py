@@ -1,7 +1,6 @@
-"""A fork server that is forked rather than started anew: whoever has imported the heavy libraries passes them on.
+"""A fork server that is forked instead of started, so that it inherits the imported libraries.
 
-`stand_by` forks it early, while its process has one thread and has computed nothing; the next engine of that process makes
-use of it.
+`stand_by` forks it early, while its process has one thread and has computed nothing. The next engine of that process uses it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _waiting: list[Standby] = []
 
 
 class Standby:
-    """A child that waits to become a fork server; it goes when this process goes."""
+    """A child process that waits to become a fork server; it exits with this process."""
 
     def __init__(self) -> None:
         self._ours, theirs = socket.socketpair()
@@ -32,14 +31,14 @@ class Standby:
         self._status: int | None = None
 
     def serve(self, options: dict[str, Any], descriptors: dict[str, int]) -> None:
-        """Let it serve; its copies of ``descriptors`` stand in the options under these names."""
+        """Activate it; its copies of ``descriptors`` are in the options under these names."""
         with self._ours:
             text = json.dumps([options, list(descriptors)]).encode()
             socket.send_fds(self._ours, [len(text).to_bytes(8, "big")], list(descriptors.values()))
             self._ours.sendall(text)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return its status once it has ended; raises `subprocess.TimeoutExpired` as that of `subprocess` does."""
+        """Return its status once it has ended; raise `subprocess.TimeoutExpired` like `subprocess`."""
         deadline_s = None if timeout is None else time.monotonic() + timeout
         while self._status is None:
             pid, status = os.waitpid(self.pid, 0 if deadline_s is None else os.WNOHANG)
@@ -58,12 +57,12 @@ class Standby:
 
 
 def stand_by() -> None:
-    """Let the next local engine of this process have a fork server that is forked now."""
+    """Fork a fork server now for the next local engine of this process."""
     _waiting.append(Standby())
 
 
 def take() -> Standby | None:
-    """Return the one that waits, if one does."""
+    """Return the waiting fork server, or None."""
     return _waiting.pop() if _waiting else None
 
 
@@ -77,7 +76,7 @@ def _wait(ours: socket.socket) -> NoReturn:
                 options, names = json.loads(stream.read(int.from_bytes(head, "big")))
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             from chimera.engines.local.forkserver import (
-                run,  # which is run as a program too, and so is imported by nobody
+                run,  # a module that also runs as a program, so no other module imports it
             )
 
             run({**options, **dict(zip(names, descriptors, strict=True))})
@@ -86,8 +85,8 @@ def _wait(ours: socket.socket) -> NoReturn:
 
 
 def close_all_but(*kept: int) -> None:
-    """Close all descriptors of this process but these; for one that was forked."""
+    """Close all descriptors of this process except these; for a forked process."""
     for number in [int(path.name) for path in Path("/dev/fd").iterdir()]:
         if number not in kept:
-            with contextlib.suppress(OSError):  # that of the listing itself
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
                 os.close(number)

@@ -1,4 +1,4 @@
-"""The actor's side of calls on other actors: Ray's handles are actors' too, so it does what the driver does."""
+"""The actor's side of calls on other actors. Actors can use Ray's handles, so this works as in the driver."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from chimera.engines.ray.failure import translated
 from chimera.engines.ray.refs import RayActor
 
 _SIGN_S = 0.5
-"""Who waits gives a sign of life so often."""
+"""Interval of heartbeats of a waiting actor, in seconds."""
 
 
 class Peer:
-    """Another actor, as a handle inside an actor knows it.
+    """Another actor, as a handle inside an actor refers to it.
 
     Parameters
     ----------
-    rank, key, name, handle, made : as of its lane in the driver.
+    rank, key, name, handle, made : as in its record in the driver.
     """
 
     def __init__(self, rank: int, key: str, name: str, handle: Any, made: Any) -> None:
@@ -31,7 +31,7 @@ class Peer:
         self._remotes: dict[int, Callable[..., Any]] = {}
 
     def remote(self, results: int) -> Callable[..., Any]:
-        """Return Ray's function that issues a call with so many results."""
+        """Return Ray's function that issues a call with this number of results."""
         if results not in self._remotes:
             method = self.handle.call_of_actor.options(num_returns=results, enable_task_events=False)
             self._remotes[results] = method.remote
@@ -56,16 +56,16 @@ class HeldRef:
 
 
 class Asking:
-    """Stands for the engine behind the handles that an actor was given.
+    """The engine inside an actor, for the handles that the actor received.
 
     Parameters
     ----------
     me : this actor's key, which begins with that of its engine.
-    shift_s : how far the driver's clock is ahead of this machine's.
+    shift_s : seconds by which the driver's clock is ahead of this machine's.
 
     Attributes
     ----------
-    received_bytes : array bytes that `get` brought from others.
+    received_bytes : array bytes that `get` brought from other actors.
     """
 
     def __init__(self, me: str, shift_s: float) -> None:
@@ -77,26 +77,26 @@ class Asking:
         receive_handles(self)
 
     def handle(self, rank: int, key: str, name: str, handle: Any, made: Any) -> RayActor:
-        """Return this process's handle on an actor."""
+        """Return this process's handle of an actor."""
         if rank not in self._handles:
             self._handles[rank] = RayActor(self, Peer(rank, key, name, handle, made))
             self._names[handle._actor_id.hex()] = name
         return self._handles[rank]
 
     def place(self, peer: Peer) -> tuple[int, str, str, Any, Any]:
-        """Return what must travel with a handle."""
+        """Return the values that are pickled with a handle."""
         return peer.rank, peer.key, peer.name, peer.handle, peer.made
 
     def call(self, peer: Peer, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
-        """Issue a call; the handle's methods lead here."""
+        """Issue a call. Methods of handles call this."""
         check_returns(returns, peer.name, method)
         held = [a for a in (*args, *kwargs.values()) if type(a) is HeldRef]
         own = [i for i, a in enumerate(args) if type(a) is HeldRef and a.peer.key == peer.key]
         given = [a.object if type(a) is HeldRef else a for a in args]
         named = {k: a.object if type(a) is HeldRef else a for k, a in kwargs.items()}
-        # Not where it takes refs: these may come late for other reasons than their way.
+        # Not for calls with refs: these may arrive late for other reasons than transfer.
         asked_s = None if held else time.monotonic() + self._shift_s
-        # The first call waits until the driver's has made the object; Ray keeps the others behind it.
+        # The first call waits until the driver's has created the object; Ray keeps later calls behind it.
         made, peer.is_new = peer.made if peer.is_new else None, False
         try:
             objects = peer.remote(returns or 1)(asked_s, made, (method, returns, own or None, None), *given, **named)
@@ -134,7 +134,7 @@ class Asking:
                 call.current().alive()
                 if deadline is not None and time.monotonic() >= deadline:  # Ray may return a little early
                     late = [ref for ref in refs if not ray.wait([ref.object], timeout=0)[0]]
-                    if late:  # else it has come since
+                    if late:  # otherwise it has arrived meanwhile
                         raise TimeLimitError(
                             f"{late[0].method!r} of {late[0].peer.name} did not end within its time limit"
                         ) from error

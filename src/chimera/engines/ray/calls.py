@@ -1,4 +1,4 @@
-"""The driver's calls: each goes to Ray at once, and its row of the trace comes when it has ended."""
+"""The driver's calls: each is sent to Ray at once, and its trace row arrives after its end."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _MOST_ROWS = 1000
 
 
 class Calls:
-    """Issues calls and remembers them until their rows have come.
+    """Issues calls and records them until their rows have arrived.
 
     Parameters
     ----------
-    roster : whose lanes the calls go to.
-    began_s : when the engine began; rows count from there.
+    roster : the records of the called actors.
+    began_s : start of the engine, from which rows count time.
 
     Attributes
     ----------
-    actors_may_call : whether some actor may hold a handle on another, and so leave rows of its own.
+    actors_may_call : whether an actor may hold a handle of another, and so produce rows of its own.
     """
 
     def __init__(self, roster: Roster, began_s: float) -> None:
@@ -42,7 +42,7 @@ class Calls:
         return Ref(Issued(None, "put", time.monotonic(), (), None), self._put(value))
 
     def issue(self, lane: Lane, method: str, returns: int | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Issue a call and return its ref, or the list of its refs if it is said how many."""
+        """Issue a call; return its ref, or the list of its refs if their number is given."""
         check_returns(returns, lane.name, method)
         if lane.died_s is not None:
             return self._lost_results(lane, method, returns)
@@ -75,27 +75,27 @@ class Calls:
         return refs[0] if returns is None else refs
 
     def _lent(self, lane: Lane, returns: int, reads: list[Given]) -> Lent | None:
-        """Return what of the shared memory a call gets."""
+        """Return the slots of shared memory for a call."""
         if lane.side is not None:
             return lane.side.lend(returns, reads, room=not self._roster.far)
         return Lent(None, [], reads) if reads else None
 
     def take_rows(self) -> None:
-        """Bring the rows of calls that have ended to the lanes."""
+        """Fetch the rows of ended calls into the records of the actors."""
         take_rows(self._roster.lanes, self._began_s, self._roster.name_of_dead)
 
     def take_all_rows(self) -> None:
-        """Bring those of the calls between actors too."""
+        """Fetch the rows of calls between actors, too."""
         self.take_rows()
         if self.actors_may_call:
             take_rows_of_actors(self._roster.lanes, self._began_s)
 
     def give_rows(self) -> list[TraceRow]:
-        """Return the rows that have been brought since the last time, oldest first per actor."""
+        """Return the rows that were fetched since the last call of this method, oldest first per actor."""
         return [row for lane in self._roster.lanes for row in lane.give_rows()]
 
     def _lost_results(self, lane: Lane, method: str, returns: int | None) -> Any:
-        """Return refs that raise `ActorLost`, and so do those that depend on them."""
+        """Return refs that raise `ActorLost`, as do refs that depend on them."""
         error = ActorLost(f"{lane.name} died; the call {method!r} has no result")
         now = time.monotonic()
         row = ROW.pack(now, now, now, 0, 0, 0, 0, 0, b"ActorLost")

@@ -1,4 +1,4 @@
-"""Faults on purpose: on each node where one is wanted, a small Ray actor that sends the signals."""
+"""Fault injection: a small Ray actor on each node that needs one sends the signals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ANSWER_S, _CLOSE_S = 30.0, 3.0
 
 
 class Disturber:
-    """The Ray actor; it disturbs processes of its node, and keeps the time in a thread."""
+    """The Ray actor. It disturbs processes of its node; a thread keeps the time."""
 
     def __init__(self) -> None:
         self._disturbances: Disturbances[Process] = Disturbances(send)
@@ -24,13 +24,13 @@ class Disturber:
         threading.Thread(target=self._keep_time, name="chimera-disturber", daemon=True).start()
 
     def disturb(self, process: Process, disturbance: Disturbance) -> None:
-        """Disturb a process from now on."""
+        """Start a disturbance of a process."""
         with self._changed:
             self._disturbances.add(process, disturbance)
             self._changed.notify()
 
     def kill(self, process: Process) -> None:
-        """Kill a process, which Ray does slowly to one that is stopped."""
+        """Kill a process. Ray kills a stopped process only slowly."""
         with self._changed:
             self._disturbances.forget(process)
             with contextlib.suppress(ProcessLookupError):
@@ -43,21 +43,21 @@ class Disturber:
 
 
 class Disturbers:
-    """The disturbers of an engine, one a node, each made when it is first needed.
+    """The fault injectors of an engine, one per node, created when first needed.
 
     Parameters
     ----------
-    key : the engine's.
+    key : key of the engine.
     """
 
     def __init__(self, key: str) -> None:
         self._key = key
         self._by_node: dict[str, Any] = {}
         self._disturbed: set[NodeProcess] = set()
-        self._kills: list[Any] = []  # the refs of those on the way
+        self._kills: list[Any] = []  # refs of pending calls
 
     def disturb(self, process: NodeProcess, disturbance: Disturbance) -> None:
-        """Disturb a process; return when that has begun, or when its node is gone."""
+        """Disturb a process; return when the disturbance has begun, or when its node is gone."""
         import ray
         from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError
 
@@ -67,11 +67,11 @@ class Disturbers:
             ray.get(disturber.disturb.remote(process.process, disturbance), timeout=_ANSWER_S)
         except GetTimeoutError as error:
             raise TimeLimitError(f"the node {process.node} did not answer within {_ANSWER_S:g} s") from error
-        except (RayActorError, ActorUnschedulableError):  # its node is gone, and the process with it
+        except (RayActorError, ActorUnschedulableError):  # the node is gone, and the process with it
             del self._by_node[process.node]
 
     def kill(self, process: NodeProcess | None) -> None:
-        """Have a process killed if it was disturbed; its node may be gone, so nothing is waited for."""
+        """Kill a disturbed process, without waiting, because its node may be gone."""
         if process in self._disturbed:
             self._disturbed.discard(process)
             disturber = self._by_node.get(process.node)
@@ -79,7 +79,7 @@ class Disturbers:
                 self._kills.append(disturber.kill.remote(process.process))
 
     def close(self) -> list[str]:
-        """Kill all that were disturbed and have not been killed, end the disturbers, and return their names in Ray."""
+        """Kill all disturbed processes that are alive, end the fault injectors, and return their names in Ray."""
         import ray
 
         for process in list(self._disturbed):

@@ -1,4 +1,4 @@
-"""What Ray's own errors mean in Chimera's terms."""
+"""Translation of Ray's errors to Chimera's."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def translated(error: BaseException, call: str, name_of: Callable[[str], str | None]) -> BaseException:
-    """Return the error of Chimera's that says what Ray's ``error`` says.
+    """Return Chimera's error for Ray's ``error``.
 
     Parameters
     ----------
-    name_of : the name of an actor by its Ray id.
+    name_of : returns the name of an actor by its Ray id.
     """
     from ray import exceptions
 

@@ -1,4 +1,4 @@
-"""Groups of Ray actors: over the memory that they share if all do, over torch.distributed otherwise."""
+"""Groups of Ray actors: in shared memory if all members share it, and otherwise with torch.distributed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from chimera.engines.signals import is_gone
 
 
 class GroupHandle:
-    """A group as the driver holds it. Travels as an argument; inside a member it becomes a `RayGroup`.
+    """A group in the driver. It can be an argument of calls; inside a member it becomes a `RayGroup`.
 
     Parameters
     ----------
-    key : what tells this group from others.
-    members : the key and the name of each, in rank order.
-    meeting : where they may meet in shared memory; None if some have no region of it.
+    key : unique key of this group.
+    members : key and name of each member, in rank order.
+    meeting : where the members meet in shared memory; None if some have no region of it.
     """
 
     def __init__(self, key: str, members: Sequence[tuple[str, str]], meeting: Meeting | None) -> None:
@@ -38,7 +38,7 @@ class GroupHandle:
 
     @property
     def size(self) -> int:
-        """How many members."""
+        """The number of members."""
         return len(self._members)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -69,7 +69,7 @@ class RayGroup:
 
     @property
     def size(self) -> int:
-        """How many members."""
+        """The number of members."""
         return self._members.size
 
     def barrier(self) -> None:
@@ -96,7 +96,7 @@ class RayGroup:
         return self._way
 
     def _choose(self) -> SharedGroup | TorchGroup:
-        """Choose how to meet: each says what GPU it has and whether it maps the memory; all see the same, and choose alike."""
+        """Choose the transport. Each member reports its GPU and whether it maps the memory, so all members choose alike."""
         memory, meeting, members, board = self._surroundings.memory, self._meeting, self._members, self._board
         maps = memory is not None and meeting is not None
         board.set(f"here/{members.rank}", b"%d %s" % (maps, own_gpu()))
@@ -110,7 +110,7 @@ class RayGroup:
         return SharedGroup(self._surroundings, memory, doorbell, *meeting, members.names, look)
 
     def _look(self, memory: Memory, regions: Sequence[int]) -> None:
-        """Raise `ActorLost` if a process is gone, or Ray knows a member to be dead; looking is a sign of life."""
+        """Raise `ActorLost` if a process is gone, or if Ray reports a member as dead. This check also records a heartbeat."""
         self._surroundings.alive()
         for region, name in zip(regions, self._members.names, strict=True):
             pid, started = memory.region(region).words[PID : STARTED + 1]

@@ -1,4 +1,4 @@
-"""What runs in Ray's process: the actor's host, which makes the user's object, calls it and measures."""
+"""The code in Ray's process: the host of the actor, which creates the user's object, calls it and measures."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from chimera.engines.threads import limit_threads
 CONSTRUCT = "__init__"
 
 Header = tuple[str, int | None, Sequence[int] | None, Borrowed | None]
-"""Method, number of results asked for, which positional arguments this actor itself has made, and what of the shared memory the
-call was given."""
+"""Method, number of results, positional arguments that this actor made itself, and slots of shared memory of the call."""
 
 _NOTHING_LENT: Borrowed = None, [], []
 
@@ -40,10 +39,10 @@ class RaySurroundings(call.Surroundings):
     ----------
     me : this actor's key, its name in Ray.
     asking : makes calls on other actors (`chimera.engines.ray.asking.Asking`).
-    waited_s, moved_s, collective_bytes : what the collectives and the waits of the running call have cost so far.
-    groups : the groups that this actor has met in, by key.
-    memory : the file that the driver shares, as this actor maps it; None if it cannot.
-    sign_s : when the running call gave its last sign of life, on this machine's monotonic clock; None between calls.
+    waited_s, moved_s, collective_bytes : seconds and bytes of collectives and waits in the running call so far.
+    groups : the groups in which this actor has met others, by key.
+    memory : the driver's shared file, as this actor maps it; None if it cannot.
+    sign_s : time of the running call's last heartbeat, on this machine's monotonic clock; None between calls.
     """
 
     def __init__(self, me: str, asking: Any, memory: Memory | None) -> None:
@@ -55,7 +54,7 @@ class RaySurroundings(call.Surroundings):
         self.sign_s: float | None = None
 
     def alive(self) -> None:
-        """Give a sign of life, for the pulse to send."""
+        """Record a heartbeat, which the thread of `pulse` sends."""
         if self.sign_s is not None:
             self.sign_s = time.monotonic()
 
@@ -66,14 +65,14 @@ class RaySurroundings(call.Surroundings):
         return self.memory.empty(size)
 
     def doorbell(self) -> Doorbell:
-        """Return this process's way to wait for others that map the memory, and to wake them."""
+        """Return the object by which this process waits for others that map the memory, and wakes them."""
         if self._doorbell is None:
             assert self.memory is not None
             self._doorbell = Doorbell(self.memory)
         return self._doorbell
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
-        """Wait for what this actor has called on others."""
+        """Wait for results of this actor's calls on other actors."""
         began_s = time.monotonic()
         try:
             return self.asking.get(refs, timeout_s)
@@ -81,23 +80,23 @@ class RaySurroundings(call.Surroundings):
             self.waited_s += time.monotonic() - began_s
 
     def take_costs(self) -> tuple[float, float, int]:
-        """Return seconds moving data, seconds waiting and bytes since the last time, and begin anew."""
+        """Return seconds moving data, seconds waiting and bytes since the last call of this method, and reset them."""
         costs = self.moved_s, self.waited_s, self.collective_bytes
         self.waited_s, self.moved_s, self.collective_bytes = 0.0, 0.0, 0
         return costs
 
 
 class Host:
-    """The Ray actor: one of the user's objects, and the clock beside it.
+    """The Ray actor: an object of the user's, and its clock.
 
     Parameters
     ----------
-    key, name : what Ray calls the actor, and what the user calls it.
-    threads : how many threads its arithmetic may use.
-    path : the driver's import path; those folders of it that exist here are searched too.
+    key, name : Ray's name and the user's name of the actor.
+    threads : number of threads for its arithmetic.
+    path : the driver's import path; existing folders of it are searched, too.
     clock : machine and offset of the driver's clock, as of `clock_of_this_machine`.
-    place : where the memory is that the driver shares; None without any.
-    region : which region of it is this actor's.
+    place : location of the driver's shared memory; None without any.
+    region : index of this actor's region in it.
     """
 
     def __init__(
@@ -114,23 +113,23 @@ class Host:
         _limit_threads(threads)
         self._name = name
         self._target: Any = None
-        self._unmade: Failure | None = None  # why the constructor failed; every call then fails alike
+        self._unmade: Failure | None = None  # why the constructor failed; every call fails with it
         machine, offset_s = clock_of_this_machine()
         self._shift_s = 0.0 if machine == clock[0] else offset_s - clock[1]
         self._asking = Asking(key, self._shift_s)
         self._mapped = Mapped(place, machine, region)
         self._surroundings = RaySurroundings(key, self._asking, self._mapped.memory)
-        self._idle_s = 0.0  # since when, on the driver's clock
+        self._idle_s = 0.0  # start of the idle time, on the driver's clock
         self._rows: list[tuple[str, bytes]] = []
         call.enter(self._surroundings)
         send_pulse(key, lambda: (self._surroundings.sign_s or time.monotonic()) + self._shift_s)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one call, and return the row of the trace followed by the results.
+        """Run a call; return the trace row followed by the results.
 
         Parameters
         ----------
-        args : the `Header`, then the method's own.
+        args : the `Header`, then the method's own arguments.
         """
         start_s = self._surroundings.sign_s = time.monotonic()
         (method, returns, own, lent), *given = args
@@ -139,7 +138,7 @@ class Host:
         failure = self._unmade
         try:
             self._mapped.take(number, reads, given, kwargs)
-        except Exception as error:  # whatever kept it from them
+        except Exception as error:  # for whatever reason they cannot be read
             failure = Failure(error, self._name, method)
         bytes_in = sum(call.nbytes(a) for i, a in enumerate(given) if own is None or i not in own)
         bytes_in += sum(call.nbytes(a) for a in kwargs.values())
@@ -168,12 +167,12 @@ class Host:
         return (ROW.pack(*times, *counts, failure.kind.encode()[:24] if failure else b""), *values)
 
     def call_of_actor(self, asked_s: float | None, _: bytes | None, /, *args: Any, **kwargs: Any) -> Any:
-        """Run a call that another actor made, and keep its row; return the results.
+        """Run a call of another actor, and keep its row; return the results.
 
         Parameters
         ----------
-        asked_s : when it was issued, on the driver's clock; None if it was given refs.
-        _ : what it had to wait for.
+        asked_s : when it was issued, on the driver's clock; None if it has refs among its arguments.
+        _ : refs for which the call had to wait.
         """
         packed, *values = self.call(*args, **kwargs)
         row = list(ROW.unpack(packed))
@@ -183,7 +182,7 @@ class Host:
         return values[0] if len(values) == 1 else values
 
     def give_rows(self) -> list[tuple[str, bytes]]:
-        """Return method and row of each call that other actors made, since the last time."""
+        """Return method and row of each call by other actors since the last call of this method."""
         rows, self._rows = self._rows, []
         return rows
 
@@ -195,10 +194,10 @@ class Host:
 
 
 def clock_of_this_machine() -> tuple[str, float]:
-    """Return what names this machine since its start, and how far the time of day is ahead of its monotonic clock.
+    """Return an identifier of this machine since its start, and the offset of the time of day from its monotonic clock.
 
-    Two processes on one machine share the monotonic clock; between machines the times of day must agree. The variable
-    CHIMERA_MACHINE names another machine than this, for trials of several on one.
+    Two processes on one machine share the monotonic clock; between machines the times of day must agree. The environment
+    variable CHIMERA_MACHINE sets another identifier, for tests of several machines on one.
     """
     boot = Path("/proc/sys/kernel/random/boot_id")
     machine = boot.read_text().strip() if boot.exists() else os.uname().nodename
@@ -207,7 +206,7 @@ def clock_of_this_machine() -> tuple[str, float]:
 
 
 def _limit_threads(threads: int) -> None:
-    """Limit the libraries that are loaded already, and tell those that will be."""
+    """Limit the threads of loaded libraries, and of libraries that will be loaded."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
     limit_threads(threads)

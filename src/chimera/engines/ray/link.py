@@ -1,4 +1,4 @@
-"""What connects the members of a group: torch.distributed's nccl where each has a GPU of its own, else gloo."""
+"""The connection of the members of a group: torch.distributed's nccl if each has its own GPU, otherwise gloo."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from chimera.engines.ray.rendezvous import Board
 
-FOR_EVER = timedelta(days=365)  # a late member is no error; a dead one is looked for besides
+FOR_EVER = timedelta(days=365)  # a slow member is no error; deaths are checked separately
 _CONNECT_S = 10.0
 _LOOK_EVERY_S = 0.0001
 _CPU = b"cpu"
@@ -31,16 +31,16 @@ class Link(Protocol):
     group: Any
 
     def tensor(self, flat: NDArray[Any]) -> Any:
-        """Return a vector as a tensor where the group computes; it may be the same memory."""
+        """Return a vector as a tensor on the device of the group; it may share the memory."""
 
     def bring(self, tensor: Any, flat: NDArray[np.float32]) -> None:
-        """Write what stands in a tensor into a vector on the host."""
+        """Copy a tensor into a vector on the host."""
 
     def done(self, work: Any, within_s: float) -> bool:
-        """Wait for a collective, so long at most; return whether it is over, and raise what went wrong with it."""
+        """Wait for a collective, up to a time limit; return whether it has ended, and raise its error."""
 
     def end(self) -> None:
-        """Give up what is under way: a member is dead."""
+        """Abort the current collective, because a member is dead."""
 
 
 class GlooLink:
@@ -63,7 +63,7 @@ class GlooLink:
         return torch.from_numpy(flat)
 
     def bring(self, tensor: Any, flat: NDArray[np.float32]) -> None:
-        """Copy what is not there yet."""
+        """Copy, unless the vector is the tensor's memory."""
         result = tensor.numpy()
         if not np.may_share_memory(result, flat):
             np.copyto(flat, result)
@@ -75,21 +75,21 @@ class GlooLink:
         except RuntimeError:
             if not work.is_completed():
                 return False
-            work.wait()  # over, maybe only just: this raises what went wrong, if anything did
+            work.wait()  # ended, maybe just now: this raises its error, if any
         return True
 
     def end(self) -> None:
-        """Do nothing: who drops the group closes its connections."""
+        """Do nothing: deleting the group closes its connections."""
 
 
 class NcclLink:
-    """Between GPUs. Vectors live on the host (decisions/0008), so that each collective copies in and out."""
+    """The connection between GPUs. Vectors are on the host (decisions/0008), so each collective copies in and out."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         import torch
 
-        # Otherwise a thread of torch's looks for errors, and ends this process when another member dies. With this there is no
-        # such thread, and `wait` raises what went wrong.
+        # By default a thread of torch checks for errors, and ends this process when another member dies.
+        # With this option there is no such thread, and `wait` raises the error.
         os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
         nccl = c10d().ProcessGroupNCCL
         options = nccl.Options()
@@ -108,7 +108,7 @@ class NcclLink:
         np.copyto(flat, tensor.cpu().numpy())
 
     def done(self, work: Any, within_s: float) -> bool:
-        """Look again and again: nccl's own wait takes down the connections when its limit is over."""
+        """Poll: nccl's own wait closes the connections at its time limit."""
         deadline_s = time.monotonic() + within_s
         while not work.is_completed():
             if time.monotonic() > deadline_s:
@@ -123,17 +123,17 @@ class NcclLink:
 
 
 def connect(board: Board, rank: int, size: int, *, on_gpus: bool) -> Link:
-    """Connect with the other members, who do the same; ``on_gpus`` as of `has_gpus_of_their_own`."""
+    """Connect with the other members, which do the same; ``on_gpus`` as of `has_gpus_of_their_own`."""
     return (NcclLink if on_gpus else GlooLink)(_torch_store(board), rank, size)
 
 
 def has_gpus_of_their_own(devices: Sequence[bytes]) -> bool:
-    """Return whether each member has a GPU, and no two the same: nccl takes one rank a GPU."""
+    """Return whether each member has a GPU that no other member has: nccl accepts one rank per GPU."""
     return _CPU not in devices and len(set(devices)) == len(devices)
 
 
 def own_gpu() -> bytes:
-    """Return what names the GPU that Ray gave this actor, if torch can use it with nccl."""
+    """Return an identifier of the GPU that Ray assigned to this actor, if torch can use it with nccl."""
     import ray
 
     if not ray.get_gpu_ids():
@@ -146,7 +146,7 @@ def own_gpu() -> bytes:
 
 
 def _tcp_store(store: Any, rank: int) -> Any:
-    """Return a store of torch's own, which nccl needs whole; the first member serves it and says where in ``store``."""
+    """Return a store of torch, which nccl needs. The first member serves it and writes its address to ``store``."""
     from ray.util import get_node_ip_address
 
     tcp_store: Any = importlib.import_module("torch.distributed").TCPStore
@@ -174,5 +174,5 @@ def _torch_store(board: Board) -> Any:
 
 
 def c10d() -> Any:
-    """Return torch's collectives; in an actor only, since torch takes long to import."""
+    """Return torch's collectives; in an actor only, since torch is slow to import."""
     return importlib.import_module("torch.distributed.distributed_c10d")

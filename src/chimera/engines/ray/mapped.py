@@ -25,17 +25,17 @@ from chimera.engines.slots import copy_value, count_done, holds_value, publish, 
 from chimera.engines.values import Packed, is_plain
 
 _LARGE_BYTES = 1 << 16
-"""Smaller values go in Ray's messages."""
+"""Smaller values are sent in Ray's messages."""
 
 
 class Mapped:
-    """The driver's file as an actor sees it, if it can.
+    """The driver's file as an actor maps it, if it can.
 
     Parameters
     ----------
-    place : where it is; None if there is none.
+    place : location of the file; None if there is none.
     machine : this machine, as of `clock_of_this_machine`.
-    region : which one is this actor's; None if it has none.
+    region : index of this actor's region; None if it has none.
 
     Attributes
     ----------
@@ -50,18 +50,18 @@ class Mapped:
             words = self.memory.own.words
             words[PID], started = this_process()
             fence()
-            words[STARTED] = started  # now the driver knows that it is mapped
+            words[STARTED] = started  # this tells the driver that it is mapped
 
     def take(self, number: int | None, reads: Sequence[Read], given: list[Any], named: dict[str, Any]) -> None:
-        """Put the values that lie in the memory into the places of the arguments that stand for them.
+        """Replace arguments in shared memory by their values.
 
         Parameters
         ----------
-        number : of the call, if the driver has counted this actor among their readers.
+        number : number of the call, if the driver has counted this actor among the readers.
 
         Raises
         ------
-        ActorLost : one of them can no longer be had.
+        ActorLost : a value no longer exists.
         """
         memory = self.memory
         if memory is not None and number is not None:
@@ -78,7 +78,7 @@ class Mapped:
                 given[where] = value
 
     def _fetched(self, reads: Sequence[Read]) -> dict[int | str, Any]:
-        """Have the values copied on the driver's machine, and brought here through Ray's object store."""
+        """Have the values copied on the driver's machine, and fetch them through Ray's object store."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -93,7 +93,7 @@ class Mapped:
         return found
 
     def lay(self, outs: Sequence[Out], values: list[Any]) -> list[Any]:
-        """Write the large ones of a call's results to where they may lie, and return what is left for Ray."""
+        """Write the large results of a call to their slots, and return the rest for Ray."""
         memory = self.memory
         if memory is None or not outs:
             return values
@@ -108,14 +108,14 @@ class Mapped:
         return left
 
     def publish(self, outs: Sequence[Out]) -> None:
-        """Let the results of a call stand."""
+        """Publish the results of a call."""
         if self.memory is not None:
             for slot, generation in outs:
                 publish(self.memory, slot, generation)
 
 
 def _views(memory: Memory, reads: Sequence[Read]) -> dict[int | str, Any]:
-    """Return the values that lie in the memory, as they lie there; this process counts when it is done with each."""
+    """Return the values in shared memory without a copy; this process counts when it has released each."""
     found: dict[int | str, Any] = {}
     for where, actor, slot, generation in reads:
         region = memory.region(actor)
@@ -127,7 +127,7 @@ def _views(memory: Memory, reads: Sequence[Read]) -> dict[int | str, Any]:
 
 
 def _copies(memory: Memory, reads: Sequence[Read]) -> dict[int | str, Any]:
-    """Return copies of the values that lie in the memory, for a reader that is not counted."""
+    """Return copies of values in shared memory, for a reader that is not counted."""
     return {
         where: copy_value(memory, actor, slot, generation)
         for where, actor, slot, generation in reads
@@ -136,7 +136,7 @@ def _copies(memory: Memory, reads: Sequence[Read]) -> dict[int | str, Any]:
 
 
 def _copied_there(place: Place, reads: Sequence[Read]) -> dict[int | str, Any]:
-    """Return such copies; a task of Ray's on the driver's machine."""
+    """Return such copies. This is a Ray task on the driver's machine."""
     memory = opened(place, place.machine, DRIVER)
     if memory is None:
         raise ActorLost("the driver is gone")
@@ -157,4 +157,4 @@ def opened(place: Place, machine: str, region: int) -> Memory | None:
 
 
 def _name_of_nobody(_: str) -> None:
-    """Name no actor: a task is none."""
+    """Return no actor: a task is none."""

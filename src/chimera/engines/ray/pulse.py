@@ -1,7 +1,7 @@
-"""Signs of life: a thread in each actor's process puts them into Ray's key-value store, the driver looks there.
+"""Heartbeats: a thread in each actor's process writes them to Ray's key-value store, and the driver reads them there.
 
-What is put is when the main thread gave its last sign: just now between calls, and within a call when that began, declared
-work or met a group. So one that is stuck in a call shows as much as one whose process is stopped: nothing new.
+A heartbeat has the time of the main thread's last progress: now between calls, and within a call its start, declared work or
+the last collective. So a process that is stuck in a call looks like a stopped one: its heartbeat does not advance.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ NAMESPACE = b"chimera"
 _PERIOD_S = 0.5
 _LOOK_S = 0.25
 SEEN_WITHIN_S = _PERIOD_S + _LOOK_S
-"""How old a sign may be before the driver sees it."""
+"""Maximum age of a heartbeat when the driver reads it, in seconds."""
 
 _ENTRY = struct.Struct("dqq56s")
-"""When the last sign was given on the driver's clock, the process as `this_process` says it, the node's id in Ray."""
+"""Time of the last heartbeat on the driver's clock, the process as of `this_process`, the id of the node in Ray."""
 
 
 class NodeProcess(NamedTuple):
-    """A process of a cluster: the id of its node, and which process it is there."""
+    """A process of a cluster: the id of its node, and its identity there."""
 
     node: str
     process: Process
 
 
 def send_pulse(key: str, last_sign_s: Callable[[], float]) -> None:
-    """Put the first sign of this actor at once, and keep a thread that puts the later ones.
+    """Write the first heartbeat of this actor at once, and start a thread that writes the later ones.
 
     Parameters
     ----------
-    key : the actor's.
-    last_sign_s : when the actor gave its last sign, on the driver's clock.
+    key : key of the actor.
+    last_sign_s : returns the time of the actor's last progress, on the driver's clock.
     """
     import ray
 
@@ -55,9 +55,9 @@ def send_pulse(key: str, last_sign_s: Callable[[], float]) -> None:
             sign_s = last_sign_s()
             if sign_s == sent_s:
                 continue
-            with contextlib.suppress(ray.exceptions.RayError):  # the next one may get through
+            with contextlib.suppress(ray.exceptions.RayError):  # the next one may succeed
                 if not _put(key, _ENTRY.pack(sign_s, *process, node)):
-                    _forget(key)  # the driver had deleted it: the engine is closed
+                    _forget(key)  # the driver has deleted it: the engine is closed
                     return
                 sent_s = sign_s
 
@@ -65,12 +65,12 @@ def send_pulse(key: str, last_sign_s: Callable[[], float]) -> None:
 
 
 class Pulse:
-    """What the driver has seen of one actor's signs.
+    """The heartbeats of one actor, as the driver has read them.
 
     Attributes
     ----------
-    sign_s : when the last one was given, on the driver's clock.
-    process : where the actor runs; None before the first.
+    sign_s : time of the last heartbeat, on the driver's clock.
+    process : the process of the actor; None before the first heartbeat.
     """
 
     def __init__(self, spawned_s: float) -> None:
@@ -79,17 +79,17 @@ class Pulse:
         self._said_s: float | None = None
 
     def take(self, entry: bytes | None, now: float) -> None:
-        """Take what stands in the store now."""
+        """Read the entry in the store now."""
         if entry is not None:
             said_s, pid, started, node = _ENTRY.unpack(entry)
             self.process = NodeProcess(node.rstrip(b"\0").decode(), (pid, started))
-            if said_s != self._said_s:  # new since the last look, whatever the clock of its node says
+            if said_s != self._said_s:  # it is new since the last read, whatever the clock of its node says
                 self._said_s, self.sign_s = said_s, min(max(said_s, self.looked_s), now)
         self.looked_s = now
 
 
 def look(lanes: Sequence[Lane]) -> None:
-    """See what the actors of these lanes have put, unless that was done a moment ago."""
+    """Read the heartbeats of these actors, unless that was done a moment ago."""
     now = time.monotonic()
     due = {lane.key.encode(): lane.pulse for lane in lanes if now - lane.pulse.looked_s >= _LOOK_S}
     if not due:
@@ -102,7 +102,7 @@ def look(lanes: Sequence[Lane]) -> None:
 
 
 def forget_engine(key: str) -> None:
-    """Delete what the actors and groups of an engine left in Ray's key-value store."""
+    """Delete the entries of an engine's actors and groups from Ray's key-value store."""
     _forget(key, all_that_begin_so=True)
 
 
@@ -114,7 +114,7 @@ def _forget(key: str, all_that_begin_so: bool = False) -> None:
 
 
 def _put(key: str, entry: bytes) -> bool:
-    """Put an entry, and return whether there was one."""
+    """Write an entry, and return whether there was one before."""
     from ray.experimental import internal_kv
 
     return bool(internal_kv._internal_kv_put(key, entry, namespace=NAMESPACE))

@@ -1,4 +1,4 @@
-"""The driver's side of an actor: refs, the handle, and the calls whose rows have not come yet."""
+"""The driver's side of an actor: refs, the handle, and the calls whose rows have not arrived yet."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from chimera.engines.ray.pulse import Pulse
 from chimera.engines.ray.shared import Lent, Side, Spot
 
 ROW = struct.Struct("dddddqqq24s")
-"""Start and end on the driver's clock, when the actor was idle before that, seconds moving data and waiting for others, bytes
-in and out, samples, error."""
+"""Start and end on the driver's clock, start of the idle time before, seconds moving data and waiting, bytes in and out,
+samples, error."""
 
 
 class Issued:
-    """A call as the driver remembers it until its row has come.
+    """The driver's record of a call until its row has arrived.
 
     Attributes
     ----------
-    row : Ray's ref of the row; None once it has come.
+    row : Ray's ref of the row; None once it has arrived.
     issued_s, end_s : when the driver issued it, and when it ended; seconds of the driver's clock.
-    parents : the calls whose results it was given.
-    lent : what of the shared memory it was given.
+    parents : the calls whose results are its arguments.
+    lent : its slots of the shared memory.
     """
 
     __slots__ = ("end_s", "issued_s", "lane", "lent", "method", "parents", "row")
@@ -44,8 +44,8 @@ class Ref:
 
     Attributes
     ----------
-    object : Ray's ref; what it stands for is empty if the value lies in the slot.
-    spot : the slot in which the value may lie; None where it can only be Ray's.
+    object : Ray's ref; its object is empty if the value is in the slot.
+    spot : the slot in which the value may be; None if it can only be Ray's.
     """
 
     __slots__ = ("__weakref__", "issued", "object", "spot")
@@ -58,7 +58,7 @@ class Ref:
             self.spot.side.drop(self.spot.slot, self.spot.generation)
 
     def value(self, said: Any) -> Any:
-        """Return the value, if Ray says it is ``said``; arrays in shared memory hold the ref for as long as they live."""
+        """Return the value, if Ray's object is ``said``; arrays in shared memory keep the ref alive."""
         return said if self.spot is None else self.spot.side.value(self.spot, said, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -70,19 +70,19 @@ class Ref:
 
 
 class Lane:
-    """What the driver keeps about one actor.
+    """The driver's record of one actor.
 
     Attributes
     ----------
     key : the actor's name in Ray.
-    calls : those whose rows have not come, oldest first.
-    died_s : when it was known to be dead.
-    spawned_s : when the driver asked for it.
-    placed : whether it is known to have found a place.
-    pulse : its signs of life.
-    seat : the place it has in a reservation.
-    made : Ray's ref of the row of the call that makes the user's object.
-    side : its region of the memory that the actors of the driver's machine share; it may be elsewhere, and not use it.
+    calls : calls whose rows have not arrived, oldest first.
+    died_s : when its death became known.
+    spawned_s : when the driver requested it.
+    placed : whether Ray is known to have placed it.
+    pulse : its heartbeats.
+    seat : its place in a reservation.
+    made : Ray's ref of the row of the call that creates the user's object.
+    side : its region of the memory that the actors of the driver's machine share; an actor on another machine does not use it.
     """
 
     def __init__(
@@ -103,29 +103,29 @@ class Lane:
 
     @property
     def is_near(self) -> bool:
-        """Whether it is known to be where it has mapped the driver's memory."""
+        """Whether the actor is known to have mapped the driver's memory."""
         return self.side is not None and self.side.is_mapped
 
     def remote(self, results: int) -> Callable[..., list[Any]]:
-        """Return Ray's function that issues a call with so many results, the row besides."""
+        """Return Ray's function that issues a call with this number of results and the row."""
         if results not in self._remotes:
             method = self.handle.call.options(num_returns=results + 1, enable_task_events=False)
             self._remotes[results] = method.remote
         return self._remotes[results]
 
     def give_rows(self) -> list[TraceRow]:
-        """Return the rows that have come since the last time, oldest first."""
+        """Return the rows that arrived since the last call of this method, oldest first."""
         rows, self._rows = self._rows, []
         return sorted(rows, key=lambda row: row.start_s)
 
     def ask_for_rows(self) -> Any:
-        """Return Ray's ref of the rows of calls that other actors have made on this one."""
+        """Return Ray's ref of the rows of calls by other actors."""
         if self._asked_for_rows is None and self.died_s is None:
             self._asked_for_rows = self.handle.give_rows.options(enable_task_events=False).remote()
         return self._asked_for_rows
 
     def take_rows_of_actors(self, rows: list[tuple[str, bytes]], began_s: float) -> None:
-        """Keep the rows that were asked for."""
+        """Keep the requested rows."""
         self._asked_for_rows = None
         for method, packed in rows:
             start_s, end_s, _, moved_s, waited_s, *counts, kind = ROW.unpack(packed)
@@ -133,7 +133,7 @@ class Lane:
             self._keep_row(method, times, counts, kind.rstrip(b"\0").decode())
 
     def take_row(self, packed: bytes | None, error: str, began_s: float) -> None:
-        """Keep the row of the oldest call, which has come or never will."""
+        """Keep the row of the oldest call, which has arrived or never will."""
         issued = self.calls.popleft()
         if packed is None:
             start_s = end_s = max(issued.issued_s, self._last_end_s) if self.died_s is None else self.died_s
@@ -175,4 +175,4 @@ class Lane:
 
 
 class RayActor(ActorHandle):
-    """The handle on an actor of this engine."""
+    """The handle of an actor of this engine."""

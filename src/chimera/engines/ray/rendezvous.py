@@ -1,4 +1,4 @@
-"""Where the members of a group meet before they are connected, in Ray's key-value store, and who of them lives."""
+"""Where the members of a group meet before they are connected, in Ray's key-value store; and which members are alive."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Members:
 
     Parameters
     ----------
-    costs : the surroundings of this actor.
-    me : its key.
-    members : the key and the name of each, in rank order.
+    costs : the engine object of this actor, which counts costs.
+    me : key of this actor.
+    members : key and name of each member, in rank order.
 
     Attributes
     ----------
-    rank : of this actor.
-    lost : why the group is no more; None while all live.
+    rank : rank of this actor.
+    lost : why the group is lost; None while all members are alive.
     """
 
     def __init__(self, costs: Costs, me: str, members: Sequence[tuple[str, str]]) -> None:
@@ -37,7 +37,7 @@ class Members:
         self.lost: str | None = None
 
     def look_for_deaths(self) -> None:
-        """Raise `ActorLost` if Ray knows a member to be dead; looking is a sign of life."""
+        """Raise `ActorLost` if Ray reports a member as dead. This check also records a heartbeat."""
         self._costs.alive()
         living = living_actors()
         for key, name in self._members:
@@ -45,35 +45,35 @@ class Members:
                 raise self.lose_to_death(name)
 
     def lose_to_death(self, name: str) -> ActorLost:
-        """Return what to raise since a member is dead, now and from now on."""
+        """Return the error to raise from now on, because a member is dead."""
         return self.lose(f"{name} died, and its group with it")
 
     def lose(self, why: str) -> ActorLost:
-        """Return what to raise since the group is no more, now and from now on."""
+        """Return the error to raise from now on, because the group is lost."""
         self.lost = why
         return ActorLost(why)
 
 
 class Board:
-    """Entries that all members of a group see.
+    """Entries that all members of a group can read.
 
     Parameters
     ----------
-    group : the key of the group.
-    look_for_deaths : called now and then by who waits for an entry; it raises if nobody will make it.
+    group : key of the group.
+    look_for_deaths : called repeatedly while a member waits for an entry; raises if no member will write it.
     """
 
     def __init__(self, group: str, look_for_deaths: Callable[[], None]) -> None:
         self._group, self._look_for_deaths = group, look_for_deaths
 
     def set(self, key: str, value: bytes | str) -> None:
-        """Make an entry."""
+        """Write an entry."""
         from ray.experimental import internal_kv
 
         internal_kv._internal_kv_put(f"{self._group}/{key}", value, namespace=NAMESPACE)
 
     def get(self, key: str) -> bytes:
-        """Return an entry once it is there."""
+        """Return an entry once it exists."""
         from ray.experimental import internal_kv
 
         pause_s, looked_s = 0.001, time.monotonic()
@@ -87,7 +87,7 @@ class Board:
 
 
 def living_actors() -> set[str]:
-    """Return the keys of all actors of this job that Ray does not know to be dead."""
+    """Return the keys of all actors of this job that Ray does not report as dead."""
     from ray.util import list_named_actors
 
     return set(list_named_actors())

@@ -1,4 +1,4 @@
-"""Room for actors in the cluster: all of it or none, and who waits says for what."""
+"""Reservation of room for actors in the cluster: all of it or none. Log lines report what a reservation waits for."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Placement = Literal["pack", "spread"]
 
 _log = logging.getLogger("chimera.engines.ray")
 _FIRST_WORD_S = 2.0
-"""How long somebody waits before it is said for what."""
+"""Seconds of waiting before a log line reports what is missing."""
 _ASK_EVERY_S = 1.0
-"""Ray takes whole seconds here and less for none, and each question costs its head some 18 kB."""
+"""Ray accepts whole seconds here and treats less as none; each request costs its head node about 18 kB."""
 _LOOK_S = 0.05
 _AT_ONCE_S = 1.0
-"""What Ray may take to give room that there is."""
+"""Seconds that Ray may take to assign free room."""
 
 
 @dataclass(frozen=True)
@@ -34,31 +34,31 @@ class Seat:
 
 
 class Reservations:
-    """What the engine has reserved, and which places in it are free.
+    """The reservations of the engine, and their free places.
 
     Parameters
     ----------
-    cpus_per_actor : how many CPUs an actor takes; None for as many as it has threads.
+    cpus_per_actor : number of CPUs of an actor; None: as many as it has threads.
     placement : whether actors are placed on few nodes or on many.
-    timeout_s : how long to wait for room.
+    timeout_s : seconds to wait for room.
     """
 
     def __init__(self, cpus_per_actor: float | None, placement: Placement, timeout_s: float) -> None:
         self._cpus_per_actor, self._placement, self._timeout_s = cpus_per_actor, placement, timeout_s
         self._groups: list[list[Seat]] = []
         self._free: list[Seat] = []
-        self._left: list[Seat] = []  # those of the free whose actor is dead
+        self._left: list[Seat] = []  # free places whose actor is dead
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
-        """Hold room for all these actors, or raise and hold none.
+        """Reserve room for all these actors, or raise and reserve none.
 
-        With a ``timeout_s``, places that died actors have left count too, once they stand: Ray moves those of a node that is
-        lost. With 0, nothing is said while there is no room. Without one, what was reserved for actors that are all dead is
-        given back first: the run that it was for is over, and an engine may live for many.
+        With a ``timeout_s``, places of dead actors count too, once they are ready: Ray moves those of a lost node. With 0,
+        nothing is logged while there is no room. Without a time limit, reservations whose actors are all dead are released
+        first: their run is over, and an engine may serve many runs.
 
         Raises
         ------
-        TimeLimitError : the cluster could not hold them in time; says what was asked and what is free.
+        TimeLimitError : the cluster had no room in time; the error states the requested and the free resources.
         """
         from ray.util.placement_group import placement_group, remove_placement_group
 
@@ -90,7 +90,7 @@ class Reservations:
         self._free += self._groups[-1]
 
     def take(self, resources: Resources) -> Seat | None:
-        """Return a free reserved place for such an actor, if there is one; one that stands before one that Ray must move."""
+        """Return a free reserved place for such an actor, or None; a ready place before one that Ray must move."""
         seat = _best(resources, self._free)
         if seat is not None:
             self._free.remove(seat)
@@ -99,7 +99,7 @@ class Reservations:
         return seat
 
     def give_back(self, seat: Seat | None) -> None:
-        """Let the next actor of the kind have the place of one that died."""
+        """Make the place of a dead actor available to the next actor of the kind."""
         if seat is not None:
             self._free.append(seat)
             self._left.append(seat)
@@ -120,18 +120,18 @@ class Reservations:
         return options
 
     def bundle(self, resources: Resources) -> dict[str, float]:
-        """Return Ray's amounts of what one actor takes."""
+        """Return Ray's resources for one actor."""
         cpus = float(resources.threads) if self._cpus_per_actor is None else self._cpus_per_actor
         memory = (resources.memory_mb or 0.0) * 1e6
         amounts = {"CPU": cpus, "GPU": resources.gpus, "memory": memory, **resources.custom}
         return {name: amount for name, amount in amounts.items() if amount}
 
     def check_unplaced(self, waiting: Sequence[Lane]) -> None:
-        """Raise if some of these actors have waited too long for room; one whose reserved place stands has room.
+        """Raise if one of these actors has waited too long for room; an actor with a ready reserved place has room.
 
         Raises
         ------
-        TimeLimitError : says what was asked and what is free.
+        TimeLimitError : the error states the requested and the free resources.
         """
         before_s = time.monotonic() - self._timeout_s
         late = [lane for lane in waiting if lane.spawned_s < before_s and not (lane.seat and _stands(lane.seat))]
@@ -140,7 +140,7 @@ class Reservations:
             raise TimeLimitError(_no_room(", ".join(lane.name for lane in late), self._timeout_s, bundles))
 
     def close(self) -> None:
-        """Give all room back."""
+        """Release all room."""
         from ray.util.placement_group import remove_placement_group
 
         for seats in self._groups:
@@ -148,7 +148,7 @@ class Reservations:
         self._groups, self._free, self._left = [], [], []
 
     def _give_up_the_deserted(self) -> None:
-        """Give back the reservations whose places have all been left by actors that died."""
+        """Release the reservations of which all actors are dead."""
         from ray.util.placement_group import remove_placement_group
 
         deserted = [seats for seats in self._groups if all(seat in self._left for seat in seats)]
@@ -159,7 +159,7 @@ class Reservations:
             self._left = [seat for seat in self._left if seat not in seats]
 
     def _without_places(self, resources: Sequence[Resources], timeout_s: float, what: str) -> list[Resources]:
-        """Return those for whom no place is left over; the places that are must stand in time."""
+        """Return the actors without a free place; the free places must become ready in time."""
         left, missing, deadline = list(self._free), [], time.monotonic() + timeout_s
         for each in resources:
             seat = _best(each, left)
@@ -180,7 +180,7 @@ def _best(resources: Resources, free: Sequence[Seat]) -> Seat | None:
 
 
 def _stands(seat: Seat) -> bool:
-    """Whether the place is on a node, and not on its way from one that died."""
+    """Whether the place is on a node, and not being moved from a lost one."""
     from ray.util import placement_group_table
 
     return bool(placement_group_table(seat.group)["bundles_to_node_id"][seat.index])
@@ -191,7 +191,7 @@ def _no_room(what: str, limit_s: float, bundles: Sequence[Mapping[str, float]]) 
 
 
 def asked_and_free(bundles: Sequence[Mapping[str, float]]) -> str:
-    """Say what is asked for, and how much of it is free."""
+    """Return a text with the requested resources and how many are free."""
     import ray
 
     names = dict.fromkeys(["CPU", "GPU", "memory", *(name for bundle in bundles for name in bundle)])
@@ -205,7 +205,7 @@ def asked_and_free(bundles: Sequence[Mapping[str, float]]) -> str:
 
 
 def _fits(bundles: Sequence[Mapping[str, float]]) -> bool:
-    """Whether the nodes have room for all, as far as Ray's last news say; each takes the first node that has."""
+    """Whether the nodes have room for all, by Ray's last report; each actor takes the first node with room."""
     from ray._private.state import available_resources_per_node
 
     nodes: list[dict[str, float]] = [dict(free) for free in available_resources_per_node().values()]

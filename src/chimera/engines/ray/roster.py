@@ -1,4 +1,4 @@
-"""Who has been spawned, who has found a place, and who has died in which order."""
+"""The record of spawned, placed and dead actors."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from chimera.engines.ray.rendezvous import living_actors
 from chimera.engines.ray.shared import Side
 
 _LOOK_FOR_DEATHS_S = 0.1
-"""Ray is asked no more often; a question costs about 0.4 ms."""
+"""Minimum interval of requests to Ray, in seconds; a request costs about 0.4 ms."""
 _LOOK_FOR_PLACES_S = 0.1
 
 
 class Roster:
-    """The lanes of an engine.
+    """The actors of an engine.
 
     Parameters
     ----------
-    give_back : takes the seat of an actor that died.
+    give_back : releases the place of a dead actor.
 
     Attributes
     ----------
-    lanes : of all actors, in the order of their ranks.
-    deaths : of those known to be dead, in the order in which that became known.
+    lanes : the records of all actors, by rank.
+    deaths : the records of dead actors, in the order in which their deaths became known.
     """
 
     def __init__(self, give_back: Callable[[Any], None]) -> None:
@@ -35,13 +35,13 @@ class Roster:
         self._by_ray_id: dict[str, Lane] = {}
         self._unplaced: list[Lane] = []
         self._looked_s = 0.0
-        self._arriving: list[Lane] = []  # of whom it is not known yet where they are
+        self._arriving: list[Lane] = []  # their location is not known yet
         self._far: list[Lane] = []
         self._sought_s = 0.0
-        self._ending: list[Side] = []  # of the dead, of which something is left
+        self._ending: list[Side] = []  # dead, but not cleaned up completely
 
     def add(self, lane: Lane) -> None:
-        """Take note of one more actor."""
+        """Record one more actor."""
         self.lanes.append(lane)
         self._by_ray_id[lane.handle._actor_id.hex()] = lane
         self._unplaced.append(lane)
@@ -49,7 +49,7 @@ class Roster:
 
     @property
     def far(self) -> bool:
-        """Whether some living actor is known to be where it cannot map the driver's memory."""
+        """Whether a living actor is known to be on a machine that cannot map the driver's memory."""
         if self._arriving and time.monotonic() - self._sought_s > _LOOK_FOR_PLACES_S:
             placed = [lane for lane in self._arriving if _has_place(lane)]
             self._arriving = [lane for lane in self._arriving if lane not in placed]
@@ -60,13 +60,13 @@ class Roster:
         return bool(self._far)
 
     def unplaced(self) -> list[Lane]:
-        """Return the lanes of living actors that have not made their object yet."""
+        """Return the records of living actors that have not created their object yet."""
         if self._unplaced:
             self._unplaced = [lane for lane in self._unplaced if not _has_place(lane)]
         return self._unplaced
 
     def look_for_deaths(self, at_once: bool = False) -> None:
-        """Ask Ray who is dead, unless that was asked a moment ago."""
+        """Request the dead actors from Ray, unless that was done a moment ago."""
         if not at_once and time.monotonic() - self._looked_s < _LOOK_FOR_DEATHS_S:
             return
         living = living_actors()
@@ -77,7 +77,7 @@ class Roster:
         self._looked_s = time.monotonic()
 
     def note_death(self, lane: Lane) -> None:
-        """Count an actor among the dead, once."""
+        """Record the death of an actor, once."""
         if lane.died_s is None:
             lane.died_s = time.monotonic()
             if lane.side is not None:
@@ -87,14 +87,14 @@ class Roster:
             lane.seat = None
 
     def name_of_dead(self, ray_id: str) -> str | None:
-        """Return the name of an actor that Ray has said to be dead or out of reach, and count it among the dead."""
+        """Return the name of an actor that Ray reported as dead or unreachable, and record its death."""
         import ray
 
         lane = self._by_ray_id.get(ray_id)
         if lane is None:
             return None
         if lane.died_s is None:
-            ray.kill(lane.handle)  # one that was only out of reach must not come back
+            ray.kill(lane.handle)  # an actor that was only unreachable must not come back
             self.note_death(lane)
         return lane.name
 

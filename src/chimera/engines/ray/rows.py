@@ -1,4 +1,4 @@
-"""The rows of the trace: measured by the actors, brought to the driver as one more small result of each call."""
+"""The rows of the trace. Actors measure them, and each call returns its row as one more small result."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _PATIENCE_S = 0.1
 
 
 def take_rows(lanes: Sequence[Lane], began_s: float, name_of: Callable[[str], str | None]) -> None:
-    """Bring the rows of calls that have ended to their lanes.
+    """Fetch the rows of ended calls into the records of the actors.
 
     Parameters
     ----------
-    began_s : when the engine began; rows count from there.
-    name_of : the name of an actor by its Ray id, for what the dead leave.
+    began_s : start of the engine, from which rows count time.
+    name_of : returns the name of an actor by its Ray id, for the errors of dead actors.
     """
     import ray
 
@@ -36,12 +36,12 @@ def take_rows(lanes: Sequence[Lane], began_s: float, name_of: Callable[[str], st
             row, error = packed[issued.row]
             end_s = max(end_s, issued.issued_s) if row is None else ROW.unpack(row)[1]
             found.append((end_s, lane, row, error))
-    for _, lane, row, error in sorted(found, key=lambda entry: entry[0]):  # what made arguments before what took them
+    for _, lane, row, error in sorted(found, key=lambda entry: entry[0]):  # calls before those that took their results
         lane.take_row(row, error, began_s)
 
 
 def take_rows_of_actors(lanes: Sequence[Lane], began_s: float) -> None:
-    """Bring the rows of calls that actors have made, from those that answer now; a busy one does it another time."""
+    """Fetch the rows of calls between actors from actors that answer now; a busy actor is asked again later."""
     import ray
     from ray.exceptions import RayError
 
@@ -51,17 +51,17 @@ def take_rows_of_actors(lanes: Sequence[Lane], began_s: float) -> None:
     ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_PATIENCE_S)
     for ref in ready:
         rows: list[tuple[str, bytes]] = []
-        with contextlib.suppress(RayError):  # who died took its last rows along
+        with contextlib.suppress(RayError):  # a dead actor has lost its last rows
             rows = ray.get(ref)
         asked[ref].take_rows_of_actors(rows, began_s)
 
 
 def _packed(refs: Sequence[Any], name_of: Callable[[str], str | None]) -> dict[Any, tuple[bytes | None, str]]:
-    """Return the packed rows, and for those that will never come the name of the error."""
+    """Return the packed rows, and the name of the error for rows that will never arrive."""
     import ray
     from ray.exceptions import RayError
 
-    with contextlib.suppress(RayError):  # some of them are of calls that failed: one by one, then
+    with contextlib.suppress(RayError):  # some are of failed calls: fetch them one by one
         return {ref: (row, "") for ref, row in zip(refs, ray.get(list(refs)), strict=True)}
     packed: dict[Any, tuple[bytes | None, str]] = {}
     for ref in refs:

@@ -1,4 +1,4 @@
-"""Ray's own session in this process: start one, join one, and end only what was started here."""
+"""Ray's session in this process: start or join one, and end only what this process started."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ HEALTH_CHECKS = {
     "health_check_timeout_ms": 1000,
     "health_check_failure_threshold": 3,
 }
-"""Ray's settings with which a killed node is known to be dead within about 2 s; docs/engines/ray.md tells how to set them."""
+"""Settings of Ray with which a killed node is reported as dead within about 2 s; docs/engines/ray.md tells how to set them."""
 
 _NOT_NICE = {
     "worker_niceness": 0
-}  # Ray's default is 15: on a busy machine its workers would hardly run, and the driver would
+}  # Ray's default is 15: on a busy machine its workers would hardly run, but the driver would
 
 _ENVIRONMENT = {
-    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # a ref that nobody asks for may fail
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # a ref that no process reads may fail
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # an actor that asked for no GPU sees none
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # an actor that requested no GPU sees none
 }
-_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # the name says little: a Ray that only this machine can reach
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # a Ray that only this machine can reach (the name says little)
 _PRINTS, _OPEN = "_worker_logs_enabled", "ENABLE_RAY_CLUSTER"
 _KNOCK_S = 5.0
 _MOST_STORE_BYTES = 2 << 30
-_LONGEST_FOLDER = 40  # Ray's sockets lie some 65 characters deeper, and a socket's path has 107 at most
+_LONGEST_FOLDER = 40  # Ray's sockets have paths about 65 characters longer, and a socket's path has at most 107
 
 
 class Session:
-    """The session that the engines of this process share; the last one that leaves ends it, if Chimera started it."""
+    """The session that the engines of this process share. The last engine ends it, if Chimera started it."""
 
     _current: ClassVar[Session | None] = None
 
@@ -56,7 +56,7 @@ class Session:
         working_dir: str | None = None,
         show_output: bool = False,
     ) -> Session:
-        """Return the session of this process; without one, start a Ray here or join the one at ``address``.
+        """Return the session of this process. If there is none, start a Ray here, or join the one at ``address``.
 
         Raises
         ------
@@ -66,10 +66,10 @@ class Session:
 
         session = cls._current
         if session is None or not ray.is_initialized():
-            if ray.is_initialized():  # the user's own: used and left as it is
+            if ray.is_initialized():  # the user's session: used and not ended
                 session = cls(None)
             else:
-                with contextlib.ExitStack() as stack:  # whatever was begun ends if the rest fails
+                with contextlib.ExitStack() as stack:  # everything started so far ends if the rest fails
                     if address is None:
                         _start(stack, cpus, object_store_bytes, show_output)
                     else:
@@ -80,7 +80,7 @@ class Session:
         return session
 
     def leave(self) -> None:
-        """Let go of the session; the last one to leave one of ours ends it."""
+        """Leave the session; the last engine ends a session that Chimera started."""
         self._users -= 1
         if self._users > 0:
             return
@@ -128,17 +128,19 @@ def _join(stack: contextlib.ExitStack, address: str, working_dir: str | None, sh
             )
         except (ConnectionError, ValueError) as error:
             said = str(error).splitlines()[0] if str(error) else type(error).__name__
-            if "AuthToken" in str(error.__cause__):  # Ray of late guards what `ray start` starts, where it has a token
+            if "AuthToken" in str(
+                error.__cause__
+            ):  # recent versions of Ray protect what `ray start` starts, if there is a token
                 said = "it asks for Ray's token: set RAY_AUTH_MODE=token"
             raise ConfigurationError(f"no Ray could be joined at address {address!r}: {said}") from error
 
 
 def check_reachable(address: str) -> None:
-    """Knock at the address; Ray itself would try for minutes, also where a cluster that it finds by itself is gone.
+    """Try to connect to the address. Ray itself would try for minutes, also if the cluster that it finds is gone.
 
     Raises
     ------
-    ConfigurationError : nobody listens there, or it is no address.
+    ConfigurationError : no process listens there, or it is no address.
     """
     found = _found_by_ray() if address == "auto" else address
     host, _, port = found.rpartition(":")
@@ -152,7 +154,7 @@ def check_reachable(address: str) -> None:
 
 
 def _found_by_ray() -> str:
-    """Return the address that Ray means by ``"auto"``."""
+    """Return the address that Ray uses for ``"auto"``."""
     from ray._private.services import canonicalize_bootstrap_address
 
     try:
@@ -168,7 +170,7 @@ def _found_by_ray() -> str:
 
 @contextlib.contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set variables for Ray's processes."""
+    """Set environment variables for Ray's processes."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -182,7 +184,7 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _switches(show_output: bool, only_this_machine: bool) -> Iterator[None]:
-    """Set what Ray has no option for: whether it prints the raylet's remarks, and whether it binds to loopback only."""
+    """Set what Ray has no option for: whether it prints the raylet's messages, and whether it binds to loopback only."""
     from ray._private import ray_constants, worker
 
     before = [
@@ -208,7 +210,7 @@ def _short_folder() -> Iterator[str]:
 
 
 def _default_store_bytes() -> int:
-    """Return how large the object store may become: two gigabytes, or half of what shared memory has free."""
+    """Return the size limit of the object store: two gigabytes, or half of the free shared memory."""
     try:
         status = os.statvfs("/dev/shm")  # noqa: S108 - only asked for its free space
     except OSError:

@@ -1,7 +1,7 @@
-"""The driver's side of the memory that it shares with the actors of its machine: who maps it, what lies in it, who reads that.
+"""The driver's side of the memory that it shares with the actors of its machine: mappings, slots, readers.
 
-A ref stays Ray's. But a large array that an actor returns lies in the actor's own region of one sparse file, in a slot that
-the driver granted with the call, and Ray's object of it is empty.
+A ref is always Ray's. But a large array that an actor returns is in the actor's region of one sparse file, in a slot that the
+driver granted with the call. Ray's object of it is then empty.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ if TYPE_CHECKING:
     from chimera.engines.ray.refs import Ref
 
 Out: TypeAlias = tuple[int, int]
-"""A slot and its generation: where a result may lie."""
+"""A slot and its generation: where a result may be."""
 
 Read: TypeAlias = tuple[int | str, int, int, int]
-"""An argument that may lie in a slot: its place or name in the call, whose slot, which one, its generation."""
+"""An argument that may be in a slot: its position or name in the call, the slot's region, the slot, its generation."""
 
 Borrowed: TypeAlias = tuple[int | None, list[Out], list[Read]]
-"""What an actor is told of the memory with a call: as of `Lent`."""
+"""The information about the memory that an actor gets with a call: as of `Lent`."""
 
 Given: TypeAlias = "tuple[int | str, Ref]"
-"""A ref among the arguments of a call: its place or name, and itself."""
+"""A ref among the arguments of a call: its position or name, and the ref."""
 
 
 class Place(NamedTuple):
-    """Where the file is.
+    """The location of the file.
 
     Attributes
     ----------
     machine : as of `clock_of_this_machine`.
     pid, fd : the driver, and its descriptor of the file.
-    key : the engine's, which stands in the file.
+    key : the engine's key, which is written in the file.
     node : the driver's node in Ray.
     """
 
@@ -69,12 +69,12 @@ class Place(NamedTuple):
 
 
 class Meeting(NamedTuple):
-    """Where a group may meet in the file.
+    """Where a group meets in the file.
 
     Attributes
     ----------
     table : as of `allocate_table`.
-    regions : whose the members' are, in rank order.
+    regions : regions of the members, in rank order.
     """
 
     table: int
@@ -82,7 +82,7 @@ class Meeting(NamedTuple):
 
 
 class Shared:
-    """The file as the driver sees it; there is none where processes cannot open one another's files, or not map so much.
+    """The file in the driver. There is none if processes cannot open one another's files, or cannot map this size.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class Shared:
             self.place = Place(machine, os.getpid(), self._memory.fd, key, node)
 
     def side_of(self, name: str) -> Side | None:
-        """Return the driver's side of one more actor's region, as long as there are any."""
+        """Return the driver's side of one more actor's region; None if no region is left."""
         if self.place is None or self._memory.actors() == MAX_ACTORS:
             return None
         actor = self._memory.actors()
@@ -108,26 +108,26 @@ class Shared:
         return Side(self._memory, actor, name)
 
     def meeting_of(self, sides: Sequence[Side | None]) -> Meeting | None:
-        """Return where actors may meet in the file; None if some have no region of it."""
+        """Return where actors can meet in the file; None if some have no region of it."""
         near = [side for side in sides if side is not None]
         if len(near) < len(sides):
             return None
         return Meeting(allocate_table(self._memory, len(near)), tuple(side.actor for side in near))
 
     def close(self) -> None:
-        """Let go of the file; arrays that lie in it keep what they need."""
+        """Release the file; arrays in it keep the memory that they need."""
         if self.place is not None:
             self._memory.close()
 
 
 class Side(Slots):
-    """What the driver keeps about one actor's region."""
+    """The driver's record of one actor's region."""
 
     def __init__(self, memory: Memory, actor: int, name: str) -> None:
         super().__init__(memory, actor, name)
         self._issued = 0
-        self._cleared = 0  # how many of its slots nobody will read any more
-        self._void: set[tuple[int, int]] = set()  # uses of slots that never will be written, though the actor lives
+        self._cleared = 0  # number of its slots without future readers
+        self._void: set[tuple[int, int]] = set()  # uses of slots that will never be written, though the actor is alive
 
     @property
     def is_mapped(self) -> bool:
@@ -135,18 +135,18 @@ class Side(Slots):
         return self.region.words[STARTED] != 0
 
     def lend(self, returns: int, reads: list[Given], room: bool) -> Lent | None:
-        """Return what of the memory a call of this actor gets; None if it gets nothing.
+        """Return the slots of memory for a call of this actor; None if it gets none.
 
         Parameters
         ----------
-        returns : how many results it has.
-        reads : those of its arguments that may lie there.
-        room : whether its results may.
+        returns : number of its results.
+        reads : the arguments that may be in the memory.
+        room : whether its results may be.
         """
         mapped = self.is_mapped
         spots: list[Spot] = []
         if mapped and room:
-            with contextlib.suppress(RunError):  # where no slot is free, the results are Ray's
+            with contextlib.suppress(RunError):  # if no slot is free, the results are Ray's
                 spots = [Spot(self, *slot) for slot in self.new_slots(returns)]
         if not spots and not reads:
             return None
@@ -155,23 +155,23 @@ class Side(Slots):
         return lent
 
     def count(self, spot: Spot) -> tuple[Region, int]:
-        """Count the actor among the readers of a value that it is given; return the region and the place of that count."""
+        """Count the actor as a reader of an argument; return the region and the position of that count."""
         region, place = spot.side.region, spot.slot * MAX_ACTORS + self.actor
         region.issued[place] = (region.issued[place] + 1) & 0xFFFF
         return region, place
 
     def forgo(self, spot: Spot) -> None:
-        """Note that a slot will not be written."""
+        """Record that a slot will not be written."""
         self._void.add((spot.slot, spot.generation))
 
     def has_begun(self, number: int) -> bool:
-        """Whether the actor has begun a call; of one that is long ago nobody knows, and it counts as begun."""
+        """Whether the actor has begun a call; a call of long ago counts as begun."""
         return self._issued - number > BEGUN or self.region.begun[number % BEGUN] == number + 1
 
     def clear(self) -> bool:
-        """Return whether nothing is left of an actor that is to end: neither its process, nor a use for what it made.
+        """Return whether nothing is left of an ended actor: neither its process, nor a use of its values.
 
-        From the end of the process on, others may use again what it read; from the last use on, its memory is the system's.
+        After the end of the process, its slots as a reader can be reused; after the last use, its memory is released.
         """
         pid, started = self.region.words[PID : STARTED + 1]
         if not self.dead and started and not is_gone((pid, started)):
@@ -186,7 +186,7 @@ class Side(Slots):
         return True
 
     def value(self, spot: Spot, said: Any, ref: Any) -> Any:
-        """Return the value of a slot, or what Ray has ``said`` it is; its arrays hold ``ref`` for as long as they live."""
+        """Return the value of a slot, or Ray's object ``said``; arrays of the value keep ``ref`` alive."""
         if not holds_value(self.region, spot.slot, spot.generation):
             return said
         return read_value(self._memory, self.actor, spot.slot, release=functools.partial(_keep, ref))[0]
@@ -200,7 +200,7 @@ class Side(Slots):
 
 
 class Spot(NamedTuple):
-    """One use of a slot: where a result may lie."""
+    """One use of a slot: where a result may be."""
 
     side: Side
     slot: int
@@ -208,14 +208,14 @@ class Spot(NamedTuple):
 
 
 class Lent:
-    """What of the memory a call was given.
+    """The slots of memory that a call was given.
 
     Parameters
     ----------
-    number : which of the actor's calls it is, if the actor counts what it has read; else the driver keeps the refs
-        until the call is over.
-    spots : where the results may lie; none if they are Ray's.
-    reads : which arguments may lie there.
+    number : number of the actor's call, if the actor counts its reads; otherwise the driver keeps the refs until the call has
+        ended.
+    spots : where the results may be; empty if they are Ray's.
+    reads : which arguments may be in the memory.
     """
 
     __slots__ = ("_counts", "_kept", "_reads", "number", "spots")
@@ -226,14 +226,14 @@ class Lent:
         self._kept: list[Ref] = []
 
     def header(self) -> Borrowed:
-        """Return what the actor must know."""
+        """Return the information for the actor."""
         outs = [(spot.slot, spot.generation) for spot in self.spots]
         spots = [(where, ref.spot) for where, ref in self._reads]
         reads = [(where, spot.side.actor, spot.slot, spot.generation) for where, spot in spots if spot is not None]
         return self.number, outs, reads
 
     def give(self, side: Side | None) -> None:
-        """Count what the call reads, once it is issued."""
+        """Count the reads of the call, once it is issued."""
         refs, self._reads = [ref for _, ref in self._reads], []
         if side is None or self.number is None:
             self._kept = refs
@@ -241,13 +241,13 @@ class Lent:
             self._counts = [side.count(ref.spot) for ref in refs if ref.spot is not None]
 
     def refuse(self) -> None:
-        """Take the slots back, for the call could not be issued."""
+        """Take the slots back, because the call could not be issued."""
         for spot in self.spots:
             spot.side.forgo(spot)
             spot.side.drop(spot.slot, spot.generation)
 
     def take_back(self, side: Side | None) -> None:
-        """Undo it for a call that Ray could not carry out, unless the actor had begun it all the same."""
+        """Undo it for a call that Ray could not execute, unless the actor had begun it."""
         if side is None or self.number is None or side.has_begun(self.number):
             return
         for region, place in self._counts:
@@ -257,4 +257,4 @@ class Lent:
 
 
 def _keep(_: Any) -> None:
-    """Hold a ref for as long as this call of it is held."""
+    """Keep a ref alive as long as this bound method."""

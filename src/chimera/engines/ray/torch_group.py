@@ -22,8 +22,8 @@ class TorchGroup:
 
     Parameters
     ----------
-    costs : the surroundings of this actor.
-    members : who they are.
+    costs : the engine object of this actor, which counts costs.
+    members : the members.
     connect : connects them; called when they first meet.
     """
 
@@ -31,7 +31,7 @@ class TorchGroup:
         self._costs, self._members, self._connect = costs, members, connect
         self.size = members.size
         self._link: Link | None = None
-        self._agreed: set[int] = set()  # how long vectors were
+        self._agreed: set[int] = set()  # lengths of former vectors
 
     def barrier(self) -> None:
         """Return when all members have arrived."""
@@ -53,7 +53,7 @@ class TorchGroup:
         elif self.size > 2:
             self._add_in_rank_order(flat)
         if scale != 1:
-            np.multiply(flat, np.float32(scale), out=flat)  # as the other engines do it: the same bits
+            np.multiply(flat, np.float32(scale), out=flat)  # as on the other engines, for the same bits
         self._costs.collective_bytes += 2 * flat.nbytes * (self.size - 1) // self.size
         return array
 
@@ -76,9 +76,9 @@ class TorchGroup:
         return array
 
     def _agree(self, size: int) -> None:
-        """Let all say how long their vectors are, when one has not been so long before.
+        """Exchange the lengths of the members' vectors, if a vector has a new length.
 
-        Gloo ends the process that gets more than it expects. To ask each time would cost a round trip.
+        Gloo ends a process that receives more than it expects. An exchange each time would cost a round trip.
         """
         if self.size == 1 or size in self._agreed:
             return
@@ -93,7 +93,7 @@ class TorchGroup:
         self._agreed.add(size)
 
     def _add_two(self, flat: NDArray[np.float32]) -> None:
-        """Add with torch's own all-reduce: of two members, either order gives the same bits."""
+        """Add with torch's own all-reduce: with two members, either order gives the same bits."""
         with self._meeting() as link:
             options = c10d().AllreduceOptions()
             options.timeout = FOR_EVER
@@ -104,7 +104,7 @@ class TorchGroup:
     def _add_in_rank_order(self, flat: NDArray[np.float32]) -> None:
         """Give each member one slice of all vectors, add it there in rank order, and share the sums.
 
-        A ring moves as much, but starts each slice at another rank, and so adds in another order.
+        A ring moves as much data, but starts each slice at another rank, and so adds in another order.
         """
         with self._meeting() as link:
             own = link.tensor(flat)
@@ -125,7 +125,7 @@ class TorchGroup:
 
     @contextmanager
     def _meeting(self) -> Iterator[Link]:
-        """Give the connected group, and turn what the death of a member causes into `ActorLost`."""
+        """Yield the connected group, and translate errors after the death of a member to `ActorLost`."""
         members = self._members
         began_s = time.monotonic()
         self._costs.alive()
@@ -133,19 +133,19 @@ class TorchGroup:
             if self._link is None:
                 self._link = self._connect()
             yield self._link
-        except RuntimeError as error:  # what torch and the store raise
+        except RuntimeError as error:  # errors of torch and of the store
             deadline = time.monotonic() + _KNOWN_WITHIN_S
             while time.monotonic() < deadline:
                 members.look_for_deaths()
                 time.sleep(0.05)
             raise members.lose(f"a group of {self.size} actors broke apart: {error}") from error
         finally:
-            if members.lost is not None and self._link is not None:  # nobody is to wait for this member either
+            if members.lost is not None and self._link is not None:  # no member must wait for this one, either
                 self._link.end()
                 self._link = None
             self._costs.waited_s += time.monotonic() - began_s
 
     def _await(self, link: Link, work: Any) -> None:
-        """Wait for all members, and look from time to time whether they live."""
+        """Wait for all members, and check repeatedly whether they are alive."""
         while not link.done(work, LOOK_FOR_DEATHS_S):
             self._members.look_for_deaths()

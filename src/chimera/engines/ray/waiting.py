@@ -1,4 +1,4 @@
-"""The driver waits for values: for so long and no longer, and seeing meanwhile that everybody finds a place."""
+"""Waits of the driver for values: with a time limit, and checking meanwhile that all actors are placed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LOOK_FOR_PLACES_S = 1.0
 
 
 class Waiting:
-    """What blocks in the driver.
+    """The blocking calls of the driver.
 
     Parameters
     ----------
-    roster : who is there, and who has no place yet.
-    reservations : knows how long somebody may wait for one.
+    roster : the actors, and which of them are not placed yet.
+    reservations : the time limits of placement.
     """
 
     def __init__(self, roster: Roster, reservations: Reservations) -> None:
@@ -31,12 +31,12 @@ class Waiting:
         self._ray, self._roster, self._reservations = ray, roster, reservations
 
     def values(self, refs: Sequence[Ref], deadline: float | None) -> list[Any]:
-        """Return what the refs stand for, or raise the first error among them.
+        """Return the values of the refs, or raise the first error among them.
 
         Raises
         ------
-        TimeLimitError : they did not stand at the deadline, or somebody waited too long for a place.
-        ActorLost : one of those who make them died.
+        TimeLimitError : values were missing at the deadline, or an actor waited too long for a place.
+        ActorLost : an actor that computes one of the values died.
         """
         values = self._fetched(refs, deadline)
         for value in values:
@@ -45,13 +45,13 @@ class Waiting:
         return [ref.value(value) for ref, value in zip(refs, values, strict=True)]
 
     def until_done(self, refs: Sequence[Ref], count: int, deadline: float | None) -> set[Any]:
-        """Return Ray's refs of what is done, once so many are or at the deadline."""
+        """Return Ray's refs of finished values, once there are ``count`` or at the deadline."""
         objects = list(dict.fromkeys(ref.object for ref in refs))
         count = min(count, len(objects))
         while objects:
             patience = self.patience(_left(deadline)) if count else 0.0
             done, others = self._ray.wait(objects, num_returns=max(count, 1), timeout=patience, fetch_local=False)
-            if others and len(done) >= count:  # Ray tells of no more than it was asked for
+            if others and len(done) >= count:  # Ray reports no more than requested
                 more, _ = self._ray.wait(others, num_returns=len(others), timeout=0, fetch_local=False)
                 done += more
             if len(done) >= count or _over(deadline):
@@ -59,11 +59,11 @@ class Waiting:
         return set()
 
     def patience(self, left: float | None) -> float | None:
-        """Return how long to wait at a stretch; while actors have no place yet, see that they do not wait too long.
+        """Return how long to wait at a time; while actors are not placed yet, check that they do not wait too long.
 
         Parameters
         ----------
-        left : for how long the caller would wait; None for ever.
+        left : remaining seconds of the caller's wait; None: no limit.
         """
         unplaced = self._roster.unplaced()
         if not unplaced:
@@ -85,11 +85,11 @@ class Waiting:
                     said = refs[0].issued.method
                     raise TimeLimitError(f"{said!r} or a call beside it did not end within its time limit") from error
             except RayError as error:
-                # Ray's frames hold the error, which would hold these refs and their values until the next collection.
+                # Ray's frames hold the error, which would hold these refs and their values until the next garbage collection.
                 raise self._error(refs, error.with_traceback(None)) from None
 
     def _error(self, refs: Sequence[Ref], error: BaseException) -> BaseException:
-        """Return what to raise for Ray's ``error``: the first ref in order that failed says it."""
+        """Return the exception for Ray's ``error``, taken from the first failed ref in order."""
         done, _ = self._ray.wait(list(dict.fromkeys(ref.object for ref in refs)), num_returns=1, timeout=0)
         call = next((ref.issued.method for ref in refs if ref.object in done), refs[0].issued.method)
         found = translated(error, call, self._roster.name_of_dead)

@@ -1,4 +1,4 @@
-"""What the simulated engine keeps of nodes, calls and refs, and how a call runs an actor's own code."""
+"""Nodes, calls and refs of the simulated engine, and how a call runs an actor's code."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from chimera.engines.strand import Strand
 
 Outcome: TypeAlias = tuple[tuple[Stored, ...], BaseException | None]
-"""The results of a call, and what it raised instead."""
+"""The results of a call, and the exception that it raised instead."""
 
 Meetings: TypeAlias = "Mapping[SimulatedGroup, tuple[float, list[Call]]]"
 
-_SIZES = {type(None): 0, bool: 8, int: 8, float: 8, str: 8}  # of plain values, as `nbytes` says
+_SIZES = {type(None): 0, bool: 8, int: 8, float: 8, str: 8}  # of plain values, as `nbytes` counts them
 _size_of = _SIZES.__getitem__
 _NEVER = math.inf, math.inf, math.inf
 NOTHING: Mapping[Any, Any] = MappingProxyType({})  # there are many calls, and most have nothing of most kinds
@@ -40,15 +40,15 @@ class Node:
     Attributes
     ----------
     target : the actor itself, once it is constructed.
-    failure : what its constructor raised.
+    failure : the exception of its constructor.
     free_s : when its last call ends.
-    join_s, leave_s, crash_s : when it comes and goes; `kill` is a crash.
-    fate : what ``crash_s`` is: it crashed, was killed, or exited.
-    factor : how many times as long as on the median machine a call takes here.
-    queue : calls issued that cannot run yet: an argument is not computed, or a call before them is suspended.
+    join_s, leave_s, crash_s : when it joins, leaves and crashes; `kill` is a crash.
+    fate : the meaning of ``crash_s``: it crashed, was killed, or exited.
+    factor : duration of a call here, as a multiple of that on the median machine.
+    queue : issued calls that cannot run yet: an argument is not computed, or an earlier call is suspended.
     suspended : the call that waits inside for a group, or for another actor.
-    health : what goes wrong with it short of its death.
-    stuck : calls that were computed and will not end after all, because an actor hangs; in order.
+    health : its disturbances other than death.
+    stuck : computed calls that will not end, because an actor hangs; in order.
     """
 
     __slots__ = (
@@ -65,27 +65,27 @@ class Node:
         self.surroundings = Surroundings()
         self.queue: deque[Call] = deque()
         self.suspended: Call | None = None
-        # What most nodes have none of is one object for all: whatever each has of its own has to be fetched from far away.
+        # Attributes that most nodes do not need share one object, because a fetch of each node's own object is slow.
         self.health = SOUND
         self.stuck: Sequence[Call] = ()
         self.groups: Sequence[SimulatedGroup] = ()
 
     @property
     def blocked(self) -> bool:
-        """Whether no further call can run here for now."""
+        """Whether no further call can run here at present."""
         return self.suspended is not None or bool(self.stuck) or self.health.hung_s < math.inf
 
     @property
     def gone_s(self) -> float:
-        """When the actor is no more: at its crash, or when the last call before it left has ended."""
+        """When the actor ends: at its crash, or when the last call before it left has ended."""
         return min(self.crash_s, max(self.leave_s, self.free_s) if self.leave_s < math.inf else math.inf)
 
     def refuses(self, start_s: float) -> bool:
-        """Whether a call that would start then comes too late."""
+        """Whether a call that starts then is too late."""
         return start_s >= self.crash_s or start_s > self.leave_s
 
     def lost(self, call: Call) -> ActorLost:
-        """Return what the refs of ``call`` raise, because the actor is no more."""
+        """Return the exception of the refs of ``call``, because the actor has ended."""
         how = self.fate if self.crash_s <= self.leave_s else "left"
         at_s = min(self.crash_s, self.leave_s)
         return ActorLost(f"{self.name} {how} at {at_s:g} s, before {call.method!r} had ended")
@@ -96,20 +96,20 @@ class Call:
 
     Attributes
     ----------
-    sender : the node of whoever issued it: an actor's, or the driver's.
-    args, kwargs : refs, and values given by the sender: plain ones as they are, others `Stored`; empty once the call has ended.
+    sender : the node that issued it: an actor's, or the driver's.
+    args, kwargs : refs, and values of the sender: plain ones as such, others `Stored`; empty once the call has ended.
     given : the refs among these.
-    opens : whether there are others among ``kwargs`` than plain ones.
-    given_bytes : what those weigh that the sender gave.
+    opens : whether ``kwargs`` has values that are not plain.
+    given_bytes : size of the sender's values.
     inputs : the calls whose results it takes.
-    clock_s : how far it has come while it runs.
-    end_s : when its result stands; infinite until that is computed.
-    known_s : when the driver can know.
+    clock_s : its progress in time while it runs.
+    end_s : when its result is ready; infinite until that is computed.
+    known_s : when the driver can know the result.
     waiters : calls that take its results and could not run yet.
-    returns : how many results it must have, each its own ref; None for one result as it is.
-    meetings : for each group that it met, the end of the last meeting and all calls that took part.
-    transit_s : how long its last argument was on the way.
-    planned : of a stuck call, when it would have started, ended and been known, and its meetings.
+    returns : number of results, each with its own ref; None for a single result.
+    meetings : for each group in which it met others, the end of the last meeting and all calls of it.
+    transit_s : transfer time of its last argument.
+    planned : for a stuck call, when it would have started, ended and been known, and its meetings.
     """
 
     __slots__ = (
@@ -145,7 +145,7 @@ class Call:
         self.args: Sequence[Any] = args if len(given) == len(args) else [self._kept(value) for value in args]
         try:
             self.given_bytes += sum(map(_size_of, map(type, kwargs.values())))
-        except KeyError:  # there are others than plain ones
+        except KeyError:  # some are not plain
             given += [value for value in kwargs.values() if type(value) is Ref]
             kwargs, self.opens = {key: self._kept(value) for key, value in kwargs.items()}, True
         self.kwargs: Mapping[str, Any] = kwargs
@@ -164,7 +164,7 @@ class Call:
         return value
 
     def awaits(self, other: Call) -> None:
-        """Be told when ``other`` ends."""
+        """Register to be notified when ``other`` ends."""
         other.waiters = [*other.waiters, self] if other.waiters else [self]
 
     @property
@@ -177,7 +177,7 @@ class Call:
 
     @property
     def arrives_s(self) -> float:
-        """When its message arrives; its arguments may come later."""
+        """When its message arrives; its arguments may arrive later."""
         return self.issued_s + self.sender.port.latency_to(self.node.port)
 
     def row(self) -> TraceRow:
@@ -191,7 +191,7 @@ class Call:
 
 
 class Ref:
-    """A future for a value that may never visit the driver."""
+    """A future for a value that may never reach the driver."""
 
     __slots__ = ("arrivals", "call", "stored")
 
@@ -213,11 +213,11 @@ class Ref:
 
 
 class ActorHandle:
-    """A handle on an actor: any attribute is a method that returns a `Ref` at once. It may travel to other actors.
+    """A handle of an actor: each attribute is a method that returns a `Ref` at once. It can be sent to other actors.
 
     Attributes
     ----------
-    name : the name it was spawned under.
+    name : the name given at the spawn.
     """
 
     def __init__(self, engine: Simulated, node: Node) -> None:
@@ -244,7 +244,7 @@ def opened(kept: Any) -> Any:
 
 
 def construct(call: Call) -> Outcome:
-    """Make the actor itself, in the place of its type."""
+    """Create the actor, and replace its type by it."""
     node = call.node
     try:
         node.target = node.target(*map(opened, call.args), **{key: opened(kept) for key, kept in call.kwargs.items()})
@@ -255,7 +255,7 @@ def construct(call: Call) -> Outcome:
 
 
 def run(call: Call) -> Outcome:
-    """Run the actor's own code, and freeze what it returns or raises."""
+    """Run the actor's code, and freeze what it returns or raises."""
     try:
         kwargs = {key: opened(kept) for key, kept in call.kwargs.items()} if call.opens else call.kwargs
         args = map(opened, call.args)
@@ -268,12 +268,12 @@ def run(call: Call) -> Outcome:
 
 
 def travelled(error: Exception, call: Call) -> BaseException:
-    """Return ``error`` as it arrives elsewhere, with the traceback of the place where it was raised as its cause."""
+    """Return ``error`` as it arrives at another actor, with the traceback of its origin as its cause."""
     text = "".join(traceback.format_exception(error))
     told = ActorError(f"{type(error).__name__} in {call.node.name}, call {call.method!r}:\n{text}")
     try:
         copy = Packed(error).open()
-    except Exception:  # its class does as it likes when pickled; the traceback arrives at any rate
+    except Exception:  # its class may define its own pickling; the traceback arrives in any case
         return told
     if not isinstance(copy, Exception):
         return told

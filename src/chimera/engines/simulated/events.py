@@ -1,9 +1,9 @@
-"""Calls between actors: which of all that can happen next comes first in virtual time.
+"""Calls between actors: the choice of the next event in virtual time.
 
-Once the handle of an actor has travelled, a call may come from anywhere, so the order of issue is no longer that of
-virtual time. From then on every call waits in the queue of its actor, sorted by its arrival, until the driver waits; the
-earliest of all beginnings and awaited results then goes first, and none that lies after the moment the driver wakes at.
-Nothing that happens later can come before it: whoever runs on from a moment calls others after that moment only.
+Once the handle of an actor has been sent, a call may come from any actor, so the order of issue is no longer that of virtual
+time. From then on every call waits in the queue of its actor, sorted by its arrival, until the driver waits. Then the earliest
+start or awaited result happens first, and none after the moment at which the driver wakes. No later event can precede it: code
+that continues at a moment calls others after that moment only.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class SimulatedSurroundings(Surroundings):
         self.events, self.bandwidth_bytes_s = events, bandwidth_bytes_s
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
-        """Wait for what this actor has called on others."""
+        """Wait for results of this actor's calls on other actors."""
         if isinstance(refs, Sequence):
             return self.events.get(refs, timeout_s)
         return self.events.get([refs], timeout_s)[0]
 
 
 class Events:
-    """What actors have called on one another, and who of them waits for what.
+    """The calls between actors, and the waits of actors.
 
     Attributes
     ----------
-    on : whether a handle has travelled.
-    waits : the calls that wait inside for a result: for which, and until when at most.
+    on : whether a handle has been sent.
+    waits : calls that wait inside for a result: for which, and their time limits.
     """
 
     def __init__(self, scheduler: Scheduler, nodes: list[Node]) -> None:
@@ -56,12 +56,12 @@ class Events:
         self.waits: dict[Call, tuple[Ref, float]] = {}
         self._scheduler, self._nodes = scheduler, nodes
         self._agenda: list[tuple[float, int, int]] = []  # (time, order of the call, rank); entries may be outdated
-        self._due_s: dict[int, float] = {}  # by rank: which entry counts
+        self._due_s: dict[int, float] = {}  # by rank: the entry that counts
         self._begun = itertools.count(1 << 62)
-        self._held_back: dict[Call, float] = {}  # what the hung would have called, and when
+        self._held_back: dict[Call, float] = {}  # what hanging actors would have called, and when
 
     def enqueue(self, call: Call) -> None:
-        """Put a call in the queue of its actor, behind all that arrive before it."""
+        """Insert a call in the queue of its actor, after all that arrive before it."""
         queue = call.node.queue
         place = len(queue)
         while place and queue[place - 1].arrives_s > call.arrives_s:
@@ -71,14 +71,14 @@ class Events:
             self.schedule(call.node)
 
     def schedule(self, node: Node) -> None:
-        """Take note of when a node's next event is, if it has become known or has changed."""
+        """Record a node's next event, if it has become known or has changed."""
         call, due_s = self._next(node)
         if call is not None and due_s < self._due_s.get(node.rank, math.inf):
             self._due_s[node.rank] = due_s
             heapq.heappush(self._agenda, (due_s, call.order, node.rank))
 
     def next_s(self) -> float:
-        """Return when the next event is; infinite if nothing happens any more by itself."""
+        """Return the time of the next event; infinite if there is none."""
         while self._agenda:
             time_s, _, rank = self._agenda[0]
             node = self._nodes[rank + 1]  # the driver is the first
@@ -92,16 +92,14 @@ class Events:
         return math.inf
 
     def step(self) -> None:
-        """Let the next event happen."""
+        """Execute the next event."""
         time_s = self.next_s()
         rank = heapq.heappop(self._agenda)[2]
         del self._due_s[rank]
         node = self._nodes[rank + 1]
         call = node.suspended
         if call is None:
-            node.queue[0].order = next(
-                self._begun
-            )  # among the calls that have begun, this is the order on their actors
+            node.queue[0].order = next(self._begun)  # among calls that have begun, this is the order on their actors
             self._scheduler.begin_next(node)
         else:
             assert call.strand is not None
@@ -111,12 +109,12 @@ class Events:
         self._scheduler.pump()
 
     def catch_up(self) -> None:
-        """Let everything happen that lies before the driver's clock."""
+        """Execute all events before the driver's clock."""
         while self.next_s() <= self._scheduler.now_s:
             self.step()
 
     def lose(self, node: Node) -> int:
-        """Take back what an actor that was just killed would have called later, and end its wait; return how many."""
+        """Withdraw the later calls of a killed actor, and end its wait; return their number."""
         taken_back = 0
         for other in self._nodes:
             kept = deque(call for call in other.queue if call.sender is not node or call.issued_s <= node.crash_s)
@@ -128,11 +126,11 @@ class Events:
         return taken_back
 
     def awaited_by(self, call: Call) -> Call | None:
-        """Return the call whose result a suspended call waits for, if it does."""
+        """Return the call whose result a suspended call waits for, or None."""
         return self.waits[call][0].call if call in self.waits else None
 
     def check_receiver(self, name: str) -> None:
-        """Raise ConfigurationError if whoever runs now, and receives a handle of this engine, is an actor of another."""
+        """Raise ConfigurationError if the running code, which receives a handle, is an actor of another engine."""
         around = current()
         if isinstance(around, SimulatedSurroundings) and around.events is not self:
             raise ConfigurationError(
@@ -140,11 +138,11 @@ class Events:
             )
 
     def disturb(self, node: Node, disturbance: Disturbance, hung_s: float) -> None:
-        """Let what an actor would have called from now on come later, as it does itself.
+        """Delay the calls that an actor would have made from now on, like the actor itself.
 
         Parameters
         ----------
-        hung_s : since when it hung before this, and goes on now.
+        hung_s : since when it hung before this, and still hangs.
         """
         now_s = self._scheduler.now_s
         for other in self._nodes:
@@ -161,7 +159,7 @@ class Events:
             self.schedule(other)
 
     def calling(self) -> Call | None:
-        """Return the running call that calls another actor or waits for one, its clock set; None for the driver."""
+        """Return the running call that calls another actor or waits for one, with its clock set; None for the driver."""
         call = self._scheduler.charge()
         if call is not None and call.strand is None:
             raise ConfigurationError(
@@ -194,7 +192,7 @@ class Events:
         return [ref.open() for ref in refs]
 
     def _await(self, call: Call, ref: Ref, deadline_s: float) -> None:
-        """Move the clock of the running call to when it knows that a call has ended; raise what that raised."""
+        """Advance the clock of the running call to when it knows the end of a call; raise that call's exception."""
         other = ref.call
         if other.node is call.node and other.end_s == math.inf:
             raise RunError(
@@ -218,11 +216,11 @@ class Events:
             raise other.error.with_traceback(None)
 
     def _next(self, node: Node) -> tuple[Call | None, float]:
-        """Return the call of a node that goes on or begins next, and when it can."""
+        """Return the call of a node that continues or begins next, and when it can."""
         call = node.suspended
         if call is not None:
             if call not in self.waits:
-                return None, math.inf  # a group lets it go on
+                return None, math.inf  # a group resumes it
             ref, deadline_s = self.waits[call]
             known_s = max(call.clock_s, min(_known_s(ref.call, node), deadline_s))
             return call, min(node.health.begins_s(known_s), max(call.clock_s, node.crash_s))

@@ -1,4 +1,4 @@
-"""Collectives in virtual time: calls of all members meet, and go on when the last has come."""
+"""Collectives in virtual time: the calls of all members meet, and continue when the last has arrived."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from chimera.engines.simulated.scheduler import Scheduler
 
 Collective: TypeAlias = tuple[str, str | int, int]
-"""What is asked for: its name, its operation or root, and how many elements."""
+"""A collective: its name, its operation or root, and the number of elements."""
 
 _groups: weakref.WeakValueDictionary[int, SimulatedGroup] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
@@ -55,7 +55,7 @@ class SimulatedGroup:
 
     @property
     def size(self) -> int:
-        """How many members."""
+        """The number of members."""
         return len(self.nodes)
 
     def all_reduce(self, array: NDArray[np.float32], op: Op = "mean") -> NDArray[np.float32]:
@@ -75,7 +75,7 @@ class SimulatedGroup:
         self._meet("barrier", 0, np.empty(0, np.float32))
 
     def missing(self) -> list[Node]:
-        """The members for whom others wait: who has not come, and who hangs."""
+        """The members for which others wait: those that have not arrived, and those that hang."""
         return [
             node
             for node in self.nodes
@@ -83,7 +83,7 @@ class SimulatedGroup:
         ]
 
     def meet_if_complete(self) -> None:
-        """Let those go on that were kept waiting by a member that hung, and does no more."""
+        """Resume members that waited for a member that no longer hangs."""
         if len(self._arrived) == self.size and not self._kept_waiting():
             self._complete(None)
 
@@ -91,7 +91,7 @@ class SimulatedGroup:
         return any(node.health.hung_s < math.inf for node in self.nodes)
 
     def member_lost(self, node: Node, lost_s: float) -> None:
-        """A member is no more: who waits, and who will ever come, gets `ActorLost`."""
+        """Handle the loss of a member: members that wait, and all that arrive later, get `ActorLost`."""
         if self._lost is None or lost_s < self._lost[1]:
             self._lost = node, lost_s
         arrived, self._arrived = self._arrived, {}
@@ -122,7 +122,7 @@ class SimulatedGroup:
             self._complete(call)
 
     def _complete(self, last: Call | None) -> None:
-        """Let all who have arrived meet; ``last`` is the call that runs, if one does, and not suspended like the others."""
+        """Let all arrived members meet; ``last`` is the running call, if there is one; the others are suspended."""
         present = [self._arrived[rank] for rank in range(self.size)]
         name, detail, _ = collective = present[0][1]
         cost_s = self._cost_s(name, present[0][2].nbytes)

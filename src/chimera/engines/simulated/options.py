@@ -1,4 +1,4 @@
-"""Tables of an experiment file made into the frozen dataclasses that the engine takes."""
+"""Conversion of tables of an experiment file to the frozen dataclasses of the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def options(kind: type[T], given: T | Mapping[str, Any] | None, where: str) -> T
 
     Raises
     ------
-    ConfigurationError : an unknown key or a value that cannot be used; ``where`` names the table.
+    ConfigurationError : a key is unknown or a value cannot be used; ``where`` names the table.
     """
     if given is None:
         return kind()
@@ -37,7 +37,7 @@ def options(kind: type[T], given: T | Mapping[str, Any] | None, where: str) -> T
 
 
 def check_range(name: str, value: float, *, above_zero: bool = False) -> None:
-    """Raise ConfigurationError unless ``value`` is at least zero (above zero, if so asked)."""
+    """Raise ConfigurationError unless ``value`` is at least zero (or above zero, with ``above_zero``)."""
     if not (value > 0 if above_zero else value >= 0):  # NaN fails both
         raise ConfigurationError(f"{name} = {value!r} must be {'above zero' if above_zero else 'zero or more'}")
 
