@@ -56,7 +56,7 @@ def main(port: int = 0) -> None:
     import uvicorn
     from fastapi import FastAPI
 
-    from chimera.engines.http.host import Host
+    from chimera.engines.http.hosting.host import Host
     from chimera.nodes.actors import actors_router
 
     classes = [kind for _, kind in inspect.getmembers(conformance.actors, inspect.isclass)]

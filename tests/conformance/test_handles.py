@@ -212,15 +212,15 @@ def test_calls_of_actors_leave_rows(engine: Engine, world: World) -> None:
     engine.get(caller.ask("keep", np.zeros(500, np.float32)), timeout_s=world.limit_s)
     engine.get(caller.error_of("no_such_method"), timeout_s=world.limit_s)
     rows = rows_of_calls(engine)
-    lanes: dict[str, list[Any]] = {"holder": [], "caller": []}
+    channels: dict[str, list[Any]] = {"holder": [], "caller": []}
     for row in rows:
-        lanes[row.actor].append(row)
-    value, keep, failed = lanes["holder"]
-    assert [row.call for row in lanes["holder"]] == ["value", "keep", "no_such_method"]
+        channels[row.actor].append(row)
+    value, keep, failed = channels["holder"]
+    assert [row.call for row in channels["holder"]] == ["value", "keep", "no_such_method"]
     assert (value.bytes_out, keep.bytes_in, failed.error) == (4000, 2000, "AttributeError")
-    assert {row.rank for row in lanes["holder"]} == {0}
-    for outer, inner in zip(lanes["caller"], lanes["holder"], strict=True):
+    assert {row.rank for row in channels["holder"]} == {0}
+    for outer, inner in zip(channels["caller"], channels["holder"], strict=True):
         assert 0 <= outer.start_s <= inner.start_s <= inner.end_s <= outer.end_s + 1e-9
         assert 0 < outer.wait_s <= outer.end_s - outer.start_s
-    assert lanes["caller"][0].bytes_in >= 4000  # what it got
+    assert channels["caller"][0].bytes_in >= 4000  # what it got
     assert rows_of_calls(engine) == []

@@ -42,12 +42,12 @@ def test_times_are_ordered_and_calls_on_one_actor_do_not_overlap(engine: Engine,
     rows = rows_of_calls(engine)
     assert len(rows) == 40
     for rank in range(3):
-        lane = [row for row in rows if row.rank == rank]
-        for row in lane:
+        channel = [row for row in rows if row.rank == rank]
+        for row in channel:
             assert 0 <= row.start_s <= row.end_s <= engine.now()
             assert row.transfer_s >= 0
             assert row.wait_s >= 0
-        for before, after in itertools.pairwise(lane):  # oldest first
+        for before, after in itertools.pairwise(channel):  # oldest first
             assert before.end_s <= after.start_s + 1e-9
 
 

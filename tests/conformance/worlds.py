@@ -89,7 +89,7 @@ HTTP_OPTIONS: dict[str, Any] = {"nodes": []}
 """The nodes are added when they listen: their ports are any that are free."""
 
 _NO_GROUPS = (
-    "nodes do not reach one another, so there are no groups: asking for one is an error (tests/engines/test_http.py)"
+    "nodes do not reach one another, so there are no groups: requesting one is an error (tests/engines/test_http.py)"
 )
 _NO_HANDLES = "nodes do not reach one another, so handles stay in the driver: sending one is an error"
 HTTP_LACKS = {

@@ -29,7 +29,7 @@ from chimera.core.errors import ActorError, ActorLost, ConfigurationError, RunEr
 from chimera.engines.http import HttpEngine, Route, wire
 from chimera.engines.http.connection import JSON, Connection
 from chimera.engines.http.failure import Refusal
-from chimera.engines.http.host import Host, Reply
+from chimera.engines.http.hosting.host import Host, Reply
 from conformance.actors import Counter, Holder, Member, Relay
 from conformance.node import NodeProcess, start_node
 
@@ -473,7 +473,7 @@ def test_a_connection_that_the_node_closed_meanwhile_is_opened_anew() -> None:
     with answering(GOOD[:-20] + GOOD[-20:], GOOD) as (url, _), HttpEngine(nodes=[url]) as engine:
         doubler = engine.spawn(Doubler)
         engine.get(doubler.double(np.ones(2)), LIMIT_S)
-        doubler._lane._connection._socket.shutdown(socket.SHUT_RDWR)
+        doubler._channel._connection._socket.shutdown(socket.SHUT_RDWR)
         np.testing.assert_array_equal(engine.get(doubler.double(np.ones(2)), LIMIT_S), [2, 4])
 
 

@@ -22,10 +22,10 @@ from hypothesis.extra import numpy as hnp
 from chimera.core import call
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.core.message import Encoded
-from chimera.engines.doorbell import Doorbell
 from chimera.engines.local import Local
-from chimera.engines.local.rings import CALLS_BYTES, ROWS
-from chimera.engines.shared_memory import BELL_AT, MAX_ACTORS, ROWS_WRITTEN, SLOTS
+from chimera.engines.local.ring_buffers import CALLS_BYTES, ROWS
+from chimera.engines.shared_memory.memory import BELL_AT, MAX_ACTORS, ROWS_WRITTEN, SLOTS
+from chimera.engines.shared_memory.notifier import Notifier
 
 BIG = 10_000_000
 
@@ -54,7 +54,7 @@ class Store:
 
     def used(self) -> int:
         """How much of its heap was ever used, in bytes."""
-        return call._surroundings.memory.heap._end  # type: ignore[attr-defined]
+        return call._actor_context.memory.heap._end  # type: ignore[attr-defined]
 
     def echo(self, value: Any) -> Any:
         return value
@@ -230,10 +230,10 @@ def test_too_many_living_values_is_one_line(engine: Local) -> None:
 
 def test_too_many_actors_is_one_line() -> None:
     with Local(preload=[]) as engine:
-        engine._lanes.extend([engine._calls.own] * (MAX_ACTORS - 1))
+        engine._channels.extend([engine._calls.own] * (MAX_ACTORS - 1))
         with pytest.raises(ConfigurationError, match="at most; the simulated one"):
             engine.spawn(Store)
-        engine._lanes.clear()
+        engine._channels.clear()
 
 
 class Asker:
@@ -250,7 +250,7 @@ def test_what_a_dead_caller_had_asked_for_stops_nobody_if_it_is_found_late(engin
     store = engine.spawn(Store)
     dead, living = (engine.spawn(Asker, store) for _ in range(2))
     assert engine.get([dead.ask(1), living.ask(2)]) == [1, 2]
-    number = next(lane.actor for lane in engine._lanes if lane.name == dead.name)
+    number = next(channel.actor for channel in engine._channels if channel.name == dead.name)
     engine.kill(dead)
     engine._relay.wake()  # it forgets the refs of the dead; then comes a call that has one of them for an argument
     engine._relay.theirs.send(marshal.dumps([number, [], (1, "echo", None, [(9, 99)], [7], {}, None), []]))
@@ -302,7 +302,7 @@ def test_the_death_of_the_driver_leaves_no_process(tmp_path: Path) -> None:
 def test_an_actor_sleeps_until_the_argument_of_its_call_stands(engine: Local, tmp_path: Path) -> None:
     gate, sleeper = engine.spawn(Store), engine.spawn(Store)
     assert engine.get([gate.echo(1), sleeper.echo(1)]) == [1, 1]
-    number = sleeper._lane.actor
+    number = sleeper._channel.actor
     while not engine._memory.own.awaited[number]:
         pass  # it is about to sleep until it gets a call
     bell = engine._memory.region(number).bytes[BELL_AT : BELL_AT + 4]
@@ -321,7 +321,7 @@ def test_an_actor_sleeps_until_the_argument_of_its_call_stands(engine: Local, tm
 def test_a_note_that_its_owner_is_about_to_look_for_is_not_replaced_in_silence(engine: Local, tmp_path: Path) -> None:
     gate, sleeper = engine.spawn(Store), engine.spawn(Store)
     assert engine.get([gate.echo(1), sleeper.echo(1)]) == [1, 1]
-    number, owner = sleeper._lane.actor, engine._memory.region(gate._lane.actor)
+    number, owner = sleeper._channel.actor, engine._memory.region(gate._channel.actor)
     while not engine._memory.own.awaited[number]:
         pass  # it is about to sleep until it gets a call
     bell = engine._memory.region(number).bytes[BELL_AT : BELL_AT + 4]
@@ -343,7 +343,7 @@ def test_a_note_that_its_owner_is_about_to_look_for_is_not_replaced_in_silence(e
 def test_the_death_of_who_makes_its_argument_wakes_an_actor(engine: Local, tmp_path: Path) -> None:
     gate, sleeper = engine.spawn(Store), engine.spawn(Store)
     assert engine.get([gate.echo(1), sleeper.echo(1)]) == [1, 1]
-    while not engine._memory.own.awaited[sleeper._lane.actor]:
+    while not engine._memory.own.awaited[sleeper._channel.actor]:
         pass  # it is about to sleep until it gets a call
     pipe = tmp_path / "gate"
     os.mkfifo(pipe)
@@ -361,13 +361,13 @@ def test_what_a_call_prepares_happens_before_the_next_and_may_fail(engine: Local
 
 
 def test_where_there_is_no_futex_processes_nap_and_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Doorbell.__init__
+    made = Notifier.__init__
 
-    def napping(self: Doorbell, memory: Any) -> None:
+    def napping(self: Notifier, memory: Any) -> None:
         made(self, memory)
         self._futex = None
 
-    monkeypatch.setattr(Doorbell, "__init__", napping)
+    monkeypatch.setattr(Notifier, "__init__", napping)
     with Local(preload=[]) as engine:  # the driver naps; its actors are rung as ever
         store = engine.spawn(Store)
         assert engine.get([store.echo(i) for i in range(50)]) == list(range(50))

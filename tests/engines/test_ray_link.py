@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch.distributed
 
-from chimera.engines.ray.link import GlooLink, c10d
+from chimera.engines.ray.groups.link import GlooLink, c10d
 
 
 @pytest.fixture

@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chimera.core.call import Surroundings
+from chimera.core.call import ActorContext
 from chimera.core.errors import ActorLost
-from chimera.engines.doorbell import Doorbell
-from chimera.engines.shared_group import SharedGroup, allocate_table
-from chimera.engines.shared_memory import ACTORS, DEAD, DRIVER, Memory, create_file
+from chimera.engines.shared_memory.memory import ACTORS, DEAD, DRIVER, Memory, create_file
+from chimera.engines.shared_memory.notifier import Notifier
+from chimera.engines.shared_memory.shared_group import SharedGroup, allocate_table
 
 MEMBERS = 1, 2
 
 
-class Costs(Surroundings):
+class Costs(ActorContext):
     waited_s, collective_bytes = 0.0, 0
 
 
-class Mapped(Costs):
+class MappedMemory(Costs):
     """What makes its arrays where the others can read them."""
 
     def __init__(self, memory: Memory) -> None:
@@ -45,7 +45,7 @@ def groups(driver: Memory) -> Iterator[list[SharedGroup]]:
     table = allocate_table(driver, len(MEMBERS))
     memories = [Memory(os.dup(driver.fd), member) for member in MEMBERS]
     yield [
-        SharedGroup(Mapped(memory), memory, Doorbell(memory), table, MEMBERS, ["first", "second"])
+        SharedGroup(MappedMemory(memory), memory, Notifier(memory), table, MEMBERS, ["first", "second"])
         for memory in memories
     ]
     for memory in memories:

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from chimera.core.engine import ENGINES
 from chimera.core.errors import ConfigurationError
 from chimera.engines.simulated import Availability, Compute, Network, NodeNetwork, Simulated
-from chimera.engines.simulated.network import Link
+from chimera.engines.simulated.models.network import Link
 
 TABLE = """
 seed = 3

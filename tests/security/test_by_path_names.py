@@ -20,7 +20,7 @@ from chimera.core.registry import load_object, registered_names_only
 from chimera.data.order import OwnOrder
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Answer, Connection
-from chimera.engines.http.host import Host, Reply
+from chimera.engines.http.hosting.host import Host, Reply
 from chimera.inference import models
 from chimera.nodes.workers import TorchWorker
 from chimera.nodes.workers.gradient_worker import GradientWorker

@@ -23,7 +23,7 @@ Nodes = list[ast.AST]
 RUNNERS = frozenset({"builtins", "codeop", "pty", "runpy"})
 RUN = {
     "engines/http/failure.py": "finds a class by name, and takes nothing but an exception",
-    "engines/leash.py": "runs the file that its command line names",
+    "engines/parent_watch.py": "runs the file that its command line names",
     "nodes/program.py": "runs the file that the user names",
 }
 LOADING_CALLS = frozenset(
@@ -46,7 +46,7 @@ REVIEWED = {
     "embeddings/files.py": "a constant",
     "engines/http/engine.py": "a constant",
     "engines/local/forkserver.py": "what the driver preloads, from its own command line",
-    "engines/ray/link.py": "constants",
+    "engines/ray/groups/link.py": "constants",
     "inference/worker/compute_process.py": "what the worker preloads, from its own command line",
     "inference/models/chimera.py": "a factory that a run's folder names, if the table of the model trusts its code",
     "inference/models/factory.py": "a factory that the user names; by-path names of others go through load_object",

@@ -11,7 +11,7 @@ import torch
 
 import chimera
 from chimera.core import call
-from chimera.engines.local.process import LocalSurroundings
+from chimera.engines.local.process import LocalContext
 from chimera.training.experiment.resolve import open_engine, preload_of
 
 KERNELS = "chimera.codecs.kernels.compiled"
@@ -50,7 +50,7 @@ class NeedsKernels(torch.nn.Linear):
     """A model that computes only after the kernels are loaded, and in the driver."""
 
     def forward(self, inputs: Any) -> Any:
-        if isinstance(call.current(), LocalSurroundings) and KERNELS not in sys.modules:
+        if isinstance(call.current(), LocalContext) and KERNELS not in sys.modules:
             raise RuntimeError("the kernels are missing")
         return super().forward(inputs)
 

@@ -21,7 +21,7 @@ RNG = np.random.default_rng(0)
 DATA = Dataset.of((RNG.random((ROWS, 5), np.float32), RNG.integers(0, 3, ROWS)))
 
 
-class Preparing(call.Surroundings):
+class Preparing(call.ActorContext):
     """Runs the work deferred by a call at once, and counts it."""
 
     prepared = 0

@@ -21,7 +21,7 @@ class Work:
     effort: float = 0.0
 
 
-class Surroundings:
+class ActorContext:
     """The engine as an actor sees it. Each engine sets its own; this class, with plain memory, is for code outside any engine.
 
     Attributes
@@ -51,7 +51,7 @@ class Surroundings:
         """See `afterwards` of this module; outside an engine there is no time between two calls."""
 
 
-_surroundings = Surroundings()
+_actor_context = ActorContext()
 
 
 def work(*, samples: int = 0, elements: int = 0, effort: float | None = None) -> None:
@@ -60,15 +60,15 @@ def work(*, samples: int = 0, elements: int = 0, effort: float | None = None) ->
     The simulated engine charges virtual time for it. Every engine counts the samples in the trace, and records a sign of life.
     ``effort`` is the equivalent number of samples, for a call that does only a part of the work of its samples.
     """
-    _surroundings.alive()
-    _surroundings.work.samples += samples
-    _surroundings.work.elements += elements
-    _surroundings.work.effort += samples if effort is None else effort
+    _actor_context.alive()
+    _actor_context.work.samples += samples
+    _actor_context.work.elements += elements
+    _actor_context.work.effort += samples if effort is None else effort
 
 
 def empty(size: int) -> NDArray[np.float32]:
     """Return uninitialised float32 memory, shape (size,), that this actor's collectives reach without a copy."""
-    return _surroundings.empty(size)
+    return _actor_context.empty(size)
 
 
 def get(refs: Any, timeout_s: float | None = None) -> Any:
@@ -84,7 +84,7 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
     ActorLost : the called actor is dead.
     RunError : this would wait forever.
     """
-    return _surroundings.get(refs, timeout_s)
+    return _actor_context.get(refs, timeout_s)
 
 
 def afterwards(prepare: Callable[[], None]) -> None:
@@ -93,29 +93,29 @@ def afterwards(prepare: Callable[[], None]) -> None:
     It prepares the next call while the actor waits for its arguments. It may never run, and is in no row of the trace. Its
     exceptions are dropped: the next call must work without it.
     """
-    _surroundings.afterwards(prepare)
+    _actor_context.afterwards(prepare)
 
 
 def bandwidth_bytes_s() -> float | None:
     """Return the bandwidth of the link over which this actor sends, in bytes per second; None if unknown."""
-    return _surroundings.bandwidth_bytes_s
+    return _actor_context.bandwidth_bytes_s
 
 
-def current() -> Surroundings:
-    """Return the surroundings of this process; for engines."""
-    return _surroundings
+def current() -> ActorContext:
+    """Return the actor_context of this process; for engines."""
+    return _actor_context
 
 
-def enter(surroundings: Surroundings) -> Surroundings:
-    """Set the surroundings of this process, and return the previous ones; for engines."""
-    global _surroundings
-    before, _surroundings = _surroundings, surroundings
+def enter(actor_context: ActorContext) -> ActorContext:
+    """Set the actor_context of this process, and return the previous ones; for engines."""
+    global _actor_context
+    before, _actor_context = _actor_context, actor_context
     return before
 
 
 def take_work() -> Work:
     """Return the work declared since the last time, and reset it; for engines, around each call."""
-    done, _surroundings.work = _surroundings.work, Work()
+    done, _actor_context.work = _actor_context.work, Work()
     return done
 
 

@@ -1,4 +1,4 @@
-"""Handles on actors in other processes, for engines whose `call` takes the actor's lane."""
+"""Handles on actors in other processes, for engines whose `call` takes the actor's channel."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ class ActorHandle:
 
     Parameters
     ----------
-    engine : the engine, or its representative inside an actor. It has ``call(lane, method, *args, **kwargs)``, ``key``
-        (identifies the engine), ``place(lane)`` (the arguments that locate the actor in another process) and
+    engine : the engine, or its representative inside an actor. It has ``call(channel, method, *args, **kwargs)``, ``key``
+        (identifies the engine), ``place(channel)`` (the arguments that locate the actor in another process) and
         ``handle(*place)``.
-    lane : the engine's record of the actor; has a ``name``.
+    channel : the engine's record of the actor; has a ``name``.
     """
 
-    def __init__(self, engine: Any, lane: Any) -> None:
-        self._engine, self._lane = engine, lane
+    def __init__(self, engine: Any, channel: Any) -> None:
+        self._engine, self._channel = engine, channel
 
     @property
     def name(self) -> str:
         """The name under which the actor was spawned."""
-        return str(self._lane.name)
+        return str(self._channel.name)
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         if method.startswith("_"):
             raise AttributeError(method)
-        bound = functools.partial(self._engine.call, self._lane, method)
+        bound = functools.partial(self._engine.call, self._channel, method)
         self.__dict__[method] = bound
         return bound
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return handle_of, (self._engine.key, self.name, self._engine.place(self._lane))
+        return handle_of, (self._engine.key, self.name, self._engine.place(self._channel))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -68,9 +68,9 @@ class _Elsewhere:
     def __init__(self, key: str, place: tuple[Any, ...]) -> None:
         self.key, self._place = key, place
 
-    def call(self, lane: _Name, *_: Any, **__: Any) -> Any:
+    def call(self, channel: _Name, *_: Any, **__: Any) -> Any:
         raise ConfigurationError(
-            f"the handle of {lane.name} works in the driver and in the actors of its own engine only"
+            f"the handle of {channel.name} works in the driver and in the actors of its own engine only"
         )
 
     def place(self, _: _Name) -> tuple[Any, ...]:

@@ -86,7 +86,7 @@ class Disturbances(Generic[Key]):
 
 
 Process = tuple[int, int]
-"""A process id, and what tells its process from others that bore or will bear this id; 0 where the system does not say."""
+"""A process id, and a value that distinguishes its process from others with this id; 0 if the system provides none."""
 
 
 def this_process() -> Process:

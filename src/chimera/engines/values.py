@@ -21,7 +21,7 @@ from chimera.core.pickling import (
     unmarshalled,
     unpickled,
 )
-from chimera.engines.shared_memory import Lease
+from chimera.engines.shared_memory.memory import Lease
 
 _ALIGN = 64
 _HEAD = struct.Struct("qqq")

@@ -13,7 +13,7 @@ from typing import Any
 
 from chimera.core.errors import ChimeraError
 from chimera.core.private import UMASK
-from chimera.engines.leash import hold
+from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.coordinator.coordinator import LEASE_S, Coordinator, NotCoordinator
 from chimera.inference.coordinator.worker_handle import SILENT_S
@@ -182,7 +182,7 @@ def main() -> None:
     from chimera.web.app import create_app, serve
     from chimera.web.metrics import Metrics
 
-    hold()
+    exit_with_parent()
     os.umask(UMASK)
     parser = argparse.ArgumentParser()
     parser.add_argument("--cluster", type=Path, required=True)

@@ -22,7 +22,7 @@ from chimera.core.errors import ChimeraError
 from chimera.core.extras import require_web
 from chimera.core.private import UMASK, make_folder, opener
 from chimera.core.processes import THREAD_VARIABLES, RestartPause, describe_exit
-from chimera.engines.leash import hold
+from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.worker.worker import KEEP_MODELS
@@ -243,7 +243,7 @@ def _print_line(line: str) -> None:
 
 def main() -> None:
     """Run a cluster until SIGTERM, or until the parent process has ended."""
-    hold()
+    exit_with_parent()
     os.umask(UMASK)
     parser = argparse.ArgumentParser()
     parser.add_argument("--cluster", type=Path, required=True)

@@ -11,7 +11,7 @@ from typing import Any
 from chimera.core.engine import Group
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.pickling import pickled_by_value
-from chimera.engines.strand import Strand
+from chimera.engines.suspendable_thread import SuspendableThread
 from chimera.remote.request import Request
 from chimera.remote.worker import Worker
 
@@ -78,7 +78,7 @@ class _Execution:
     """
 
     def __init__(self) -> None:
-        self.strand = Strand()
+        self.strand = SuspendableThread()
         self.step: Step = Request("end"), None
         self.answer: Any = None
 
@@ -94,7 +94,7 @@ class _Execution:
 
 def _below_the_actor(frames: TracebackType | None) -> TracebackType | None:
     """Return a traceback without the frames above the user's function."""
-    while frames is not None and frames.tb_frame.f_globals["__name__"] in (Strand.__module__, __name__):
+    while frames is not None and frames.tb_frame.f_globals["__name__"] in (SuspendableThread.__module__, __name__):
         frames = frames.tb_next
     return frames
 

@@ -19,12 +19,12 @@ from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError, MissingExtraError, RunError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import check_returns
-from chimera.engines.http.lane import CONSTRUCT, Lane
-from chimera.engines.http.lanes import HostedLane, OwnLane, RemoteLane
+from chimera.engines.http.channels.actor_channels import DriverChannel, HostedChannel, RemoteChannel
+from chimera.engines.http.channels.channel import CONSTRUCT, Channel
+from chimera.engines.http.channels.routed_channel import RoutedChannel
+from chimera.engines.http.hosting.thread_context import close_for_threads, open_for_threads
 from chimera.engines.http.node import Node
 from chimera.engines.http.refs import Board, Call, HttpActor, Ref, value_of
-from chimera.engines.http.routed_lane import RoutedLane
-from chimera.engines.http.surroundings import close_for_threads, open_for_threads
 from chimera.engines.http.tokens import tokens_of
 from chimera.engines.real_time import RealTime
 
@@ -109,10 +109,10 @@ class HttpEngine(RealTime):
         self._homes: dict[str, Node] = {}
         self._taken: set[Node] = set()  # nodes of actors that must be alone there
         self._board = Board(self._began_s, keeps_rows)
-        self._lanes: list[Lane] = []
+        self._channels: list[Channel] = []
         self._handles: list[HttpActor] = []
         open_for_threads()
-        self._end = weakref.finalize(self, _end, self._board, self._lanes, self._nodes)
+        self._end = weakref.finalize(self, _end, self._board, self._channels, self._nodes)
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:  # noqa: ARG002
         """Do nothing: nodes have no limit to reserve from."""
@@ -135,14 +135,14 @@ class HttpEngine(RealTime):
         """
         self._check_open()
         rank = len(self._handles)
-        lane = self._lane(actor_type, name or f"actor {rank}", rank, resources or Resources())
-        made = self._call(lane, CONSTRUCT, None, args, kwargs)
-        self._lanes.append(lane)
-        self._handles.append(HttpActor(self, lane))
-        if isinstance(lane, RemoteLane):
-            lane.node.join(lane)
-        lane.thread.start()
-        lane.issue(made)
+        channel = self._channel(actor_type, name or f"actor {rank}", rank, resources or Resources())
+        made = self._call(channel, CONSTRUCT, None, args, kwargs)
+        self._channels.append(channel)
+        self._handles.append(HttpActor(self, channel))
+        if isinstance(channel, RemoteChannel):
+            channel.node.join(channel)
+        channel.thread.start()
+        channel.issue(made)
         return self._handles[rank]
 
     def put(self, value: Any) -> Ref:
@@ -184,59 +184,61 @@ class HttpEngine(RealTime):
     def kill(self, actor: HttpActor) -> None:
         """Drop an actor without waiting for its running call in a node. An actor with routes stays in its node."""
         self._check_open()
-        lane = actor._lane
-        if self._board.die(lane, "was killed") and isinstance(lane, RemoteLane):
-            lane.node.leave(lane)
-        lane.interrupt("it was killed")
-        lane.end()
+        channel = actor._channel
+        if self._board.die(channel, "was killed") and isinstance(channel, RemoteChannel):
+            channel.node.leave(channel)
+        channel.interrupt("it was killed")
+        channel.end()
 
     def disturb(self, actor: HttpActor, disturbance: Disturbance) -> None:
         """Delay or slow down the messages to and from the actor, on the driver's side."""
         self._check_open()
-        if actor._lane.died_s is None:
-            actor._lane.disturb(disturbance)
+        if actor._channel.died_s is None:
+            actor._channel.disturb(disturbance)
 
     def silent(self, after_s: float) -> list[HttpActor]:
         """Return the handles of the living actors without a heartbeat for ``after_s`` seconds."""
         now_s = time.monotonic()
-        return [self._handles[lane.rank] for lane in self._lanes if lane.silent_s(now_s) >= after_s]
+        return [self._handles[channel.rank] for channel in self._channels if channel.silent_s(now_s) >= after_s]
 
     def trace(self) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last `trace`."""
         rows: list[TraceRow] = []
         with self._board.changed:
-            for lane in self._lanes:
-                rows += lane.rows
-                lane.rows = []
+            for channel in self._channels:
+                rows += channel.rows
+                channel.rows = []
         return rows
 
     def lost(self) -> list[HttpActor]:
         """Return the handles of the dead actors, in the order in which their deaths became known."""
         with self._board.changed:
-            return [self._handles[lane.rank] for lane in self._board.deaths]
+            return [self._handles[channel.rank] for channel in self._board.deaths]
 
     def fate(self, actor: HttpActor) -> str:
         """Return one line about a lost actor: where it ran, and why it was lost."""
-        return f"{actor.name} {actor._lane.fate}"
+        return f"{actor.name} {actor._channel.fate}"
 
-    def call(self, lane: Lane, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
+    def call(self, channel: Channel, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
         """Issue a call. Methods of handles call this."""
         self._check_open()
-        check_returns(returns, lane.name, method)
-        call = self._call(lane, method, returns, args, kwargs)
-        lane.issue(call)
+        check_returns(returns, channel.name, method)
+        call = self._call(channel, method, returns, args, kwargs)
+        channel.issue(call)
         return call.refs[0] if returns is None else call.refs
 
-    def _call(self, lane: Lane, method: str, returns: int | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
-        call = Call(lane, method, returns, args, kwargs)
-        lane.prepare(call)
+    def _call(
+        self, channel: Channel, method: str, returns: int | None, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Call:
+        call = Call(channel, method, returns, args, kwargs)
+        channel.prepare(call)
         return call
 
-    def _lane(self, actor_type: Callable[..., Any], name: str, rank: int, resources: Resources) -> Lane:
+    def _channel(self, actor_type: Callable[..., Any], name: str, rank: int, resources: Resources) -> Channel:
         if getattr(actor_type, "routes", None):
             node = self._nodes[self._bound % len(self._nodes)]
             self._bound += 1
-            return RoutedLane(self._board, name, rank, node, actor_type=actor_type, **self._remote)
+            return RoutedChannel(self._board, name, rank, node, actor_type=actor_type, **self._remote)
         hosting: list[Node] = []
         module, kind = actor_type.__module__, f"{actor_type.__module__}.{getattr(actor_type, '__qualname__', '')}"
         wanted = getattr(actor_type, "hosted", None)
@@ -247,7 +249,7 @@ class HttpEngine(RealTime):
                 silent = [kinds for kinds in told.values() if isinstance(kinds, str)]
                 raise RunError(f"no node hosts {kind!r}: {'; '.join(silent) or 'it is on none of their lists'}")
         if not hosting:
-            return OwnLane(self._board, name, rank, actor_type)
+            return DriverChannel(self._board, name, rank, actor_type)
         # A worker that replaces a lost one finds its data on the node of the lost one.
         home = self._homes.get(name)
         if home is None:
@@ -257,7 +259,7 @@ class HttpEngine(RealTime):
             if alone:
                 self._taken.add(home)
         key = f"{self.key}.{rank}"
-        return HostedLane(
+        return HostedChannel(
             self._board, name, rank, home, key=key, kind=kind, module=module, threads=resources.threads,
             failure_is_loss=bool(getattr(actor_type, "failure_is_loss", False)), **self._remote
         )  # fmt: skip
@@ -316,18 +318,18 @@ def _tls(ca: str | None, check_host: bool, client: Sequence[str] | None) -> ssl.
     return context
 
 
-def _end(board: Board, lanes: list[Lane], nodes: list[Node]) -> None:
-    for lane in lanes:
-        board.die(lane, "ended with its engine")
-        lane.interrupt("the engine was closed")
-        lane.end()
+def _end(board: Board, channels: list[Channel], nodes: list[Node]) -> None:
+    for channel in channels:
+        board.die(channel, "ended with its engine")
+        channel.interrupt("the engine was closed")
+        channel.end()
     for node in nodes:
         node.end()
     until_s = time.monotonic() + _LEAVING_S
-    for lane in lanes:
+    for channel in channels:
         left_s = until_s - time.monotonic()
         with contextlib.suppress(RuntimeError):  # the thread was not started
-            lane.thread.join(max(min(left_s, _COMPUTING_S) if lane.computes else left_s, 0.01))
+            channel.thread.join(max(min(left_s, _COMPUTING_S) if channel.computes else left_s, 0.01))
     for node in nodes:
         node.join_thread(max(until_s - time.monotonic(), 0.1))
     close_for_threads()

@@ -18,7 +18,7 @@ from chimera.engines.http.failure import plain_text
 from chimera.engines.http.routes import document_of
 
 if TYPE_CHECKING:
-    from chimera.engines.http.lanes import RemoteLane
+    from chimera.engines.http.channels.actor_channels import RemoteChannel
 
 ACTORS = "/v1/chimera/actors"
 _HEALTH = "/health"
@@ -43,7 +43,7 @@ class Node:
         self._address, self._token, self._tls, self._most_bytes = address, token, tls, most_bytes
         self._key, self._every_s = engine_key, health_every_s
         self._lock = threading.Lock()
-        self._lanes: list[RemoteLane] = []
+        self._channels: list[RemoteChannel] = []
         self._kinds: frozenset[str] | None = None
         self._binary: bool | None = None
         self._seen_s = 0.0
@@ -59,7 +59,7 @@ class Node:
     @property
     def actors(self) -> int:
         """The number of actors of this engine in the node."""
-        return len(self._lanes)
+        return len(self._channels)
 
     def kinds(self) -> frozenset[str] | str:
         """Return the names of the classes that it hosts, or the reason why it did not report them."""
@@ -74,7 +74,7 @@ class Node:
                         return f"{self.url} answered {answer.status}: {plain_text(str(document.get('message', 'no reason')))}"
                     told = document.get("kinds", [])
                     if not isinstance(told, list):
-                        return f"{self.url} answered garbage: it tells no list of what it hosts"
+                        return f"{self.url} answered garbage: no list of the classes that it hosts"
             except (TimeLimitError, Unreachable, Garbage) as error:
                 return f"{self.url}: {error}"
             finally:
@@ -103,23 +103,23 @@ class Node:
         """Return when the node was last known to be alive; between two health checks, that is now."""
         return now_s if now_s - self._seen_s < 2 * self._every_s else self._seen_s
 
-    def join(self, lane: RemoteLane) -> None:
+    def join(self, channel: RemoteChannel) -> None:
         """Count one more actor."""
         with self._lock:
-            self._lanes.append(lane)
-            self._hosts = self._hosts or lane.key is not None
+            self._channels.append(channel)
+            self._hosts = self._hosts or channel.key is not None
             self._seen_s = time.monotonic()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name=f"chimera-pulse-{self.url}", daemon=True)
                 self._thread.start()
 
-    def leave(self, lane: RemoteLane) -> None:
+    def leave(self, channel: RemoteChannel) -> None:
         """Count an actor's death, and let the node drop it."""
         with self._lock:
-            if lane in self._lanes:
-                self._lanes.remove(lane)
-        if lane.key is not None:
-            self._commands.put(lane.key)
+            if channel in self._channels:
+                self._channels.remove(channel)
+        if channel.key is not None:
+            self._commands.put(channel.key)
 
     def end(self) -> None:
         """Let the node drop all actors of this engine, and let the thread end; see `join_thread`."""
@@ -138,12 +138,12 @@ class Node:
             try:
                 key = self._commands.get(timeout=self._every_s)
             except queue.Empty:
-                if self._lanes:
+                if self._channels:
                     try:
                         self._look()
                     except Exception as error:  # without this thread, no death would be detected
-                        for lane in list(self._lanes):
-                            self._bury(lane, plain_text(f"{type(error).__name__}: {error}"))
+                        for channel in list(self._channels):
+                            self._bury(channel, plain_text(f"{type(error).__name__}: {error}"))
                 continue
             if key is None:
                 break
@@ -156,7 +156,7 @@ class Node:
             last.close()
 
     def _look(self) -> None:
-        hosted = any(lane.key is not None for lane in self._lanes)
+        hosted = any(channel.key is not None for channel in self._channels)
         asked_s = time.monotonic()
         answer = self._ask("GET", f"{ACTORS}?engine={self._key}" if hosted else _HEALTH)
         if answer is None:
@@ -171,15 +171,17 @@ class Node:
 
     def _compare(self, actors: dict[str, Any], asked_s: float) -> None:
         """Record the heartbeats that the node reports, and find missing actors."""
-        for lane in list(self._lanes):
-            key = lane.key
+        for channel in list(self._channels):
+            key = channel.key
             silent_s: Any = actors.get(key) if key else None
             if _is_duration(silent_s):
-                lane.sign_s = max(lane.sign_s, time.monotonic() - silent_s)
+                channel.sign_s = max(channel.sign_s, time.monotonic() - silent_s)
             elif key and key in actors:
-                self._bury(lane, f"the node answered garbage: it says that the actor is silent for {silent_s!r:.60} s")
-            elif key and lane.made_s < asked_s:
-                self._bury(lane, "the node does not know it any more")
+                self._bury(
+                    channel, f"the node answered garbage: it says that the actor is silent for {silent_s!r:.60} s"
+                )
+            elif key and channel.made_s < asked_s:
+                self._bury(channel, "the node does not know it any more")
 
     def _ask(self, verb: str, path: str) -> Answer | None:
         """Return an answer, or None. If the node is dead, its actors are lost."""
@@ -187,16 +189,16 @@ class Node:
             return self._pulse.request(verb, path, timeout_s=max(_PATIENCE_S, self._every_s), idempotent=True)
         except Unreachable as error:
             if not error.here:
-                for lane in list(self._lanes):
-                    if not lane.tries_again:
-                        self._bury(lane, str(error))
+                for channel in list(self._channels):
+                    if not channel.tries_again:
+                        self._bury(channel, str(error))
         except (TimeLimitError, Garbage):
             pass  # the node is alive, whatever it answers
         return None
 
-    def _bury(self, lane: RemoteLane, why: str) -> None:
-        lane.perish(f"at {self.url} was lost: {why}")
-        lane.interrupt(why)
+    def _bury(self, channel: RemoteChannel, why: str) -> None:
+        channel.perish(f"at {self.url} was lost: {why}")
+        channel.interrupt(why)
 
 
 def _is_duration(silent_s: Any) -> bool:

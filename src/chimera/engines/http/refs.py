@@ -16,7 +16,7 @@ from chimera.engines.http.failure import Failed, lost
 from chimera.engines.http.values import Value
 
 if TYPE_CHECKING:
-    from chimera.engines.http.lane import Lane
+    from chimera.engines.http.channels.channel import Channel
 
 
 class Ref:
@@ -28,11 +28,11 @@ class Ref:
     ended : increases from ref to ref, in the order in which they were resolved.
     """
 
-    __slots__ = ("__weakref__", "_gate", "_then", "actor", "ended", "lane", "method", "outcome")
+    __slots__ = ("__weakref__", "_gate", "_then", "actor", "channel", "ended", "method", "outcome")
 
-    def __init__(self, lane: Lane | None, method: str) -> None:
-        self.lane, self.method = lane, method
-        self.actor = "the driver" if lane is None else lane.name
+    def __init__(self, channel: Channel | None, method: str) -> None:
+        self.channel, self.method = channel, method
+        self.actor = "the driver" if channel is None else channel.name
         self.outcome: Value | Failed | None = None
         self.ended = 0
         self._gate = threading.Lock()
@@ -107,12 +107,12 @@ class Call:
     __slots__ = ("args", "body", "kwargs", "method", "needs", "refs", "returns")
 
     def __init__(
-        self, lane: Lane, method: str, returns: int | None, args: Sequence[Any], kwargs: dict[str, Any]
+        self, channel: Channel, method: str, returns: int | None, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> None:
         self.method, self.returns, self.args, self.kwargs = method, returns, args, kwargs
         self.body: bytes | None = None
         self.needs = [a for a in (*args, *kwargs.values()) if type(a) is Ref]
-        self.refs = [Ref(lane, method) for _ in range(returns or 1)]
+        self.refs = [Ref(channel, method) for _ in range(returns or 1)]
 
 
 class Board:
@@ -126,7 +126,7 @@ class Board:
 
     def __init__(self, began_s: float, keeps_rows: bool) -> None:
         self.changed = threading.Condition()
-        self.deaths: list[Lane] = []
+        self.deaths: list[Channel] = []
         self.keeps_rows = keeps_rows
         self._began_s = began_s
         self._ended = self._waiting = 0
@@ -139,7 +139,9 @@ class Board:
             ref.stand(Value(value), self._ended)
         return ref
 
-    def end(self, lane: Lane, call: Call, outcome: Outcome, began_s: float, ended_s: float, started_s: float) -> None:
+    def end(
+        self, channel: Channel, call: Call, outcome: Outcome, began_s: float, ended_s: float, started_s: float
+    ) -> None:
         """Resolve the refs of a call, unless its actor has died meanwhile.
 
         Parameters
@@ -148,32 +150,32 @@ class Board:
             monotonic clock.
         """
         with self.changed:
-            if lane.died_s is not None:
+            if channel.died_s is not None:
                 return
-            lane.calls.remove(call)
+            channel.calls.remove(call)
             self._stand(call, outcome.values)
-            self._row(lane, call, outcome, began_s, ended_s, started_s)
+            self._row(channel, call, outcome, began_s, ended_s, started_s)
 
-    def die(self, lane: Lane, why: str) -> bool:
+    def die(self, channel: Channel, why: str) -> bool:
         """Record a death once: pending refs of the actor fail. Return whether the death is new."""
         with self.changed:
-            if lane.died_s is not None:
+            if channel.died_s is not None:
                 return False
-            lane.died_s, lane.fate = time.monotonic(), why
-            self.deaths.append(lane)
-            calls, lane.calls = lane.calls, deque()
+            channel.died_s, channel.fate = time.monotonic(), why
+            self.deaths.append(channel)
+            calls, channel.calls = channel.calls, deque()
             for call in calls:
-                self._lose(lane, call)
+                self._lose(channel, call)
             self.changed.notify_all()
         return True
 
-    def add(self, lane: Lane, call: Call) -> bool:
+    def add(self, channel: Channel, call: Call) -> bool:
         """Record a new call; return whether its actor is alive."""
         with self.changed:
-            if lane.died_s is None:
-                lane.calls.append(call)
+            if channel.died_s is None:
+                channel.calls.append(call)
                 return True
-            self._lose(lane, call)
+            self._lose(channel, call)
             return False
 
     def wait(self, refs: Sequence[Ref], count: int, deadline_s: float | None) -> tuple[list[Ref], list[Ref]]:
@@ -192,11 +194,11 @@ class Board:
             done = sorted((ref for ref in refs if ref.outcome is not None), key=lambda ref: ref.ended)
             return done, [ref for ref in refs if ref.outcome is None]
 
-    def _lose(self, lane: Lane, call: Call) -> None:
-        text = f"{lane.name} {lane.fate}; the call {call.method!r} has no result"
+    def _lose(self, channel: Channel, call: Call) -> None:
+        text = f"{channel.name} {channel.fate}; the call {call.method!r} has no result"
         self._stand(call, lost(text))
         now_s = time.monotonic()
-        self._row(lane, call, Outcome(lost(text)), now_s, now_s, now_s)
+        self._row(channel, call, Outcome(lost(text)), now_s, now_s, now_s)
 
     def _stand(self, call: Call, values: Sequence[Value] | Failed) -> None:
         self._ended += 1
@@ -205,11 +207,13 @@ class Board:
         if self._waiting:
             self.changed.notify_all()
 
-    def _row(self, lane: Lane, call: Call, outcome: Outcome, began_s: float, ended_s: float, started_s: float) -> None:
+    def _row(
+        self, channel: Channel, call: Call, outcome: Outcome, began_s: float, ended_s: float, started_s: float
+    ) -> None:
         if self.keeps_rows:
             row = TraceRow(
-                actor=lane.name,
-                rank=lane.rank,
+                actor=channel.name,
+                rank=channel.rank,
                 call=call.method,
                 start_s=started_s - self._began_s,
                 end_s=ended_s - self._began_s,
@@ -219,7 +223,7 @@ class Board:
                 samples=outcome.samples,
                 error=outcome.values.kind if isinstance(outcome.values, Failed) else "",
             )
-            lane.rows.append(row)
+            channel.rows.append(row)
 
 
 def value_of(ref: Ref, deadline_s: float | None) -> Any:

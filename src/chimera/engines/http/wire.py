@@ -124,7 +124,7 @@ def _unpacked(data: memoryview, budget: Budget, open_inner: bool) -> Any:
 def _made(name: str, plain: Any) -> Any:
     """Recreate a value of a registered type."""
     if name not in _by_name:
-        raise DataError(f"nobody here knows the type {name!r}")
+        raise DataError(f"the type {name!r} is unknown here")
     return _by_name[name].from_plain(plain)
 
 

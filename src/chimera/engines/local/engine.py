@@ -14,17 +14,16 @@ from typing import Any
 from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ActorLost, ConfigurationError, TimeLimitError
 from chimera.core.trace import TraceRow
-from chimera.engines.doorbell import Doorbell
 from chimera.engines.handle import check_returns, receive_handles
 from chimera.engines.local.calls import Calls
 from chimera.engines.local.group import GroupHandle
 from chimera.engines.local.process import CONSTRUCT, SPIN_S
-from chimera.engines.local.refs import Lane, LocalActor, Ref
+from chimera.engines.local.refs import Channel, LocalActor, Ref
 from chimera.engines.local.relay import Relay
-from chimera.engines.local.rings import ROWS
+from chimera.engines.local.ring_buffers import ROWS
 from chimera.engines.local.server import Deaths, Servers, end
 from chimera.engines.real_time import RealTime
-from chimera.engines.shared_memory import (
+from chimera.engines.shared_memory.memory import (
     ACTORS,
     DONE_NS,
     DRIVER,
@@ -37,7 +36,8 @@ from chimera.engines.shared_memory import (
     create_file,
     fence,
 )
-from chimera.engines.slots import read_value
+from chimera.engines.shared_memory.notifier import Notifier
+from chimera.engines.shared_memory.result_slots import read_value
 
 _MIRRORED = ("numpy", "torch", "sklearn")
 
@@ -56,17 +56,17 @@ class Local(RealTime):
         super().__init__()
         modules = [m for m in _MIRRORED if m in sys.modules] if preload is None else list(preload)
         self._memory = Memory(create_file(), DRIVER)
-        self._doorbell = Doorbell(self._memory)
-        self._lanes: list[Lane] = []
-        self._calls = Calls(self._memory, self._doorbell, self._lanes, self._began_s)
+        self._notifier = Notifier(self._memory)
+        self._channels: list[Channel] = []
+        self._calls = Calls(self._memory, self._notifier, self._channels, self._began_s)
         self._handles: list[LocalActor] = []
         self._memory.own.words[ACTORS] = 1
         self.key = f"local-{secrets.token_hex(6)}"
         self._memory.own.bytes[NAME_AT : NAME_AT + len(self.key)] = self.key.encode()
         receive_handles(self)
-        self._relay = Relay(self._calls, self._memory, self._doorbell, self._lanes)
-        self._deaths: list[Lane] = []
-        deaths = Deaths(self._lanes, self._deaths, self._doorbell, self._relay.wake)
+        self._relay = Relay(self._calls, self._memory, self._notifier, self._channels)
+        self._deaths: list[Channel] = []
+        deaths = Deaths(self._channels, self._deaths, self._notifier, self._relay.wake)
         self._servers = Servers(modules, self._relay.theirs, self._memory.fd, deaths)
         self._relay.start()
         self._end = weakref.finalize(self, end, self._servers, self._relay, self._memory)
@@ -85,22 +85,22 @@ class Local(RealTime):
     ) -> LocalActor:
         """Fork a process for the actor and return its handle at once."""
         self._check_open()
-        actor = len(self._lanes) + 1
+        actor = len(self._channels) + 1
         if actor >= MAX_ACTORS:
             raise ConfigurationError(
                 f"the local engine runs {MAX_ACTORS - 1} actors at most; the simulated one runs thousands"
             )
-        lane = Lane(self._memory, actor, name or f"actor {actor - 1}", actor - 1)
-        encoded = lane.name.encode()[:NAME_BYTES]
-        lane.region.bytes[NAME_AT : NAME_AT + len(encoded)] = encoded
+        channel = Channel(self._memory, actor, name or f"actor {actor - 1}", actor - 1)
+        encoded = channel.name.encode()[:NAME_BYTES]
+        channel.region.bytes[NAME_AT : NAME_AT + len(encoded)] = encoded
         self._memory.own.words[ACTORS] = actor + 1
-        self._lanes.append(lane)
-        handle = LocalActor(self, lane)
+        self._channels.append(channel)
+        handle = LocalActor(self, channel)
         self._handles.append(handle)
-        self.call(lane, CONSTRUCT, actor_type, *args, **kwargs)
+        self.call(channel, CONSTRUCT, actor_type, *args, **kwargs)
         wanted = resources or Resources()
-        process = {"name": lane.name, "threads": wanted.threads, "memory_mb": wanted.memory_mb, "path": sys.path}
-        self._servers.spawn(lane, {"spawn": actor, **process})
+        process = {"name": channel.name, "threads": wanted.threads, "memory_mb": wanted.memory_mb, "path": sys.path}
+        self._servers.spawn(channel, {"spawn": actor, **process})
         return handle
 
     def put(self, value: Any) -> Ref:
@@ -128,103 +128,107 @@ class Local(RealTime):
             self._calls.send_backlogs()
             left: list[Ref] = []
             for ref in pending:
-                (done if ref.lane.ready(ref) or ref.lane.dead else left).append(ref)
+                (done if ref.channel.ready(ref) or ref.channel.dead else left).append(ref)
             pending = left
             return len(done) >= count
 
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self._doorbell.await_calls(enough, _calls_of(pending, count == len(pending)), SPIN_S, deadline)
+        self._notifier.await_calls(enough, _calls_of(pending, count == len(pending)), SPIN_S, deadline)
         return sorted(done, key=_done_at), pending
 
     def group(self, actors: Sequence[LocalActor]) -> GroupHandle:
         """Make a group of these actors, in rank order."""
         self._check_open()
-        return GroupHandle(self._memory, [actor._lane.actor for actor in actors])
+        return GroupHandle(self._memory, [actor._channel.actor for actor in actors])
 
     def kill(self, actor: LocalActor) -> None:
         """Kill the actor's process, and return when it is gone."""
         self._check_open()
-        self._servers.request({"kill": actor._lane.actor})
-        self._doorbell.await_calls(lambda: actor._lane.dead, {}, SPIN_S)  # a death wakes all waiting processes
+        self._servers.request({"kill": actor._channel.actor})
+        self._notifier.await_calls(lambda: actor._channel.dead, {}, SPIN_S)  # a death wakes all waiting processes
 
     def disturb(self, actor: LocalActor, disturbance: Disturbance) -> None:
         """Stop the actor's process, once or repeatedly; return when the disturbance has begun."""
         self._check_open()
-        lane = actor._lane
-        begun = lane.disturbed + 1
-        self._servers.request({"disturb": lane.actor, **dataclasses.asdict(disturbance)})
-        self._doorbell.await_calls(lambda: lane.dead or lane.disturbed >= begun, {}, SPIN_S)
+        channel = actor._channel
+        begun = channel.disturbed + 1
+        self._servers.request({"disturb": channel.actor, **dataclasses.asdict(disturbance)})
+        self._notifier.await_calls(lambda: channel.dead or channel.disturbed >= begun, {}, SPIN_S)
 
     def silent(self, after_s: float) -> list[LocalActor]:
         """Return the handles of the living actors without a heartbeat for ``after_s`` seconds."""
-        return [self._handles[lane.rank] for lane in self._lanes if not lane.dead and lane.silent_s() >= after_s]
+        return [
+            self._handles[channel.rank]
+            for channel in self._channels
+            if not channel.dead and channel.silent_s() >= after_s
+        ]
 
     def trace(self) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last `trace`."""
         with self._calls.lock:
-            return [row for lane in self._lanes for row in lane.trace(self._began_s)]
+            return [row for channel in self._channels for row in channel.trace(self._began_s)]
 
     def lost(self) -> list[LocalActor]:
         """Return the handles of the dead actors, in the order of their deaths."""
-        return [self._handles[lane.rank] for lane in self._deaths]
+        return [self._handles[channel.rank] for channel in self._deaths]
 
     def close(self) -> None:
         """Kill all processes and release the shared memory. Arrays that were fetched stay valid."""
-        for lane in (self._calls.own, *self._lanes):
-            lane.closed = True
+        for channel in (self._calls.own, *self._channels):
+            channel.closed = True
         super().close()
 
-    def call(self, lane: Lane, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
+    def call(self, channel: Channel, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
         """Issue a call. Methods of handles call this."""
         self._check_open()
         if returns is not None:
-            check_returns(returns, lane.name, method)
+            check_returns(returns, channel.name, method)
         calls = self._calls
-        while lane.issued - lane.rows_read >= ROWS and not calls.has_room(lane):
-            self._await_end(lane, lane.rows_read + 1)
-        while lane.is_full and (crowd := calls.crowd(lane)):
-            self._await_end(lane, lane.issued - crowd // 2)
+        while channel.issued - channel.rows_read >= ROWS and not calls.has_room(channel):
+            self._await_end(channel, channel.rows_read + 1)
+        while channel.is_full and (crowd := calls.crowd(channel)):
+            self._await_end(channel, channel.issued - crowd // 2)
         with calls.lock:
-            arguments = calls.arguments(args, kwargs, lane)
-            outs = [lane.new_slot()] if returns is None else lane.new_slots(returns)
-            refs = calls.issue(lane, method, returns, outs, *arguments)
+            arguments = calls.arguments(args, kwargs, channel)
+            outs = [channel.new_slot()] if returns is None else channel.new_slots(returns)
+            refs = calls.issue(channel, method, returns, outs, *arguments)
         return refs[0] if returns is None else refs
 
     def handle(self, actor: int, _: str) -> LocalActor:
         """Return the driver's handle on an actor, for a pickled handle that an actor returned."""
         return self._handles[actor - 1]
 
-    def place(self, lane: Lane) -> tuple[int, str]:
+    def place(self, channel: Channel) -> tuple[int, str]:
         """Return the arguments of `handle`, which are pickled with a handle."""
-        return lane.actor, lane.name
+        return channel.actor, channel.name
 
     def _value(self, ref: Ref, deadline: float | None) -> Any:
-        lane = ref.lane
+        channel = ref.channel
 
         def known() -> bool:
             self._calls.send_backlogs()
-            return lane.ready(ref) or lane.dead
+            return channel.ready(ref) or channel.dead
 
-        if not self._doorbell.await_calls(known, {lane.actor: ref.number + 1}, SPIN_S, deadline):
-            raise TimeLimitError(f"{ref.call!r} of {lane.name} did not end within its time limit")
+        if not self._notifier.await_calls(known, {channel.actor: ref.number + 1}, SPIN_S, deadline):
+            raise TimeLimitError(f"{ref.call!r} of {channel.name} did not end within its time limit")
         fence()
-        if not lane.ready(ref):
-            raise ActorLost(f"{lane.name} died; its call {ref.call!r} has no result")
+        if not channel.ready(ref):
+            raise ActorLost(f"{channel.name} died; its call {ref.call!r} has no result")
         # The value's arrays hold the ref, and so the block, until they are deleted.
-        value, failed = read_value(self._memory, lane.actor, ref.slot, release=functools.partial(_keep, ref))
+        value, failed = read_value(self._memory, channel.actor, ref.slot, release=functools.partial(_keep, ref))
         if failed:
             raise value.exception()
         return value
 
-    def _await_end(self, lane: Lane, count: int) -> None:
+    def _await_end(self, channel: Channel, count: int) -> None:
         """Wait until ``count`` of an actor's calls have ended or the actor is dead."""
-        region = lane.region
+        region = channel.region
 
         def ended() -> bool:
             self._calls.send_backlogs()
-            return region.words[ROWS_WRITTEN] >= count or lane.dead
+            return region.words[ROWS_WRITTEN] >= count or channel.dead
 
-        self._doorbell.await_calls(ended, {lane.actor: count}, SPIN_S)
+        self._notifier.await_calls(ended, {channel.actor: count}, SPIN_S)
 
 
 def _keep(ref: Ref) -> None:
@@ -235,12 +239,12 @@ def _calls_of(refs: Iterable[Ref], all_of_them: bool) -> dict[int, int]:
     """Return, for each actor of the refs, the number of its calls after which the first (or last) of its refs is done."""
     calls: dict[int, int] = {}
     for ref in refs:
-        actor, count = ref.lane.actor, ref.number + 1
+        actor, count = ref.channel.actor, ref.number + 1
         calls[actor] = (max if all_of_them else min)(calls.get(actor, count), count)
     return calls
 
 
 def _done_at(ref: Ref) -> float:
-    if ref.lane.ready(ref):
-        return ref.lane.region.slots[ref.slot * SLOT_WORDS + DONE_NS] / 1e9
-    return ref.lane.died_s or 0.0
+    if ref.channel.ready(ref):
+        return ref.channel.region.slots[ref.slot * SLOT_WORDS + DONE_NS] / 1e9
+    return ref.channel.died_s or 0.0

@@ -20,11 +20,11 @@ import sys
 from typing import Any, NoReturn
 
 from chimera.core.engine import Disturbance
-from chimera.engines.doorbell import Doorbell
-from chimera.engines.local.asking import Asking
 from chimera.engines.local.memory_limit import MemoryLimit
+from chimera.engines.local.nested_calls import NestedCalls
 from chimera.engines.local.process import ActorProcess
-from chimera.engines.shared_memory import Memory
+from chimera.engines.shared_memory.memory import Memory
+from chimera.engines.shared_memory.notifier import Notifier
 from chimera.engines.signals import Disturbances
 
 _PR_SET_PDEATHSIG = 1
@@ -103,9 +103,9 @@ class ForkServer:
             sys.path[:] = request["path"]  # the driver's path may have grown since this server started
             _prepare_process(request["threads"], parent)
             memory = Memory(self._memory_fd, actor)
-            doorbell = Doorbell(memory)
+            notifier = Notifier(memory)
             limit = MemoryLimit(request["memory_mb"])
-            ActorProcess(memory, doorbell, Asking(memory, doorbell, self._requests), request["name"], limit).run()
+            ActorProcess(memory, notifier, NestedCalls(memory, notifier, self._requests), request["name"], limit).run()
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:

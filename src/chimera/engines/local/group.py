@@ -7,9 +7,9 @@ from typing import Any
 
 from chimera.core import call
 from chimera.core.errors import ConfigurationError
-from chimera.engines.local.process import LocalSurroundings, actor_name
-from chimera.engines.shared_group import SharedGroup, allocate_table
-from chimera.engines.shared_memory import Memory
+from chimera.engines.local.process import LocalContext, actor_name
+from chimera.engines.shared_memory.memory import Memory
+from chimera.engines.shared_memory.shared_group import SharedGroup, allocate_table
 
 
 class GroupHandle:
@@ -29,14 +29,14 @@ class GroupHandle:
 
 
 def _join(table: int, members: tuple[int, ...]) -> SharedGroup:
-    surroundings = call._surroundings
-    if not isinstance(surroundings, LocalSurroundings):
+    actor_context = call._actor_context
+    if not isinstance(actor_context, LocalContext):
         raise ConfigurationError("a group works inside the actors that are its members")
-    memory = surroundings.memory
+    memory = actor_context.memory
     if memory.me not in members:
         raise ConfigurationError(f"{actor_name(memory, memory.me)} is not a member of this group")
-    if table not in surroundings.groups:  # the count of arrivals continues from call to call
+    if table not in actor_context.groups:  # the count of arrivals continues from call to call
         names = [actor_name(memory, member) for member in members]
-        surroundings.groups[table] = SharedGroup(surroundings, memory, surroundings.doorbell, table, members, names)
-    group: SharedGroup = surroundings.groups[table]
+        actor_context.groups[table] = SharedGroup(actor_context, memory, actor_context.notifier, table, members, names)
+    group: SharedGroup = actor_context.groups[table]
     return group

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from chimera.core import call
 from chimera.core.errors import ActorLost
 from chimera.core.pickling import unmarshalled, unpickled
-from chimera.engines.doorbell import Doorbell
 from chimera.engines.failure import Failure
 from chimera.engines.handle import results
 from chimera.engines.local.memory_limit import MemoryLimit
-from chimera.engines.local.rings import has_call, read_call, write_row
-from chimera.engines.shared_memory import (
+from chimera.engines.local.ring_buffers import has_call, read_call, write_row
+from chimera.engines.shared_memory.memory import (
     ARRAY_BYTES,
     DEAD,
     DRIVER,
@@ -29,7 +28,8 @@ from chimera.engines.shared_memory import (
     Region,
     fence,
 )
-from chimera.engines.slots import publish, read_value, write_value
+from chimera.engines.shared_memory.notifier import Notifier
+from chimera.engines.shared_memory.result_slots import publish, read_value, write_value
 from chimera.engines.values import Packed
 
 SPIN_S = 20e-6  # for the next call, and in the driver
@@ -50,18 +50,18 @@ class FailedArgumentError(Exception):
         self.failure = failure
 
 
-class LocalSurroundings(call.Surroundings):
+class LocalContext(call.ActorContext):
     """The local engine as an actor sees it.
 
     Attributes
     ----------
-    asking : makes calls on other actors (`chimera.engines.local.asking.Asking`).
+    nested_calls : makes calls on other actors (`chimera.engines.local.nested_calls.NestedCalls`).
     waited_s, collective_bytes : seconds and bytes of collectives and waits in the running call so far.
     """
 
-    def __init__(self, memory: Memory, doorbell: Doorbell, asking: Any) -> None:
+    def __init__(self, memory: Memory, notifier: Notifier, nested_calls: Any) -> None:
         super().__init__()
-        self.memory, self.doorbell, self.asking = memory, doorbell, asking
+        self.memory, self.notifier, self.nested_calls = memory, notifier, nested_calls
         self.waited_s, self.collective_bytes = 0.0, 0
         self.groups: dict[int, Any] = {}
         self._next: Callable[[], None] | None = None
@@ -89,7 +89,7 @@ class LocalSurroundings(call.Surroundings):
         """Wait for results of this actor's calls on other actors."""
         began = time.monotonic()
         try:
-            return self.asking.get(refs, timeout_s)
+            return self.nested_calls.get(refs, timeout_s)
         finally:
             self.waited_s += time.monotonic() - began
 
@@ -97,19 +97,25 @@ class LocalSurroundings(call.Surroundings):
 class ActorProcess:
     """The loop of one actor."""
 
-    def __init__(self, memory: Memory, doorbell: Doorbell, asking: Any, name: str, limit: MemoryLimit) -> None:
-        self._memory, self._doorbell, self._name, self._asking, self._limit = memory, doorbell, name, asking, limit
-        self._surroundings = LocalSurroundings(memory, doorbell, asking)
+    def __init__(self, memory: Memory, notifier: Notifier, nested_calls: Any, name: str, limit: MemoryLimit) -> None:
+        self._memory, self._notifier, self._name, self._nested_calls, self._limit = (
+            memory,
+            notifier,
+            name,
+            nested_calls,
+            limit,
+        )
+        self._actor_context = LocalContext(memory, notifier, nested_calls)
         self._target: Any = None
         self._unmade: Failure | None = None  # why the constructor failed; every call fails with it
         self._there_s = 0.0  # when the last argument of the running call was ready
-        call.enter(self._surroundings)
+        call.enter(self._actor_context)
 
     def run(self) -> NoReturn:
         """Serve calls until the process is killed."""
         region = self._memory.own
         while True:
-            self._doorbell.await_calls(lambda: has_call(region), {DRIVER: 1}, SPIN_S)
+            self._notifier.await_calls(lambda: has_call(region), {DRIVER: 1}, SPIN_S)
             self._serve(*unmarshalled(read_call(region)))
 
     def _serve(
@@ -152,18 +158,18 @@ class ActorProcess:
                 self._unmade = failure
             failed, error = 1, failure.kind.encode()[:24]
             bytes_out = self._write(outs, [Packed(failure)] * len(outs))
-        surroundings = self._surroundings
+        actor_context = self._actor_context
         end = time.monotonic()
-        collective, waited = surroundings.collective_bytes, surroundings.waited_s
-        surroundings.collective_bytes, surroundings.waited_s = 0, 0.0
-        received, self._asking.received_bytes = self._asking.received_bytes, 0
+        collective, waited = actor_context.collective_bytes, actor_context.waited_s
+        actor_context.collective_bytes, actor_context.waited_s = 0, 0.0
+        received, self._nested_calls.received_bytes = self._nested_calls.received_bytes, 0
         counts = bytes_in + collective + received, bytes_out + collective, call.take_work().samples
         write_row(self._memory.own, (number, start, end, start - self._there_s, waited, *counts, error))
         for slot, generation in outs:  # after the row: a process that knows a result also finds the row of its call
             publish(self._memory, slot, generation, failed)
-        self._doorbell.ring_for_call(number + 1)
-        self._asking.flush()
-        surroundings.prepare()
+        self._notifier.ring_for_call(number + 1)
+        self._nested_calls.flush()
+        actor_context.prepare()
 
     def _received(self, arguments: list[Arrived]) -> tuple[list[Any], int]:
         """Wait until all values are ready; return them, and the number of their array bytes from other processes.
@@ -193,7 +199,7 @@ class ActorProcess:
         def known() -> bool:
             return region.ready(slot, generation) or region.words[DEAD] == 1
 
-        self._doorbell.await_calls(
+        self._notifier.await_calls(
             known, {region.actor: number + 1}, 0
         )  # a value seldom arrives within so short a time
         if not region.ready(slot, generation):

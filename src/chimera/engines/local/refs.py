@@ -10,30 +10,30 @@ from typing import Any
 from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import ActorHandle
-from chimera.engines.local.rings import read_rows
-from chimera.engines.shared_memory import ROWS_WRITTEN, SIGN_NS, Memory
-from chimera.engines.slots import Slots
+from chimera.engines.local.ring_buffers import read_rows
+from chimera.engines.shared_memory.memory import ROWS_WRITTEN, SIGN_NS, Memory
+from chimera.engines.shared_memory.result_slots import ResultSlots
 
 
 class Ref:
     """A future for a value in an actor's slot. When its last reference is deleted, the slot can be reused."""
 
-    __slots__ = ("__weakref__", "call", "generation", "lane", "number", "slot")
+    __slots__ = ("__weakref__", "call", "channel", "generation", "number", "slot")
 
-    def __init__(self, lane: Lane, slot: int, generation: int, call: str, number: int) -> None:
-        self.lane, self.slot, self.generation, self.call, self.number = lane, slot, generation, call, number
+    def __init__(self, channel: Channel, slot: int, generation: int, call: str, number: int) -> None:
+        self.channel, self.slot, self.generation, self.call, self.number = channel, slot, generation, call, number
 
     def __del__(self) -> None:
-        self.lane.drop(self.slot, self.generation)
+        self.channel.drop(self.slot, self.generation)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise ConfigurationError("a ref travels as an argument of its own, not inside a list, a dict or an object")
 
     def __repr__(self) -> str:
-        return f"<Ref to {self.call!r} of {self.lane.name}>"
+        return f"<Ref to {self.call!r} of {self.channel.name}>"
 
 
-class Lane(Slots):
+class Channel(ResultSlots):
     """The driver's record of one actor, or of itself for the values that it puts."""
 
     def __init__(self, memory: Memory, actor: int, name: str, rank: int) -> None:

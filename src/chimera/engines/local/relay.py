@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 
 from chimera.core.errors import RunError
 from chimera.core.pickling import unmarshalled
-from chimera.engines.doorbell import Doorbell
 from chimera.engines.failure import Failure
 from chimera.engines.local.calls import Calls
 from chimera.engines.local.process import Out
-from chimera.engines.local.refs import Lane, Ref
-from chimera.engines.shared_memory import ANSWER_WORDS, TICKET, Memory, fence
+from chimera.engines.local.refs import Channel, Ref
+from chimera.engines.shared_memory.memory import ANSWER_WORDS, TICKET, Memory, fence
+from chimera.engines.shared_memory.notifier import Notifier
 
 Issue: TypeAlias = Callable[[list[Out]], list[Ref]]
 """Creates refs of values that will be in these slots."""
@@ -33,8 +33,8 @@ class Relay:
     theirs : the socket to which actors send their requests.
     """
 
-    def __init__(self, calls: Calls, memory: Memory, doorbell: Doorbell, lanes: list[Lane]) -> None:
-        self._calls, self._memory, self._doorbell, self._lanes = calls, memory, doorbell, lanes
+    def __init__(self, calls: Calls, memory: Memory, notifier: Notifier, channels: list[Channel]) -> None:
+        self._calls, self._memory, self._notifier, self._channels = calls, memory, notifier, channels
         self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._held: dict[int, dict[int, Ref]] = {}
         self._postponed: dict[
@@ -80,7 +80,7 @@ class Relay:
 
     def _take(self, request: list[Any]) -> None:
         caller = request[0]
-        if caller not in self._held and self._lanes[caller - 1].dead:
+        if caller not in self._held and self._channels[caller - 1].dead:
             return  # the caller died while another death was handled: its refs are gone, and no process waits for the answer
         if caller in self._postponed or not self._serve(request):
             self._postponed.setdefault(caller, deque()).append(request)
@@ -92,7 +92,7 @@ class Relay:
             if not requests:
                 del self._postponed[caller]
         for caller in list(self._held):
-            if self._lanes[caller - 1].dead and caller not in self._postponed:
+            if self._channels[caller - 1].dead and caller not in self._postponed:
                 del self._held[caller]
 
     def _serve(self, request: list[Any]) -> bool:
@@ -105,16 +105,16 @@ class Relay:
         if asked is not None and not self._issue(caller, held, *asked):
             return False
         request[2] = None
-        lane = self._lanes[caller - 1]
+        channel = self._channels[caller - 1]
 
         def grant(outs: list[Out]) -> list[Ref]:
-            return [Ref(lane, slot, generation, "put", 0) for slot, generation in outs]
+            return [Ref(channel, slot, generation, "put", 0) for slot, generation in outs]
 
-        if grants and not self._answer(caller, held, grants, lane, "put", grant):
+        if grants and not self._answer(caller, held, grants, channel, "put", grant):
             return False
         fence()
         if self._memory.own.awaited[caller]:
-            self._doorbell.ring(caller)
+            self._notifier.ring(caller)
         return True
 
     def _issue(
@@ -129,45 +129,51 @@ class Relay:
         named: dict[str, int],
         plain: bytes | int | None,
     ) -> bool:
-        lane, calls = self._lanes[target - 1], self._calls
-        if not calls.has_room(lane):
+        channel, calls = self._channels[target - 1], self._calls
+        if not calls.has_room(channel):
             return False
 
         def issue(outs: list[Out]) -> list[Ref]:
-            refs = [None if entry is None else calls.arrival(held[entry], lane) for entry in entries]
-            kwargs = {name: calls.arrival(held[entry], lane) for name, entry in named.items()}
-            rest = calls.arrival(held[plain], lane) if isinstance(plain, int) else plain
-            return calls.issue(lane, method, returns, outs, refs, kwargs, rest)
+            refs = [None if entry is None else calls.arrival(held[entry], channel) for entry in entries]
+            kwargs = {name: calls.arrival(held[entry], channel) for name, entry in named.items()}
+            rest = calls.arrival(held[plain], channel) if isinstance(plain, int) else plain
+            return calls.issue(channel, method, returns, outs, refs, kwargs, rest)
 
-        return self._answer(caller, held, results, lane, method, issue)
+        return self._answer(caller, held, results, channel, method, issue)
 
     def _answer(
-        self, caller: int, held: dict[int, Ref], results: list[tuple[int, int]], lane: Lane, method: str, issue: Issue
+        self,
+        caller: int,
+        held: dict[int, Ref],
+        results: list[tuple[int, int]],
+        channel: Channel,
+        method: str,
+        issue: Issue,
     ) -> bool:
-        """Pass slots of ``lane`` to ``issue``, and answer the caller; return False if there are none at present."""
+        """Pass slots of ``channel`` to ``issue``, and answer the caller; return False if there are none at present."""
         with self._calls.lock:
             try:
-                outs = lane.new_slots(len(results))
+                outs = channel.new_slots(len(results))
             except RunError as error:
-                if lane.expects_slots or self._calls.own.is_full:
+                if channel.expects_slots or self._calls.own.is_full:
                     return False
-                failed = self._calls.put(Failure(error, lane.name, method))
-                self._tell(caller, results, failed.lane, [(failed.slot, failed.generation)] * len(results))
+                failed = self._calls.put(Failure(error, channel.name, method))
+                self._tell(caller, results, failed.channel, [(failed.slot, failed.generation)] * len(results))
                 held.update((entry, failed) for entry, _ in results)
-                self._doorbell.ring(caller)
+                self._notifier.ring(caller)
                 return True
-            self._tell(caller, results, lane, outs)  # before the call is issued: its end wakes the caller
+            self._tell(caller, results, channel, outs)  # before the call is issued: its end wakes the caller
             held.update((entry, ref) for (entry, _), ref in zip(results, issue(outs), strict=True))
-            if lane.dead:
-                self._doorbell.ring(caller)
+            if channel.dead:
+                self._notifier.ring(caller)
         return True
 
-    def _tell(self, caller: int, results: list[tuple[int, int]], lane: Lane, outs: list[Out]) -> None:
-        """Write the places of the results of the next call of ``lane`` for the caller."""
+    def _tell(self, caller: int, results: list[tuple[int, int]], channel: Channel, outs: list[Out]) -> None:
+        """Write the places of the results of the next call of ``channel`` for the caller."""
         answers = self._memory.region(caller).answers
         for (entry, ticket), (slot, generation) in zip(results, outs, strict=True):
             at = entry * ANSWER_WORDS + TICKET
-            for word, value in enumerate((lane.actor, slot, generation, lane.issued), at + 1):
+            for word, value in enumerate((channel.actor, slot, generation, channel.issued), at + 1):
                 answers[word] = value
             fence()
             answers[at] = ticket

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from chimera.engines.doorbell import Doorbell
-from chimera.engines.local.refs import Lane
+from chimera.engines.local.refs import Channel
 from chimera.engines.local.relay import Relay
 from chimera.engines.local.standby import Standby, take
-from chimera.engines.shared_memory import DEAD, Memory
+from chimera.engines.shared_memory.memory import DEAD, Memory
+from chimera.engines.shared_memory.notifier import Notifier
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -50,31 +50,33 @@ class Deaths:
 
     Parameters
     ----------
-    lanes, deaths : all actors, and the dead ones, in order.
+    channels, deaths : all actors, and the dead ones, in order.
     tell : called after each report of a fork server.
     """
 
-    def __init__(self, lanes: list[Lane], deaths: list[Lane], doorbell: Doorbell, tell: Callable[[], None]) -> None:
-        self.lanes, self.tell = lanes, tell
-        self._deaths, self._doorbell, self._lock = deaths, doorbell, threading.Lock()
+    def __init__(
+        self, channels: list[Channel], deaths: list[Channel], notifier: Notifier, tell: Callable[[], None]
+    ) -> None:
+        self.channels, self.tell = channels, tell
+        self._deaths, self._notifier, self._lock = deaths, notifier, threading.Lock()
 
-    def add(self, dead: list[Lane]) -> None:
+    def add(self, dead: list[Channel]) -> None:
         """Record deaths, each once, and wake all processes, since any of them may wait for a dead actor."""
         with self._lock:
-            for lane in dead:
-                if not lane.dead:
-                    lane.died_s = time.monotonic()
-                    self._deaths.append(lane)
-                    lane.region.words[DEAD] = 1
-            for actor in range(len(self.lanes) + 1):
-                self._doorbell.ring(actor)
+            for channel in dead:
+                if not channel.dead:
+                    channel.died_s = time.monotonic()
+                    self._deaths.append(channel)
+                    channel.region.words[DEAD] = 1
+            for actor in range(len(self.channels) + 1):
+                self._notifier.ring(actor)
 
 
 class _Server:
     """A fork server: its process, its actors, and the thread that receives their deaths."""
 
     def __init__(self, modules: list[str], requests: socket.socket, memory_fd: int, deaths: Deaths) -> None:
-        self.actors: list[Lane] = []
+        self.actors: list[Channel] = []
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = start_server(modules, theirs, requests, memory_fd)
@@ -125,22 +127,22 @@ class Servers:
         """Send a request about an actor. An actor whose server has died is dead; the monitor records that."""
         self._server.request(request)
 
-    def spawn(self, lane: Lane, request: dict[str, Any]) -> None:
+    def spawn(self, channel: Channel, request: dict[str, Any]) -> None:
         """Have an actor forked, by a new server if the last one has died."""
         if not self._server.request(request):
             self._server.end()
             self._server = _Server(*self._arguments)
             self._server.request(request)
-        self._server.actors.append(lane)
+        self._server.actors.append(channel)
         if not self._server.monitor.is_alive():  # the server may have ended before the actor was on its list
-            self._deaths.add([lane])
+            self._deaths.add([channel])
 
     def end(self) -> None:
         """End the server and its actors."""
         self._server.end()
 
 
-def _watch(control: socket.socket, actors: list[Lane], deaths: Deaths) -> None:
+def _watch(control: socket.socket, actors: list[Channel], deaths: Deaths) -> None:
     """Record deaths and disturbances that a fork server reports, and at its end the deaths of all its actors."""
     received = b""
     while True:
@@ -153,11 +155,11 @@ def _watch(control: socket.socket, actors: list[Lane], deaths: Deaths) -> None:
         *lines, received = (received + data).split(b"\n")
         dead = []
         for report in map(json.loads, lines):
-            lane = deaths.lanes[report["actor"] - 1]
+            channel = deaths.channels[report["actor"] - 1]
             if "status" in report:
-                dead.append(lane)
+                dead.append(channel)
             else:
-                lane.disturbed += 1
+                channel.disturbed += 1
         deaths.add(dead)
         deaths.tell()
     deaths.add(actors)

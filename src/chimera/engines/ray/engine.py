@@ -13,15 +13,15 @@ from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import receive_handles
+from chimera.engines.ray.actor.host import CONSTRUCT, Host, clock_of_this_machine
+from chimera.engines.ray.actor_registry import ActorRegistry
 from chimera.engines.ray.calls import Calls
-from chimera.engines.ray.disturber import Disturbers
-from chimera.engines.ray.group import GroupHandle
-from chimera.engines.ray.host import CONSTRUCT, Host, clock_of_this_machine
-from chimera.engines.ray.pulse import SEEN_WITHIN_S, forget_engine, look
-from chimera.engines.ray.refs import Lane, RayActor, Ref
-from chimera.engines.ray.rendezvous import living_actors
+from chimera.engines.ray.fault_injector import FaultInjectors
+from chimera.engines.ray.groups.group import GroupHandle
+from chimera.engines.ray.groups.rendezvous import living_actors
+from chimera.engines.ray.heartbeat import SEEN_WITHIN_S, forget_engine, look
+from chimera.engines.ray.refs import Channel, RayActor, Ref
 from chimera.engines.ray.reservation import Placement, Reservations
-from chimera.engines.ray.roster import Roster
 from chimera.engines.ray.session import Session
 from chimera.engines.ray.shared import Shared
 from chimera.engines.ray.waiting import Waiting
@@ -80,14 +80,21 @@ class Ray(RealTime):
         receive_handles(self)
         self._host = ray.remote(Host)
         self._reservations = Reservations(cpus_per_actor, placement, reserve_timeout_s)
-        self._roster = Roster(self._reservations.give_back)
+        self._registry = ActorRegistry(self._reservations.give_back)
         self._shared = Shared(self.key, self._clock[0], ray.get_runtime_context().get_node_id())
         self._handles: list[RayActor] = []
         self._groups = 0
-        self._calls = Calls(self._roster, self._began_s)
-        self._waiting = Waiting(self._roster, self._reservations)
-        self._disturbers = Disturbers(self.key)
-        parts = self._session, self.key, self._roster.lanes, self._reservations, self._disturbers, self._shared
+        self._calls = Calls(self._registry, self._began_s)
+        self._waiting = Waiting(self._registry, self._reservations)
+        self._fault_injectors = FaultInjectors(self.key)
+        parts = (
+            self._session,
+            self.key,
+            self._registry.channels,
+            self._reservations,
+            self._fault_injectors,
+            self._shared,
+        )
         self._end = weakref.finalize(self, _end, *parts)
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
@@ -99,7 +106,7 @@ class Ray(RealTime):
             requested and the free resources.
         """
         self._check_open()
-        self._roster.look_for_deaths(at_once=True)  # a reserved place may have become free
+        self._registry.look_for_deaths(at_once=True)  # a reserved place may have become free
         self._reservations.reserve(resources, timeout_s)
 
     def spawn(
@@ -113,11 +120,11 @@ class Ray(RealTime):
     ) -> RayActor:
         """Start a Ray actor and return its handle at once."""
         self._check_open()
-        self._roster.look_for_deaths()  # as in `reserve`
+        self._registry.look_for_deaths()  # as in `reserve`
         rank, resources = len(self._handles), resources or Resources()
         key, name = f"{self.key}-{rank}", name or f"actor {rank}"
-        seat = self._reservations.take(resources)
-        options = self._reservations.options(resources, seat)
+        reserved_place = self._reservations.take(resources)
+        options = self._reservations.options(resources, reserved_place)
         side = self._shared.side_of(name)
         handle = self._host.options(name=key, max_restarts=0, max_task_retries=0, **options).remote(
             key,
@@ -128,11 +135,11 @@ class Ray(RealTime):
             self._shared.place,
             None if side is None else side.actor,
         )
-        lane = Lane(key, name, rank, resources, handle, seat, side)
-        self._roster.add(lane)
-        self._handles.append(RayActor(self, lane))
-        self.call(lane, CONSTRUCT, actor_type, *args, **kwargs)
-        lane.made = lane.calls[-1].row
+        channel = Channel(key, name, rank, resources, handle, reserved_place, side)
+        self._registry.add(channel)
+        self._handles.append(RayActor(self, channel))
+        self.call(channel, CONSTRUCT, actor_type, *args, **kwargs)
+        channel.made = channel.calls[-1].row
         return self._handles[rank]
 
     def put(self, value: Any) -> Ref:
@@ -163,18 +170,18 @@ class Ray(RealTime):
         """Make a group of these actors, in rank order."""
         self._check_open()
         self._groups += 1
-        lanes = [actor._lane for actor in actors]
-        meeting = self._shared.meeting_of([lane.side for lane in lanes])
-        return GroupHandle(f"{self.key}/{self._groups}", [(lane.key, lane.name) for lane in lanes], meeting)
+        channels = [actor._channel for actor in actors]
+        meeting = self._shared.meeting_of([channel.side for channel in channels])
+        return GroupHandle(f"{self.key}/{self._groups}", [(channel.key, channel.name) for channel in channels], meeting)
 
     def kill(self, actor: RayActor) -> None:
         """Kill the actor's process through Ray."""
         self._check_open()
-        lane = actor._lane
-        if lane.died_s is None:
-            self._disturbers.kill(lane.pulse.process)
-            self._ray.kill(lane.handle)
-            self._roster.note_death(lane)
+        channel = actor._channel
+        if channel.died_s is None:
+            self._fault_injectors.kill(channel.heartbeats.process)
+            self._ray.kill(channel.handle)
+            self._registry.note_death(channel)
 
     def disturb(self, actor: RayActor, disturbance: Disturbance) -> None:
         """Stop the actor's process, once or repeatedly; return when the disturbance has begun.
@@ -186,28 +193,28 @@ class Ray(RealTime):
         TimeLimitError : the actor was not placed within ``reserve_timeout_s``, or its node does not answer.
         """
         self._check_open()
-        lane = actor._lane
-        self._roster.look_for_deaths(at_once=True)
-        while lane.died_s is None:
-            look([lane])
-            if lane.pulse.process is not None:
-                self._disturbers.disturb(lane.pulse.process, disturbance)
+        channel = actor._channel
+        self._registry.look_for_deaths(at_once=True)
+        while channel.died_s is None:
+            look([channel])
+            if channel.heartbeats.process is not None:
+                self._fault_injectors.disturb(channel.heartbeats.process, disturbance)
                 return
             self._waiting.patience(None)
             time.sleep(_LOOK_FOR_PROCESS_S)
-            self._roster.look_for_deaths()
+            self._registry.look_for_deaths()
 
     def silent(self, after_s: float) -> list[RayActor]:
         """Return the handles of the living actors without a heartbeat for ``after_s`` seconds."""
         if not self._end.alive:
             return []
-        self._roster.look_for_deaths()
-        living = [lane for lane in self._roster.lanes if lane.died_s is None]
+        self._registry.look_for_deaths()
+        living = [channel for channel in self._registry.channels if channel.died_s is None]
         look(living)
         before_s = time.monotonic() - after_s - SEEN_WITHIN_S
-        unplaced = self._roster.unplaced()
-        begun = [lane for lane in living if lane not in unplaced]
-        return [self._handles[lane.rank] for lane in begun if lane.pulse.sign_s <= before_s]
+        unplaced = self._registry.unplaced()
+        begun = [channel for channel in living if channel not in unplaced]
+        return [self._handles[channel.rank] for channel in begun if channel.heartbeats.sign_s <= before_s]
 
     def trace(self) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last `trace`."""
@@ -218,8 +225,8 @@ class Ray(RealTime):
     def lost(self) -> list[RayActor]:
         """Return the handles of the dead actors, in the order in which their deaths became known."""
         if self._end.alive:
-            self._roster.look_for_deaths()
-        return [self._handles[lane.rank] for lane in self._roster.deaths]
+            self._registry.look_for_deaths()
+        return [self._handles[channel.rank] for channel in self._registry.deaths]
 
     def close(self) -> None:
         """Kill the actors, release the reservations, and stop Ray if this engine started it.
@@ -233,38 +240,43 @@ class Ray(RealTime):
         """Return the driver's handle on an actor, for a pickled handle that an actor returned."""
         return self._handles[rank]
 
-    def place(self, lane: Lane) -> tuple[int, str, str, Any, Any]:
+    def place(self, channel: Channel) -> tuple[int, str, str, Any, Any]:
         """Return the data that is pickled with a handle, and enable calls between actors."""
         self._calls.actors_may_call = True
-        return lane.rank, lane.key, lane.name, lane.handle, lane.made
+        return channel.rank, channel.key, channel.name, channel.handle, channel.made
 
-    def call(self, lane: Lane, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
+    def call(self, channel: Channel, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
         """Issue a call. Methods of handles call this."""
         self._check_open()
-        return self._calls.issue(lane, method, returns, args, kwargs)
+        return self._calls.issue(channel, method, returns, args, kwargs)
 
 
 def _end(
-    session: Session, key: str, lanes: list[Lane], reservations: Reservations, disturbers: Disturbers, shared: Shared
+    session: Session,
+    key: str,
+    channels: list[Channel],
+    reservations: Reservations,
+    fault_injectors: FaultInjectors,
+    shared: Shared,
 ) -> None:
     import ray
 
     try:
         if ray.is_initialized():
-            names = {*disturbers.close(), *(lane.key for lane in lanes)}
-            for lane in lanes:
-                ray.kill(lane.handle)
+            names = {*fault_injectors.close(), *(channel.key for channel in channels)}
+            for channel in channels:
+                ray.kill(channel.handle)
             reservations.close()
             deadline = time.monotonic() + _LEAVING_S
             while names & living_actors() and time.monotonic() < deadline:
                 time.sleep(0.01)
             forget_engine(key)
     finally:
-        for lane in lanes:
-            if lane.side is not None:
-                lane.side.closed = True
-            lane.calls.clear()
-            lane.handle = lane.made = None
-            lane._remotes.clear()
+        for channel in channels:
+            if channel.side is not None:
+                channel.side.closed = True
+            channel.calls.clear()
+            channel.handle = channel.made = None
+            channel._remotes.clear()
         shared.close()
         session.leave()

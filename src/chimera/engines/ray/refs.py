@@ -12,7 +12,7 @@ from chimera.core.engine import Resources
 from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import ActorHandle
-from chimera.engines.ray.pulse import Pulse
+from chimera.engines.ray.heartbeat import Heartbeats
 from chimera.engines.ray.shared import Lent, Side, Spot
 
 ROW = struct.Struct("dddddqqq24s")
@@ -31,10 +31,12 @@ class Issued:
     lent : its slots of the shared memory.
     """
 
-    __slots__ = ("end_s", "issued_s", "lane", "lent", "method", "parents", "row")
+    __slots__ = ("channel", "end_s", "issued_s", "lent", "method", "parents", "row")
 
-    def __init__(self, lane: Lane | None, method: str, issued_s: float, parents: tuple[Issued, ...], row: Any) -> None:
-        self.lane, self.method, self.issued_s, self.parents, self.row = lane, method, issued_s, parents, row
+    def __init__(
+        self, channel: Channel | None, method: str, issued_s: float, parents: tuple[Issued, ...], row: Any
+    ) -> None:
+        self.channel, self.method, self.issued_s, self.parents, self.row = channel, method, issued_s, parents, row
         self.end_s = issued_s
         self.lent: Lent | None = None
 
@@ -65,11 +67,11 @@ class Ref:
         raise ConfigurationError("a ref travels as an argument of its own, not inside a list, a dict or an object")
 
     def __repr__(self) -> str:
-        lane = self.issued.lane
-        return f"<Ref to {self.issued.method!r} of {lane.name if lane else 'driver'}>"
+        channel = self.issued.channel
+        return f"<Ref to {self.issued.method!r} of {channel.name if channel else 'driver'}>"
 
 
-class Lane:
+class Channel:
     """The driver's record of one actor.
 
     Attributes
@@ -79,22 +81,22 @@ class Lane:
     died_s : when its death became known.
     spawned_s : when the driver requested it.
     placed : whether Ray is known to have placed it.
-    pulse : its heartbeats.
-    seat : its place in a reservation.
+    heartbeats : its heartbeats.
+    reserved_place : its place in a reservation.
     made : Ray's ref of the row of the call that creates the user's object.
     side : its region of the memory that the actors of the driver's machine share; an actor on another machine does not use it.
     """
 
     def __init__(
-        self, key: str, name: str, rank: int, resources: Resources, handle: Any, seat: Any, side: Side | None
+        self, key: str, name: str, rank: int, resources: Resources, handle: Any, reserved_place: Any, side: Side | None
     ) -> None:
         self.key, self.name, self.rank, self.resources = key, name, rank, resources
-        self.handle, self.seat, self.side = handle, seat, side
+        self.handle, self.reserved_place, self.side = handle, reserved_place, side
         self.spawned_s = time.monotonic()
         self.calls: deque[Issued] = deque()
         self.died_s: float | None = None
         self.placed = False
-        self.pulse = Pulse(self.spawned_s)
+        self.heartbeats = Heartbeats(self.spawned_s)
         self._rows: list[TraceRow] = []
         self._last_end_s = 0.0
         self._remotes: dict[int, Callable[..., list[Any]]] = {}

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from chimera.core.engine import Resources
 from chimera.core.errors import TimeLimitError
-from chimera.engines.ray.refs import Lane
+from chimera.engines.ray.refs import Channel
 
 Placement = Literal["pack", "spread"]
 
@@ -25,7 +25,7 @@ _AT_ONCE_S = 1.0
 
 
 @dataclass(frozen=True)
-class Seat:
+class ReservedPlace:
     """The place of one actor in a placement group."""
 
     group: Any
@@ -45,9 +45,9 @@ class Reservations:
 
     def __init__(self, cpus_per_actor: float | None, placement: Placement, timeout_s: float) -> None:
         self._cpus_per_actor, self._placement, self._timeout_s = cpus_per_actor, placement, timeout_s
-        self._groups: list[list[Seat]] = []
-        self._free: list[Seat] = []
-        self._left: list[Seat] = []  # free places whose actor is dead
+        self._groups: list[list[ReservedPlace]] = []
+        self._free: list[ReservedPlace] = []
+        self._left: list[ReservedPlace] = []  # free places whose actor is dead
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:
         """Reserve room for all these actors, or raise and reserve none.
@@ -86,25 +86,25 @@ class Reservations:
             remove_placement_group(group)
             raise
         with_bundle = [r for r in resources if self.bundle(r)]
-        self._groups.append([Seat(group, index, r) for index, r in enumerate(with_bundle)])
+        self._groups.append([ReservedPlace(group, index, r) for index, r in enumerate(with_bundle)])
         self._free += self._groups[-1]
 
-    def take(self, resources: Resources) -> Seat | None:
+    def take(self, resources: Resources) -> ReservedPlace | None:
         """Return a free reserved place for such an actor, or None; a ready place before one that Ray must move."""
-        seat = _best(resources, self._free)
-        if seat is not None:
-            self._free.remove(seat)
-            if seat in self._left:
-                self._left.remove(seat)
-        return seat
+        reserved_place = _best(resources, self._free)
+        if reserved_place is not None:
+            self._free.remove(reserved_place)
+            if reserved_place in self._left:
+                self._left.remove(reserved_place)
+        return reserved_place
 
-    def give_back(self, seat: Seat | None) -> None:
+    def give_back(self, reserved_place: ReservedPlace | None) -> None:
         """Make the place of a dead actor available to the next actor of the kind."""
-        if seat is not None:
-            self._free.append(seat)
-            self._left.append(seat)
+        if reserved_place is not None:
+            self._free.append(reserved_place)
+            self._left.append(reserved_place)
 
-    def options(self, resources: Resources, seat: Seat | None) -> dict[str, Any]:
+    def options(self, resources: Resources, reserved_place: ReservedPlace | None) -> dict[str, Any]:
         """Return the options with which Ray places such an actor."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -113,8 +113,10 @@ class Reservations:
         if "memory" in bundle:
             options["memory"] = bundle.pop("memory")
         options["resources"] = bundle
-        if seat is not None:
-            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(seat.group, seat.index)
+        if reserved_place is not None:
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+                reserved_place.group, reserved_place.index
+            )
         elif self._placement == "spread":
             options["scheduling_strategy"] = "SPREAD"
         return options
@@ -126,7 +128,7 @@ class Reservations:
         amounts = {"CPU": cpus, "GPU": resources.gpus, "memory": memory, **resources.custom}
         return {name: amount for name, amount in amounts.items() if amount}
 
-    def check_unplaced(self, waiting: Sequence[Lane]) -> None:
+    def check_unplaced(self, waiting: Sequence[Channel]) -> None:
         """Raise if one of these actors has waited too long for room; an actor with a ready reserved place has room.
 
         Raises
@@ -134,56 +136,67 @@ class Reservations:
         TimeLimitError : the error states the requested and the free resources.
         """
         before_s = time.monotonic() - self._timeout_s
-        late = [lane for lane in waiting if lane.spawned_s < before_s and not (lane.seat and _stands(lane.seat))]
+        late = [
+            channel
+            for channel in waiting
+            if channel.spawned_s < before_s and not (channel.reserved_place and _stands(channel.reserved_place))
+        ]
         if late:
-            bundles = [self.bundle(lane.resources) for lane in late]
-            raise TimeLimitError(_no_room(", ".join(lane.name for lane in late), self._timeout_s, bundles))
+            bundles = [self.bundle(channel.resources) for channel in late]
+            raise TimeLimitError(_no_room(", ".join(channel.name for channel in late), self._timeout_s, bundles))
 
     def close(self) -> None:
         """Release all room."""
         from ray.util.placement_group import remove_placement_group
 
-        for seats in self._groups:
-            remove_placement_group(seats[0].group)
+        for reserved_places in self._groups:
+            remove_placement_group(reserved_places[0].group)
         self._groups, self._free, self._left = [], [], []
 
     def _give_up_the_deserted(self) -> None:
         """Release the reservations of which all actors are dead."""
         from ray.util.placement_group import remove_placement_group
 
-        deserted = [seats for seats in self._groups if all(seat in self._left for seat in seats)]
-        for seats in deserted:
-            remove_placement_group(seats[0].group)
-            self._groups.remove(seats)
-            self._free = [seat for seat in self._free if seat not in seats]
-            self._left = [seat for seat in self._left if seat not in seats]
+        deserted = [
+            reserved_places
+            for reserved_places in self._groups
+            if all(reserved_place in self._left for reserved_place in reserved_places)
+        ]
+        for reserved_places in deserted:
+            remove_placement_group(reserved_places[0].group)
+            self._groups.remove(reserved_places)
+            self._free = [reserved_place for reserved_place in self._free if reserved_place not in reserved_places]
+            self._left = [reserved_place for reserved_place in self._left if reserved_place not in reserved_places]
 
     def _without_places(self, resources: Sequence[Resources], timeout_s: float, what: str) -> list[Resources]:
         """Return the actors without a free place; the free places must become ready in time."""
         left, missing, deadline = list(self._free), [], time.monotonic() + timeout_s
         for each in resources:
-            seat = _best(each, left)
-            if seat is None:
+            reserved_place = _best(each, left)
+            if reserved_place is None:
                 missing.append(each)
                 continue
-            left.remove(seat)
-            while not _stands(seat):
+            left.remove(reserved_place)
+            while not _stands(reserved_place):
                 if time.monotonic() >= deadline:
                     raise TimeLimitError(f"the places of {what} do not stand: {asked_and_free([self.bundle(each)])}")
                 time.sleep(_LOOK_S)
         return missing
 
 
-def _best(resources: Resources, free: Sequence[Seat]) -> Seat | None:
-    seats = [seat for seat in free if seat.resources == resources]
-    return next((seat for seat in seats[:-1] if _stands(seat)), seats[-1] if seats else None)
+def _best(resources: Resources, free: Sequence[ReservedPlace]) -> ReservedPlace | None:
+    reserved_places = [reserved_place for reserved_place in free if reserved_place.resources == resources]
+    return next(
+        (reserved_place for reserved_place in reserved_places[:-1] if _stands(reserved_place)),
+        reserved_places[-1] if reserved_places else None,
+    )
 
 
-def _stands(seat: Seat) -> bool:
+def _stands(reserved_place: ReservedPlace) -> bool:
     """Whether the place is on a node, and not being moved from a lost one."""
     from ray.util import placement_group_table
 
-    return bool(placement_group_table(seat.group)["bundles_to_node_id"][seat.index])
+    return bool(placement_group_table(reserved_place.group)["bundles_to_node_id"][reserved_place.index])
 
 
 def _no_room(what: str, limit_s: float, bundles: Sequence[Mapping[str, float]]) -> str:

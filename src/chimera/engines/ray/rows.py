@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chimera.engines.ray.failure import translated
-from chimera.engines.ray.refs import ROW, Lane
+from chimera.engines.ray.refs import ROW, Channel
 
 _PATIENCE_S = 0.1
 
 
-def take_rows(lanes: Sequence[Lane], began_s: float, name_of: Callable[[str], str | None]) -> None:
+def take_rows(channels: Sequence[Channel], began_s: float, name_of: Callable[[str], str | None]) -> None:
     """Fetch the rows of ended calls into the records of the actors.
 
     Parameters
@@ -22,30 +22,32 @@ def take_rows(lanes: Sequence[Lane], began_s: float, name_of: Callable[[str], st
     """
     import ray
 
-    refs = [issued.row for lane in lanes for issued in lane.calls]
+    refs = [issued.row for channel in channels for issued in channel.calls]
     if not refs:
         return
     ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)
     packed = _packed(ready, name_of)
-    found: list[tuple[float, Lane, bytes | None, str]] = []
-    for lane in lanes:
+    found: list[tuple[float, Channel, bytes | None, str]] = []
+    for channel in channels:
         end_s = 0.0
-        for issued in lane.calls:
+        for issued in channel.calls:
             if issued.row not in packed:
                 break
             row, error = packed[issued.row]
             end_s = max(end_s, issued.issued_s) if row is None else ROW.unpack(row)[1]
-            found.append((end_s, lane, row, error))
-    for _, lane, row, error in sorted(found, key=lambda entry: entry[0]):  # calls before those that took their results
-        lane.take_row(row, error, began_s)
+            found.append((end_s, channel, row, error))
+    for _, channel, row, error in sorted(
+        found, key=lambda entry: entry[0]
+    ):  # calls before those that took their results
+        channel.take_row(row, error, began_s)
 
 
-def take_rows_of_actors(lanes: Sequence[Lane], began_s: float) -> None:
+def take_rows_of_actors(channels: Sequence[Channel], began_s: float) -> None:
     """Fetch the rows of calls between actors from actors that answer now; a busy actor is asked again later."""
     import ray
     from ray.exceptions import RayError
 
-    asked = {ref: lane for lane in lanes if (ref := lane.ask_for_rows()) is not None}
+    asked = {ref: channel for channel in channels if (ref := channel.ask_for_rows()) is not None}
     if not asked:
         return
     ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_PATIENCE_S)

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from chimera.core.errors import RunError
-from chimera.engines.shared_group import allocate_table
-from chimera.engines.shared_memory import (
+from chimera.engines.shared_memory.memory import (
     ACTORS,
     BEGUN,
     DEAD,
@@ -31,8 +30,9 @@ from chimera.engines.shared_memory import (
     Region,
     create_file,
 )
+from chimera.engines.shared_memory.result_slots import ResultSlots, holds_value, read_value
+from chimera.engines.shared_memory.shared_group import allocate_table
 from chimera.engines.signals import is_gone
-from chimera.engines.slots import Slots, holds_value, read_value
 
 if TYPE_CHECKING:
     from chimera.engines.ray.refs import Ref
@@ -120,7 +120,7 @@ class Shared:
             self._memory.close()
 
 
-class Side(Slots):
+class Side(ResultSlots):
     """The driver's record of one actor's region."""
 
     def __init__(self, memory: Memory, actor: int, name: str) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from chimera.core.errors import ActorLost, TimeLimitError
 from chimera.engines.failure import Failure
+from chimera.engines.ray.actor_registry import ActorRegistry
 from chimera.engines.ray.failure import translated
 from chimera.engines.ray.refs import Ref
 from chimera.engines.ray.reservation import Reservations
-from chimera.engines.ray.roster import Roster
 
 _LOOK_FOR_PLACES_S = 1.0
 
@@ -21,14 +21,14 @@ class Waiting:
 
     Parameters
     ----------
-    roster : the actors, and which of them are not placed yet.
+    registry : the actors, and which of them are not placed yet.
     reservations : the time limits of placement.
     """
 
-    def __init__(self, roster: Roster, reservations: Reservations) -> None:
+    def __init__(self, registry: ActorRegistry, reservations: Reservations) -> None:
         import ray
 
-        self._ray, self._roster, self._reservations = ray, roster, reservations
+        self._ray, self._registry, self._reservations = ray, registry, reservations
 
     def values(self, refs: Sequence[Ref], deadline: float | None) -> list[Any]:
         """Return the values of the refs, or raise the first error among them.
@@ -65,7 +65,7 @@ class Waiting:
         ----------
         left : remaining seconds of the caller's wait; None: no limit.
         """
-        unplaced = self._roster.unplaced()
+        unplaced = self._registry.unplaced()
         if not unplaced:
             return left
         self._reservations.check_unplaced(unplaced)
@@ -92,9 +92,9 @@ class Waiting:
         """Return the exception for Ray's ``error``, taken from the first failed ref in order."""
         done, _ = self._ray.wait(list(dict.fromkeys(ref.object for ref in refs)), num_returns=1, timeout=0)
         call = next((ref.issued.method for ref in refs if ref.object in done), refs[0].issued.method)
-        found = translated(error, call, self._roster.name_of_dead)
+        found = translated(error, call, self._registry.name_of_dead)
         if isinstance(found, ActorLost):
-            self._roster.look_for_deaths(at_once=True)
+            self._registry.look_for_deaths(at_once=True)
         return found
 
 

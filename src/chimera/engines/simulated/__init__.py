@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from chimera.engines.simulated.availability import Availability
-from chimera.engines.simulated.compute import Compute
 from chimera.engines.simulated.engine import Simulated
-from chimera.engines.simulated.network import Network, NodeNetwork
+from chimera.engines.simulated.models.availability import Availability
+from chimera.engines.simulated.models.compute import Compute
+from chimera.engines.simulated.models.network import Network, NodeNetwork
 
 __all__ = ["Availability", "Compute", "Network", "NodeNetwork", "Simulated"]

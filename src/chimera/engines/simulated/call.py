@@ -10,7 +10,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from chimera.core.call import Surroundings
+from chimera.core.call import ActorContext
 from chimera.core.errors import ActorError, ActorLost
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import results
@@ -20,8 +20,8 @@ from chimera.engines.stored import Packed, Stored
 if TYPE_CHECKING:
     from chimera.engines.simulated.engine import Simulated
     from chimera.engines.simulated.group import SimulatedGroup
-    from chimera.engines.simulated.network import Port
-    from chimera.engines.strand import Strand
+    from chimera.engines.simulated.models.network import Port
+    from chimera.engines.suspendable_thread import SuspendableThread
 
 Outcome: TypeAlias = tuple[tuple[Stored, ...], BaseException | None]
 """The results of a call, and the exception that it raised instead."""
@@ -52,8 +52,24 @@ class Node:
     """
 
     __slots__ = (
-        "calls", "crash_s", "factor", "failure", "fate", "free_s", "groups", "health", "join_s", "leave_s", "name", "port",
-        "queue", "rank", "stuck", "surroundings", "suspended", "target",
+        "actor_context",
+        "calls",
+        "crash_s",
+        "factor",
+        "failure",
+        "fate",
+        "free_s",
+        "groups",
+        "health",
+        "join_s",
+        "leave_s",
+        "name",
+        "port",
+        "queue",
+        "rank",
+        "stuck",
+        "suspended",
+        "target",
     )  # fmt: skip
 
     def __init__(self, name: str, rank: int, port: Port) -> None:
@@ -62,7 +78,7 @@ class Node:
         self.failure: BaseException | None = None
         self.free_s, self.join_s, self.leave_s, self.crash_s = 0.0, 0.0, math.inf, math.inf
         self.factor, self.calls, self.fate = 1.0, 0, "crashed"
-        self.surroundings = Surroundings()
+        self.actor_context = ActorContext()
         self.queue: deque[Call] = deque()
         self.suspended: Call | None = None
         # Attributes that most nodes do not need share one object, because a fetch of each node's own object is slow.
@@ -139,7 +155,7 @@ class Call:
         self.meetings: Meetings = NOTHING
         self.error: BaseException | None = None
         self.planned: tuple[float, float, float, Meetings] | None = None
-        self.strand: Strand | None = None
+        self.strand: SuspendableThread | None = None
         given = [value for value in args if type(value) is Ref]
         self.given_bytes, self.opens = 0, False
         self.args: Sequence[Any] = args if len(given) == len(args) else [self._kept(value) for value in args]

@@ -13,13 +13,13 @@ from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError, EngineClosedError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import check_returns, handle_of, receive_handles
-from chimera.engines.simulated.availability import Availability
-from chimera.engines.simulated.awaiting import Awaiting
 from chimera.engines.simulated.call import ActorHandle, Call, Node, Ref
-from chimera.engines.simulated.compute import Compute
-from chimera.engines.simulated.events import SimulatedSurroundings
+from chimera.engines.simulated.driver_waits import DriverWaits
+from chimera.engines.simulated.events import SimulatedContext
 from chimera.engines.simulated.group import SimulatedGroup
-from chimera.engines.simulated.network import Network
+from chimera.engines.simulated.models.availability import Availability
+from chimera.engines.simulated.models.compute import Compute
+from chimera.engines.simulated.models.network import Network
 from chimera.engines.simulated.options import options
 from chimera.engines.simulated.scheduler import CONSTRUCTOR, Scheduler
 from chimera.engines.stored import Stored
@@ -61,10 +61,10 @@ class Simulated:
         self._order, self._nodes, self._names = itertools.count(), list[Node](), set[str]()
         self._handles: list[ActorHandle] = []
         self._scheduler = Scheduler(self._driver, self._compute, seed)
-        self._awaiting = Awaiting(self._scheduler, self._driver)
+        self._awaiting = DriverWaits(self._scheduler, self._driver)
         self._give_back_threads: Callable[[], None] | None = None
         # Actors with the same bandwidth share one object: what a call declares is charged before another call runs.
-        self._surroundings = cache(partial(SimulatedSurroundings, self._scheduler.events))
+        self._actor_context = cache(partial(SimulatedContext, self._scheduler.events))
         self._closed = False
         self.key = f"simulated-{next(_numbers)}"
         receive_handles(self)
@@ -88,7 +88,7 @@ class Simulated:
         rank = len(self._nodes)
         name = f"actor {rank}" if name is None else name
         node = Node(name, rank, self._network.port(name))
-        node.target, node.surroundings = actor_type, self._surroundings(node.port.bandwidth_bytes_s)
+        node.target, node.actor_context = actor_type, self._actor_context(node.port.bandwidth_bytes_s)
         node.factor = self._compute.actor_factor(self._seed, name)
         if name not in self._names:
             node.join_s = self._availability.join.get(name, 0.0)

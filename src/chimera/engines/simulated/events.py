@@ -17,18 +17,18 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from chimera.core.call import Surroundings, current
+from chimera.core.call import ActorContext, current
 from chimera.core.engine import Disturbance
 from chimera.core.errors import ConfigurationError, RunError, TimeLimitError
 from chimera.engines.simulated.call import Call, Node, Ref
 from chimera.engines.simulated.delivery import deliver
-from chimera.engines.strand import Abandoned
+from chimera.engines.suspendable_thread import Abandoned
 
 if TYPE_CHECKING:
     from chimera.engines.simulated.scheduler import Scheduler
 
 
-class SimulatedSurroundings(Surroundings):
+class SimulatedContext(ActorContext):
     """The simulated engine as an actor sees it."""
 
     def __init__(self, events: Events, bandwidth_bytes_s: float) -> None:
@@ -132,7 +132,7 @@ class Events:
     def check_receiver(self, name: str) -> None:
         """Raise ConfigurationError if the running code, which receives a handle, is an actor of another engine."""
         around = current()
-        if isinstance(around, SimulatedSurroundings) and around.events is not self:
+        if isinstance(around, SimulatedContext) and around.events is not self:
             raise ConfigurationError(
                 f"the handle of {name} works in the driver and in the actors of its own engine only"
             )
@@ -173,7 +173,7 @@ class Events:
         """Suspend the running call until all values have arrived; see `chimera.core.call.get`."""
         call = self.calling()
         if call is None:
-            return Surroundings().get(refs)  # type: ignore[no-any-return]  # it raises
+            return ActorContext().get(refs)  # type: ignore[no-any-return]  # it raises
         began_s = call.clock_s
         deadline_s = math.inf if timeout_s is None else began_s + max(timeout_s, 0.0)
         try:

@@ -15,7 +15,7 @@ from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.core.parameters import reduce_in_order
 from chimera.engines.collectives import Op, check_op, check_root
 from chimera.engines.simulated.call import Call, Node
-from chimera.engines.strand import Abandoned
+from chimera.engines.suspendable_thread import Abandoned
 
 if TYPE_CHECKING:
     from chimera.engines.simulated.scheduler import Scheduler

@@ -11,14 +11,14 @@ from chimera.core.call import Work, enter
 from chimera.core.engine import Disturbance
 from chimera.core.errors import ActorLost
 from chimera.engines.simulated.call import NOTHING, Call, Node, Outcome, construct, run
-from chimera.engines.simulated.compute import Compute
 from chimera.engines.simulated.delivery import arrival_s
 from chimera.engines.simulated.events import Events
 from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.health import SOUND
+from chimera.engines.simulated.models.compute import Compute
 from chimera.engines.simulated.timeline import Timeline
-from chimera.engines.simulated.waiting import explain, losses
-from chimera.engines.strand import Abandoned, Strands
+from chimera.engines.simulated.wait_analysis import explain, losses
+from chimera.engines.suspendable_thread import Abandoned, SuspendableThreads
 
 CONSTRUCTOR = "__init__"
 _ENDED = SystemExit, Abandoned  # raised in an actor that is no more
@@ -49,7 +49,7 @@ class Scheduler:
         self._suspended: dict[Call, SimulatedGroup] = {}
         self._resumes: deque[tuple[Call, BaseException | None]] = deque()
         self._agenda: deque[Node] = deque()
-        self._strands = Strands()
+        self._strands = SuspendableThreads()
 
     def issue(self, call: Call) -> None:
         """Run ``call``, or queue it until it can run."""
@@ -147,7 +147,7 @@ class Scheduler:
         call = self.running
         if call is not None:
             node, compute = call.node, self._compute
-            work = node.surroundings.work
+            work = node.actor_context.work
             work_s = call.factor * (
                 compute.seconds_per_sample * work.effort + compute.seconds_per_element * work.elements
             )
@@ -210,16 +210,16 @@ class Scheduler:
         if self.events.on:
             call.factor = 0.0  # what it computes costs nothing, but it may wait for others
             return self._run_on_strand(call, partial(construct, call))
-        before, self.running = enter(node.surroundings), None
+        before, self.running = enter(node.actor_context), None
         try:
             construct(call)
         finally:
             enter(before)
-            node.surroundings.work = Work()
+            node.actor_context.work = Work()
         return self._resolve(call, node.free_s, node.free_s)
 
     def _run_here(self, call: Call) -> None:
-        before, self.running = enter(call.node.surroundings), call
+        before, self.running = enter(call.node.actor_context), call
         outcome: Outcome | None = None
         try:
             outcome = run(call)
@@ -239,7 +239,7 @@ class Scheduler:
         strand = call.strand
         assert strand is not None
         call.node.suspended = None
-        before, self.running = enter(call.node.surroundings), call
+        before, self.running = enter(call.node.actor_context), call
         try:
             switch()
         finally:

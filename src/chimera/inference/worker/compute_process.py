@@ -19,7 +19,7 @@ from typing import Any
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.core.processes import describe_exit
 from chimera.engines.http import wire
-from chimera.engines.leash import hold
+from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.worker.model_cache import ModelCache
 
 
@@ -98,7 +98,7 @@ class ComputeProcess:
 
 def main() -> None:
     """Compute batches until the worker has ended."""
-    hold()
+    exit_with_parent()
     other_end, keep_models, preload = Connection(int(sys.argv[1])), int(sys.argv[2]), sys.argv[3:]
     try:
         for name in preload:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from chimera.core.errors import ChimeraError
 from chimera.core.private import UMASK
-from chimera.engines.leash import hold
+from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.membership import HEARTBEAT_S, Members
 from chimera.inference.worker.protocol import WorkerState
@@ -25,7 +25,7 @@ DIED = 3
 
 def main() -> None:
     """Serve until SIGTERM."""
-    hold()
+    exit_with_parent()
     os.umask(UMASK)
     parser = argparse.ArgumentParser(prog="worker_process")
     parser.add_argument("--cluster", type=Path, required=True)

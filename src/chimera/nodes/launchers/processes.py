@@ -14,7 +14,7 @@ from pathlib import Path
 
 from chimera.core.private import make_folder, opener
 from chimera.core.processes import THREAD_VARIABLES, describe_exit
-from chimera.engines import leash
+from chimera.engines import parent_watch
 from chimera.nodes.launchers.launcher import LauncherError, Worker
 from chimera.nodes.settings import Settings
 
@@ -59,7 +59,7 @@ class ProcessLauncher:
             variables |= dict.fromkeys(THREAD_VARIABLES, str(threads))
         with open(self._log(worker.name), "wb", opener=opener) as log:
             return subprocess.Popen(  # noqa: S603 - this Python, a file of the user's project, no shell
-                [sys.executable, str(Path(leash.__file__)), str(worker.file)],
+                [sys.executable, str(Path(parent_watch.__file__)), str(worker.file)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

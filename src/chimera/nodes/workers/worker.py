@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 
 from chimera.core.errors import ChimeraError, ConfigurationError
-from chimera.engines.http.host import Host
+from chimera.engines.http.hosting.host import Host
 from chimera.models.model import Task
 from chimera.nodes.actors import actors_router
 from chimera.nodes.metrics import NodeMetrics

@@ -1,7 +1,7 @@
 """The actor's side of calls on other actors. The actor sends requests to the driver, which issues the calls.
 
 Only the driver writes to the ring buffers. A request is a datagram. The driver writes the place of the result into the actor's
-table of answers. So a call returns at once, and only `Asking.get` waits.
+table of answers. So a call returns at once, and only `NestedCalls.get` waits.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 
 from chimera.core.errors import ActorLost, ConfigurationError, EngineClosedError, RunError, TimeLimitError
 from chimera.core.pickling import marshalled
-from chimera.engines.doorbell import Doorbell
 from chimera.engines.handle import check_returns, receive_handles
 from chimera.engines.local.calls import INLINE_BYTES
 from chimera.engines.local.process import SPIN_S, actor_name
 from chimera.engines.local.refs import LocalActor
-from chimera.engines.shared_memory import (
+from chimera.engines.shared_memory.memory import (
     ANSWER_WORDS,
     ANSWERS,
     ARRAY_BYTES,
@@ -32,7 +31,8 @@ from chimera.engines.shared_memory import (
     Memory,
     fence,
 )
-from chimera.engines.slots import publish, read_value, write_value
+from chimera.engines.shared_memory.notifier import Notifier
+from chimera.engines.shared_memory.result_slots import publish, read_value, write_value
 from chimera.engines.values import Packed
 
 _GRANTS = 4
@@ -48,13 +48,13 @@ class Peer(NamedTuple):
 class HeldRef:
     """A ref that an actor holds: an entry in its table of answers, and the ticket of the request."""
 
-    __slots__ = ("__weakref__", "asking", "entry", "method", "peer", "ticket")
+    __slots__ = ("__weakref__", "entry", "method", "nested_calls", "peer", "ticket")
 
-    def __init__(self, asking: Asking, entry: int, ticket: int, peer: Peer, method: str) -> None:
-        self.asking, self.entry, self.ticket, self.peer, self.method = asking, entry, ticket, peer, method
+    def __init__(self, nested_calls: NestedCalls, entry: int, ticket: int, peer: Peer, method: str) -> None:
+        self.nested_calls, self.entry, self.ticket, self.peer, self.method = nested_calls, entry, ticket, peer, method
 
     def __del__(self) -> None:
-        self.asking.dropped.append(self.entry)
+        self.nested_calls.dropped.append(self.entry)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise ConfigurationError(
@@ -65,7 +65,7 @@ class HeldRef:
         return f"<Ref to {self.method!r} of {self.peer.name}>"
 
 
-class Asking:
+class NestedCalls:
     """The engine inside an actor, for the handles that the actor received.
 
     Parameters
@@ -78,8 +78,8 @@ class Asking:
     received_bytes : array bytes that `get` brought from other actors.
     """
 
-    def __init__(self, memory: Memory, doorbell: Doorbell, requests: socket.socket) -> None:
-        self._memory, self._doorbell, self._requests = memory, doorbell, requests
+    def __init__(self, memory: Memory, notifier: Notifier, requests: socket.socket) -> None:
+        self._memory, self._notifier, self._requests = memory, notifier, requests
         self.key = actor_name(memory, DRIVER)
         self.dropped: deque[int] = deque()
         self.received_bytes = 0
@@ -149,7 +149,7 @@ class Asking:
             raise RunError(
                 f"{ref.peer.name} would wait for ever: its call {ref.method!r} on itself comes after this one"
             )
-        if not self._doorbell.await_calls(known, {actor: number + 1}, SPIN_S, deadline):
+        if not self._notifier.await_calls(known, {actor: number + 1}, SPIN_S, deadline):
             raise _too_late(ref)
         fence()
         if not region.ready(slot, generation):
@@ -187,7 +187,7 @@ class Asking:
         elif self._unused < ANSWERS:
             entry, self._unused = self._unused, self._unused + 1
         else:
-            raise RunError(f"{self._me.name} holds {ANSWERS} refs: let go of those that are no longer needed")
+            raise RunError(f"{self._me.name} holds {ANSWERS} refs: delete refs that are no longer needed")
         return HeldRef(self, entry, next(self._tickets), peer, method)
 
     def _send(self, asked: tuple[Any, ...] | None, grants: list[tuple[int, int]]) -> None:
@@ -209,7 +209,7 @@ class Asking:
         ----------
         ringer : the process that wakes this one: the driver after it has answered, or the called actor after a call.
         """
-        if not self._doorbell.await_calls(lambda: self._is_answered(ref), {ringer: 1}, SPIN_S, deadline):
+        if not self._notifier.await_calls(lambda: self._is_answered(ref), {ringer: 1}, SPIN_S, deadline):
             raise _too_late(ref)
         fence()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from chimera.engines.shared_memory import (
+from chimera.engines.shared_memory.memory import (
     CALLS_AT,
     CALLS_BYTES,
     CALLS_READ,

@@ -12,7 +12,7 @@ from chimera.engines.simulated.delivery import deliver
 from chimera.engines.simulated.scheduler import Scheduler
 
 
-class Awaiting:
+class DriverWaits:
     """The driver's waits.
 
     Parameters

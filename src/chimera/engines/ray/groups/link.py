@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.engines.ray.rendezvous import Board
+from chimera.engines.ray.groups.rendezvous import Board
 
 FOR_EVER = timedelta(days=365)  # a slow member is no error; deaths are checked separately
 _CONNECT_S = 10.0

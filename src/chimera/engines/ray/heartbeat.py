@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from chimera.engines.signals import Process, this_process
 
 if TYPE_CHECKING:
-    from chimera.engines.ray.refs import Lane
+    from chimera.engines.ray.refs import Channel
 
 NAMESPACE = b"chimera"
 _PERIOD_S = 0.5
@@ -35,7 +35,7 @@ class NodeProcess(NamedTuple):
     process: Process
 
 
-def send_pulse(key: str, last_sign_s: Callable[[], float]) -> None:
+def send_heartbeats(key: str, last_sign_s: Callable[[], float]) -> None:
     """Write the first heartbeat of this actor at once, and start a thread that writes the later ones.
 
     Parameters
@@ -61,10 +61,10 @@ def send_pulse(key: str, last_sign_s: Callable[[], float]) -> None:
                     return
                 sent_s = sign_s
 
-    threading.Thread(target=keep_on, args=(first_s,), name="chimera-pulse", daemon=True).start()
+    threading.Thread(target=keep_on, args=(first_s,), name="chimera-heartbeats", daemon=True).start()
 
 
-class Pulse:
+class Heartbeats:
     """The heartbeats of one actor, as the driver has read them.
 
     Attributes
@@ -88,17 +88,19 @@ class Pulse:
         self.looked_s = now
 
 
-def look(lanes: Sequence[Lane]) -> None:
+def look(channels: Sequence[Channel]) -> None:
     """Read the heartbeats of these actors, unless that was done a moment ago."""
     now = time.monotonic()
-    due = {lane.key.encode(): lane.pulse for lane in lanes if now - lane.pulse.looked_s >= _LOOK_S}
+    due = {
+        channel.key.encode(): channel.heartbeats for channel in channels if now - channel.heartbeats.looked_s >= _LOOK_S
+    }
     if not due:
         return
     from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
     found = internal_kv_get_gcs_client().internal_kv_multi_get(list(due), NAMESPACE)
-    for key, pulse in due.items():
-        pulse.take(found.get(key), now)
+    for key, heartbeats in due.items():
+        heartbeats.take(found.get(key), now)
 
 
 def forget_engine(key: str) -> None:

@@ -14,7 +14,7 @@ class Abandoned(BaseException):
     """Raised inside a suspended call that will never resume. It is no `Exception`, so that actors do not catch it."""
 
 
-class Strand:
+class SuspendableThread:
     """A thread that runs one call at a time, and only while the requesting thread waits.
 
     Attributes
@@ -92,21 +92,21 @@ class Strand:
             self._halt()
 
 
-class Strands:
+class SuspendableThreads:
     """The strands of one engine. A strand whose call has ended runs a later call."""
 
     def __init__(self) -> None:
-        self._all: list[Strand] = []
-        self._idle: list[Strand] = []
+        self._all: list[SuspendableThread] = []
+        self._idle: list[SuspendableThread] = []
 
-    def lend(self) -> Strand:
+    def lend(self) -> SuspendableThread:
         """Return an idle or new strand for a call."""
         if not self._idle:
-            self._idle.append(Strand())
+            self._idle.append(SuspendableThread())
             self._all.append(self._idle[-1])
         return self._idle.pop()
 
-    def give_back(self, strand: Strand) -> None:
+    def give_back(self, strand: SuspendableThread) -> None:
         """Take back a strand whose call has ended."""
         self._idle.append(strand)
 

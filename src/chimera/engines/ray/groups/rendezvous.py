@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.engines.collectives import Costs
-from chimera.engines.ray.pulse import NAMESPACE
+from chimera.engines.ray.heartbeat import NAMESPACE
 
 LOOK_FOR_DEATHS_S = 0.5
 

@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core import call
-from chimera.engines.doorbell import Doorbell
 from chimera.engines.failure import Failure
 from chimera.engines.handle import results
-from chimera.engines.ray.asking import Asking
-from chimera.engines.ray.mapped import Mapped
-from chimera.engines.ray.pulse import send_pulse
+from chimera.engines.ray.actor.mapped_memory import MappedMemory
+from chimera.engines.ray.actor.nested_calls import NestedCalls
+from chimera.engines.ray.heartbeat import send_heartbeats
 from chimera.engines.ray.refs import ROW
 from chimera.engines.ray.shared import Borrowed, Place
-from chimera.engines.shared_memory import Memory
+from chimera.engines.shared_memory.memory import Memory
+from chimera.engines.shared_memory.notifier import Notifier
 from chimera.engines.threads import limit_threads
 
 CONSTRUCT = "__init__"
@@ -32,29 +32,29 @@ Header = tuple[str, int | None, Sequence[int] | None, Borrowed | None]
 _NOTHING_LENT: Borrowed = None, [], []
 
 
-class RaySurroundings(call.Surroundings):
+class RayContext(call.ActorContext):
     """The Ray engine as an actor sees it.
 
     Attributes
     ----------
     me : this actor's key, its name in Ray.
-    asking : makes calls on other actors (`chimera.engines.ray.asking.Asking`).
+    nested_calls : makes calls on other actors (`chimera.engines.ray.actor.nested_calls.NestedCalls`).
     waited_s, moved_s, collective_bytes : seconds and bytes of collectives and waits in the running call so far.
     groups : the groups in which this actor has met others, by key.
     memory : the driver's shared file, as this actor maps it; None if it cannot.
     sign_s : time of the running call's last heartbeat, on this machine's monotonic clock; None between calls.
     """
 
-    def __init__(self, me: str, asking: Any, memory: Memory | None) -> None:
+    def __init__(self, me: str, nested_calls: Any, memory: Memory | None) -> None:
         super().__init__()
-        self.me, self.asking, self.memory = me, asking, memory
+        self.me, self.nested_calls, self.memory = me, nested_calls, memory
         self.waited_s, self.moved_s, self.collective_bytes = 0.0, 0.0, 0
         self.groups: dict[str, Any] = {}
-        self._doorbell: Doorbell | None = None
+        self._notifier: Notifier | None = None
         self.sign_s: float | None = None
 
     def alive(self) -> None:
-        """Record a heartbeat, which the thread of `pulse` sends."""
+        """Record a heartbeat, which the thread of `heartbeats` sends."""
         if self.sign_s is not None:
             self.sign_s = time.monotonic()
 
@@ -64,18 +64,18 @@ class RaySurroundings(call.Surroundings):
             return super().empty(size)
         return self.memory.empty(size)
 
-    def doorbell(self) -> Doorbell:
+    def notifier(self) -> Notifier:
         """Return the object by which this process waits for others that map the memory, and wakes them."""
-        if self._doorbell is None:
+        if self._notifier is None:
             assert self.memory is not None
-            self._doorbell = Doorbell(self.memory)
-        return self._doorbell
+            self._notifier = Notifier(self.memory)
+        return self._notifier
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
         """Wait for results of this actor's calls on other actors."""
         began_s = time.monotonic()
         try:
-            return self.asking.get(refs, timeout_s)
+            return self.nested_calls.get(refs, timeout_s)
         finally:
             self.waited_s += time.monotonic() - began_s
 
@@ -116,13 +116,13 @@ class Host:
         self._unmade: Failure | None = None  # why the constructor failed; every call fails with it
         machine, offset_s = clock_of_this_machine()
         self._shift_s = 0.0 if machine == clock[0] else offset_s - clock[1]
-        self._asking = Asking(key, self._shift_s)
-        self._mapped = Mapped(place, machine, region)
-        self._surroundings = RaySurroundings(key, self._asking, self._mapped.memory)
+        self._nested_calls = NestedCalls(key, self._shift_s)
+        self._mapped = MappedMemory(place, machine, region)
+        self._actor_context = RayContext(key, self._nested_calls, self._mapped.memory)
         self._idle_s = 0.0  # start of the idle time, on the driver's clock
         self._rows: list[tuple[str, bytes]] = []
-        call.enter(self._surroundings)
-        send_pulse(key, lambda: (self._surroundings.sign_s or time.monotonic()) + self._shift_s)
+        call.enter(self._actor_context)
+        send_heartbeats(key, lambda: (self._actor_context.sign_s or time.monotonic()) + self._shift_s)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Run a call; return the trace row followed by the results.
@@ -131,7 +131,7 @@ class Host:
         ----------
         args : the `Header`, then the method's own arguments.
         """
-        start_s = self._surroundings.sign_s = time.monotonic()
+        start_s = self._actor_context.sign_s = time.monotonic()
         (method, returns, own, lent), *given = args
         del args
         number, outs, reads = lent or _NOTHING_LENT
@@ -157,9 +157,9 @@ class Host:
                 self._unmade = failure
             values, bytes_out = self._mapped.lay(outs, [failure] * (returns or 1)), 0
         self._mapped.publish(outs)
-        moved_s, waited_s, collective = self._surroundings.take_costs()
-        self._surroundings.sign_s = None
-        received, self._asking.received_bytes = self._asking.received_bytes, 0
+        moved_s, waited_s, collective = self._actor_context.take_costs()
+        self._actor_context.sign_s = None
+        received, self._nested_calls.received_bytes = self._nested_calls.received_bytes, 0
         start_s, end_s = start_s + self._shift_s, time.monotonic() + self._shift_s
         times = start_s, end_s, self._idle_s, moved_s, waited_s
         self._idle_s = end_s

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from chimera.engines.shared_memory import BELL_AT, Memory, fence
+from chimera.engines.shared_memory.memory import BELL_AT, Memory, fence
 
 _RECHECK_S = 0.25  # bounds the delay if a wake-up is ever lost, which is not known to happen
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}
@@ -22,7 +22,7 @@ class _Timespec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
-class Doorbell:
+class Notifier:
     """Sleeping and waking between the processes of an engine.
 
     Each process has a word in shared memory, which other processes change to wake it. On Linux the process sleeps on that

@@ -9,13 +9,13 @@ from typing import Any
 
 from chimera.core.engine import Disturbance
 from chimera.core.errors import TimeLimitError
-from chimera.engines.ray.pulse import NodeProcess
+from chimera.engines.ray.heartbeat import NodeProcess
 from chimera.engines.signals import Disturbances, Process, send
 
 _ANSWER_S, _CLOSE_S = 30.0, 3.0
 
 
-class Disturber:
+class FaultInjector:
     """The Ray actor. It disturbs processes of its node; a thread keeps the time."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Disturber:
                 self._changed.wait(self._disturbances.tick())
 
 
-class Disturbers:
+class FaultInjectors:
     """The fault injectors of an engine, one per node, created when first needed.
 
     Parameters
@@ -97,7 +97,7 @@ class Disturbers:
 
         there = NodeAffinitySchedulingStrategy(node, soft=False)
         options = {"name": self._name(node), "num_cpus": 0, "max_restarts": 0, "scheduling_strategy": there}
-        self._by_node[node] = ray.remote(Disturber).options(**options).remote()
+        self._by_node[node] = ray.remote(FaultInjector).options(**options).remote()
         return self._by_node[node]
 
     def _name(self, node: str) -> str:

@@ -10,12 +10,12 @@ from chimera.engines.simulated.group import SimulatedGroup
 
 
 def losses(hung: Iterable[Node], groups: Iterable[SimulatedGroup]) -> Iterator[tuple[float, Node]]:
-    """Yield each death to come that ends somebody's wait: when, and whose.
+    """Yield each future death that ends a wait: its time and its node.
 
     Parameters
     ----------
-    hung : whose calls are stuck.
-    groups : those in which somebody waits.
+    hung : nodes with stuck calls.
+    groups : groups in which a member waits.
     """
     for node in hung:
         yield min(node.crash_s, node.leave_s), node

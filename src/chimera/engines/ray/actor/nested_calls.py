@@ -55,7 +55,7 @@ class HeldRef:
         return f"<Ref to {self.method!r} of {self.peer.name}>"
 
 
-class Asking:
+class NestedCalls:
     """The engine inside an actor, for the handles that the actor received.
 
     Parameters

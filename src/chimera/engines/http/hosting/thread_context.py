@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core import call
-from chimera.core.call import Surroundings, Work
+from chimera.core.call import ActorContext, Work
 from chimera.core.errors import ConfigurationError
 
 
-class ThreadSurroundings(Surroundings):
+class ThreadContext(ActorContext):
     """The engine as one actor sees it.
 
     Attributes
@@ -36,19 +36,19 @@ class ThreadSurroundings(Surroundings):
         raise ConfigurationError("actors of the http engine have no handles on others: only the driver waits for calls")
 
 
-class _ByThread(Surroundings):
+class _ByThread(ActorContext):
     """The object of the process: calls are passed to the object of the calling thread, or to the former one."""
 
     def __init__(self) -> None:
         self._own = threading.local()
-        self.before = Surroundings()
+        self.before = ActorContext()
 
-    def enter(self, own: ThreadSurroundings) -> None:
-        self._own.surroundings = own
+    def enter(self, own: ThreadContext) -> None:
+        self._own.actor_context = own
 
     @property
-    def _current(self) -> Surroundings:
-        found: Surroundings = getattr(self._own, "surroundings", self.before)
+    def _current(self) -> ActorContext:
+        found: ActorContext = getattr(self._own, "actor_context", self.before)
         return found
 
     @property
@@ -92,6 +92,6 @@ def close_for_threads() -> None:
             call.enter(_by_thread.before)
 
 
-def enter_thread(own: ThreadSurroundings) -> None:
+def enter_thread(own: ThreadContext) -> None:
     """Set the object of this thread."""
     _by_thread.enter(own)

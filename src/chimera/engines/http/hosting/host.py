@@ -13,16 +13,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from chimera.core import call as surroundings
+from chimera.core import call as actor_context
 from chimera.core.call import nbytes
 from chimera.core.errors import ActorLost, ConfigurationError, DataError, UnavailableError
 from chimera.core.registry import registered_names_only
 from chimera.engines.handle import check_returns, results
 from chimera.engines.http import wire
+from chimera.engines.http.channels.channel import CONSTRUCT
 from chimera.engines.http.connection import JSON
 from chimera.engines.http.failure import described
-from chimera.engines.http.lane import CONSTRUCT
-from chimera.engines.http.surroundings import ThreadSurroundings, close_for_threads, enter_thread, open_for_threads
+from chimera.engines.http.hosting.thread_context import ThreadContext, close_for_threads, enter_thread, open_for_threads
 from chimera.engines.http.wire_reader import MOST_VALUES
 from chimera.engines.threads import limit_threads
 
@@ -208,7 +208,7 @@ class _Hosted:
         self._name, self._kind = name, kind
         self._target: Any = None
         self._unmade: dict[str, Any] | None = None
-        self._surroundings = ThreadSurroundings()
+        self._actor_context = ThreadContext()
         self._queue: queue.SimpleQueue[tuple[str, dict[str, Any], Done] | None] = queue.SimpleQueue()
         self._dead = False
         self.waiting = 0  # calls without an answer
@@ -218,7 +218,7 @@ class _Hosted:
         self._queue.put((method, request, done))
 
     def silent_s(self, now_s: float) -> float:
-        return now_s - (self._surroundings.sign_s or now_s)
+        return now_s - (self._actor_context.sign_s or now_s)
 
     def end(self) -> None:
         self._dead = True
@@ -226,7 +226,7 @@ class _Hosted:
 
     def _live(self) -> None:
         open_for_threads()
-        enter_thread(self._surroundings)
+        enter_thread(self._actor_context)
         try:
             with registered_names_only("a driver"):
                 self._answer_calls()
@@ -240,7 +240,7 @@ class _Hosted:
             done(_gone(self._name) if self._dead else self._run(method, request))
 
     def _run(self, method: str, request: dict[str, Any]) -> Reply:
-        began_s = self._surroundings.sign_s = time.monotonic()
+        began_s = self._actor_context.sign_s = time.monotonic()
         cost: dict[str, Any] = {"bytes_in": 0, "bytes_out": []}
         told: dict[str, Any] = {"cost": cost}
         status = 200
@@ -259,8 +259,8 @@ class _Hosted:
                 self._unmade = told["failure"]
         if "failure" in told:
             status = 500
-        self._surroundings.sign_s = None
-        cost["samples"] = surroundings.take_work().samples
+        self._actor_context.sign_s = None
+        cost["samples"] = actor_context.take_work().samples
         cost["lasted_s"] = time.monotonic() - began_s
         return Reply(status, wire.CONTENT_TYPE, wire.pack(told))
 

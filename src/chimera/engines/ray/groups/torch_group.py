@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.engines.collectives import Costs, Op, check_root, check_sizes, flat_of, scale_of
-from chimera.engines.ray.link import FOR_EVER, Link, c10d
-from chimera.engines.ray.rendezvous import LOOK_FOR_DEATHS_S, Members
+from chimera.engines.ray.groups.link import FOR_EVER, Link, c10d
+from chimera.engines.ray.groups.rendezvous import LOOK_FOR_DEATHS_S, Members
 
 _KNOWN_WITHIN_S = 3.0
 

@@ -1,9 +1,9 @@
 """Termination of a process when its parent process ends.
 
-A program calls `hold`, or ``python leash.py worker.py`` runs a file. Stdin is a pipe whose other end only the parent holds.
-When the parent ends, also by SIGKILL, the kernel closes that end. Then the process and its process group are killed: by a
-thread, and on Linux also by the kernel itself, which works even if the process hangs. This file may be run by its path and
-imports the standard library only.
+A program calls `exit_with_parent`, or ``python parent_watch.py worker.py`` runs a file. Stdin is a pipe whose other end only
+the parent holds. When the parent ends, also by SIGKILL, the kernel closes that end. Then the process and its process group are
+killed: by a thread, and on Linux also by the kernel itself, which works even if the process hangs. This file may be run by its
+path and imports the standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 
 
-def hold() -> None:
+def exit_with_parent() -> None:
     """Kill this process group when the other end of stdin closes. From now on, stdin is empty.
 
     The process must have a process group of its own (``start_new_session=True``).
@@ -26,12 +26,12 @@ def hold() -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     _let_the_kernel_watch(pipe)
-    threading.Thread(target=_watch, args=(pipe,), name="leash", daemon=True).start()
+    threading.Thread(target=_watch, args=(pipe,), name="parent-watch", daemon=True).start()
 
 
 def main() -> None:
-    """Call `hold`, and run the given file as a main program."""
-    hold()
+    """Call `exit_with_parent`, and run the given file as a main program."""
+    exit_with_parent()
     file = sys.argv.pop(1)
     sys.argv[0] = file
     sys.path[0] = str(Path(file).resolve().parent)  # as if Python ran the file directly

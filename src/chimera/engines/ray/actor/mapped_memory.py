@@ -11,7 +11,7 @@ from typing import Any
 from chimera.core.errors import ActorLost
 from chimera.engines.ray.failure import translated
 from chimera.engines.ray.shared import Out, Place, Read
-from chimera.engines.shared_memory import (
+from chimera.engines.shared_memory.memory import (
     BEGUN,
     DRIVER,
     NAME_AT,
@@ -20,15 +20,23 @@ from chimera.engines.shared_memory import (
     Memory,
     fence,
 )
+from chimera.engines.shared_memory.result_slots import (
+    copy_value,
+    count_done,
+    holds_value,
+    publish,
+    read_value,
+    write_nothing,
+    write_value,
+)
 from chimera.engines.signals import this_process
-from chimera.engines.slots import copy_value, count_done, holds_value, publish, read_value, write_nothing, write_value
 from chimera.engines.values import Packed, is_plain
 
 _LARGE_BYTES = 1 << 16
 """Smaller values are sent in Ray's messages."""
 
 
-class Mapped:
+class MappedMemory:
     """The driver's file as an actor maps it, if it can.
 
     Parameters
@@ -50,7 +58,7 @@ class Mapped:
             words = self.memory.own.words
             words[PID], started = this_process()
             fence()
-            words[STARTED] = started  # this tells the driver that it is mapped
+            words[STARTED] = started  # the driver reads here that it is mapped
 
     def take(self, number: int | None, reads: Sequence[Read], given: list[Any], named: dict[str, Any]) -> None:
         """Replace arguments in shared memory by their values.

@@ -19,7 +19,7 @@ from chimera.engines.http.values import Value
 CONSTRUCT = "__init__"
 
 
-class Lane(ABC):
+class Channel(ABC):
     """An actor.
 
     Attributes

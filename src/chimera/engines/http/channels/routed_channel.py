@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from chimera.engines.handle import results
+from chimera.engines.http.channels.actor_channels import RemoteChannel
+from chimera.engines.http.channels.channel import CONSTRUCT, opened
 from chimera.engines.http.connection import Garbage, Unreachable
 from chimera.engines.http.failure import Failed, lost, raised, raised_by
-from chimera.engines.http.lane import CONSTRUCT, opened
-from chimera.engines.http.lanes import RemoteLane
 from chimera.engines.http.refs import Call, Outcome
 from chimera.engines.http.routes import Route, document_of, error_of, request_body
 from chimera.engines.http.values import Value, size_of
 
 
-class RoutedLane(RemoteLane):
+class RoutedChannel(RemoteChannel):
     """An actor that exists already, behind documented routes. Its object in the driver makes requests and reads answers.
 
     Parameters

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from chimera.core import call
 from chimera.core.errors import ActorLost
 from chimera.engines.collectives import Op
-from chimera.engines.ray.host import RaySurroundings
-from chimera.engines.ray.link import connect, has_gpus_of_their_own, own_gpu
-from chimera.engines.ray.rendezvous import LOOK_FOR_DEATHS_S, Board, Members
+from chimera.engines.ray.actor.host import RayContext
+from chimera.engines.ray.groups.link import connect, has_gpus_of_their_own, own_gpu
+from chimera.engines.ray.groups.rendezvous import LOOK_FOR_DEATHS_S, Board, Members
+from chimera.engines.ray.groups.torch_group import TorchGroup
 from chimera.engines.ray.shared import Meeting
-from chimera.engines.ray.torch_group import TorchGroup
-from chimera.engines.shared_group import SharedGroup
-from chimera.engines.shared_memory import PID, STARTED, Memory
+from chimera.engines.shared_memory.memory import PID, STARTED, Memory
+from chimera.engines.shared_memory.shared_group import SharedGroup
 from chimera.engines.signals import is_gone
 
 
@@ -46,12 +46,12 @@ class GroupHandle:
 
 
 def _join(key: str, members: tuple[tuple[str, str], ...], meeting: Meeting | None) -> RayGroup | GroupHandle:
-    surroundings = call._surroundings
-    if not isinstance(surroundings, RaySurroundings):
+    actor_context = call._actor_context
+    if not isinstance(actor_context, RayContext):
         return GroupHandle(key, members, meeting)
-    if key not in surroundings.groups:
-        surroundings.groups[key] = RayGroup(surroundings, key, members, meeting)
-    group: RayGroup = surroundings.groups[key]
+    if key not in actor_context.groups:
+        actor_context.groups[key] = RayGroup(actor_context, key, members, meeting)
+    group: RayGroup = actor_context.groups[key]
     return group
 
 
@@ -59,10 +59,10 @@ class RayGroup:
     """A group inside one of its members."""
 
     def __init__(
-        self, surroundings: RaySurroundings, key: str, members: tuple[tuple[str, str], ...], meeting: Meeting | None
+        self, actor_context: RayContext, key: str, members: tuple[tuple[str, str], ...], meeting: Meeting | None
     ) -> None:
-        self._surroundings, self._meeting = surroundings, meeting
-        self._members = Members(surroundings, surroundings.me, members)
+        self._actor_context, self._meeting = actor_context, meeting
+        self._members = Members(actor_context, actor_context.me, members)
         self._board = Board(key, self._members.look_for_deaths)
         self._way: SharedGroup | TorchGroup | None = None
         self._looked_s = 0.0
@@ -92,26 +92,26 @@ class RayGroup:
             try:
                 self._way = self._choose()
             finally:
-                self._surroundings.waited_s += time.monotonic() - began_s
+                self._actor_context.waited_s += time.monotonic() - began_s
         return self._way
 
     def _choose(self) -> SharedGroup | TorchGroup:
         """Choose the transport. Each member reports its GPU and whether it maps the memory, so all members choose alike."""
-        memory, meeting, members, board = self._surroundings.memory, self._meeting, self._members, self._board
+        memory, meeting, members, board = self._actor_context.memory, self._meeting, self._members, self._board
         maps = memory is not None and meeting is not None
         board.set(f"here/{members.rank}", b"%d %s" % (maps, own_gpu()))
         said = [board.get(f"here/{rank}").split() for rank in range(members.size)]
         on_gpus = has_gpus_of_their_own([gpu for _, gpu in said])
         if memory is None or meeting is None or on_gpus or any(maps == b"0" for maps, _ in said):
             link = functools.partial(connect, board, members.rank, members.size, on_gpus=on_gpus)
-            return TorchGroup(self._surroundings, members, link)
+            return TorchGroup(self._actor_context, members, link)
         look = functools.partial(self._look, memory, meeting.regions)
-        doorbell = self._surroundings.doorbell()
-        return SharedGroup(self._surroundings, memory, doorbell, *meeting, members.names, look)
+        notifier = self._actor_context.notifier()
+        return SharedGroup(self._actor_context, memory, notifier, *meeting, members.names, look)
 
     def _look(self, memory: Memory, regions: Sequence[int]) -> None:
         """Raise `ActorLost` if a process is gone, or if Ray reports a member as dead. This check also records a heartbeat."""
-        self._surroundings.alive()
+        self._actor_context.alive()
         for region, name in zip(regions, self._members.names, strict=True):
             pid, started = memory.region(region).words[PID : STARTED + 1]
             if is_gone((pid, started)):

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from chimera.core.errors import ActorLost
 from chimera.core.parameters import reduce_in_order, shard_bounds
 from chimera.engines.collectives import Costs, Op, check_root, check_sizes, flat_of, scale_of
-from chimera.engines.doorbell import Doorbell
-from chimera.engines.shared_memory import DEAD, DRIVER, Memory, fence
+from chimera.engines.shared_memory.memory import DEAD, DRIVER, Memory, fence
+from chimera.engines.shared_memory.notifier import Notifier
 
 SPIN_S = 100e-6
 _WORDS = 8  # a cache line for each member
@@ -32,8 +32,8 @@ class SharedGroup:
 
     Parameters
     ----------
-    costs : the surroundings of this actor.
-    memory, doorbell : of this actor's process.
+    costs : the actor_context of this actor.
+    memory, notifier : of this actor's process.
     table : result of `allocate_table`.
     members, names : numbers of the members' regions, and names of the actors, in rank order.
     look : called repeatedly while this member waits; it may raise `ActorLost`.
@@ -43,13 +43,13 @@ class SharedGroup:
         self,
         costs: Costs,
         memory: Memory,
-        doorbell: Doorbell,
+        notifier: Notifier,
         table: int,
         members: Sequence[int],
         names: Sequence[str],
         look: Callable[[], None] | None = None,
     ) -> None:
-        self._costs, self._memory, self._doorbell = costs, memory, doorbell
+        self._costs, self._memory, self._notifier = costs, memory, notifier
         self._members, self._names, self._look = tuple(members), tuple(names), look
         self._rank = self._members.index(memory.me)
         words = memory.block(DRIVER, table, _table_bytes(self.size))
@@ -80,10 +80,10 @@ class SharedGroup:
             self._check()  # any death fails the barrier, even of a member that had arrived: later barriers cannot complete
 
         self._costs.alive()
-        self._doorbell.ring_members(self._members)
+        self._notifier.ring_members(self._members)
         began = time.monotonic()
         try:
-            self._doorbell.await_members(all_here, check, self._members, SPIN_S)
+            self._notifier.await_members(all_here, check, self._members, SPIN_S)
         finally:
             self._costs.waited_s += time.monotonic() - began
         fence()

@@ -8,59 +8,59 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from chimera.core import call as surroundings
+from chimera.core import call as actor_context
 from chimera.core.errors import DataError, TimeLimitError
 from chimera.engines.handle import results
 from chimera.engines.http import wire
+from chimera.engines.http.channels.channel import CONSTRUCT, Channel, opened
 from chimera.engines.http.connection import Answer, Connection, Garbage, Unreachable
 from chimera.engines.http.envelope import read_answer
 from chimera.engines.http.failure import Failed, lost, raised, raised_by
-from chimera.engines.http.lane import CONSTRUCT, Lane, opened
+from chimera.engines.http.hosting.thread_context import ThreadContext, enter_thread
 from chimera.engines.http.node import ACTORS, Node
 from chimera.engines.http.refs import Board, Call, Outcome, Ref
 from chimera.engines.http.routes import error_of
-from chimera.engines.http.surroundings import ThreadSurroundings, enter_thread
 from chimera.engines.http.values import Value, size_of
 
 _MOST_REASON = 300  # characters of an exception's text
 _BETWEEN_TRIES_S = 0.1  # the first pause; each further one is twice as long, up to a second
 
 
-class OwnLane(Lane):
+class DriverChannel(Channel):
     """An actor in the driver's process."""
 
     def __init__(self, board: Board, name: str, rank: int, actor_type: Callable[..., Any]) -> None:
         super().__init__(board, name, rank)
         self._type = actor_type
         self._target: Any = None
-        self._surroundings = ThreadSurroundings()
+        self._actor_context = ThreadContext()
         self._entered = False
 
     def last_sign_s(self, now_s: float) -> float:
         """Return the current time between calls, and otherwise the last heartbeat of the running call."""
-        return self._surroundings.sign_s or now_s
+        return self._actor_context.sign_s or now_s
 
     @property
     def computes(self) -> bool:
         """Whether code of the actor runs in this process now."""
-        return self._surroundings.sign_s is not None
+        return self._actor_context.sign_s is not None
 
     def perform(self, call: Call) -> Outcome:
         """Execute a call."""
         if not self._entered:
-            enter_thread(self._surroundings)
+            enter_thread(self._actor_context)
             self._entered = True
         given, named = opened(call)
-        own = [type(a) is Ref and a.lane is self for a in (*call.args, *call.kwargs.values())]
+        own = [type(a) is Ref and a.channel is self for a in (*call.args, *call.kwargs.values())]
         came = [a for a, mine in zip((*given, *named.values()), own, strict=True) if not mine]
-        self._surroundings.sign_s = time.monotonic()
+        self._actor_context.sign_s = time.monotonic()
         values: list[Value] | Failed
         try:
             values = [Value(value) for value in self._results(call, given, named)]
         except (Exception, SystemExit) as error:  # any exception of a user's actor is the result of its call
             values = raised_by(error, self.name, call.method)
-        self._surroundings.sign_s = None
-        samples = surroundings.take_work().samples
+        self._actor_context.sign_s = None
+        samples = actor_context.take_work().samples
         out = 0 if isinstance(values, Failed) else sum(value.nbytes for value in values)
         return Outcome(values, None, size_of(came), out, samples)
 
@@ -75,7 +75,7 @@ class OwnLane(Lane):
         self._target = None
 
 
-class RemoteLane(Lane):
+class RemoteChannel(Channel):
     """An actor in a node.
 
     Parameters
@@ -164,7 +164,7 @@ class RemoteLane(Lane):
         return lost(f"{self.name} {self.fate}")
 
 
-class HostedLane(RemoteLane):
+class HostedChannel(RemoteChannel):
     """An actor that a node hosts. Requests create, call and end it.
 
     Parameters

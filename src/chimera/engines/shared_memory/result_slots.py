@@ -1,4 +1,4 @@
-"""Slots: places in shared memory for the results of an actor.
+"""ResultSlots: places in shared memory for the results of an actor.
 
 The driver allocates a slot before the call, the actor writes the value, and holders of the ref read it. A slot is free
 again when its value has no readers.
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from chimera.core.errors import ActorLost, RunError
-from chimera.engines.shared_memory import (
+from chimera.engines.shared_memory.memory import (
     ARRAY_BYTES,
     DEAD,
     DONE_NS,
@@ -32,7 +32,7 @@ from chimera.engines.shared_memory import (
 from chimera.engines.values import Packed, unpack
 
 
-class Slots:
+class ResultSlots:
     """The driver's side of one actor's slots.
 
     Attributes
@@ -66,7 +66,7 @@ class Slots:
         if slot is None:
             slot = self._recycled(len(self._dropped))
         if slot is None:
-            raise RunError(f"{SLOTS} values of {self.name} are alive: let go of refs that are no longer needed")
+            raise RunError(f"{SLOTS} values of {self.name} are alive: delete refs that are no longer needed")
         at = slot * SLOT_WORDS + GENERATION
         generation = self.region.slots[at] + 1
         self.region.slots[at] = generation

@@ -1,0 +1,1 @@
+"""The node's side: the actors that a node hosts for drivers."""

@@ -1,0 +1,1 @@
+"""The code that runs in the process of a Ray actor."""

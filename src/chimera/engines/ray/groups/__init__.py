@@ -1,0 +1,1 @@
+"""Groups of Ray actors: meeting, connection, collectives."""

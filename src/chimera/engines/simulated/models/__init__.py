@@ -1,0 +1,1 @@
+"""Models of the simulated machines: network, compute, availability."""
