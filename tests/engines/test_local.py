@@ -221,7 +221,7 @@ def test_a_driver_that_outruns_an_actor_waits_for_it(engine: Local) -> None:
 def test_too_many_living_values_is_one_line(engine: Local) -> None:
     store = engine.spawn(Store)
     refs = [store.pid() for _ in range(SLOTS - 1)]
-    with pytest.raises(RunError, match="let go of refs"):
+    with pytest.raises(RunError, match="delete refs"):
         refs.extend(store.pid() for _ in range(10))
     engine.get(refs)
     del refs
