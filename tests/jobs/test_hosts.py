@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chimera.core.errors import ConfigurationError
-from chimera.jobs.hosts import Hosts
+from chimera.jobs.hosts import Hosts, _is_this_machine
 
 FILE = """
 [server]
@@ -93,3 +93,12 @@ def test_an_invalid_file_of_machines_is_an_error(tmp_path: Path, text: str, mess
         Hosts.load(file)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         Hosts.load(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("addresses", [("192.0.2.1", "127.0.0.1"), ("127.0.0.1", "192.0.2.1"), ("192.0.2.1",)])
+def test_a_host_is_this_machine_if_one_of_its_addresses_is(
+    addresses: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 0)) for address in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+    assert _is_this_machine("server.example") is ("127.0.0.1" in addresses)

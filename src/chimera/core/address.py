@@ -66,7 +66,7 @@ class Address:
         ------
         ConfigurationError : the address has no TLS and is not this machine, and the user has not set ``CHIMERA_INSECURE=1``.
         """
-        if not (self.secure or is_loopback(self.host) or _is_this_machine(self.host) or is_insecure_accepted()):
+        if not (self.secure or is_loopback(self.host) or is_own_address(self.host) or is_insecure_accepted()):
             raise ConfigurationError(
                 f"a token would travel to {self.url} in clear: use an https:// address, or set {INSECURE}=1 if you accept that"
             )
@@ -83,7 +83,7 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def _is_this_machine(host: str) -> bool:
+def is_own_address(host: str) -> bool:
     """Return whether an IP address is one of this machine's. A host name could resolve to another address a moment later."""
     try:
         address = ipaddress.ip_address(host)

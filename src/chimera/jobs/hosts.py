@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from chimera.core.address import is_own_address
 from chimera.core.errors import ConfigurationError
 from chimera.core.toml import read_toml
 from chimera.engines.ray.session import check_reachable
@@ -123,12 +124,7 @@ def _is_this_machine(host: str) -> bool:
     if host in ("localhost", socket.gethostname(), socket.getfqdn()):
         return True
     try:
-        addresses = {info[4][0] for info in socket.getaddrinfo(host, None)}
-        for address in addresses:  # only the machine that has an address can bind it
-            family = socket.AF_INET6 if ":" in str(address) else socket.AF_INET
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                probe.bind((address, 0))
-                return True
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError:
-        pass
-    return False
+        return False
+    return any(is_own_address(address) for address in addresses)
