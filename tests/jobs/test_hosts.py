@@ -95,10 +95,11 @@ def test_an_invalid_file_of_machines_is_an_error(tmp_path: Path, text: str, mess
         Hosts.load(tmp_path / "none.toml")
 
 
-@pytest.mark.parametrize("addresses", [("192.0.2.1", "127.0.0.1"), ("127.0.0.1", "192.0.2.1"), ("192.0.2.1",)])
-def test_a_host_is_this_machine_if_one_of_its_addresses_is(
-    addresses: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 0)) for address in addresses]
+OTHERS = [f"192.0.2.{number}" for number in range(1, 10)]  # of documentation, so no address of this machine
+
+
+@pytest.mark.parametrize("own", [["127.0.0.1"], []])
+def test_a_host_is_this_machine_if_one_of_its_addresses_is(own: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 0)) for address in [*OTHERS, *own]]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
-    assert _is_this_machine("server.example") is ("127.0.0.1" in addresses)
+    assert _is_this_machine("server.example") is bool(own)
