@@ -95,7 +95,7 @@ def test_an_invalid_file_of_machines_is_an_error(tmp_path: Path, text: str, mess
         Hosts.load(tmp_path / "none.toml")
 
 
-OTHERS = [f"192.0.2.{number}" for number in range(1, 10)]  # of documentation, so no address of this machine
+OTHERS = [f"203.0.113.{number}" for number in range(1, 10)]  # of documentation, so no address of this machine
 
 
 @pytest.mark.parametrize("own", [["127.0.0.1"], []])
