@@ -94,7 +94,7 @@ def test_a_wait_for_who_hangs_is_told_and_names_him() -> None:
     engine.disturb(a, HANG)
     new = c.step(a.step())
     for waited in (ref, *behind, new):
-        with pytest.raises(RunError, match=r"this would wait for ever: .*worker 0 hangs since 5 s"):
+        with pytest.raises(RunError, match=r"this would wait forever: .*worker 0 hangs since 5 s"):
             engine.get(waited)
         with pytest.raises(RunError, match="worker 0 hangs"):
             engine.wait([waited])

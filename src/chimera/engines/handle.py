@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, RunError, TimeLimitError
 
 _homes: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
@@ -95,3 +95,28 @@ def results(value: Any, actor: str, method: str, returns: int | None) -> list[An
             f"let it return a tuple or list of {returns}"
         )
     return values
+
+
+class ActorHeldRef:
+    """Base class of refs that an actor holds: an argument of calls of that actor, which cannot be pickled otherwise."""
+
+    __slots__ = ()
+    peer: Any
+    """The called actor, which has a ``name``."""
+    method: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise ConfigurationError(
+            "a ref that an actor holds is an argument of its own in calls of that actor, and no more"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Ref to {self.method!r} of {self.peer.name}>"
+
+    def own_call_error(self) -> RunError:
+        """Return the error of an actor that waits for its own call."""
+        return RunError(f"{self.peer.name} would wait forever: its call {self.method!r} on itself comes after this one")
+
+    def time_limit_error(self) -> TimeLimitError:
+        """Return the error of a wait that exceeded its time limit."""
+        return TimeLimitError(f"{self.method!r} of {self.peer.name} did not end within its time limit")

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from chimera.core.errors import ActorLost, ConfigurationError, EngineClosedError, RunError, TimeLimitError
+from chimera.core.errors import ActorLost, EngineClosedError, RunError
 from chimera.core.pickling import marshalled
-from chimera.engines.handle import check_returns, receive_handles
+from chimera.engines.handle import ActorHeldRef, check_returns, receive_handles
 from chimera.engines.local.calls import INLINE_BYTES
 from chimera.engines.local.process import SPIN_S, actor_name
 from chimera.engines.local.refs import LocalActor
@@ -45,7 +45,7 @@ class Peer(NamedTuple):
     name: str
 
 
-class HeldRef:
+class HeldRef(ActorHeldRef):
     """A ref that an actor holds: an entry in its table of answers, and the ticket of the request."""
 
     __slots__ = ("__weakref__", "entry", "method", "nested_calls", "peer", "ticket")
@@ -55,14 +55,6 @@ class HeldRef:
 
     def __del__(self) -> None:
         self.nested_calls.dropped.append(self.entry)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise ConfigurationError(
-            "a ref that an actor holds is an argument of its own in calls of that actor, and no more"
-        )
-
-    def __repr__(self) -> str:
-        return f"<Ref to {self.method!r} of {self.peer.name}>"
 
 
 class NestedCalls:
@@ -146,11 +138,9 @@ class NestedCalls:
             return region.ready(slot, generation) or region.words[DEAD] == 1
 
         if actor == self._memory.me and not region.ready(slot, generation):
-            raise RunError(
-                f"{ref.peer.name} would wait for ever: its call {ref.method!r} on itself comes after this one"
-            )
+            raise ref.own_call_error()
         if not self._notifier.await_calls(known, {actor: number + 1}, SPIN_S, deadline):
-            raise _too_late(ref)
+            raise ref.time_limit_error()
         fence()
         if not region.ready(slot, generation):
             raise ActorLost(f"{ref.peer.name} died; its call {ref.method!r} has no result")
@@ -210,7 +200,7 @@ class NestedCalls:
         ringer : the process that wakes this one: the driver after it has answered, or the called actor after a call.
         """
         if not self._notifier.await_calls(lambda: self._is_answered(ref), {ringer: 1}, SPIN_S, deadline):
-            raise _too_late(ref)
+            raise ref.time_limit_error()
         fence()
 
     def _place(self, ref: HeldRef) -> tuple[int, int, int, int]:
@@ -218,10 +208,6 @@ class NestedCalls:
         at = ref.entry * ANSWER_WORDS + TICKET + 1
         actor, slot, generation, number = self._answers[at : at + 4]
         return actor, slot, generation, number
-
-
-def _too_late(ref: HeldRef) -> TimeLimitError:
-    return TimeLimitError(f"{ref.method!r} of {ref.peer.name} did not end within its time limit")
 
 
 def _keep(ref: HeldRef) -> None:

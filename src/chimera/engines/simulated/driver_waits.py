@@ -87,7 +87,7 @@ class DriverWaits:
 
     def _deadlock(self, refs: Sequence[Ref]) -> RunError:
         call = next(ref.call for ref in refs if ref.call.end_s == math.inf)
-        return RunError(f"this would wait for ever: {self._scheduler.explain(call)}")
+        return RunError(f"this would wait forever: {self._scheduler.explain(call)}")
 
 
 def _smallest(times_s: Sequence[float], count: int) -> float:

@@ -196,7 +196,7 @@ class Events:
         other = ref.call
         if other.node is call.node and other.end_s == math.inf:
             raise RunError(
-                f"{call.node.name} would wait for ever: its call {other.method!r} on itself comes after this one"
+                f"{call.node.name} would wait forever: its call {other.method!r} on itself comes after this one"
             )
         self.waits[call] = ref, deadline_s
         call.node.suspended = call

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chimera.core import call
-from chimera.core.errors import ConfigurationError, RunError, TimeLimitError
+from chimera.core.errors import ConfigurationError
 from chimera.engines.failure import Failure
-from chimera.engines.handle import check_returns, receive_handles
+from chimera.engines.handle import ActorHeldRef, check_returns, receive_handles
 from chimera.engines.ray.failure import translated
 from chimera.engines.ray.refs import RayActor
 
@@ -38,21 +38,13 @@ class Peer:
         return self._remotes[results]
 
 
-class HeldRef:
+class HeldRef(ActorHeldRef):
     """A ref that an actor holds."""
 
     __slots__ = ("method", "object", "peer")
 
     def __init__(self, peer: Peer, method: str, object_ref: Any) -> None:
         self.peer, self.method, self.object = peer, method, object_ref
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise ConfigurationError(
-            "a ref that an actor holds is an argument of its own in calls of that actor, and no more"
-        )
-
-    def __repr__(self) -> str:
-        return f"<Ref to {self.method!r} of {self.peer.name}>"
 
 
 class NestedCalls:
@@ -122,8 +114,7 @@ class NestedCalls:
 
         for ref in refs:
             if ref.peer.key == self._me and not ray.wait([ref.object], timeout=0)[0]:
-                name = ref.peer.name
-                raise RunError(f"{name} would wait for ever: its call {ref.method!r} on itself comes after this one")
+                raise ref.own_call_error()
         objects = [ref.object for ref in refs]
         while True:
             left = _SIGN_S if deadline is None else min(max(deadline - time.monotonic(), 0.0), _SIGN_S)
@@ -135,9 +126,7 @@ class NestedCalls:
                 if deadline is not None and time.monotonic() >= deadline:  # Ray may return a little early
                     late = [ref for ref in refs if not ray.wait([ref.object], timeout=0)[0]]
                     if late:  # otherwise it has arrived meanwhile
-                        raise TimeLimitError(
-                            f"{late[0].method!r} of {late[0].peer.name} did not end within its time limit"
-                        ) from error
+                        raise late[0].time_limit_error() from error
             except RayError as error:
                 done, _ = ray.wait(list(dict.fromkeys(objects)), num_returns=1, timeout=0)
                 method = next((ref.method for ref in refs if ref.object in done), refs[0].method)
