@@ -1,1 +1,1 @@
-"""The conformance kit: what every engine promises, tried on every engine."""
+"""The conformance kit: the promises of engines, tested on every engine."""

@@ -1,4 +1,4 @@
-"""The actors of the conformance kit. They stand in a module of their own, so that any process can import them."""
+"""The actors of the conformance kit, in a separate module, so that any process can import them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chimera.core.message import Encoded
 
 
 class Counter:
-    """Remembers what it was called with, in order."""
+    """An actor that records its calls, in order."""
 
     def __init__(self, start: int = 0) -> None:
         self.seen = [start]
@@ -33,7 +33,7 @@ class Counter:
 
 
 class Holder:
-    """Holds an array, gives it away and changes its own."""
+    """An actor that holds an array, returns it and changes its own."""
 
     def __init__(self, array: Any = None) -> None:
         self.array = np.arange(1000, dtype=np.float32) if array is None else array.copy()
@@ -61,7 +61,7 @@ class Holder:
 
 
 class Relay:
-    """Computes on what others made."""
+    """An actor that computes with results of others."""
 
     def echo(self, value: Any) -> Any:
         return value
@@ -82,7 +82,7 @@ class Relay:
         call.work(samples=count)
 
     def wait_for_ever(self, samples: int) -> None:
-        """Hang, on an engine whose time is real; on one whose time is virtual, last as long as ``samples`` do."""
+        """Hang on an engine in real time; on one in virtual time, take as long as ``samples`` samples."""
         call.work(samples=samples)
         if samples == 0:
             threading.Event().wait()
@@ -103,12 +103,12 @@ class Relay:
         return os.getpid()
 
     def die(self, *_: Any) -> None:
-        """End its own process without a word."""
+        """End the actor's process at once."""
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class OddError(Exception):
-    """An exception of the user's own."""
+    """An exception class of the user."""
 
     def __init__(self, code: int, detail: str) -> None:
         super().__init__(code, detail)
@@ -116,7 +116,7 @@ class OddError(Exception):
 
 
 class StubbornError(Exception):
-    """An exception that cannot be made again elsewhere."""
+    """An exception that cannot be recreated in another process."""
 
     def __init__(self, lock: Any) -> None:
         super().__init__("stubborn")
@@ -130,7 +130,7 @@ class Faulty:
         if broken:
             raise OddError(7, "in the constructor")
 
-    def odd(self, code: int, detail: str = "as told") -> None:
+    def odd(self, code: int, detail: str = "as requested") -> None:
         raise OddError(code, detail)
 
     def stubborn(self) -> None:
@@ -141,7 +141,7 @@ class Faulty:
 
 
 class Member:
-    """Meets others in groups."""
+    """An actor that is a member of groups."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -155,7 +155,7 @@ class Member:
         return self._own(size, shared=False)
 
     def reduce(self, group: Group, size: int, op: str, shared: bool = False) -> tuple[Any, bool]:
-        """Return the reduced array, and whether that happened in place."""
+        """Return the reduced array, and whether it was reduced in place."""
         array = self._own(size, shared)
         result = group.all_reduce(array) if op == "default" else group.all_reduce(array, op)  # type: ignore[arg-type]
         return result, result is array
@@ -194,14 +194,14 @@ class Member:
 
 
 class Box:
-    """An object around something else."""
+    """An object that contains another."""
 
     def __init__(self, content: Any) -> None:
         self.content = content
 
 
 class Caller:
-    """Calls other actors, whose handles it was given."""
+    """An actor that calls other actors by their handles."""
 
     def __init__(self, *peers: Any) -> None:
         self.peers = peers
@@ -214,7 +214,7 @@ class Caller:
         return [peer.name for peer in self.peers]
 
     def ask(self, method: str, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
-        """Call all peers, and return what they answer."""
+        """Call all peers, and return their answers."""
         return call.get([getattr(peer, method)(*args, **kwargs) for peer in self.peers], timeout_s)
 
     def ask_in(self, place: Any, method: str, *args: Any) -> Any:
@@ -222,7 +222,7 @@ class Caller:
         return call.get(getattr(place["here"][0].content, method)(*args))
 
     def tell(self, method: str, numbers: Any) -> None:
-        """Call the first peer many times, and wait for none of it."""
+        """Call the first peer many times without waiting."""
         for number in numbers:
             getattr(self.peers[0], method)(number)
 
@@ -234,7 +234,7 @@ class Caller:
         return call.get(self.refs)
 
     def pass_on(self, value: Any) -> Any:
-        """Send a value along all peers, each of which adds one; this actor sees the last result only."""
+        """Send a value through all peers, each of which adds one; this actor receives the last result only."""
         for peer in self.peers:
             value = peer.plus(value, number=1.0)
         return call.get(value)
@@ -247,7 +247,7 @@ class Caller:
         return call.get(self.peers[0].echo([self.peers[0].echo(1)]))
 
     def error_of(self, method: str, *args: Any, timeout_s: float | None = None) -> tuple[str, str, str]:
-        """Return name, text and cause of what the first peer raises."""
+        """Return name, text and cause of the exception that the first peer raises."""
         try:
             self.ask(method, *args, timeout_s=timeout_s)
         except Exception as error:
@@ -267,7 +267,7 @@ class Puller:
         self.first = chimera.get([server.value() for server in servers])
 
     def train(self, steps: int) -> Any:
-        """Pull all shards and push as many ones, several times; return the last weights that this worker saw."""
+        """Pull all shards and push as many ones, several times; return the last weights that this worker pulled."""
         weights = self.first
         for _ in range(steps):
             for server, shard in zip(self.servers, weights, strict=True):
@@ -290,11 +290,11 @@ class Shard:
 
 
 LARGE = 500_000
-"""How many elements an array of a `Party` has."""
+"""Number of elements of an array of a `Party`."""
 
 
 class Party:
-    """Makes arrays, keeps those of others, and says where they lie."""
+    """An actor that creates arrays, keeps arrays of others, and reports where they are."""
 
     def __init__(self) -> None:
         self.kept, self.number = np.zeros(1, np.float32), 0.0
@@ -328,11 +328,11 @@ class Party:
         return lies_in_shared_memory(value)
 
     def unfit(self, _: Any) -> Any:
-        return socket.socket()  # cannot travel
+        return socket.socket()  # cannot be sent
 
 
 def lies_in_shared_memory(array: Any) -> bool:
-    """Whether an array lies in the driver's file, not in Ray's store or in memory of this process alone."""
+    """Return whether an array is in the driver's file, not in Ray's store or in memory of this process alone."""
     at = array.__array_interface__["data"][0]
     for line in Path("/proc/self/maps").read_text().splitlines():
         first, last = (int(part, 16) for part in line.split()[0].split("-"))

@@ -1,6 +1,6 @@
-"""Every test of the kit runs on every engine; what needs real processes is collected only where an engine has them.
+"""Every test of the kit runs on every engine. Tests that need real processes are collected only for engines that have them.
 
-A fixture of scope "package" ends with the kit only where the folder is a package: hence the ``__init__.py`` beside this file.
+A fixture of scope "package" ends with the kit only if the folder is a package: hence the ``__init__.py`` beside this file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """Give one engine after the other, each with the ground it stands on; pytest runs all tests of one before the next."""
+    """Yield one engine after the other, each with its environment; pytest runs all tests of one before the next."""
     with request.param.ground():
         yield request.param
 

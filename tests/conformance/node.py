@@ -1,4 +1,4 @@
-"""A node that hosts the actors of the kit, as a process of its own.
+"""A node that hosts the actors of the kit, as a separate process.
 
 Usage: ``python -m conformance.node``; it prints its port when it listens.
 """
@@ -30,7 +30,7 @@ class NodeProcess:
         self._url = ""
 
     def url(self) -> str:
-        """Return where it listens, once it does."""
+        """Return its URL, once it listens."""
         if not self._url:
             assert self.process.stdout is not None
             port = self.process.stdout.readline().strip()
@@ -66,7 +66,7 @@ def main(port: int = 0) -> None:
     app.include_router(actors_router(host))
     with socket.create_server(("127.0.0.1", port), backlog=128) as listener:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        print(listener.getsockname()[1], flush=True)  # noqa: T201 - this is how the test hears of it
+        print(listener.getsockname()[1], flush=True)  # noqa: T201 - the test reads this
         config = uvicorn.Config(app, http="httptools", log_level="error", access_log=False)
         uvicorn.Server(config).run(sockets=[listener])
 

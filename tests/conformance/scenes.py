@@ -1,4 +1,4 @@
-"""Whole runs of an engine in a process of their own, which then says what is left.
+"""Runs of an engine in a separate process, which then reports what is left.
 
 Usage: ``python -m conformance.scenes WORLD SCENE``.
 """
@@ -45,7 +45,7 @@ def footprint() -> dict[str, list[Any]]:
 
 
 def work_together(engine: Engine, world: World) -> tuple[list[Any], list[Any]]:
-    """Have some actors exchange large arrays, directly and in a group."""
+    """Let some actors exchange large arrays, directly and in a group."""
     relays = [engine.spawn(Relay) for _ in range(2)]
     members = [engine.spawn(Member, rank) for rank in range(2)]
     group = engine.group(members)
@@ -72,7 +72,7 @@ def failure(world: World) -> dict[str, list[Any]]:
 
 
 def busy(world: World) -> dict[str, list[Any]]:
-    """Close with one actor hung, one waiting in a group, and results that nobody fetched."""
+    """Close with one actor hung, one waiting in a group, and results that were not fetched."""
     with world.engine() as engine:
         relays, members = work_together(engine, world)
         seen = footprint()
@@ -157,12 +157,12 @@ def interrupted_while_one_is_stopped(world: World) -> dict[str, list[Any]]:
         while True:
             with contextlib.suppress(
                 *[RunError] * world.virtual_time
-            ):  # virtual time knows at once that it never comes
+            ):  # virtual time knows at once that it never arrives
                 engine.get(never)
 
 
 def announce(report: dict[str, Any]) -> None:
-    print(json.dumps(report), flush=True)  # noqa: T201 - this is how the test hears of it
+    print(json.dumps(report), flush=True)  # noqa: T201 - the test reads this
 
 
 def descriptors() -> set[str]:
@@ -170,10 +170,10 @@ def descriptors() -> set[str]:
 
 
 def left_open(before: set[str], on_ray: bool) -> list[str]:
-    """Return which descriptors stay open, and what they are.
+    """Return the open descriptors, with descriptions.
 
-    On Ray a thread of its own closes sockets, and may come to it later; a socket of gRPC's whose connection is over may
-    even stay, and belongs to no engine.
+    On Ray, one of its threads closes sockets, maybe later. A gRPC socket whose connection has ended may even stay open; it
+    belongs to no engine.
     """
     deadline = time.monotonic() + CLOSED_WITHIN_S
     while (left := descriptors() - before) and time.monotonic() < deadline:
@@ -182,7 +182,7 @@ def left_open(before: set[str], on_ray: bool) -> list[str]:
 
 
 def is_over(descriptor: int) -> bool:
-    """Return whether a descriptor of this process is a socket that leads nowhere and that nobody can connect to."""
+    """Return whether a descriptor of this process is an unconnected socket to which no process can connect."""
     try:
         with socket.socket(fileno=os.dup(descriptor)) as ours:
             if ours.family not in (socket.AF_INET, socket.AF_INET6):
@@ -196,7 +196,7 @@ def is_over(descriptor: int) -> bool:
 
 
 def described(descriptor: str) -> str:
-    """Return what a descriptor of this process is."""
+    """Return a description of a descriptor of this process."""
     with contextlib.suppress(OSError):
         return str(Path(f"/proc/self/fd/{descriptor}").readlink())
     return "closed meanwhile"
@@ -206,7 +206,7 @@ def main(world_name: str, scene_name: str) -> None:
     world, scene = world_named(world_name), globals()[scene_name]
     try:
         with world.ground():
-            scene(world)  # what a library opens once and for all is open after this
+            scene(world)  # descriptors that a library opens once are open after this
             gc.collect()
             before = descriptors()
             seen = scene(world)

@@ -26,7 +26,7 @@ def test_an_actor_runs_its_calls_in_the_order_of_issue(engine: Engine, world: Wo
 
 
 @pytest.mark.sampled(3)
-def test_a_call_whose_argument_is_late_still_runs_before_those_after_it(engine: Engine, world: World) -> None:
+def test_a_call_with_a_delayed_argument_runs_before_later_calls(engine: Engine, world: World) -> None:
     first, second = engine.spawn(Counter), engine.spawn(Counter)
     for number in range(20):
         second.add(first.add(number))
@@ -67,7 +67,7 @@ def test_several_results_are_several_refs(engine: Engine, world: World) -> None:
     np.testing.assert_array_equal(np.concatenate(engine.get(back, timeout_s=world.limit_s)), whole)
 
 
-def test_one_result_asked_for_by_number_is_a_list_of_one_ref(engine: Engine, world: World) -> None:
+def test_returns_1_gives_a_list_of_one_ref(engine: Engine, world: World) -> None:
     (piece,) = engine.spawn(Relay).pieces(np.arange(4, dtype=np.float32), 1, returns=1)
     np.testing.assert_array_equal(engine.get(piece, timeout_s=world.limit_s), np.arange(4))
 
@@ -88,7 +88,7 @@ def test_results_that_cannot_be_counted_are_an_error(engine: Engine, world: Worl
 
 @pytest.fixture(scope="module")
 def mirror(world: World) -> Iterator[Mirror]:
-    """Give one actor that many tests may send values through: each process costs time to start."""
+    """Return one actor for many tests of values: each process costs time to start."""
     with world.engine() as engine:
         relay = engine.spawn(Relay)
         yield Mirror(engine, relay, world.limit_s)
@@ -101,7 +101,7 @@ class Mirror:
     limit_s: float
 
     def there_and_back(self, value: Any) -> Any:
-        """Return a value after two journeys through an actor, the second from a result of it."""
+        """Return a value after two passes through an actor, the second from a result of it."""
         return self.engine.get(self.relay.echo(self.relay.echo(value)), timeout_s=self.limit_s)
 
 
@@ -109,7 +109,7 @@ VALUES = [None, True, 3, 2.5, "text", b"bytes", (1, "a"), [1, [2.0]], {"a": [1],
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_plain_values_arrive_as_they_are(mirror: Mirror, value: Any) -> None:
+def test_plain_values_arrive_unchanged(mirror: Mirror, value: Any) -> None:
     there_and_back = mirror.there_and_back(value)
     assert there_and_back == value
     assert type(there_and_back) is type(value)
@@ -118,7 +118,7 @@ def test_plain_values_arrive_as_they_are(mirror: Mirror, value: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool", "uint8", "complex64", "U5"])
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 0, 2), (7, 5), (70_001,)], ids=str)
-def test_arrays_of_any_kind_and_shape_arrive_as_they_are(mirror: Mirror, dtype: str, shape: tuple[int, ...]) -> None:
+def test_arrays_of_any_type_and_shape_arrive_unchanged(mirror: Mirror, dtype: str, shape: tuple[int, ...]) -> None:
     array = (np.arange(np.prod(shape, dtype=int)) % 3).reshape(shape).astype(dtype)
     for sent in (array, array.T, array[..., ::2] if shape else array):
         back = mirror.there_and_back(sent)
@@ -135,7 +135,7 @@ def test_arrays_inside_containers_and_objects_arrive(engine: Engine, world: Worl
     assert (back["parts"][1][1], back["rest"]) == ("x", slice(1, 2))
 
 
-def test_classes_made_in_functions_and_lambdas_travel(engine: Engine, world: World) -> None:
+def test_local_classes_and_lambdas_can_be_sent(engine: Engine, world: World) -> None:
     base = 5
 
     class Local:
@@ -146,7 +146,7 @@ def test_classes_made_in_functions_and_lambdas_travel(engine: Engine, world: Wor
     assert engine.get(actor.apply(lambda x: x * base, 2), timeout_s=world.limit_s) == 15
 
 
-def test_what_cannot_travel_is_one_clear_error(engine: Engine) -> None:
+def test_a_value_that_cannot_be_sent_is_one_clear_error(engine: Engine) -> None:
     def generate() -> Any:
         yield 1
 
@@ -157,20 +157,20 @@ def test_what_cannot_travel_is_one_clear_error(engine: Engine) -> None:
         relay.echo(generate())
 
 
-def test_names_are_those_given_or_unique(engine: Engine) -> None:
+def test_actor_names_are_the_given_ones_or_unique(engine: Engine) -> None:
     named = engine.spawn(Relay, name="worker 3", resources=Resources(threads=1))
     unnamed = [engine.spawn(Relay) for _ in range(3)]
     assert named.name == "worker 3"
     assert len({actor.name for actor in [named, *unnamed]}) == 4
 
 
-def test_room_that_was_reserved_is_taken_by_those_who_need_it(engine: Engine, world: World) -> None:
+def test_reserved_room_is_used_by_the_actors_it_was_reserved_for(engine: Engine, world: World) -> None:
     engine.reserve([Resources()] * 2)
     actors = [engine.spawn(Relay) for _ in range(3)]  # one more than was reserved
     assert engine.get([actor.echo(1) for actor in actors], timeout_s=world.limit_s) == [1] * 3
 
 
-def test_get_keeps_the_order_asked_for(engine: Engine, world: World) -> None:
+def test_get_returns_values_in_the_order_of_refs(engine: Engine, world: World) -> None:
     actors = [engine.spawn(Relay) for _ in range(3)]
     refs = [actor.echo(rank) for rank, actor in enumerate(actors)]
     assert engine.get([refs[2], refs[0], refs[1], refs[0]], timeout_s=world.limit_s) == [2, 0, 1, 0]
@@ -184,13 +184,13 @@ def test_wait_divides_refs_into_done_and_pending(engine: Engine, world: World) -
     done, pending = engine.wait(refs, count=4, timeout_s=world.limit_s)
     assert (set(done), pending) == (set(refs), [])
     done, pending = engine.wait(refs, count=2, timeout_s=world.limit_s)
-    assert set(done) == set(refs)  # every ref known to be done, not only as many as asked for
+    assert set(done) == set(refs)  # every ref known to be done, not only the requested number
     hung = world.hang(actors[0])
     done, pending = engine.wait([hung, *refs[1:]], count=3, timeout_s=world.limit_s)
     assert (set(done), pending) == (set(refs[1:]), [hung])
 
 
-def test_done_refs_come_in_the_order_in_which_they_were_done(engine: Engine, world: World) -> None:
+def test_done_refs_are_in_the_order_of_completion(engine: Engine, world: World) -> None:
     slow, fast = engine.spawn(Relay), engine.spawn(Relay)
     chain = slow.plus(1.0)
     early = fast.echo("early")
@@ -200,7 +200,7 @@ def test_done_refs_come_in_the_order_in_which_they_were_done(engine: Engine, wor
     assert done == [early, late]
 
 
-def test_time_goes_forward(engine: Engine, world: World) -> None:
+def test_time_increases(engine: Engine, world: World) -> None:
     relay, times = engine.spawn(Relay), [engine.now()]
     for _ in range(5):
         engine.get(relay.echo(1), timeout_s=world.limit_s)

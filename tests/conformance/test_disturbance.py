@@ -1,4 +1,4 @@
-"""What goes wrong short of death: an actor that hangs, is slow or is cut off is not lost; who is silent is named."""
+"""Disturbances other than death: an actor that hangs, is slow or is cut off is not lost; silent actors are reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_S = 0.1
 
 
 def silent_names(engine: Engine, pending: Sequence[Any], after_s: float, for_s: float) -> list[list[str]]:
-    """Return who was silent at each look, for so many seconds; ``pending`` are refs that stay so."""
+    """Return the silent actors at each check, for some seconds; ``pending`` are refs that stay pending."""
     until_s, names = engine.now() + for_s, []
     while engine.now() < until_s:
         engine.wait(pending, timeout_s=LOOK_S)
@@ -29,7 +29,7 @@ def silent_names(engine: Engine, pending: Sequence[Any], after_s: float, for_s: 
 
 
 def spawned(engine: Engine, world: World, count: int = 2) -> list[Any]:
-    """Return relays that have begun to live."""
+    """Return relays that have started."""
     relays = [engine.spawn(Relay, name=f"relay {i}") for i in range(count)]
     engine.get([relay.echo(1) for relay in relays], timeout_s=world.limit_s)
     return relays
@@ -37,9 +37,7 @@ def spawned(engine: Engine, world: World, count: int = 2) -> list[Any]:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("what", ["hang", "cut off"])
-def test_one_that_hangs_or_is_cut_off_answers_nothing_is_not_lost_and_is_named(
-    engine: Engine, world: World, what: Any
-) -> None:
+def test_a_hanging_or_cut_off_actor_is_silent_and_not_lost(engine: Engine, world: World, what: Any) -> None:
     victim, other = spawned(engine, world)
     engine.disturb(victim, Disturbance(what))
     began_s = engine.now()
@@ -52,7 +50,7 @@ def test_one_that_hangs_or_is_cut_off_answers_nothing_is_not_lost_and_is_named(
     assert engine.lost() == []
 
 
-def test_a_call_under_way_does_not_end_once_its_actor_hangs(engine: Engine, world: World) -> None:
+def test_a_running_call_does_not_end_while_its_actor_hangs(engine: Engine, world: World) -> None:
     victim, _ = spawned(engine, world)
     under_way = world.compute(victim, 3.0)
     engine.wait([under_way], timeout_s=LOOK_S)
@@ -60,12 +58,12 @@ def test_a_call_under_way_does_not_end_once_its_actor_hangs(engine: Engine, worl
     assert engine.wait([under_way], timeout_s=4.0) == ([], [under_way])
 
 
-def test_who_waits_is_not_silent(engine: Engine, world: World) -> None:
+def test_a_waiting_actor_is_not_silent(engine: Engine, world: World) -> None:
     hung, strange, acquainted = (engine.spawn(Member, rank, name=f"member {rank}") for rank in range(3))
-    spawned(engine, world, 1)  # an idle one
+    spawned(engine, world, 1)  # an idle actor
     dependent = engine.spawn(Relay)
     met, unmet = engine.group([hung, acquainted]), engine.group([hung, strange])
-    others = engine.group([strange, acquainted])  # so that no first import of a library takes its time below
+    others = engine.group([strange, acquainted])  # so that no first import of a library takes time below
     meetings = [hung.meet(met), acquainted.meet(met), acquainted.meet(others), strange.meet(others)]
     engine.get([*meetings, dependent.echo(1)], timeout_s=world.limit_s)
     engine.disturb(hung, Disturbance("hang"))
@@ -76,7 +74,7 @@ def test_who_waits_is_not_silent(engine: Engine, world: World) -> None:
     assert all(found in ([], ["member 0"]) for found in names)
 
 
-def test_one_that_hangs_can_be_killed(engine: Engine, world: World) -> None:
+def test_a_hanging_actor_can_be_killed(engine: Engine, world: World) -> None:
     victim, other = spawned(engine, world)
     engine.disturb(victim, Disturbance("hang"))
     refs = [victim.echo(1), victim.echo(2)]
@@ -88,11 +86,11 @@ def test_one_that_hangs_can_be_killed(engine: Engine, world: World) -> None:
             engine.get(ref, timeout_s=world.limit_s)
     assert engine.lost() == [victim]
     assert silent_names(engine, [world.hang(other)], 10 * AFTER_S, for_s=LOOK_S) == [[]]
-    engine.disturb(victim, Disturbance("slow"))  # the dead are left in peace
+    engine.disturb(victim, Disturbance("slow"))  # dead actors are not disturbed
 
 
 @pytest.mark.parametrize("what", ["hang", "cut off"])
-def test_what_lasts_for_a_time_ends_by_itself_and_nothing_is_lost(engine: Engine, world: World, what: Any) -> None:
+def test_a_disturbance_with_a_duration_ends_and_loses_nothing(engine: Engine, world: World, what: Any) -> None:
     counter = engine.spawn(Counter)
     refs = [counter.add(1)]
     engine.get(refs, timeout_s=world.limit_s)
@@ -106,7 +104,7 @@ def test_what_lasts_for_a_time_ends_by_itself_and_nothing_is_lost(engine: Engine
     assert engine.lost() == []
 
 
-def test_what_is_slowed_takes_longer_and_comes(engine: Engine, world: World) -> None:
+def test_a_slowed_call_takes_longer_and_ends(engine: Engine, world: World) -> None:
     relay, _ = spawned(engine, world)
     engine.disturb(relay, Disturbance("slow", factor=4.0))
     began_s = engine.now()
@@ -127,7 +125,7 @@ def test_slowness_ends_too(engine: Engine, world: World) -> None:
     assert lasted_s[1] < 100 * 0.2 / 2
 
 
-def test_a_later_disturbance_takes_the_place_of_the_former(engine: Engine, world: World) -> None:
+def test_a_later_disturbance_replaces_an_earlier_one(engine: Engine, world: World) -> None:
     relay, _ = spawned(engine, world)
     engine.disturb(relay, Disturbance("hang"))
     ref = relay.echo(1)
@@ -136,7 +134,7 @@ def test_a_later_disturbance_takes_the_place_of_the_former(engine: Engine, world
     assert engine.get(ref, timeout_s=world.limit_s) == 1
 
 
-def test_a_group_waits_for_a_member_that_hangs_and_goes_on(engine: Engine, world: World) -> None:
+def test_a_group_waits_for_a_hanging_member_and_continues(engine: Engine, world: World) -> None:
     members = [engine.spawn(Member, rank) for rank in range(3)]
     group = engine.group(members)
     engine.get([member.meet(group) for member in members], timeout_s=world.limit_s)
@@ -150,7 +148,7 @@ def test_a_group_waits_for_a_member_that_hangs_and_goes_on(engine: Engine, world
     assert engine.lost() == []
 
 
-def test_one_can_be_disturbed_before_it_did_anything(engine: Engine, world: World) -> None:
+def test_an_actor_can_be_disturbed_before_its_first_call(engine: Engine, world: World) -> None:
     relay = engine.spawn(Relay)
     engine.disturb(relay, Disturbance("hang", for_s=1.0))
     assert engine.get(relay.echo(1), timeout_s=world.limit_s) == 1

@@ -1,4 +1,4 @@
-"""What an actor raises arrives as itself, tells where it was raised, and spreads to what depends on it."""
+"""An actor's exception arrives with its class and origin, and spreads to calls that depend on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conformance.worlds import World
 pytestmark = pytest.mark.sampled(2)
 
 
-def test_an_exception_arrives_as_itself_with_the_remote_traceback(engine: Engine, world: World) -> None:
+def test_an_exception_keeps_its_class_and_has_the_remote_traceback(engine: Engine, world: World) -> None:
     faulty = engine.spawn(Faulty, name="worker 5")
     with pytest.raises(OddError) as caught:
         engine.get(faulty.odd(42, detail="remotely"), timeout_s=world.limit_s)
@@ -23,18 +23,18 @@ def test_an_exception_arrives_as_itself_with_the_remote_traceback(engine: Engine
         assert said in str(cause)
 
 
-def test_an_actor_goes_on_after_it_raised(engine: Engine, world: World) -> None:
+def test_an_actor_continues_after_an_exception(engine: Engine, world: World) -> None:
     faulty = engine.spawn(Faulty)
     bad, good = faulty.odd(1), faulty.fine()
     assert engine.get(good, timeout_s=world.limit_s) == "fine"
-    for _ in range(2):  # the same, however often it is asked for
+    for _ in range(2):  # the same, however often it is fetched
         with pytest.raises(OddError):
             engine.get(bad, timeout_s=world.limit_s)
     assert engine.lost() == []
 
 
 @pytest.mark.sampled(3)
-def test_dependents_raise_what_their_argument_raised_and_do_not_run(engine: Engine, world: World) -> None:
+def test_dependent_calls_raise_the_exception_of_their_argument_and_do_not_run(engine: Engine, world: World) -> None:
     class Watch:
         def __init__(self) -> None:
             self.calls = 0
@@ -64,7 +64,7 @@ def test_a_failed_ref_counts_as_done(engine: Engine, world: World) -> None:
     assert engine.wait([ref], timeout_s=world.limit_s) == ([ref], [])
 
 
-def test_a_constructor_that_raises_is_told_by_the_first_call(engine: Engine, world: World) -> None:
+def test_the_first_call_raises_the_exception_of_the_constructor(engine: Engine, world: World) -> None:
     broken, relay = engine.spawn(Faulty, broken=True), engine.spawn(Relay)
     first = broken.fine()
     dependent = relay.echo(first)
@@ -79,12 +79,12 @@ def test_an_unknown_method_is_an_attribute_error(engine: Engine, world: World) -
         engine.get(engine.spawn(Relay).no_such_method(), timeout_s=world.limit_s)
 
 
-def test_an_exception_that_cannot_travel_arrives_as_actor_error(engine: Engine, world: World) -> None:
+def test_an_exception_that_cannot_be_sent_arrives_as_actor_error(engine: Engine, world: World) -> None:
     with pytest.raises(ActorError, match="StubbornError"):
         engine.get(engine.spawn(Faulty).stubborn(), timeout_s=world.limit_s)
 
 
-def test_a_result_that_cannot_travel_is_an_error_and_no_more(engine: Engine, world: World) -> None:
+def test_a_result_that_cannot_be_sent_is_an_error_of_its_call_only(engine: Engine, world: World) -> None:
     class Generous:
         def generate(self) -> object:
             return (number for number in range(3))

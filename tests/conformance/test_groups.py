@@ -1,4 +1,4 @@
-"""Collectives: the right values, the same bits on all members, and no waiting for the dead."""
+"""Collectives: the right values, the same bits on all members, and no waiting for dead members."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def same_bits(arrays: list[np.ndarray]) -> bool:
 
 @pytest.fixture(scope="module")
 def four(world: World) -> Iterator[Crew]:
-    """Give four actors that groups of any size are made of: each process costs time to start."""
+    """Return four actors for groups of any size: each process costs time to start."""
     with world.engine() as engine:
         yield engine, members(engine, 4)[0]
 
@@ -38,7 +38,7 @@ def four(world: World) -> Iterator[Crew]:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 @pytest.mark.parametrize("op", ["default", "mean", "sum"])
-def test_all_reduce_gives_everyone_the_same_bits_of_the_right_values(
+def test_all_reduce_gives_all_members_the_same_bits_of_the_right_values(
     four: Crew, world: World, count: int, op: str
 ) -> None:
     engine, actors = four[0], four[1][:count]
@@ -55,7 +55,7 @@ def test_all_reduce_gives_everyone_the_same_bits_of_the_right_values(
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_broadcast_gives_everyone_the_array_of_the_root(four: Crew, world: World, count: int) -> None:
+def test_broadcast_gives_all_members_the_array_of_the_root(four: Crew, world: World, count: int) -> None:
     engine, actors = four[0], four[1][:count]
     group = engine.group(actors)
     for size in (0, 1, 1001):
@@ -68,7 +68,7 @@ def test_broadcast_gives_everyone_the_array_of_the_root(four: Crew, world: World
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_vectors_of_unequal_sizes_are_refused_and_the_members_live_on(four: Crew, world: World, count: int) -> None:
+def test_vectors_of_unequal_sizes_are_rejected_and_the_members_survive(four: Crew, world: World, count: int) -> None:
     engine, actors = four[0], four[1][:count]
     group = engine.group(actors)
     for call in ("reduce", "spread"):
@@ -128,17 +128,17 @@ def test_results_of_collectives_feed_other_actors(four: Crew, world: World) -> N
     np.testing.assert_allclose(engine.get(total, timeout_s=world.limit_s), values[0] + values[1], rtol=1e-6)
 
 
-def test_other_calls_go_on_while_members_wait(engine: Engine, world: World) -> None:
+def test_other_calls_continue_while_members_wait(engine: Engine, world: World) -> None:
     actors, group = members(engine, 3)
     waiting = [actor.meet(group) for actor in actors[:2]]
     other = engine.spawn(Relay)
-    assert engine.get(other.echo("goes on"), timeout_s=world.limit_s) == "goes on"
+    assert engine.get(other.echo("continues"), timeout_s=world.limit_s) == "continues"
     assert engine.wait(waiting, timeout_s=0.1) == ([], waiting)
     last = actors[2].meet(group)
     assert engine.get([*waiting, last], timeout_s=world.limit_s) == [3, 3, 3]
 
 
-def test_the_death_of_a_member_ends_the_waiting_of_the_others(engine: Engine, world: World) -> None:
+def test_the_death_of_a_member_ends_the_wait_of_the_others(engine: Engine, world: World) -> None:
     actors, group = members(engine, 3)
     assert engine.get([actor.meet(group) for actor in actors], timeout_s=world.limit_s) == [3, 3, 3]
     waiting = [actor.meet(group) for actor in actors[:2]]
@@ -154,7 +154,7 @@ def test_the_death_of_a_member_ends_the_waiting_of_the_others(engine: Engine, wo
     assert engine.get([actor.meet(survivors) for actor in actors[:2]], timeout_s=world.limit_s) == [2, 2]
 
 
-def test_the_death_of_a_waiting_member_ends_the_waiting_of_the_others(engine: Engine, world: World) -> None:
+def test_the_death_of_a_waiting_member_ends_the_wait_of_the_others(engine: Engine, world: World) -> None:
     actors, group = members(engine, 3)
     waiting = [actor.meet(group) for actor in actors[:2]]
     engine.wait(waiting, timeout_s=0.1)

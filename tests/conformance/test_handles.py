@@ -1,4 +1,4 @@
-"""Actors that were given the handles of others call them as the driver does, and the driver is not in the loop."""
+"""Actors with handles of other actors call them as the driver does, without the driver."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.sampled(2)
 
 
 @pytest.mark.parametrize("size", [3, 50_000])
-def test_workers_train_on_a_sharded_server_by_themselves(engine: Engine, world: World, size: int) -> None:
+def test_workers_train_on_a_sharded_server_without_the_driver(engine: Engine, world: World, size: int) -> None:
     servers = [engine.spawn(Shard, size + shard) for shard in range(2)]
     workers = [engine.spawn(Puller, servers) for _ in range(3)]
     for seen in engine.get([worker.train(5) for worker in workers], timeout_s=world.limit_s):
         for shard in seen:
-            assert 5 <= shard[0] <= 15  # its own pushes came before its last look
+            assert 5 <= shard[0] <= 15  # its own pushes arrived before its last pull
             np.testing.assert_array_equal(shard, np.full_like(shard, shard[0]))
-    for shard, server in enumerate(servers):  # every push has arrived, whole and once
+    for shard, server in enumerate(servers):  # every push has arrived completely and once
         weights = engine.get(server.value(), timeout_s=world.limit_s)
         np.testing.assert_array_equal(weights, np.full(size + shard, 15, np.float32))
 
@@ -61,7 +61,7 @@ def test_several_results_are_several_refs(engine: Engine, world: World) -> None:
     np.testing.assert_array_equal(total, value.reshape(3, 2).sum(axis=0))
 
 
-def test_the_driver_and_an_actor_call_the_same_one(engine: Engine, world: World) -> None:
+def test_the_driver_and_an_actor_call_the_same_actor(engine: Engine, world: World) -> None:
     counter = engine.spawn(Counter)
     caller = engine.spawn(Caller, counter)
     refs = []
@@ -71,7 +71,7 @@ def test_the_driver_and_an_actor_call_the_same_one(engine: Engine, world: World)
     assert sum(engine.get(counter.history(), timeout_s=world.limit_s)) == 20
 
 
-def test_handles_travel_inside_lists_dictionaries_objects_and_results(engine: Engine, world: World) -> None:
+def test_handles_can_be_inside_lists_dictionaries_objects_and_results(engine: Engine, world: World) -> None:
     relay, caller = engine.spawn(Relay, name="the relay"), engine.spawn(Caller)
     place = {"here": [Box(relay)]}
     assert engine.get(caller.ask_in(place, "echo", 5), timeout_s=world.limit_s) == 5
@@ -96,19 +96,19 @@ def test_a_ref_inside_an_argument_is_an_error(engine: Engine, world: World) -> N
         engine.get(engine.spawn(Caller, engine.spawn(Relay)).nest(), timeout_s=world.limit_s)
 
 
-def test_what_the_callee_raises_arrives_as_itself(engine: Engine, world: World) -> None:
+def test_an_exception_of_the_callee_keeps_its_class(engine: Engine, world: World) -> None:
     caller = engine.spawn(Caller, engine.spawn(Faulty, name="culprit"))
-    kind, text, cause = engine.get(caller.error_of("odd", 7, "as told"), timeout_s=world.limit_s)
-    assert (kind, text) == ("OddError", "(7, 'as told')")
+    kind, text, cause = engine.get(caller.error_of("odd", 7, "as requested"), timeout_s=world.limit_s)
+    assert (kind, text) == ("OddError", "(7, 'as requested')")
     assert "culprit" in cause
     assert "raise OddError(code, detail)" in cause
-    with pytest.raises(OddError) as caught:  # and goes on to the driver if the caller does not mind it
+    with pytest.raises(OddError) as caught:  # and is raised in the driver if the caller does not catch it
         engine.get(caller.ask("odd", 8), timeout_s=world.limit_s)
     assert caught.value.code == 8
     assert engine.get(caller.ask("fine"), timeout_s=world.limit_s) == ["fine"]
 
 
-def test_a_failure_spreads_to_calls_that_were_given_its_ref(engine: Engine, world: World) -> None:
+def test_a_failure_spreads_to_calls_with_its_ref(engine: Engine, world: World) -> None:
     caller = engine.spawn(Caller, engine.spawn(Relay), engine.spawn(Relay))
     with pytest.raises(TypeError):
         engine.get(caller.pass_on("text"), timeout_s=world.limit_s)
@@ -137,7 +137,7 @@ def test_the_death_of_a_callee_ends_the_wait_of_its_callers(engine: Engine, worl
     victim = engine.spawn(Relay, name="victim")
     callers = [engine.spawn(Caller, victim) for _ in range(2)]
     engine.get([caller.ask("echo", 1) for caller in callers], timeout_s=world.limit_s)
-    hung = world.hang(victim)  # and so does every call on it: who of the three is first is not settled
+    hung = world.hang(victim)  # as does every call on it; the order of the three is not defined
     waiting = [callers[0].error_of("wait_for_ever", world.ever), callers[1].ask("wait_for_ever", world.ever)]
     assert engine.wait(waiting, timeout_s=0.2) == ([], waiting)
     engine.kill(victim)
@@ -147,12 +147,12 @@ def test_the_death_of_a_callee_ends_the_wait_of_its_callers(engine: Engine, worl
     for ref in (waiting[1], hung):
         with pytest.raises(ActorLost, match="victim"):
             engine.get(ref, timeout_s=3.0)
-    for caller in callers:  # they live, and know of a death from before, too
+    for caller in callers:  # they are alive, and know of an earlier death, too
         assert engine.get(caller.error_of("echo", 1), timeout_s=3.0)[0] == ActorLost.__name__
     assert [actor.name for actor in engine.lost()] == ["victim"]
 
 
-def test_the_death_of_a_caller_leaves_what_it_called(engine: Engine, world: World) -> None:
+def test_the_death_of_a_caller_does_not_affect_the_callee(engine: Engine, world: World) -> None:
     counter, relay = engine.spawn(Counter), engine.spawn(Relay)
     victim = engine.spawn(Caller, counter)
     engine.get(victim.tell("add", range(10)), timeout_s=world.limit_s)
@@ -178,12 +178,12 @@ def test_many_calls_leave_room_for_more(engine: Engine, world: World) -> None:
     assert sum(engine.get(counter.history(), timeout_s=world.limit_s)) == 4000
 
 
-def test_an_actor_that_waits_for_itself_is_told(engine: Engine, world: World) -> None:
+def test_an_actor_that_waits_for_itself_gets_an_error(engine: Engine, world: World) -> None:
     caller = engine.spawn(Caller)
     engine.get(caller.meet(caller), timeout_s=world.limit_s)
-    with pytest.raises(RunError, match="for ever"):
+    with pytest.raises(RunError, match="would wait forever"):
         engine.get(caller.call_itself(), timeout_s=world.limit_s)
-    for left in reversed(range(1000)):  # once its turn has come, it stands
+    for left in reversed(range(1000)):  # it is ready once the call has run
         try:
             assert engine.get(caller.kept(), timeout_s=world.limit_s) == [[caller.name]]
             break
@@ -191,7 +191,7 @@ def test_an_actor_that_waits_for_itself_is_told(engine: Engine, world: World) ->
             assert left
 
 
-def test_get_is_for_actors(engine: Engine, world: World) -> None:
+def test_get_works_in_actors_only(engine: Engine, world: World) -> None:
     ref = engine.spawn(Relay).echo(1)
     with pytest.raises(ConfigurationError, match=r"engine\.get"):
         call.get(ref)
@@ -222,5 +222,5 @@ def test_calls_of_actors_leave_rows(engine: Engine, world: World) -> None:
     for outer, inner in zip(channels["caller"], channels["holder"], strict=True):
         assert 0 <= outer.start_s <= inner.start_s <= inner.end_s <= outer.end_s + 1e-9
         assert 0 < outer.wait_s <= outer.end_s - outer.start_s
-    assert channels["caller"][0].bytes_in >= 4000  # what it got
+    assert channels["caller"][0].bytes_in >= 4000  # what it received
     assert rows_of_calls(engine) == []

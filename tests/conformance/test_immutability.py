@@ -1,4 +1,4 @@
-"""A value, once returned or put, never changes, whoever tries."""
+"""A value that was returned or put never changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZES = [1, 1000, 100_000]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_an_actor_returned_stays_when_it_changes_its_own(engine: Engine, world: World, size: int) -> None:
+def test_a_returned_value_does_not_change_with_the_actors_own(engine: Engine, world: World, size: int) -> None:
     holder, relay = engine.spawn(Holder, np.ones(size, np.float32)), engine.spawn(Relay)
     before = holder.value()
     got = engine.get(before, timeout_s=world.limit_s)
@@ -30,7 +30,7 @@ def test_what_an_actor_returned_stays_when_it_changes_its_own(engine: Engine, wo
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_receiver_cannot_write_into_what_it_was_given(engine: Engine, world: World, size: int) -> None:
+def test_a_receiver_cannot_write_into_an_argument(engine: Engine, world: World, size: int) -> None:
     holder, source = engine.spawn(Holder), engine.spawn(Holder, np.ones(size, np.float32))
     put, made, inline = engine.put(np.ones(size, np.float32)), source.value(), np.ones(size, np.float32)
     for value in (put, made, inline):
@@ -40,7 +40,7 @@ def test_a_receiver_cannot_write_into_what_it_was_given(engine: Engine, world: W
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_was_put_or_given_stays_when_the_driver_changes_its_own(engine: Engine, world: World, size: int) -> None:
+def test_a_put_or_passed_value_does_not_change_with_the_drivers_own(engine: Engine, world: World, size: int) -> None:
     holder, array = engine.spawn(Holder), np.ones(size, np.float32)
     owner = engine.spawn(Holder, array)
     ref = engine.put(array)
@@ -52,7 +52,7 @@ def test_what_was_put_or_given_stays_when_the_driver_changes_its_own(engine: Eng
     np.testing.assert_array_equal(engine.get(owner.value(), timeout_s=world.limit_s), np.ones(size))
 
 
-def test_what_the_driver_got_cannot_change_the_value(engine: Engine, world: World) -> None:
+def test_the_driver_cannot_change_a_fetched_value(engine: Engine, world: World) -> None:
     ref = engine.spawn(Holder, np.ones(5000, np.float32)).value()
     first = engine.get(ref, timeout_s=world.limit_s)
     with contextlib.suppress(ValueError):
@@ -60,7 +60,7 @@ def test_what_the_driver_got_cannot_change_the_value(engine: Engine, world: Worl
     np.testing.assert_array_equal(engine.get(ref, timeout_s=world.limit_s), np.ones(5000))
 
 
-def test_what_an_actor_keeps_stays_though_many_values_pass(engine: Engine, world: World) -> None:
+def test_a_value_that_an_actor_keeps_survives_many_other_values(engine: Engine, world: World) -> None:
     source, keeper = engine.spawn(Holder, np.ones(10_000, np.float32)), engine.spawn(Holder)
     keeper.keep(source.value())
     for number in range(2, 20):
@@ -69,7 +69,7 @@ def test_what_an_actor_keeps_stays_though_many_values_pass(engine: Engine, world
     assert engine.get(keeper.kept_sum(), timeout_s=world.limit_s) == 10_000
 
 
-def test_containers_are_every_receivers_own(engine: Engine, world: World) -> None:
+def test_each_receiver_has_its_own_containers(engine: Engine, world: World) -> None:
     class Greedy:
         def grow(self, items: list[int], table: dict[str, int]) -> int:
             items.append(9)
@@ -82,7 +82,7 @@ def test_containers_are_every_receivers_own(engine: Engine, world: World) -> Non
     assert engine.get([items, table], timeout_s=world.limit_s) == [[1, 2], {"a": 1}]
 
 
-def test_the_arrays_of_an_encoded_message_stay(engine: Engine, world: World) -> None:
+def test_the_arrays_of_an_encoded_message_do_not_change(engine: Engine, world: World) -> None:
     class Sender:
         def __init__(self) -> None:
             self.memory = np.ones(500, np.int8)

@@ -1,4 +1,4 @@
-"""What an engine starts ends with it."""
+"""Everything that an engine starts ends with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from conformance.worlds import World
 
 pytestmark = pytest.mark.sampled(2)
 
-LIMIT_S = 240  # guards against hanging; on a busy machine a Ray takes a minute to start and to end
+LIMIT_S = 240  # protects against hanging; on a busy machine a Ray takes a minute to start and to end
 
 
 def test_close_may_be_repeated(world: World) -> None:
@@ -50,12 +50,12 @@ def test_a_closed_engine_takes_no_calls(world: World) -> None:
             use()
 
 
-def test_what_the_block_raises_passes_through(world: World) -> None:
+def test_an_exception_in_the_block_is_raised(world: World) -> None:
     with pytest.raises(ZeroDivisionError), world.engine():
         raise ZeroDivisionError
 
 
-def test_two_engines_at_once_do_not_meet(world: World) -> None:
+def test_two_engines_at_once_are_independent(world: World) -> None:
     with world.engine() as one, world.engine() as other:
         a, b = one.spawn(Relay), other.spawn(Relay)
         assert one.get(a.echo("one"), timeout_s=world.limit_s) == "one"

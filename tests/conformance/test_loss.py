@@ -1,4 +1,4 @@
-"""A dead actor is known to be dead, and nothing waits for it for ever."""
+"""The death of an actor becomes known, and nothing waits for the actor forever."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conformance.worlds import World
 pytestmark = pytest.mark.sampled(2)
 
 
-def test_refs_that_do_not_stand_raise_actor_lost_after_a_kill(engine: Engine, world: World) -> None:
+def test_pending_refs_raise_actor_lost_after_a_kill(engine: Engine, world: World) -> None:
     victim, other = engine.spawn(Relay, name="victim"), engine.spawn(Relay)
     stands = victim.echo("stands")
     assert engine.get(stands, timeout_s=world.limit_s) == "stands"
@@ -27,7 +27,7 @@ def test_refs_that_do_not_stand_raise_actor_lost_after_a_kill(engine: Engine, wo
             engine.get(ref, timeout_s=world.limit_s)
 
 
-def test_what_stood_before_the_kill_still_stands(engine: Engine, world: World) -> None:
+def test_results_from_before_the_kill_remain(engine: Engine, world: World) -> None:
     victim, other = engine.spawn(Counter), engine.spawn(Relay)
     ref = victim.add(5)
     taken = other.echo(ref)
@@ -37,7 +37,7 @@ def test_what_stood_before_the_kill_still_stands(engine: Engine, world: World) -
 
 
 @pytest.mark.sampled(3)
-def test_others_go_on(engine: Engine, world: World) -> None:
+def test_other_actors_continue(engine: Engine, world: World) -> None:
     actors = [engine.spawn(Counter) for _ in range(3)]
     engine.get([actor.add(1) for actor in actors], timeout_s=world.limit_s)
     engine.kill(actors[1])
@@ -45,7 +45,7 @@ def test_others_go_on(engine: Engine, world: World) -> None:
     assert engine.get(engine.spawn(Counter, 7).add(1), timeout_s=world.limit_s) == 8
 
 
-def test_lost_names_the_dead_in_the_order_of_their_deaths(engine: Engine, world: World) -> None:
+def test_lost_returns_dead_actors_in_the_order_of_their_deaths(engine: Engine, world: World) -> None:
     a, b, c = (engine.spawn(Relay, name=name) for name in "abc")
     engine.get([actor.echo(1) for actor in (a, b, c)], timeout_s=world.limit_s)
     assert engine.lost() == []
@@ -65,7 +65,7 @@ def test_a_lost_ref_counts_as_done(engine: Engine, world: World) -> None:
     assert (set(done), pending) == ({hung, fine}, [])
 
 
-def test_an_actor_can_be_killed_before_it_did_anything(engine: Engine, world: World) -> None:
+def test_an_actor_can_be_killed_before_its_first_call(engine: Engine, world: World) -> None:
     actor = engine.spawn(Relay)
     engine.kill(actor)
     with pytest.raises(ActorLost):

@@ -1,4 +1,4 @@
-"""For engines whose actors are processes: they are, and they can be killed from outside."""
+"""Engines whose actors are processes: the processes exist, and can be killed from outside."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.sampled(2)
 KNOWN_WITHIN_S = 3.0
 
 
-def test_each_actor_has_a_process_of_its_own(engine: Engine, world: World) -> None:
+def test_each_actor_has_its_own_process(engine: Engine, world: World) -> None:
     pids = engine.get([engine.spawn(Relay).pid() for _ in range(3)], timeout_s=world.limit_s)
     assert len({*pids, os.getpid()}) == 4
 
 
-def test_sigkill_under_a_call_is_known_soon(engine: Engine, world: World) -> None:
+def test_sigkill_during_a_call_is_detected_soon(engine: Engine, world: World) -> None:
     victim, other = engine.spawn(Relay, name="victim"), engine.spawn(Relay)
     pid = engine.get(victim.pid(), timeout_s=world.limit_s)
     hung = world.hang(victim)
@@ -38,14 +38,14 @@ def test_sigkill_under_a_call_is_known_soon(engine: Engine, world: World) -> Non
     assert [actor.name for actor in engine.lost()] == ["victim"]
 
 
-def test_sigkill_of_an_idle_actor_is_known_soon(engine: Engine, world: World) -> None:
+def test_sigkill_of_an_idle_actor_is_detected_soon(engine: Engine, world: World) -> None:
     victim = engine.spawn(Relay, name="victim")
     os.kill(engine.get(victim.pid(), timeout_s=world.limit_s), signal.SIGKILL)
     with pytest.raises(ActorLost):
         engine.get(victim.echo(1), timeout_s=KNOWN_WITHIN_S)
 
 
-def test_sigkill_of_a_callee_is_known_soon_to_the_actor_that_waits_for_it(engine: Engine, world: World) -> None:
+def test_a_waiting_actor_detects_sigkill_of_its_callee_soon(engine: Engine, world: World) -> None:
     victim = engine.spawn(Relay, name="victim")
     caller = engine.spawn(Caller, victim)
     (pid,) = engine.get(caller.ask("pid"), timeout_s=world.limit_s)
@@ -58,14 +58,14 @@ def test_sigkill_of_a_callee_is_known_soon_to_the_actor_that_waits_for_it(engine
     assert "victim" in text
 
 
-def test_an_actor_that_ends_itself_is_lost(engine: Engine, world: World) -> None:
+def test_an_actor_that_exits_is_lost(engine: Engine, world: World) -> None:
     victim = engine.spawn(Relay)
     engine.get(victim.echo(1), timeout_s=world.limit_s)
     with pytest.raises(ActorLost):
         engine.get(victim.die(), timeout_s=KNOWN_WITHIN_S)
 
 
-def test_a_member_that_dies_between_two_meetings_ends_the_waiting_of_the_others(engine: Engine, world: World) -> None:
+def test_the_death_of_a_member_between_collectives_ends_the_wait_of_the_others(engine: Engine, world: World) -> None:
     actors = [engine.spawn(Member, rank) for rank in range(3)]
     group = engine.group(actors)
     engine.get([actor.meet(group) for actor in actors], timeout_s=world.limit_s)
@@ -78,7 +78,7 @@ def test_a_member_that_dies_between_two_meetings_ends_the_waiting_of_the_others(
 
 
 @pytest.mark.parametrize("end", ["kill", "close"])
-def test_a_stopped_process_ends_as_soon_as_any(world: World, end: str) -> None:
+def test_a_stopped_process_ends_as_soon_as_any_other(world: World, end: str) -> None:
     with world.engine() as engine:
         relays = [engine.spawn(Relay) for _ in range(2)]
         processes = [psutil.Process(pid) for pid in engine.get([relay.pid() for relay in relays], world.limit_s)]
@@ -91,7 +91,7 @@ def test_a_stopped_process_ends_as_soon_as_any(world: World, end: str) -> None:
     assert psutil.wait_procs(processes, timeout=KNOWN_WITHIN_S)[1] == []
 
 
-def test_one_that_computes_for_ever_is_silent_unless_it_declares_its_work(engine: Engine, world: World) -> None:
+def test_a_long_computation_is_silent_unless_it_declares_its_work(engine: Engine, world: World) -> None:
     quiet, declaring = (engine.spawn(Relay, name=name) for name in ("quiet", "declaring"))
     engine.get([quiet.echo(1), declaring.echo(1)], timeout_s=world.limit_s)
     refs = [quiet.compute_for_ever(declaring=False), declaring.compute_for_ever(declaring=True)]

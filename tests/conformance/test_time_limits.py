@@ -1,4 +1,4 @@
-"""`wait` and `get` with a time limit return by it, whatever the actors do."""
+"""`wait` and `get` with a time limit return by it, even if actors hang."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.sampled(2)
 SLACK_S = 1.0
 
 
-def test_wait_returns_by_its_limit_though_an_actor_hangs(engine: Engine, world: World) -> None:
+def test_wait_returns_by_its_time_limit_while_an_actor_hangs(engine: Engine, world: World) -> None:
     hanging, other = engine.spawn(Relay), engine.spawn(Relay)
     engine.get([hanging.echo(1), other.echo(1)], timeout_s=world.limit_s)
     hung, fine = world.hang(hanging), other.echo(2)
@@ -35,7 +35,7 @@ def test_wait_returns_early_when_enough_is_done(engine: Engine, world: World) ->
     assert engine.now() - began_s < world.limit_s
 
 
-def test_a_limit_of_zero_only_looks(engine: Engine, world: World) -> None:
+def test_a_time_limit_of_zero_returns_at_once(engine: Engine, world: World) -> None:
     relay = engine.spawn(Relay)
     fine = relay.echo(1)
     engine.get(fine, timeout_s=world.limit_s)
@@ -43,7 +43,7 @@ def test_a_limit_of_zero_only_looks(engine: Engine, world: World) -> None:
     assert engine.wait([hung, fine], count=2, timeout_s=0.0) == ([fine], [hung])
 
 
-def test_get_raises_at_its_limit_and_the_call_goes_on(engine: Engine, world: World) -> None:
+def test_get_raises_at_its_time_limit_and_the_call_continues(engine: Engine, world: World) -> None:
     hanging = engine.spawn(Relay)
     hung = world.hang(hanging)
     for _ in range(2):
@@ -73,7 +73,7 @@ def test_a_hung_actor_can_be_killed(engine: Engine, world: World) -> None:
         engine.get(hung, timeout_s=world.limit_s)
 
 
-def test_calls_behind_a_hung_one_and_refs_that_depend_on_it_stay_pending(engine: Engine, world: World) -> None:
+def test_calls_after_a_hung_one_and_dependent_refs_stay_pending(engine: Engine, world: World) -> None:
     hanging, other = engine.spawn(Relay), engine.spawn(Relay)
     hung = world.hang(hanging)
     refs = [hanging.echo(1), other.echo(hung)]

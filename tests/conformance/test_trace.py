@@ -1,4 +1,4 @@
-"""Every call leaves a row, and the row is true."""
+"""Every call leaves a correct row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.sampled(2)
 
 
 def rows_of_calls(engine: Engine) -> list[TraceRow]:
-    """Return the rows of calls; an engine may leave one for each constructor besides."""
+    """Return the rows of calls; an engine may add one for each constructor."""
     return [row for row in engine.trace() if row.call != "__init__"]
 
 
@@ -51,7 +51,7 @@ def test_times_are_ordered_and_calls_on_one_actor_do_not_overlap(engine: Engine,
             assert before.end_s <= after.start_s + 1e-9
 
 
-def test_a_call_starts_after_what_it_needs(engine: Engine, world: World) -> None:
+def test_a_call_starts_after_its_arguments(engine: Engine, world: World) -> None:
     first, second = engine.spawn(Relay), engine.spawn(Relay)
     engine.get(second.echo(first.plus(1.0)), timeout_s=world.limit_s)
     rows = {row.call: row for row in rows_of_calls(engine)}
@@ -92,17 +92,17 @@ def test_a_row_names_the_exception(engine: Engine, world: World) -> None:
     assert one_row(engine, "odd").error == "OddError"
 
 
-def test_collectives_count_in_both_directions_and_waiting_is_told(engine: Engine, world: World) -> None:
+def test_collectives_count_in_both_directions_and_report_waiting(engine: Engine, world: World) -> None:
     actors = [engine.spawn(Member, rank) for rank in range(2)]
     group = engine.group(actors)
-    engine.get([actor.inputs(1) for actor in actors], timeout_s=world.limit_s)  # they are there
+    engine.get([actor.inputs(1) for actor in actors], timeout_s=world.limit_s)  # they exist
     rows_of_calls(engine)
     early = actors[0].reduce(group, 1000, "sum")
     assert engine.wait([early], timeout_s=0.1) == ([], [early])
     engine.get([early, actors[1].reduce(group, 1000, "sum")], timeout_s=world.limit_s)
     waited, came_last = sorted(rows_of_calls(engine), key=lambda row: row.rank)
     assert min(waited.bytes_in, came_last.bytes_in) >= 4000
-    assert min(waited.bytes_out, came_last.bytes_out) >= 4000 + 4000  # what it returns, and what it gave to the group
-    apart_s = came_last.start_s - waited.start_s  # 0.1, less what it took the first to begin
+    assert min(waited.bytes_out, came_last.bytes_out) >= 4000 + 4000  # its result, and its vector for the group
+    apart_s = came_last.start_s - waited.start_s  # 0.1, less the delay until the first call began
     assert apart_s / 2 < waited.wait_s <= waited.end_s - waited.start_s
     assert came_last.wait_s < waited.wait_s

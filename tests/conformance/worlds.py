@@ -1,4 +1,4 @@
-"""The engines under test, and what the kit has to know of each. A further engine is one line in `WORLDS`."""
+"""The engines under test, with their properties. A further engine is one line in `WORLDS`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class World:
 
     Attributes
     ----------
-    name : the world's, and the engine's registered name unless ``plugin`` says another.
+    name : name of the world; also the engine's registered name, unless ``plugin`` gives another.
     virtual_time : whether its clock is simulated.
     real_processes : whether its actors are processes of this machine, which can be killed.
-    limit_s : how long a test waits for what must come.
-    options : of the engine.
-    plugin : the engine's registered name.
-    starts_itself : whether the engine starts, and so ends, everything there is.
-    slow : whether the kit takes minutes there; it then runs with ``-m slow`` only.
-    at_leisure : modules and tests of the kit that run there with ``-m long`` only.
-    ground : what must stand before an engine can be made, and for how long; several engines may stand on it.
-    lacks : what the engine's contract does not have: modules of the kit and single tests that do not run there, and why.
+    limit_s : maximum seconds that a test waits for an expected event.
+    options : options of the engine.
+    plugin : registered name of the engine.
+    starts_itself : whether the engine starts, and so ends, all its processes.
+    slow : whether the kit takes minutes on it; it then runs with ``-m slow`` only.
+    at_leisure : modules and tests of the kit that run on it with ``-m long`` only.
+    ground : context that must be active before an engine is created; several engines may use it.
+    lacks : parts of the kit that are not in the engine's contract: modules and single tests that do not run, with reasons.
     """
 
     name: str
@@ -47,29 +47,29 @@ class World:
         return ENGINES.create(self.plugin or self.name, self.options)
 
     def hang(self, relay: Any) -> Any:
-        """Make a `Relay` hang: for ever, or for a thousand million virtual seconds; return the ref."""
+        """Make a `Relay` hang: forever, or for a thousand million virtual seconds; return the ref."""
         return relay.wait_for_ever(self.ever)
 
     @property
     def ever(self) -> int:
-        """What `Relay.wait_for_ever` is told, to be long enough."""
+        """The argument of `Relay.wait_for_ever` that is long enough."""
         return 10**14 if self.virtual_time else 0
 
     def compute(self, relay: Any, seconds: float) -> Any:
-        """Make a `Relay` work for so long, if nothing slows it; return the ref."""
+        """Let a `Relay` work for this long, if nothing slows it; return the ref."""
         return relay.compute(round(seconds * 1e5), 0.0) if self.virtual_time else relay.compute(0, seconds)
 
 
 @contextmanager
 def one_ray_node() -> Iterator[None]:
-    """Keep the Ray of one engine alive for those that come after it."""
+    """Keep the Ray of one engine alive for the next engines."""
     with ENGINES.create("ray"):
         yield
 
 
 @contextmanager
 def two_ray_nodes() -> Iterator[Any]:
-    """Run a cluster of two raylets that take themselves for two machines, and stay in it for the engines that come."""
+    """Run a cluster of two raylets with separate machine names, and stay in it for the next engines."""
     from ray.cluster_utils import Cluster
 
     from chimera.engines.ray.session import HEALTH_CHECKS
@@ -86,7 +86,7 @@ def two_ray_nodes() -> Iterator[Any]:
 
 
 HTTP_OPTIONS: dict[str, Any] = {"nodes": []}
-"""The nodes are added when they listen: their ports are any that are free."""
+"""Nodes are added when they listen: their ports are any free ones."""
 
 _NO_GROUPS = (
     "nodes do not reach one another, so there are no groups: requesting one is an error (tests/engines/test_http.py)"
@@ -94,9 +94,9 @@ _NO_GROUPS = (
 _NO_HANDLES = "nodes do not reach one another, so handles stay in the driver: sending one is an error"
 HTTP_LACKS = {
     "test_groups": _NO_GROUPS,
-    "test_who_waits_is_not_silent": _NO_GROUPS,
-    "test_a_group_waits_for_a_member_that_hangs_and_goes_on": _NO_GROUPS,
-    "test_collectives_count_in_both_directions_and_waiting_is_told": _NO_GROUPS,
+    "test_a_waiting_actor_is_not_silent": _NO_GROUPS,
+    "test_a_group_waits_for_a_hanging_member_and_continues": _NO_GROUPS,
+    "test_collectives_count_in_both_directions_and_report_waiting": _NO_GROUPS,
     "test_handles": _NO_HANDLES,
 }
 
@@ -120,7 +120,9 @@ if importlib.util.find_spec("chimera.engines.local") and importlib.util.find_spe
             "local",
             virtual_time=False,
             real_processes=True,
-            options={"preload": ["numpy"]},  # and not torch as well, if other tests have it: two seconds an engine
+            options={
+                "preload": ["numpy"]
+            },  # without torch, even if other tests have imported it: two seconds an engine
             at_leisure=frozenset({"test_disturbance"}),
         )
     )

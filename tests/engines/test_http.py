@@ -184,6 +184,14 @@ def test_a_node_forgets_the_actors_of_a_driver_that_is_gone() -> None:
         assert (host.actors("gone"), list(host.actors("there"))) == ({}, ["there.0"])
 
 
+def test_calls_of_unknown_actors_leave_nothing_in_a_node() -> None:
+    with contextlib.closing(Host({"counter": Counter})) as host:
+        for number in range(100):
+            with pytest.raises(ActorLost):
+                host.call(f"engine{number}-0", "count", wire.pack({"args": [], "kwargs": {}}), lambda _: None)
+        assert host._heard_s == {}
+
+
 def test_only_the_classes_on_the_list_and_their_public_methods_are_for_strangers() -> None:
     with contextlib.closing(Host({"counter": Counter}, most_actors=1)) as host:
         for kind in ("builtins.eval", None, 7):

@@ -11,6 +11,9 @@ from chimera.core.errors import ConfigurationError, RunError, TimeLimitError
 
 _homes: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
+CONSTRUCT = "__init__"
+"""Method name of the call that creates an actor."""
+
 
 class ActorHandle:
     """A handle on an actor. Every public attribute except ``name`` is a method of the actor.

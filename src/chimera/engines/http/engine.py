@@ -18,9 +18,9 @@ from chimera.core.address import Address
 from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError, MissingExtraError, RunError
 from chimera.core.trace import TraceRow
-from chimera.engines.handle import check_returns
+from chimera.engines.handle import CONSTRUCT, check_returns
 from chimera.engines.http.channels.actor_channels import DriverChannel, HostedChannel, RemoteChannel
-from chimera.engines.http.channels.channel import CONSTRUCT, Channel
+from chimera.engines.http.channels.channel import Channel
 from chimera.engines.http.channels.routed_channel import RoutedChannel
 from chimera.engines.http.hosting.thread_context import close_for_threads, open_for_threads
 from chimera.engines.http.node import Node

@@ -14,10 +14,10 @@ from typing import Any
 from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ActorLost, ConfigurationError, TimeLimitError
 from chimera.core.trace import TraceRow
-from chimera.engines.handle import check_returns, receive_handles
+from chimera.engines.handle import CONSTRUCT, check_returns, receive_handles
 from chimera.engines.local.calls import Calls
 from chimera.engines.local.group import GroupHandle
-from chimera.engines.local.process import CONSTRUCT, SPIN_S
+from chimera.engines.local.process import SPIN_S
 from chimera.engines.local.refs import Channel, LocalActor, Ref
 from chimera.engines.local.relay import Relay
 from chimera.engines.local.ring_buffers import ROWS

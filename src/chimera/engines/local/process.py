@@ -14,7 +14,7 @@ from chimera.core import call
 from chimera.core.errors import ActorLost
 from chimera.core.pickling import unmarshalled, unpickled
 from chimera.engines.failure import Failure
-from chimera.engines.handle import results
+from chimera.engines.handle import CONSTRUCT, results
 from chimera.engines.local.memory_limit import MemoryLimit
 from chimera.engines.local.ring_buffers import has_call, read_call, write_row
 from chimera.engines.shared_memory.memory import (
@@ -33,7 +33,6 @@ from chimera.engines.shared_memory.result_slots import publish, read_value, writ
 from chimera.engines.values import Packed
 
 SPIN_S = 20e-6  # for the next call, and in the driver
-CONSTRUCT = "__init__"
 
 Out = tuple[int, int]
 """A slot and its generation: the place of a result."""

@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 from chimera.core import call as actor_context
 from chimera.core.errors import DataError, TimeLimitError
-from chimera.engines.handle import results
+from chimera.engines.handle import CONSTRUCT, results
 from chimera.engines.http import wire
-from chimera.engines.http.channels.channel import CONSTRUCT, Channel, opened
+from chimera.engines.http.channels.channel import Channel, opened
 from chimera.engines.http.connection import Answer, Connection, Garbage, Unreachable
 from chimera.engines.http.envelope import read_answer
 from chimera.engines.http.failure import Failed, lost, raised, raised_by

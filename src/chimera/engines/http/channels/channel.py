@@ -12,11 +12,10 @@ from typing import Any
 
 from chimera.core.engine import Disturbance
 from chimera.core.trace import TraceRow
+from chimera.engines.handle import CONSTRUCT
 from chimera.engines.http.failure import Failed, plain_text
 from chimera.engines.http.refs import Board, Call, Outcome, Ref
 from chimera.engines.http.values import Value
-
-CONSTRUCT = "__init__"
 
 
 class Channel(ABC):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chimera.engines.handle import results
+from chimera.engines.handle import CONSTRUCT, results
 from chimera.engines.http.channels.actor_channels import RemoteChannel
-from chimera.engines.http.channels.channel import CONSTRUCT, opened
+from chimera.engines.http.channels.channel import opened
 from chimera.engines.http.connection import Garbage, Unreachable
 from chimera.engines.http.failure import Failed, lost, raised, raised_by
 from chimera.engines.http.refs import Call, Outcome

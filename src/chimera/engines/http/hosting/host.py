@@ -17,9 +17,8 @@ from chimera.core import call as actor_context
 from chimera.core.call import nbytes
 from chimera.core.errors import ActorLost, ConfigurationError, DataError, UnavailableError
 from chimera.core.registry import registered_names_only
-from chimera.engines.handle import check_returns, results
+from chimera.engines.handle import CONSTRUCT, check_returns, results
 from chimera.engines.http import wire
-from chimera.engines.http.channels.channel import CONSTRUCT
 from chimera.engines.http.connection import JSON
 from chimera.engines.http.failure import described
 from chimera.engines.http.hosting.thread_context import ThreadContext, close_for_threads, enter_thread, open_for_threads
@@ -119,7 +118,8 @@ class Host:
         request = _read(body)
         with self._lock:
             hosted = self._actors.get(actor)
-            self._heard_s[_engine(actor)] = time.monotonic()
+            if hosted is not None:  # no entry for names that a client makes up
+                self._heard_s[_engine(actor)] = time.monotonic()
         if hosted is None:
             raise ActorLost(f"there is no actor {actor!r} here")
         hosted.ask(method, request, self._counted(hosted, len(body), done))

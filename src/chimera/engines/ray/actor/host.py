@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from chimera.core import call
 from chimera.engines.failure import Failure
-from chimera.engines.handle import results
+from chimera.engines.handle import CONSTRUCT, results
 from chimera.engines.ray.actor.mapped_memory import MappedMemory
 from chimera.engines.ray.actor.nested_calls import NestedCalls
 from chimera.engines.ray.heartbeat import send_heartbeats
@@ -23,8 +23,6 @@ from chimera.engines.ray.shared import Borrowed, Place
 from chimera.engines.shared_memory.memory import Memory
 from chimera.engines.shared_memory.notifier import Notifier
 from chimera.engines.threads import limit_threads
-
-CONSTRUCT = "__init__"
 
 Header = tuple[str, int | None, Sequence[int] | None, Borrowed | None]
 """Method, number of results, positional arguments that this actor made itself, and slots of shared memory of the call."""
