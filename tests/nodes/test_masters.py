@@ -209,7 +209,7 @@ def after(calls: int, then: Behaviour, before: Behaviour) -> Behaviour:
 STEP, SAMPLE = ("POST", "/v1/chimera/sgd/fit-step"), ("GET", "/v1/chimera/sgd/request-data-sample")
 BAD = [
     (hang, "took longer than 1 s"),
-    (garbage, "garbage"),
+    (garbage, "an invalid answer"),
     (wrong_type, "text/html"),
     (wrong_shape, "cannot be used"),
     (failing, "my disk is full"),

@@ -43,7 +43,7 @@ class Unreachable(Exception):  # noqa: N818 - it says what the node is
         self.here = here
 
 
-class Garbage(Exception):  # noqa: N818 - it says what came
+class InvalidAnswer(Exception):  # noqa: N818 - it says what came
     """The received bytes are not a valid answer."""
 
 
@@ -79,7 +79,7 @@ class Connection:
         ------
         TimeLimitError : the request exceeded its time limit.
         Unreachable : no process listens, or the connection broke.
-        Garbage : the answer is not HTTP, incomplete or too large.
+        InvalidAnswer : the answer is not HTTP, incomplete or too large.
         """
         deadline_s = time.monotonic() + timeout_s
         kept = self._socket is not None and not self._was_closed()
@@ -95,7 +95,7 @@ class Connection:
         except OSError as error:
             self._drop()
             raise Unreachable(self._broken_by or _said(error), here=error.errno in _NO_ROOM) from error
-        except Garbage as error:
+        except InvalidAnswer as error:
             self._drop()
             if self._broken_by:
                 raise Unreachable(self._broken_by) from error
@@ -190,22 +190,22 @@ class _Reading:
         self.complete = self.keeps_open = False
 
     def take(self, data: bytes) -> None:
-        """Parse received bytes; raise `Garbage` if they are not HTTP."""
+        """Parse received bytes; raise `InvalidAnswer` if they are not HTTP."""
         self._came += len(data)
         if self._came > _MOST_BESIDE_BYTES + (2 * self._most_bytes if self._began else 0):
-            raise Garbage(f"an answer of more than {self._came - len(data)} bytes beside its body")
+            raise InvalidAnswer(f"an answer of more than {self._came - len(data)} bytes beside its body")
         try:
             self._parser.feed_data(data)
         except self._error as error:
             text = f"{data[:60]!r}{'...' if len(data) > 60 else ''}"
-            raise Garbage(self._failed or f"what came is no answer of HTTP ({error}): {text}") from error
+            raise InvalidAnswer(self._failed or f"what came is no answer of HTTP ({error}): {text}") from error
 
     def end(self) -> None:
         """Note the end of the stream, which ends an answer without a length."""
         if not self._began:
             raise ConnectionResetError("the connection was closed without an answer")
         if not self._ends_with_connection:
-            raise Garbage(f"the answer was cut off after {self._size} bytes of its body")
+            raise InvalidAnswer(f"the answer was cut off after {self._size} bytes of its body")
         self.complete = True
 
     def answer(self) -> Answer:

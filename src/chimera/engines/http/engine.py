@@ -24,7 +24,7 @@ from chimera.engines.http.channels.channel import Channel
 from chimera.engines.http.channels.routed_channel import RoutedChannel
 from chimera.engines.http.hosting.thread_context import close_for_threads, open_for_threads
 from chimera.engines.http.node import Node
-from chimera.engines.http.refs import Board, Call, HttpActor, Ref, value_of
+from chimera.engines.http.refs import Call, CallTracker, HttpActor, Ref, value_of
 from chimera.engines.http.tokens import tokens_of
 from chimera.engines.real_time import RealTime
 
@@ -108,11 +108,11 @@ class HttpEngine(RealTime):
         self._bound = 0
         self._homes: dict[str, Node] = {}
         self._taken: set[Node] = set()  # nodes of actors that must be alone there
-        self._board = Board(self._began_s, keeps_rows)
+        self._tracker = CallTracker(self._began_s, keeps_rows)
         self._channels: list[Channel] = []
         self._handles: list[HttpActor] = []
         open_for_threads()
-        self._end = weakref.finalize(self, _end, self._board, self._channels, self._nodes)
+        self._end = weakref.finalize(self, _end, self._tracker, self._channels, self._nodes)
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:  # noqa: ARG002
         """Do nothing: nodes have no limit to reserve from."""
@@ -148,7 +148,7 @@ class HttpEngine(RealTime):
     def put(self, value: Any) -> Ref:
         """Store a value in the driver. It is serialized once, when it is first sent."""
         self._check_open()
-        return self._board.put(value)
+        return self._tracker.put(value)
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
         """Return the value of a ref, or the values of a sequence; arrays are read-only."""
@@ -161,7 +161,7 @@ class HttpEngine(RealTime):
     def wait(self, refs: Iterable[Ref], count: int = 1, timeout_s: float | None = None) -> tuple[list[Ref], list[Ref]]:
         """Return (done, pending) once ``count`` refs are done or the time is over."""
         self._check_open()
-        return self._board.wait(list(refs), count, None if timeout_s is None else time.monotonic() + timeout_s)
+        return self._tracker.wait(list(refs), count, None if timeout_s is None else time.monotonic() + timeout_s)
 
     def when_done(self, refs: Sequence[Ref], then: Callable[[], None]) -> None:
         """Call ``then`` when all these refs are done, in the thread that completes the last one. For event loops."""
@@ -185,7 +185,7 @@ class HttpEngine(RealTime):
         """Drop an actor without waiting for its running call in a node. An actor with routes stays in its node."""
         self._check_open()
         channel = actor._channel
-        if self._board.die(channel, "was killed") and isinstance(channel, RemoteChannel):
+        if self._tracker.die(channel, "was killed") and isinstance(channel, RemoteChannel):
             channel.node.leave(channel)
         channel.interrupt("it was killed")
         channel.end()
@@ -204,7 +204,7 @@ class HttpEngine(RealTime):
     def trace(self) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last `trace`."""
         rows: list[TraceRow] = []
-        with self._board.changed:
+        with self._tracker.changed:
             for channel in self._channels:
                 rows += channel.rows
                 channel.rows = []
@@ -212,8 +212,8 @@ class HttpEngine(RealTime):
 
     def lost(self) -> list[HttpActor]:
         """Return the handles of the dead actors, in the order in which their deaths became known."""
-        with self._board.changed:
-            return [self._handles[channel.rank] for channel in self._board.deaths]
+        with self._tracker.changed:
+            return [self._handles[channel.rank] for channel in self._tracker.deaths]
 
     def fate(self, actor: HttpActor) -> str:
         """Return one line about a lost actor: where it ran, and why it was lost."""
@@ -238,7 +238,7 @@ class HttpEngine(RealTime):
         if getattr(actor_type, "routes", None):
             node = self._nodes[self._bound % len(self._nodes)]
             self._bound += 1
-            return RoutedChannel(self._board, name, rank, node, actor_type=actor_type, **self._remote)
+            return RoutedChannel(self._tracker, name, rank, node, actor_type=actor_type, **self._remote)
         hosting: list[Node] = []
         module, kind = actor_type.__module__, f"{actor_type.__module__}.{getattr(actor_type, '__qualname__', '')}"
         wanted = getattr(actor_type, "hosted", None)
@@ -249,7 +249,7 @@ class HttpEngine(RealTime):
                 silent = [kinds for kinds in told.values() if isinstance(kinds, str)]
                 raise RunError(f"no node hosts {kind!r}: {'; '.join(silent) or 'it is on none of their lists'}")
         if not hosting:
-            return DriverChannel(self._board, name, rank, actor_type)
+            return DriverChannel(self._tracker, name, rank, actor_type)
         # A worker that replaces a lost one finds its data on the node of the lost one.
         home = self._homes.get(name)
         if home is None:
@@ -260,7 +260,7 @@ class HttpEngine(RealTime):
                 self._taken.add(home)
         key = f"{self.key}.{rank}"
         return HostedChannel(
-            self._board, name, rank, home, key=key, kind=kind, module=module, threads=resources.threads,
+            self._tracker, name, rank, home, key=key, kind=kind, module=module, threads=resources.threads,
             failure_is_loss=bool(getattr(actor_type, "failure_is_loss", False)), **self._remote
         )  # fmt: skip
 
@@ -318,9 +318,9 @@ def _tls(ca: str | None, check_host: bool, client: Sequence[str] | None) -> ssl.
     return context
 
 
-def _end(board: Board, channels: list[Channel], nodes: list[Node]) -> None:
+def _end(tracker: CallTracker, channels: list[Channel], nodes: list[Node]) -> None:
     for channel in channels:
-        board.die(channel, "ended with its engine")
+        tracker.die(channel, "ended with its engine")
         channel.interrupt("the engine was closed")
         channel.end()
     for node in nodes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from chimera.core.address import Address
 from chimera.core.errors import TimeLimitError
-from chimera.engines.http.connection import Answer, Connection, Garbage, Unreachable
+from chimera.engines.http.connection import Answer, Connection, InvalidAnswer, Unreachable
 from chimera.engines.http.failure import plain_text
 from chimera.engines.http.routes import document_of
 
@@ -74,8 +74,8 @@ class Node:
                         return f"{self.url} answered {answer.status}: {plain_text(str(document.get('message', 'no reason')))}"
                     told = document.get("kinds", [])
                     if not isinstance(told, list):
-                        return f"{self.url} answered garbage: no list of the classes that it hosts"
-            except (TimeLimitError, Unreachable, Garbage) as error:
+                        return f"{self.url} sent an invalid answer: no list of the classes that it hosts"
+            except (TimeLimitError, Unreachable, InvalidAnswer) as error:
                 return f"{self.url}: {error}"
             finally:
                 connection.close()
@@ -89,7 +89,7 @@ class Node:
             try:
                 answer = connection.request("GET", _HEALTH, timeout_s=_PATIENCE_S, idempotent=True)
                 self._binary = answer.status == 200 and document_of(answer).get("binary") is True
-            except (TimeLimitError, Unreachable, Garbage):
+            except (TimeLimitError, Unreachable, InvalidAnswer):
                 return False  # a node that knows the documented routes only may lack this route; ask again next time
             finally:
                 connection.close()
@@ -110,7 +110,7 @@ class Node:
             self._hosts = self._hosts or channel.key is not None
             self._seen_s = time.monotonic()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name=f"chimera-pulse-{self.url}", daemon=True)
+                self._thread = threading.Thread(target=self._watch, name=f"chimera-heartbeat-{self.url}", daemon=True)
                 self._thread.start()
 
     def leave(self, channel: RemoteChannel) -> None:
@@ -143,7 +143,7 @@ class Node:
                         self._look()
                     except Exception as error:  # without this thread, no death would be detected
                         for channel in list(self._channels):
-                            self._bury(channel, plain_text(f"{type(error).__name__}: {error}"))
+                            self._mark_dead(channel, plain_text(f"{type(error).__name__}: {error}"))
                 continue
             if key is None:
                 break
@@ -151,7 +151,7 @@ class Node:
         self._pulse.close()
         if self._hosts:
             last = self._pulse = self.connection()
-            with contextlib.suppress(TimeLimitError, Unreachable, Garbage):
+            with contextlib.suppress(TimeLimitError, Unreachable, InvalidAnswer):
                 last.request("DELETE", f"{ACTORS}?engine={self._key}", timeout_s=1.0, idempotent=True)
             last.close()
 
@@ -164,7 +164,7 @@ class Node:
         self._seen_s = time.monotonic()
         if not hosted or answer.status != 200:
             return
-        with contextlib.suppress(Garbage):
+        with contextlib.suppress(InvalidAnswer):
             actors = document_of(answer).get("actors")
             if isinstance(actors, dict):
                 self._compare(actors, asked_s)
@@ -177,11 +177,11 @@ class Node:
             if _is_duration(silent_s):
                 channel.sign_s = max(channel.sign_s, time.monotonic() - silent_s)
             elif key and key in actors:
-                self._bury(
-                    channel, f"the node answered garbage: it says that the actor is silent for {silent_s!r:.60} s"
+                self._mark_dead(
+                    channel, f"the node sent an invalid answer: it says that the actor is silent for {silent_s!r:.60} s"
                 )
             elif key and channel.made_s < asked_s:
-                self._bury(channel, "the node does not know it any more")
+                self._mark_dead(channel, "the node does not know it any more")
 
     def _ask(self, verb: str, path: str) -> Answer | None:
         """Return an answer, or None. If the node is dead, its actors are lost."""
@@ -191,12 +191,12 @@ class Node:
             if not error.here:
                 for channel in list(self._channels):
                     if not channel.tries_again:
-                        self._bury(channel, str(error))
-        except (TimeLimitError, Garbage):
+                        self._mark_dead(channel, str(error))
+        except (TimeLimitError, InvalidAnswer):
             pass  # the node is alive, whatever it answers
         return None
 
-    def _bury(self, channel: RemoteChannel, why: str) -> None:
+    def _mark_dead(self, channel: RemoteChannel, why: str) -> None:
         channel.perish(f"at {self.url} was lost: {why}")
         channel.interrupt(why)
 

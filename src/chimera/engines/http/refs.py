@@ -1,4 +1,4 @@
-"""Refs, the calls that create them, and the board on which their ends are recorded."""
+"""Refs, the calls that create them, and the tracker on which their ends are recorded."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Call:
         self.refs = [Ref(channel, method) for _ in range(returns or 1)]
 
 
-class Board:
+class CallTracker:
     """The record of ended calls and dead actors.
 
     Attributes

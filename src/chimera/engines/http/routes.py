@@ -11,7 +11,7 @@ import numpy as np
 
 from chimera.core.errors import DataError
 from chimera.engines.http import wire
-from chimera.engines.http.connection import JSON, Answer, Garbage
+from chimera.engines.http.connection import JSON, Answer, InvalidAnswer
 from chimera.engines.http.failure import MOST_KIND, Refusal, plain_text
 
 _MOST_TEXT = 1000
@@ -67,7 +67,7 @@ def document_of(answer: Answer) -> dict[str, Any]:
 
     Raises
     ------
-    Garbage : it is neither a JSON object nor `wire`.
+    InvalidAnswer : it is neither a JSON object nor `wire`.
     """
     try:
         if answer.content_type == wire.CONTENT_TYPE:
@@ -75,11 +75,11 @@ def document_of(answer: Answer) -> dict[str, Any]:
         elif answer.content_type == JSON:
             document = msgspec.json.decode(answer.body)
         else:
-            raise Garbage(f"the answer is of type {answer.content_type or 'none'!r}: {_begin(answer.body)}")
+            raise InvalidAnswer(f"the answer is of type {answer.content_type or 'none'!r}: {_begin(answer.body)}")
     except (msgspec.MsgspecError, DataError, UnicodeDecodeError, RecursionError) as error:
-        raise Garbage(f"the answer cannot be read ({type(error).__name__}): {_begin(answer.body)}") from error
+        raise InvalidAnswer(f"the answer cannot be read ({type(error).__name__}): {_begin(answer.body)}") from error
     if not isinstance(document, dict):
-        raise Garbage(f"the answer is no JSON object: {_begin(answer.body)}")
+        raise InvalidAnswer(f"the answer is no JSON object: {_begin(answer.body)}")
     return document
 
 
@@ -88,7 +88,7 @@ def error_of(answer: Answer, where: str) -> Refusal:
 
     Raises
     ------
-    Garbage : the answer does not have the documented form.
+    InvalidAnswer : the answer does not have the documented form.
     """
     document = document_of(answer)
     details = document.get("details")

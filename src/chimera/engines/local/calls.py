@@ -14,7 +14,7 @@ from chimera.engines.local.ring_buffers import ROWS, write_call
 from chimera.engines.shared_memory.memory import DEAD, DRIVER, MAX_ACTORS, ROWS_WRITTEN, Memory, fence
 from chimera.engines.shared_memory.notifier import Notifier
 from chimera.engines.shared_memory.result_slots import publish, write_value
-from chimera.engines.values import Packed
+from chimera.engines.shared_memory.values import Packed
 
 INLINE_BYTES = 1 << 14
 

@@ -33,7 +33,7 @@ from chimera.engines.shared_memory.memory import (
 )
 from chimera.engines.shared_memory.notifier import Notifier
 from chimera.engines.shared_memory.result_slots import publish, read_value, write_value
-from chimera.engines.values import Packed
+from chimera.engines.shared_memory.values import Packed
 
 _GRANTS = 4
 

@@ -30,7 +30,7 @@ from chimera.engines.shared_memory.memory import (
 )
 from chimera.engines.shared_memory.notifier import Notifier
 from chimera.engines.shared_memory.result_slots import publish, read_value, write_value
-from chimera.engines.values import Packed
+from chimera.engines.shared_memory.values import Packed
 
 SPIN_S = 20e-6  # for the next call, and in the driver
 

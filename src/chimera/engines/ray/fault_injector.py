@@ -21,7 +21,7 @@ class FaultInjector:
     def __init__(self) -> None:
         self._disturbances: Disturbances[Process] = Disturbances(send)
         self._changed = threading.Condition()
-        threading.Thread(target=self._keep_time, name="chimera-disturber", daemon=True).start()
+        threading.Thread(target=self._keep_time, name="chimera-fault-injector", daemon=True).start()
 
     def disturb(self, process: Process, disturbance: Disturbance) -> None:
         """Start a disturbance of a process."""
@@ -61,10 +61,10 @@ class FaultInjectors:
         import ray
         from ray.exceptions import ActorUnschedulableError, GetTimeoutError, RayActorError
 
-        disturber = self._by_node.get(process.node) or self._made(process.node)
+        injector = self._by_node.get(process.node) or self._made(process.node)
         self._disturbed.add(process)
         try:
-            ray.get(disturber.disturb.remote(process.process, disturbance), timeout=_ANSWER_S)
+            ray.get(injector.disturb.remote(process.process, disturbance), timeout=_ANSWER_S)
         except GetTimeoutError as error:
             raise TimeLimitError(f"the node {process.node} did not answer within {_ANSWER_S:g} s") from error
         except (RayActorError, ActorUnschedulableError):  # the node is gone, and the process with it
@@ -74,9 +74,9 @@ class FaultInjectors:
         """Kill a disturbed process, without waiting, because its node may be gone."""
         if process in self._disturbed:
             self._disturbed.discard(process)
-            disturber = self._by_node.get(process.node)
-            if disturber is not None:
-                self._kills.append(disturber.kill.remote(process.process))
+            injector = self._by_node.get(process.node)
+            if injector is not None:
+                self._kills.append(injector.kill.remote(process.process))
 
     def close(self) -> list[str]:
         """Kill all disturbed processes that are alive, end the fault injectors, and return their names in Ray."""
@@ -87,8 +87,8 @@ class FaultInjectors:
         if self._kills:
             ray.wait(self._kills, num_returns=len(self._kills), timeout=_CLOSE_S)
         self._kills.clear()
-        for disturber in self._by_node.values():
-            ray.kill(disturber)
+        for injector in self._by_node.values():
+            ray.kill(injector)
         return [self._name(node) for node in self._by_node]
 
     def _made(self, node: str) -> Any:
@@ -101,4 +101,4 @@ class FaultInjectors:
         return self._by_node[node]
 
     def _name(self, node: str) -> str:
-        return f"{self._key}-disturber-{node}"
+        return f"{self._key}-fault-injector-{node}"

@@ -29,7 +29,7 @@ from chimera.engines.shared_memory.memory import (
     Region,
     fence,
 )
-from chimera.engines.values import Packed, unpack
+from chimera.engines.shared_memory.values import Packed, unpack
 
 
 class ResultSlots:

@@ -161,7 +161,7 @@ class Simulated:
         node: Node = actor._node
         if node.gone_s > self._scheduler.now_s:
             node.crash_s, node.fate = self._scheduler.now_s, "was killed"
-            self._scheduler.bury(node, node.crash_s)
+            self._scheduler.mark_dead(node, node.crash_s)
 
     def disturb(self, actor: Any, disturbance: Disturbance) -> None:
         """See `Engine.disturb`. A cut without an end acts as a hang. Calls computed ahead of the clock are timed again."""

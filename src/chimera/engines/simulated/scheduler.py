@@ -91,7 +91,7 @@ class Scheduler:
                 node.port.uplink.forget(self.now_s)
                 node.port.downlink.forget(self.now_s)
 
-    def bury(self, node: Node, lost_s: float) -> None:
+    def mark_dead(self, node: Node, lost_s: float) -> None:
         """End all waits for an actor that died at ``lost_s``, killed by the driver or after a hang."""
         if node in self._hung:
             self._hung.remove(node)
@@ -136,7 +136,7 @@ class Scheduler:
         if node in self._hung:
             if lost_s < node.crash_s:
                 node.crash_s, node.fate = lost_s, "left"
-            self.bury(node, lost_s)
+            self.mark_dead(node, lost_s)
             return
         for group in node.groups:
             group.member_lost(node, lost_s)

@@ -12,7 +12,7 @@ import msgspec
 from chimera.core.address import Address
 from chimera.core.errors import DataError, RunError
 from chimera.engines.http import wire
-from chimera.engines.http.connection import Answer, Connection, Garbage, Unreachable
+from chimera.engines.http.connection import Answer, Connection, InvalidAnswer, Unreachable
 from chimera.engines.http.routes import document_of
 from chimera.inference.membership import Member, Members
 from chimera.inference.pool.pool import Pool
@@ -68,7 +68,7 @@ class HttpLink(Link):
             if answer.status != HTTPStatus.OK:
                 raise _refusal(where, answer.status, document_of(answer))
             return msgspec.convert(wire.unpack(answer.body), kind)
-        except (Garbage, DataError, msgspec.ValidationError) as error:
+        except (InvalidAnswer, DataError, msgspec.ValidationError) as error:
             raise RunError(f"{where} sent an invalid answer to {verb}: {error}") from error
         finally:
             if self._closed:
@@ -80,7 +80,7 @@ class HttpLink(Link):
                 return self._connection.request(
                     "POST", f"{PATH}/{verb}", wire.pack(body), wire.CONTENT_TYPE, timeout_s=timeout_s, idempotent=True
                 )
-            except Garbage as error:  # the worker died while it answered, or another program listens there now
+            except InvalidAnswer as error:  # the worker died while it answered, or another program listens there now
                 raise Unreachable(str(error)) from error
 
     def _close_if_idle(self) -> None:

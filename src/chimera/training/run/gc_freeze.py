@@ -1,4 +1,4 @@
-"""Garbage collection while many actors live in one process."""
+"""InvalidAnswer collection while many actors live in one process."""
 
 from __future__ import annotations
 

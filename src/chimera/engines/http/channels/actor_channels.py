@@ -13,12 +13,12 @@ from chimera.core.errors import DataError, TimeLimitError
 from chimera.engines.handle import CONSTRUCT, results
 from chimera.engines.http import wire
 from chimera.engines.http.channels.channel import Channel, opened
-from chimera.engines.http.connection import Answer, Connection, Garbage, Unreachable
+from chimera.engines.http.connection import Answer, Connection, InvalidAnswer, Unreachable
 from chimera.engines.http.envelope import read_answer
 from chimera.engines.http.failure import Failed, lost, raised, raised_by
 from chimera.engines.http.hosting.thread_context import ThreadContext, enter_thread
 from chimera.engines.http.node import ACTORS, Node
-from chimera.engines.http.refs import Board, Call, Outcome, Ref
+from chimera.engines.http.refs import Call, CallTracker, Outcome, Ref
 from chimera.engines.http.routes import error_of
 from chimera.engines.http.values import Value, size_of
 
@@ -29,8 +29,8 @@ _BETWEEN_TRIES_S = 0.1  # the first pause; each further one is twice as long, up
 class DriverChannel(Channel):
     """An actor in the driver's process."""
 
-    def __init__(self, board: Board, name: str, rank: int, actor_type: Callable[..., Any]) -> None:
-        super().__init__(board, name, rank)
+    def __init__(self, tracker: CallTracker, name: str, rank: int, actor_type: Callable[..., Any]) -> None:
+        super().__init__(tracker, name, rank)
         self._type = actor_type
         self._target: Any = None
         self._actor_context = ThreadContext()
@@ -87,7 +87,7 @@ class RemoteChannel(Channel):
 
     def __init__(
         self,
-        board: Board,
+        tracker: CallTracker,
         name: str,
         rank: int,
         node: Node,
@@ -96,7 +96,7 @@ class RemoteChannel(Channel):
         retries: int,
         on_answer: Callable[[str, float], None] | None,
     ) -> None:
-        super().__init__(board, name, rank)
+        super().__init__(tracker, name, rank)
         self.node = node
         self._timeout_s, self._retries, self._on_answer = timeout_s, retries, on_answer
         self._connection: Connection = node.connection()
@@ -131,7 +131,7 @@ class RemoteChannel(Channel):
 
         Raises
         ------
-        TimeLimitError, Unreachable, Garbage : see `Connection.request`; the error of the last attempt.
+        TimeLimitError, Unreachable, InvalidAnswer : see `Connection.request`; the error of the last attempt.
         """
         for left in reversed(range(self._retries + 1)):
             self.sign_s = self.called_s = time.monotonic()
@@ -139,7 +139,7 @@ class RemoteChannel(Channel):
                 answer = self._connection.request(
                     verb, path, body, content_type, timeout_s=self._timeout_s, idempotent=idempotent
                 )
-            except (TimeLimitError, Unreachable, Garbage):
+            except (TimeLimitError, Unreachable, InvalidAnswer):
                 if not left or self.died_s is not None:
                     raise
             else:
@@ -159,7 +159,7 @@ class RemoteChannel(Channel):
     def perish(self, why: str) -> Failed:
         """Count the actor as dead, and return the exception for the current call."""
         self.node.doubt()
-        if self._board.die(self, why):
+        if self._tracker.die(self, why):
             self.node.leave(self)
         return lost(f"{self.name} {self.fate}")
 
@@ -222,14 +222,14 @@ class HostedChannel(RemoteChannel):
             return Outcome(raised(TimeLimitError(f"{self.name}, call {call.method!r}: {error}")))
         except Unreachable as error:
             return Outcome(self.perish(f"at {self.node.url} was lost: {error}"))
-        except (Garbage, DataError) as error:
-            return Outcome(self.perish(f"at {self.node.url} answered garbage: {error}"))
+        except (InvalidAnswer, DataError) as error:
+            return Outcome(self.perish(f"at {self.node.url} sent an invalid answer: {error}"))
 
     def _read(self, call: Call, answer: Answer) -> Outcome:
         if answer.content_type != wire.CONTENT_TYPE:
             error = error_of(answer, f"{self.node.url}{self._path}") if answer.status >= 400 else None
             if error is None:
-                raise Garbage(f"the answer is of type {answer.content_type!r}")
+                raise InvalidAnswer(f"the answer is of type {answer.content_type!r}")
             if answer.status == 404:
                 return Outcome(self.perish(f"at {self.node.url} was lost: the node does not know it ({error})"))
             return Outcome(raised(error))

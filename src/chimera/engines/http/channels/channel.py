@@ -14,7 +14,7 @@ from chimera.core.engine import Disturbance
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import CONSTRUCT
 from chimera.engines.http.failure import Failed, plain_text
-from chimera.engines.http.refs import Board, Call, Outcome, Ref
+from chimera.engines.http.refs import Call, CallTracker, Outcome, Ref
 from chimera.engines.http.values import Value
 
 
@@ -30,7 +30,7 @@ class Channel(ABC):
     made_s : time of its creation; infinite before.
     """
 
-    def __init__(self, board: Board, name: str, rank: int) -> None:
+    def __init__(self, tracker: CallTracker, name: str, rank: int) -> None:
         self.name, self.rank = name, rank
         self.calls: deque[Call] = deque()
         self.rows: list[TraceRow] = []
@@ -38,7 +38,7 @@ class Channel(ABC):
         self.fate = "lives"
         self.sign_s = time.monotonic()
         self.made_s = math.inf
-        self._board = board
+        self._tracker = tracker
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._unmade: Failed | None = None
         self._disturbance: tuple[Disturbance, float] | None = None
@@ -46,7 +46,7 @@ class Channel(ABC):
 
     def issue(self, call: Call) -> None:
         """Queue a call after the calls that were issued before."""
-        if self._board.add(self, call):
+        if self._tracker.add(self, call):
             self._queue.put(call)
 
     def end(self) -> None:
@@ -55,9 +55,9 @@ class Channel(ABC):
 
     def disturb(self, disturbance: Disturbance) -> None:
         """Start a disturbance: messages in both directions are delayed on this side of the connection."""
-        with self._board.changed:
+        with self._tracker.changed:
             self._disturbance = disturbance, time.monotonic()
-            self._board.changed.notify_all()
+            self._tracker.changed.notify_all()
 
     def silent_s(self, now_s: float) -> float:
         """Return the seconds since its last heartbeat."""
@@ -104,7 +104,7 @@ class Channel(ABC):
 
     def fail(self, why: str) -> None:
         """Count the actor as lost."""
-        self._board.die(self, f"was lost: {why}")
+        self._tracker.die(self, f"was lost: {why}")
 
     def _serve(self, call: Call) -> None:
         failure = self._unmade
@@ -131,7 +131,7 @@ class Channel(ABC):
             if isinstance(outcome_.values, Failed):
                 self._unmade = outcome_.values
             self.made_s = time.monotonic()
-        self._board.end(self, call, outcome_, began_s, ended_s, started_s)
+        self._tracker.end(self, call, outcome_, began_s, ended_s, started_s)
         self.tidy()
 
     def _held_since(self, now_s: float) -> float | None:
@@ -143,7 +143,7 @@ class Channel(ABC):
 
     def _hold_back(self) -> None:
         """Wait while the actor hangs or is cut off; it may die meanwhile."""
-        with self._board.changed:
+        with self._tracker.changed:
             while self.died_s is None and self._held_since(now_s := time.monotonic()) is not None:
                 self._pause(now_s)
 
@@ -157,7 +157,7 @@ class Channel(ABC):
         if self._disturbance is None:
             return
         ended_s = time.monotonic()
-        with self._board.changed:
+        with self._tracker.changed:
             while self.died_s is None:
                 now_s = time.monotonic()
                 if self._held_since(now_s) is None and now_s >= self._slowed_end_s(worked_s, ended_s):
@@ -179,7 +179,7 @@ class Channel(ABC):
         assert self._disturbance is not None
         disturbance, began_s = self._disturbance
         end_s = until_s if disturbance.what == "slow" else began_s + disturbance.for_s
-        self._board.changed.wait(min(max(end_s - now_s, 0.0), threading.TIMEOUT_MAX))
+        self._tracker.changed.wait(min(max(end_s - now_s, 0.0), threading.TIMEOUT_MAX))
 
 
 def opened(call: Call) -> tuple[list[Any], dict[str, Any]]:

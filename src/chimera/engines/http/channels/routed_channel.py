@@ -8,7 +8,7 @@ from typing import Any
 from chimera.engines.handle import CONSTRUCT, results
 from chimera.engines.http.channels.actor_channels import RemoteChannel
 from chimera.engines.http.channels.channel import opened
-from chimera.engines.http.connection import Garbage, Unreachable
+from chimera.engines.http.connection import InvalidAnswer, Unreachable
 from chimera.engines.http.failure import Failed, lost, raised, raised_by
 from chimera.engines.http.refs import Call, Outcome
 from chimera.engines.http.routes import Route, document_of, error_of, request_body
@@ -50,8 +50,8 @@ class RoutedChannel(RemoteChannel):
             values = [Value(each) for each in results(value, self.name, call.method, call.returns)]
         except Unreachable as error:
             return Outcome(self.perish(f"at {self.node.url} was lost: {error}"))
-        except Garbage as error:
-            return Outcome(self.perish(f"at {self.node.url} answered garbage: {error}"))
+        except InvalidAnswer as error:
+            return Outcome(self.perish(f"at {self.node.url} sent an invalid answer: {error}"))
         except Exception as error:  # any exception of the node or of the routed class is the result of the call
             if self._failure_is_loss:
                 return Outcome(self.perish(f"at {self.node.url} failed: {type(error).__name__}: {error}"))
@@ -74,7 +74,9 @@ class RoutedChannel(RemoteChannel):
         try:
             return route.decode(self._target, document)
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise Garbage(f"{route.path} answered what cannot be used: {type(error).__name__}: {error}") from error
+            raise InvalidAnswer(
+                f"{route.path} answered what cannot be used: {type(error).__name__}: {error}"
+            ) from error
 
     def leave(self) -> None:
         """Release the object."""

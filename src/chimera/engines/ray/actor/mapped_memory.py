@@ -29,8 +29,8 @@ from chimera.engines.shared_memory.result_slots import (
     write_nothing,
     write_value,
 )
+from chimera.engines.shared_memory.values import Packed, is_plain
 from chimera.engines.signals import this_process
-from chimera.engines.values import Packed, is_plain
 
 _LARGE_BYTES = 1 << 16
 """Smaller values are sent in Ray's messages."""

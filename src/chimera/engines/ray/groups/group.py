@@ -15,7 +15,7 @@ from chimera.core.errors import ActorLost
 from chimera.engines.collectives import Op
 from chimera.engines.ray.actor.host import RayContext
 from chimera.engines.ray.groups.link import connect, has_gpus_of_their_own, own_gpu
-from chimera.engines.ray.groups.rendezvous import LOOK_FOR_DEATHS_S, Board, Members
+from chimera.engines.ray.groups.rendezvous import LOOK_FOR_DEATHS_S, Members, RendezvousStore
 from chimera.engines.ray.groups.torch_group import TorchGroup
 from chimera.engines.ray.shared import Meeting
 from chimera.engines.shared_memory.memory import PID, STARTED, Memory
@@ -63,7 +63,7 @@ class RayGroup:
     ) -> None:
         self._actor_context, self._meeting = actor_context, meeting
         self._members = Members(actor_context, actor_context.me, members)
-        self._board = Board(key, self._members.look_for_deaths)
+        self._board = RendezvousStore(key, self._members.look_for_deaths)
         self._way: SharedGroup | TorchGroup | None = None
         self._looked_s = 0.0
 

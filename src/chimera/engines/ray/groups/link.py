@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.engines.ray.groups.rendezvous import Board
+from chimera.engines.ray.groups.rendezvous import RendezvousStore
 
 FOR_EVER = timedelta(days=365)  # a slow member is no error; deaths are checked separately
 _CONNECT_S = 10.0
@@ -122,7 +122,7 @@ class NcclLink:
         self.group.abort()
 
 
-def connect(board: Board, rank: int, size: int, *, on_gpus: bool) -> Link:
+def connect(board: RendezvousStore, rank: int, size: int, *, on_gpus: bool) -> Link:
     """Connect with the other members, which do the same; ``on_gpus`` as of `has_gpus_of_their_own`."""
     return (NcclLink if on_gpus else GlooLink)(_torch_store(board), rank, size)
 
@@ -159,7 +159,7 @@ def _tcp_store(store: Any, rank: int) -> Any:
     return tcp_store(host, int(port), is_master=False, wait_for_workers=False)
 
 
-def _torch_store(board: Board) -> Any:
+def _torch_store(board: RendezvousStore) -> Any:
     """Return the entries of a board as one of torch's stores."""
     base: Any = c10d().Store
 

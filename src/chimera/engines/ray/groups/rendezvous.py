@@ -54,7 +54,7 @@ class Members:
         return ActorLost(why)
 
 
-class Board:
+class RendezvousStore:
     """Entries that all members of a group can read.
 
     Parameters
