@@ -1,7 +1,6 @@
 """Check the English of the project against docs/style.md, or draw sentences from it for a second reader.
 
     python tests/english.py                 # report words to avoid; exit code 1 if there are any
-    python tests/english.py --all           # the same in files that are not rewritten yet
     python tests/english.py --draw 50 --seed 1
 
 Documents, comments, docstrings, messages and help texts are read; code, code blocks and names in backticks are not.
@@ -22,7 +21,6 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "docs" / "style.md"
-PENDING = ROOT / "tests" / "english_pending.txt"
 READ = ("*.py", "*.md", "*.toml", "Makefile")
 CODE = re.compile(r"`[^`]*`|https?://\S+|\{[^{}]*\}")
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`'\"])|\n\s*\n")
@@ -89,18 +87,11 @@ def files() -> Iterator[Path]:
             yield ROOT / name
 
 
-def pending() -> tuple[str, ...]:
-    """Return the files and folders that are not rewritten yet."""
-    return tuple(line for line in PENDING.read_text(encoding="utf-8").split() if line) if PENDING.exists() else ()
-
-
-def check(every: bool) -> int:
+def check() -> int:
     """Print each use of a word to avoid; return how many there are."""
-    rules, skipped, found = avoided(), () if every else pending(), 0
+    rules, found = avoided(), 0
     for path in files():
         name = path.relative_to(ROOT).as_posix()
-        if any(name == part or name.startswith(part.rstrip("/") + "/") for part in skipped):
-            continue
         for piece in texts(path):
             text = CODE.sub(lambda match: " " * len(match[0]), piece.text)
             for pattern, write in rules:
@@ -127,14 +118,13 @@ def draw(count: int, seed: int) -> None:
 def main() -> int:
     """Run the command."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--all", action="store_true", help="check the files of tests/english_pending.txt too")
     options.add_argument("--draw", type=int, metavar="N", help="print N sentences instead")
     options.add_argument("--seed", type=int, default=0)
     chosen = options.parse_args()
     if chosen.draw:
         draw(chosen.draw, chosen.seed)
         return 0
-    return 1 if check(chosen.all) else 0
+    return 1 if check() else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the http engine promises beyond the kit: nodes that die, hang or answer nonsense, and what is left behind."""
+"""Promises of the http engine beyond the kit: nodes that die, hang or send invalid answers, and cleanup."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def node() -> Iterator[NodeProcess]:
 
 @pytest.fixture
 def mortal() -> Iterator[NodeProcess]:
-    """Give a node of its own to a test that kills it."""
+    """Start a node for one test, which kills it."""
     started = start_node()
     started.url()
     yield started
@@ -84,7 +84,7 @@ def test_the_death_of_a_node_is_known_soon_also_to_the_idle(mortal: NodeProcess,
             engine.wait([other.wait_for_ever(0)] if not engine.lost() else [hung], timeout_s=0.05)
         assert sorted(actor.name for actor in engine.lost()) == ["busy", "idle"]
         assert mortal.url() in engine.fate(idle)
-        assert engine.get(engine.spawn(Counter).add(2), LIMIT_S) == 2  # on the node that lives
+        assert engine.get(engine.spawn(Counter).add(2), LIMIT_S) == 2  # on the living node
 
 
 def test_a_node_that_has_forgotten_an_actor_has_lost_it(node: NodeProcess) -> None:
@@ -234,7 +234,7 @@ def test_what_an_actor_holds_is_no_method_of_it() -> None:
 
 
 def test_a_node_answers_others_while_it_reads_a_large_body(node: NodeProcess) -> None:
-    structure = "[" + "[]," * 490_000 + '{"?":0}]'  # half a second to read, and wrong at its very end
+    structure = "[" + "[]," * 490_000 + '{"?":0}]'  # half a second to read, and invalid at its very end
     header = json.dumps({"__metadata__": {"value": structure}}).encode()
     body = len(header).to_bytes(8, "little") + header
     address = ("127.0.0.1", int(node.url().rsplit(":", 1)[1]))
@@ -243,7 +243,7 @@ def test_a_node_answers_others_while_it_reads_a_large_body(node: NodeProcess) ->
     with socket.create_connection(address, LIMIT_S) as heavy, contextlib.closing(light):
 
         def answers(most: int) -> int:
-            """Return how many requests are answered one after the other before the large one is."""
+            """Return the number of requests that are answered in turn before the large one is."""
             for answered in range(most):
                 light.request("GET", "/v1/chimera/actors")
                 assert light.getresponse().read()
@@ -252,7 +252,7 @@ def test_a_node_answers_others_while_it_reads_a_large_body(node: NodeProcess) ->
             return most
 
         heavy.sendall(b"POST /v1/chimera/actors/e.0/add HTTP/1.1\r\n" + head + body[:-1])
-        assert answers(20) == 20  # by then the node has taken what was sent
+        assert answers(20) == 20  # by then the node has accepted what was sent
         heavy.sendall(body[-1:])
         assert answers(5) == 5
         assert heavy.recv(100).startswith((b"HTTP/1.1 4", b"HTTP/1.1 5"))
@@ -310,7 +310,7 @@ def test_options_that_cannot_be_used_are_named(options: dict[str, Any], said: st
 
 
 class Doubler:
-    """A routed actor: ``double`` is the node's, ``half`` is computed here."""
+    """A routed actor: the node computes ``double``, and ``half`` is computed here."""
 
     def __init__(self, unit: str = "") -> None:
         self.unit = unit
@@ -330,9 +330,9 @@ class Doubler:
 
 @contextlib.contextmanager
 def answering(*answers: bytes | None, tls: ssl.SSLContext | None = None) -> Iterator[tuple[str, list[bytes]]]:
-    """Run a server that gives one raw answer a request, over and over the last; None closes the connection instead.
+    """Run a server that sends one raw answer per request, the last one repeatedly; None closes the connection instead.
 
-    ``/health`` is not known there. Gives its URL, and the requests as they come.
+    It does not know ``/health``. Yields its URL, and the requests as they arrive.
     """
     came: list[bytes] = []
     left = list(answers)
@@ -366,7 +366,7 @@ def answering(*answers: bytes | None, tls: ssl.SSLContext | None = None) -> Iter
                 if tls is not None:
                     try:
                         connection = tls.wrap_socket(connection, server_side=True)
-                    except OSError:  # whoever came did not trust it
+                    except OSError:  # the client did not trust the server
                         connection.close()
                         continue
                 opened.append(connection)
@@ -467,7 +467,7 @@ BROKEN = http(b'{"message": "later"}', "503 Unavailable")
 def test_a_call_is_sent_again_only_as_often_as_allowed(bad: bytes | None, retries: int) -> None:
     with answering(GOOD, bad, bad, GOOD) as (url, came), HttpEngine(nodes=[url], retries=retries) as engine:
         doubler = engine.spawn(Doubler)
-        engine.get(doubler.double(np.ones(1)), LIMIT_S)  # the connection is a kept one from now on
+        engine.get(doubler.double(np.ones(1)), LIMIT_S)  # the connection is kept from now on
         again = doubler.double(np.ones(2))
         if retries:
             np.testing.assert_array_equal(engine.get(again, LIMIT_S), [2, 4])
@@ -528,7 +528,7 @@ def test_a_disturbed_routed_actor_answers_late() -> None:
 
 
 def own_certificate(folder: Path, host: str) -> Path:
-    """Write a certificate that vouches for itself, and its key, into one file."""
+    """Write a self-signed certificate and its key into one file."""
     import datetime
 
     from cryptography import x509

@@ -1,4 +1,4 @@
-"""What is packed for the way comes out as it was; whatever else comes is one clear error."""
+"""Values are equal after packing and unpacking; any other input is one clear error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the local engine promises beyond the protocol: shared memory that is used again, processes that cost little."""
+"""Promises of the local engine beyond the protocol: reuse of shared memory, cheap processes."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Store:
         self.kept.clear()
 
     def is_shared(self, array: np.ndarray[Any, Any]) -> bool:
-        """Whether the array lies where its maker put it, in the memory that all processes map."""
+        """Return whether the array is where its producer put it, in the memory that all processes map."""
         return not array.flags.owndata and not array.flags.writeable
 
     def used(self) -> int:
-        """How much of its heap was ever used, in bytes."""
+        """Return the largest part of the heap that was ever used, in bytes."""
         return call._actor_context.memory.heap._end  # type: ignore[attr-defined]
 
     def echo(self, value: Any) -> Any:
@@ -63,14 +63,14 @@ class Store:
         return os.getpid()
 
     def feed(self, other: Any, size: int, times: int) -> Any:
-        """Let another actor keep and forget arrays of this one, and wait for the end of it only; return what is left."""
+        """Let another actor keep and delete arrays of this one, and wait for the end of that only; return the rest."""
         for _ in range(times):
             other.keep(np.ones(size, np.float32))
             other.forget()
         return call.get(other.kept_sums())
 
     def feed_results(self, other: Any, size: int, times: int) -> float:
-        """Take what another actor makes, and give it back to it."""
+        """Take results of another actor, and return them to it."""
         for _ in range(times):
             other.keep(other.make(size))
             other.forget()
@@ -78,7 +78,7 @@ class Store:
         return float(made.sum())
 
     def plan(self, value: float, *, fails: bool = False) -> None:
-        """Keep a value once the result of this call is known, and fail then or not."""
+        """Keep a value once the result of this call is known, and then fail or not."""
 
         def later() -> None:
             self.kept.append(np.array([value]))
@@ -88,7 +88,7 @@ class Store:
         call.afterwards(later)
 
     def open_gate(self, path: str) -> str:
-        """Return what somebody writes to a named pipe, when he does."""
+        """Return what a process writes to a named pipe."""
         return Path(path).read_text()
 
     def threads(self) -> int:
@@ -212,7 +212,7 @@ def test_a_driver_that_outruns_an_actor_waits_for_it(engine: Local) -> None:
     store = engine.spawn(Store)
     kept = [store.pid() for _ in range(1000)]
     for _ in range(20):
-        store.make(BIG)  # keeps the actor busy for longer than the driver takes to use up its slots
+        store.make(BIG)  # keeps the actor busy for longer than the driver needs to use up its slots
     for _ in range(SLOTS):
         last = store.pid()
     assert engine.get(last) == engine.get(kept[0])
@@ -252,7 +252,7 @@ def test_what_a_dead_caller_had_asked_for_stops_nobody_if_it_is_found_late(engin
     assert engine.get([dead.ask(1), living.ask(2)]) == [1, 2]
     number = next(channel.actor for channel in engine._channels if channel.name == dead.name)
     engine.kill(dead)
-    engine._relay.wake()  # it forgets the refs of the dead; then comes a call that has one of them for an argument
+    engine._relay.wake()  # it deletes the refs of dead actors; then a call has one of them as an argument
     engine._relay.theirs.send(marshal.dumps([number, [], (1, "echo", None, [(9, 99)], [7], {}, None), []]))
     assert engine.get(living.ask(3), timeout_s=30) == 3
 
@@ -311,7 +311,7 @@ def test_an_actor_sleeps_until_the_argument_of_its_call_stands(engine: Local, tm
     os.mkfifo(pipe)
     first = sleeper.echo(gate.open_gate(str(pipe)))
     assert bytes(bell) == rung
-    second = sleeper.echo(gate.open_gate(str(pipe)))  # its first call counts: this one comes later
+    second = sleeper.echo(gate.open_gate(str(pipe)))  # its first call counts: this one arrives later
     for text in ("one", "two"):
         pipe.write_text(text)
         assert engine.get({"one": first, "two": second}[text], timeout_s=30) == text
@@ -331,7 +331,7 @@ def test_a_note_that_its_owner_is_about_to_look_for_is_not_replaced_in_silence(e
     rung, over = bytes(bell), owner.words[ROWS_WRITTEN]
     owner.words[ROWS_WRITTEN] = owner.concerns[
         number
-    ]  # as between the row of that call and the look for whom it concerns
+    ]  # as between the row of that call and the check of the waiting processes
     calls.append(sleeper.echo(gate.open_gate(str(pipe))))
     owner.words[ROWS_WRITTEN] = over
     assert bytes(bell) != rung
@@ -368,7 +368,7 @@ def test_where_there_is_no_futex_processes_nap_and_look(monkeypatch: pytest.Monk
         self._futex = None
 
     monkeypatch.setattr(Notifier, "__init__", napping)
-    with Local(preload=[]) as engine:  # the driver naps; its actors are rung as ever
+    with Local(preload=[]) as engine:  # the driver sleeps; its actors are woken as usual
         store = engine.spawn(Store)
         assert engine.get([store.echo(i) for i in range(50)]) == list(range(50))
         assert engine.wait([store.echo(1)], timeout_s=5)[1] == []
@@ -390,4 +390,4 @@ def test_the_memory_of_what_actors_tell_each_other_is_used_again(engine: Local) 
     for _ in range(rounds):
         engine.get([caller.feed(callee, size, turns), caller.feed_results(callee, size, turns)], timeout_s=60)
     used = engine.get([caller.used(), callee.used()], timeout_s=60)
-    assert max(used) <= 4 * size * 1.2 * 2 * turns  # what can be on its way within one round, of ten
+    assert max(used) <= 4 * size * 1.2 * 2 * turns  # the calls that can be in flight within one round of ten

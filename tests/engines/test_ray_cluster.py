@@ -1,4 +1,4 @@
-"""The Ray engine on a cluster that somebody else runs: nodes that die, room that lacks, code that is shipped."""
+"""The Ray engine on a cluster that another process runs: nodes that die, missing room, shipped code."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from conformance.actors import Member, Party, Relay
 pytestmark = pytest.mark.long
 
 KNOWN_WITHIN_S = 3.0
-AT_ONCE_S = 5.0  # or else it waits for a minute
+AT_ONCE_S = 5.0  # otherwise it waits for a minute
 LIMIT_S = 60.0
 
 
 class Watched(Member):
-    """Tells how it has met the others: gloo is torch's."""
+    """An actor that reports how it has met the others: gloo is torch's."""
 
     def has_torch(self) -> bool:
         return "torch" in sys.modules
@@ -58,7 +58,7 @@ def joined(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
 
 @pytest.fixture(autouse=True)
 def alone(joined: Any) -> None:
-    """Wait until the last test's actors and nodes are gone: Ray hears of that a little later."""
+    """Wait until the last test's actors and nodes are gone: Ray detects that a little later."""
     import ray
 
     until(lambda: ray.cluster_resources()["CPU"] == ray.available_resources().get("CPU") == 4)
@@ -72,11 +72,11 @@ def engine(joined: Any) -> Iterator[Ray]:
 
 @pytest.fixture
 def add_node(joined: Any) -> Iterator[Callable[..., Any]]:
-    """Give what adds a node, until the end of the test at most."""
+    """Return a function that adds a node, until the end of the test at most."""
     added = []
 
     def add(**resources: float) -> Any:
-        own = {"CHIMERA_MACHINE": f"added {len(added)}"}  # or its actors would share the driver's memory
+        own = {"CHIMERA_MACHINE": f"added {len(added)}"}  # otherwise its actors would share the driver's memory
         added.append(joined.add_node(num_cpus=4, object_store_memory=200 << 20, resources=resources, env_vars=own))
         return added[-1]
 
@@ -114,7 +114,7 @@ def test_a_killed_node_is_known_within_its_time_and_the_rest_goes_on(
     with pytest.raises(ActorLost, match="away 0"):
         engine.get(away[0].echo(2), timeout_s=LIMIT_S)
     assert {actor.name for actor in engine.lost()} == {"away 0", "away 1"}
-    assert engine.get(here.echo("goes on"), timeout_s=LIMIT_S) == "goes on"
+    assert engine.get(here.echo("continues"), timeout_s=LIMIT_S) == "continues"
     assert engine.get(engine.spawn(Relay).echo("new"), timeout_s=LIMIT_S) == "new"
 
 
@@ -209,11 +209,11 @@ def test_room_that_cannot_be_had_says_what_was_asked_and_what_is_free(
         assert 2.5 <= time.monotonic() - began_s < 10
         assert "waiting for room for 3 actors: asked 6 CPUs" in caplog.text
         assert caplog.records[-1].levelno == logging.WARNING
-        engine.reserve([Resources(threads=2)] * 2)  # nothing of the first is held
+        engine.reserve([Resources(threads=2)] * 2)  # nothing of the first is kept
         actors = [engine.spawn(Relay, resources=Resources(threads=2)) for _ in range(2)]
         assert engine.get([actor.echo(1) for actor in actors], timeout_s=LIMIT_S) == [1, 1]
         engine.kill(actors[0])
-        replacement = engine.spawn(Relay, resources=Resources(threads=2))  # takes the place of the dead
+        replacement = engine.spawn(Relay, resources=Resources(threads=2))  # takes the place of the dead actor
         assert engine.get(replacement.echo(2), timeout_s=LIMIT_S) == 2
 
 
@@ -228,7 +228,7 @@ def test_what_was_reserved_for_actors_that_are_all_dead_is_there_for_the_next_ru
             with pytest.raises(TimeLimitError):
                 engine.reserve(
                     [Resources(threads=4)], timeout_s=0
-                )  # one of them lives, or its place is kept for another
+                )  # one of them is alive, or its place is kept for another
             engine.kill(actors[0])
 
 
@@ -302,7 +302,7 @@ def test_a_place_on_a_node_that_died_counts_again_once_ray_has_moved_it(
     until(lambda: has_room(engine, on_second()))
     replacement = engine.spawn(Relay, resources=on_second())
     assert engine.get(replacement.echo(2), timeout_s=LIMIT_S) == 2
-    assert not has_room(engine, on_second())  # it took the place itself, and none beside it
+    assert not has_room(engine, on_second())  # it took the place itself, and no other one
 
 
 @pytest.mark.parametrize("groups", [1, 2], ids=lambda groups: f"{groups} reservations")
@@ -342,7 +342,7 @@ class EnoughError(Exception):
 
 
 class Growing(Callback):
-    """Adds a node when the first rounds are over, and ends the run some rounds after two workers have joined."""
+    """A callback that adds a node after the first rounds, and ends the run some rounds after two workers have joined."""
 
     def __init__(self, add_node: Callable[[], Any]) -> None:
         self._add_node, self._grown = add_node, False

@@ -1,4 +1,4 @@
-"""What connects the members of a group on Ray, without Ray around it."""
+"""The connection between members of a group on Ray, tested without Ray."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> list[GlooLink]:
 
 
 class LateByAHair:
-    """A collective that ends just after a time limit, and before anybody can look whether it has."""
+    """A collective that ends just after a time limit, before a caller can check whether it has."""
 
     def __init__(self, work: Any, other_arrives: Callable[[], Any]) -> None:
         self._work, self._other_arrives = work, other_arrives

@@ -38,14 +38,14 @@ def engine(session: None) -> Iterator[Ray]:
 
 
 def parties(engine: Ray, count: int) -> list[Any]:
-    """Return so many that have begun."""
+    """Return this many actors that have started."""
     actors = [engine.spawn(Party) for _ in range(count)]
     engine.get([actor.pid() for actor in actors], timeout_s=LIMIT_S)
     return actors
 
 
 def file_bytes(engine: Ray) -> int:
-    """Return how much memory the shared file takes."""
+    """Return the memory that the shared file uses."""
     place = engine._shared.place
     assert place is not None
     return os.fstat(place.fd).st_blocks * 512
@@ -177,7 +177,7 @@ def test_whatever_happens_a_value_is_what_it_was_made_as_or_lost(engine: Ray, se
 
 
 def check(engine: Ray, ref: Any, expected: Any) -> None:
-    """Hold that a value is what it should be, unless it is lost."""
+    """Check that a value is right, unless it is lost."""
     with contextlib.suppress(ActorLost):
         assert np.all(engine.get(ref, timeout_s=LIMIT_S) == expected)
 

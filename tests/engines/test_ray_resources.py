@@ -1,4 +1,4 @@
-"""What workers and servers are to have is asked of Ray's placement; the GPUs and the disks are pretended."""
+"""Resources of workers and servers are requested from Ray's placement; GPUs and disks are simulated."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Member:
 
 
 class Bundles(Callback):
-    """Looks at what is reserved while the run goes on."""
+    """A callback that reads the reservations while the run continues."""
 
     def __init__(self) -> None:
         self.seen: list[dict[str, float]] = []

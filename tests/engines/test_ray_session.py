@@ -1,4 +1,4 @@
-"""Which Ray the engine uses, and which it ends."""
+"""The Ray that the engine uses, and the one that it ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT_S = 60.0
 
 
 def own_variables() -> dict[str, str]:
-    """Return the variables for Ray, less that which Ray sets itself."""
+    """Return the variables for Ray, without those that Ray sets itself."""
     return {k: v for k, v in os.environ.items() if k.startswith("RAY_") and k != "RAY_AUTH_MODE"}
 
 
@@ -53,7 +53,7 @@ def test_a_ray_started_here_serves_this_machine_only_and_ends_with_the_last_engi
     assert listening
     assert {ip.removeprefix("::ffff:") for ip in listening} <= {"127.0.0.1", "::1"}
     first.close()
-    assert second.get(second.spawn(Relay).echo("goes on"), timeout_s=LIMIT_S) == "goes on"
+    assert second.get(second.spawn(Relay).echo("continues"), timeout_s=LIMIT_S) == "continues"
     fetched = second.get(second.put(np.full(100_000, 3, np.float32)), timeout_s=LIMIT_S)
     second.close()
     np.testing.assert_array_equal(fetched, np.full(100_000, 3))
@@ -83,9 +83,9 @@ def test_where_no_ray_was_ever_started_none_is_found(tmp_path: Path, monkeypatch
     from ray._private.services import find_gcs_addresses
 
     if find_gcs_addresses():
-        pytest.skip("somebody's Ray runs on this machine: end it ('ray stop') to test what is said where none does")
+        pytest.skip("another Ray runs on this machine: end it ('ray stop') to test the error without one")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where Ray remembers the last cluster
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where Ray stores the address of the last cluster
     with pytest.raises(ConfigurationError, match="address 'auto': none runs on this machine"):
         Ray(address="auto", working_dir=str(tmp_path))
 

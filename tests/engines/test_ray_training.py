@@ -1,5 +1,5 @@
-"""What a run meets and what it wrote on one engine, it meets and goes on from on Ray; tests/strategies has that all come to the
-same weights there.
+"""Runs on Ray: losses, files and resumption as on the other engines. tests/strategies checks that all engines reach the same
+weights.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_the_dead_and_the_hung_are_survived_on_ray_and_copies_stay_identical(
     def look_and_kill(actor: Any) -> None:
         if (
             ending["now"] and actor.name.startswith("worker") and ray_engine.get(actor.step()) == 60
-        ):  # not one that had not come in yet
+        ):  # not one that had not arrived yet
             copies.append(ray_engine.get(actor.weights()).arrays[0].copy())
         kill(actor)
 

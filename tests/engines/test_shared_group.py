@@ -1,4 +1,4 @@
-"""A group whose members share memory, without processes around it."""
+"""A group whose members share memory, without separate processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Costs(ActorContext):
 
 
 class MappedMemory(Costs):
-    """What makes its arrays where the others can read them."""
+    """An object that creates its arrays in memory that the others can read."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def driver() -> Iterator[Memory]:
 
 @pytest.fixture
 def groups(driver: Memory) -> Iterator[list[SharedGroup]]:
-    """Give the group as each of two members has it; here both are threads of one process."""
+    """Return the group as each of two members has it; here both are threads of one process."""
     table = allocate_table(driver, len(MEMBERS))
     memories = [Memory(os.dup(driver.fd), member) for member in MEMBERS]
     yield [
@@ -53,7 +53,7 @@ def groups(driver: Memory) -> Iterator[list[SharedGroup]]:
 
 
 def meet(groups: list[SharedGroup], what: Callable[[SharedGroup, int], Any]) -> list[Any]:
-    """Let all do it at once; return what they return or raise."""
+    """Let all members run it at once; return their results or exceptions."""
     with ThreadPoolExecutor(len(groups)) as threads:
         futures = [threads.submit(what, group, rank) for rank, group in enumerate(groups)]
     return [future.exception() or future.result() for future in futures]
@@ -68,7 +68,7 @@ def test_vectors_are_added_wherever_they_lie(groups: list[SharedGroup]) -> None:
 
 @pytest.mark.parametrize("name", ["all_reduce", "broadcast"])
 def test_what_the_dead_have_brought_counts_for_nobody(groups: list[SharedGroup], driver: Memory, name: str) -> None:
-    """One that arrived and died may have been read when its memory was the system's again, and full of zeros."""
+    """A member that arrived and died may have been read when its memory was released, and full of zeros."""
     driver.region(MEMBERS[0]).words[DEAD] = 1
     for lost in meet(groups, lambda group, rank: getattr(group, name)(np.full(5, rank, np.float32))):
         assert isinstance(lost, ActorLost)

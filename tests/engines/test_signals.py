@@ -1,4 +1,4 @@
-"""Disturbances keep their promises whenever they are given the time, and signals reach the process that was meant."""
+"""Disturbances keep their promises at any timing, and signals reach the intended process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chimera.engines.signals import SLICE_S, Disturbances, send, this_process
 
 
 class Observed:
-    """One process on a clock of its own, and for how long it ran and was stopped."""
+    """A process with a clock of its own, and its running and stopped times."""
 
     def __init__(self) -> None:
         self.now = self.ran_s = self.stopped_s = 0.0
@@ -32,7 +32,7 @@ class Observed:
         self.disturbances.add("it", Disturbance(*args, **kwargs))  # type: ignore[arg-type]
 
     def go_on(self, until_s: float, late_s: list[float]) -> None:
-        """Tick whenever that was asked for, or later than that by one of these times in turn."""
+        """Tick whenever that was requested, or later by one of these delays in turn."""
         turn = 0
         while (next_s := self.disturbances.tick()) is not None and self.now < until_s:
             step_s = next_s + late_s[turn % len(late_s)] + 1e-6

@@ -1,6 +1,6 @@
-"""Hanging, slow and cut off in virtual time, held against timelines computed by hand.
+"""Hanging, slow and cut-off actors in virtual time, compared with timelines computed by hand.
 
-A latency is 1 s, data weighs nothing unless a test says otherwise, and a call costs 10 s: the first one issued on an idle
+A latency is 1 s, data has no size unless a test says otherwise, and a call costs 10 s: the first one issued on an idle
 actor at t runs from t + 1 to t + 11, and the driver knows at t + 12.
 """
 
@@ -82,7 +82,7 @@ def test_who_hangs_ends_nothing_any_more_and_the_clock_goes_on() -> None:
         engine.get(under_way, timeout_s=5.0)
     assert engine.now() == 1020.0
     assert engine.lost() == []
-    assert engine.get(stands).size == 250  # what stood before still stands
+    assert engine.get(stands).size == 250  # earlier results remain
 
 
 def test_a_wait_for_who_hangs_is_told_and_names_him() -> None:
@@ -209,7 +209,7 @@ def test_a_respawned_actor_of_the_same_name_is_well() -> None:
     engine.disturb(a, HANG)
     engine.wait([a.step()], timeout_s=20.0)
     engine.kill(a)
-    engine.disturb(a, HANG)  # the dead are left in peace
+    engine.disturb(a, HANG)  # dead actors are not disturbed
     again = engine.spawn(Node, name="worker 0")
     assert engine.get(again.step()) == 0
     assert engine.now() == 32.0
@@ -360,7 +360,7 @@ def test_a_value_on_its_way_to_the_driver_never_comes_from_a_call_that_hangs() -
 
 
 def chaos(seed: int) -> tuple[bytes, bytes]:
-    """Run a parameter server whose workers hang, are slow and are cut off; kill who is silent, and respawn him."""
+    """Run a parameter server whose workers hang, are slow and are cut off; kill and replace silent workers."""
 
     class Worker:
         def gradient(self, weights: Any) -> Any:

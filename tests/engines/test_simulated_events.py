@@ -1,4 +1,4 @@
-"""When calls between actors happen in virtual time, and in which order."""
+"""Times and order of calls between actors in virtual time."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WHOLE = {
     "network": Network(latency_s=1.0, bandwidth_bytes_s=math.inf),
     "compute": Compute(seconds_per_call=1.0, seconds_per_sample=1.0, seconds_per_element=0.0),
 }
-"""Everything that costs anything costs a whole second."""
+"""Every cost is a whole second."""
 
 
 class Log:
-    """Keeps what it was told, in the order of its calls."""
+    """An actor that records its arguments, in the order of its calls."""
 
     def __init__(self) -> None:
         self.entries: list[Any] = []

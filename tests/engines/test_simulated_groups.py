@@ -1,4 +1,4 @@
-"""Collectives in virtual time: what they cost, whom they wait for, and what happens when somebody never comes."""
+"""Collectives in virtual time: their costs, the members that they wait for, and members that never arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of the simulated engine as options: from tables, from dataclasses, and what they refuse."""
+"""The models of the simulated engine as options: from tables, from dataclasses, and invalid values."""
 
 from __future__ import annotations
 

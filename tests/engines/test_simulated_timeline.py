@@ -1,4 +1,4 @@
-"""The clock of the simulated engine, held against timelines computed by hand.
+"""The clock of the simulated engine, compared with timelines computed by hand.
 
 Unless a test says otherwise a latency is 1 s, a link carries 1000 bytes/s and a call costs 10 s, so that an array of
 250 float32 needs 1 s on each link.
@@ -55,7 +55,7 @@ def nodes(engine: Simulated, count: int, role: str = "worker") -> list[Any]:
 
 
 def rows(engine: Simulated) -> dict[tuple[str, str], TraceRow]:
-    """Return the rows of all calls that were computed, also of those whose end the driver's clock has not reached."""
+    """Return the rows of all computed calls, also of those whose end the driver's clock has not reached."""
     return {(row.actor, row.call): row for row in engine._scheduler.timeline.take_rows(1e12)}
 
 
@@ -234,7 +234,7 @@ def test_who_joins_late_starts_late() -> None:
     a, b = nodes(engine, 2)
     value = a.make()
     b.nothing(value)
-    assert rows(engine)["worker 1", "nothing"].start_s == 102  # nobody can send to who is not there
+    assert rows(engine)["worker 1", "nothing"].start_s == 102  # an absent actor receives nothing
 
 
 def test_who_leaves_ends_its_call_and_takes_no_other() -> None:
@@ -339,7 +339,7 @@ def test_what_is_put_once_is_stored_once() -> None:
 
 
 def experiment(seed: int) -> tuple[bytes, bytes]:
-    """Run three asynchronous rounds with stragglers, a crash and a late joiner; return rows and weights."""
+    """Run three asynchronous rounds with stragglers, a crash and a late worker; return rows and weights."""
 
     class Worker:
         def __init__(self, rank: int) -> None:
@@ -416,7 +416,7 @@ def test_a_thousand_workers_reach_what_they_must_when_they_must() -> None:
     assert len(trace) == 30 * 1001
     assert sum(row.samples for row in trace) == 30_000
     assert sum(row.bytes_in for row in trace) == 2 * 30 * 1000 * 4000
-    # A round: the weights cross the server's uplink one by one, the last worker computes; at its news the driver asks for
-    # the update, for which the gradients cross the server's downlink one by one; and the news of the update.
+    # A round: the weights cross the server's uplink one by one, and the last worker computes. Then the driver calls the update,
+    # for which the gradients cross the server's downlink one by one; then the driver receives its result.
     down_s, gradient_s, news_s, up_s, update_s = 0.5 + 1000, 11.0, 0.5, 0.5 + 1000, 10.0
     assert engine.now() == pytest.approx(30 * (down_s + gradient_s + news_s + up_s + update_s + news_s) + 1.5)

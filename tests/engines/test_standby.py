@@ -1,4 +1,4 @@
-"""A fork server that was forked beforehand serves as one that is started does, and goes with its process."""
+"""A fork server that was forked beforehand works like a started one, and exits with its process."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ stand_by()
 with Local(preload=[]) as engine:
     cell = engine.spawn(Cell)
     server, actor, was_there = engine.get(cell.parents())
-    assert server == engine._servers.pid, "the one that stood by is the fork server"
+    assert server == engine._servers.pid, "the waiting process is the fork server"
     assert was_there, "what its process had imported is imported in the actors"
     assert engine.get(cell.add(engine.get(cell.add(2)))) == 4
 with Local(preload=[]) as second:
     assert second.get(second.spawn(Cell).parents())[2] is False, "a second engine has a fork server of its own"
-stand_by()  # nobody uses it
+stand_by()  # unused
 third = Local(preload=[])
 stand_by()
 print(server, actor, third._servers.pid, *third.get(third.spawn(Cell).parents())[:2], flush=True)
