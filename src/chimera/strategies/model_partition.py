@@ -36,7 +36,7 @@ class ModelPartition:
 
 @dataclass(frozen=True)
 class SplitPartition:
-    """How a model is cut between workers, which have the data, and one server.
+    """The split of a model between clients with the data and one server.
 
     Attributes
     ----------
