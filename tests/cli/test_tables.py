@@ -10,7 +10,7 @@ import chimera
 from chimera.cli.grid_display import LiveGrid
 from chimera.cli.infer_views import COLUMNS, view
 from chimera.cli.jobs import jobs_table
-from chimera.report.comparison_table import as_rich
+from chimera.report.comparison_page.table import as_rich
 from chimera.training.comparison.grid import grid_of
 from chimera.training.comparison.variation import read_variations
 from chimera.training.experiment.experiment import Experiment

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError
-from chimera.report.comparison import pareto_front, write_comparison
-from chimera.report.comparison_table import as_text
+from chimera.report.comparison_page.page import pareto_front, write_comparison
+from chimera.report.comparison_page.table import as_text
 from report import comparisons
 
 FLOATS = st.floats(0.1, 10, allow_nan=False)

@@ -6,9 +6,9 @@ import statistics
 
 import pytest
 
-from chimera.report.comparison import write_comparison
-from chimera.report.comparison_scaling import speed_up
-from chimera.report.comparison_table import as_text, columns
+from chimera.report.comparison_page.page import write_comparison
+from chimera.report.comparison_page.scaling import speed_up
+from chimera.report.comparison_page.table import as_text, columns
 from chimera.training.comparison.figures import rows_of, with_speed_ups
 from report.test_comparison import Page
 

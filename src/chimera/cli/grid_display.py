@@ -165,7 +165,7 @@ class LiveGrid(GridDisplay):
 
     def finish(self, comparison: Comparison) -> None:
         """Print the table and the path of the page."""
-        from chimera.report.comparison_table import as_rich, baseline_note
+        from chimera.report.comparison_page.table import as_rich, baseline_note
 
         print_table(as_rich(comparison.plain()), self._console)
         for note in (baseline_note(comparison.plain()), *comparison.notes):

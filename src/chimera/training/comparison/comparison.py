@@ -80,7 +80,7 @@ class Comparison:
 
     def table(self) -> str:
         """Return the figures as a text table."""
-        from chimera.report.comparison_table import as_text
+        from chimera.report.comparison_page.table import as_text
 
         return as_text(self.plain())
 
@@ -144,7 +144,7 @@ def _written(
     outcomes: Outcomes,
     jobs: int | None,
 ) -> Comparison:
-    from chimera.report.comparison import write_comparison
+    from chimera.report.comparison_page.page import write_comparison
 
     targets = [cell.experiment.tables["train"].get("target") for cell in cells]
     target = targets[0] if all(each == targets[0] for each in targets) else None

@@ -14,11 +14,11 @@ from urllib.parse import quote
 import numpy as np
 
 from chimera.core.errors import ConfigurationError
-from chimera.report.comparison_charts import MOST_LINES, Chart, Series, draw, is_wide, swatch
-from chimera.report.comparison_curves import learning_curves
-from chimera.report.comparison_names import cell_name, safe
-from chimera.report.comparison_scaling import speed_up, time_charts
-from chimera.report.comparison_table import baseline_note, columns, metric_names
+from chimera.report.comparison_page.charts import MOST_LINES, Chart, Series, draw, is_wide, swatch
+from chimera.report.comparison_page.curves import learning_curves
+from chimera.report.comparison_page.names import cell_name, safe
+from chimera.report.comparison_page.scaling import speed_up, time_charts
+from chimera.report.comparison_page.table import baseline_note, columns, metric_names
 from chimera.report.curves import FRACTIONS
 from chimera.report.run_files import finite, read_metrics, replace_file
 from chimera.report.units import bytes_unit, clock, number, time_unit
@@ -48,7 +48,9 @@ def write_comparison(folder: str | os.PathLike[str]) -> Path:
 def page(comparison: Mapping[str, Any], folder: Path) -> str:
     """Return the whole page as HTML text."""
     files = importlib.resources.files("chimera.report")
-    style = "".join(files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "comparison.css"))
+    style = "".join(
+        files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "comparison_page/comparison.css")
+    )
     rows = comparison["rows"]
     drawn = _drawn(rows, metric_names(comparison))
     name = Path(comparison["experiment"]).name

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from chimera.report.comparison_charts import MOST_LINES, Chart, Series, is_wide, swatch
-from chimera.report.comparison_names import WORKERS, cell_name, safe
+from chimera.report.comparison_page.charts import MOST_LINES, Chart, Series, is_wide, swatch
+from chimera.report.comparison_page.names import WORKERS, cell_name, safe
 from chimera.report.units import bytes_unit, clock, time_unit
 
 

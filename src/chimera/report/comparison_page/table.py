@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from chimera.report.comparison_names import WORKERS
+from chimera.report.comparison_page.names import WORKERS
 from chimera.report.units import clock, in_bytes, in_seconds, number, significant
 
 if TYPE_CHECKING:

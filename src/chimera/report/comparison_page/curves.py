@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from chimera.report.comparison_charts import Chart, Series, is_wide
-from chimera.report.comparison_names import WORKERS
+from chimera.report.comparison_page.charts import Chart, Series, is_wide
+from chimera.report.comparison_page.names import WORKERS
 from chimera.report.curves import FRACTIONS, Floats, thinned
 from chimera.report.run_files import finite
 from chimera.report.units import bytes_unit, clock, counts_unit, time_unit
