@@ -184,6 +184,18 @@ def test_a_node_forgets_the_actors_of_a_driver_that_is_gone() -> None:
         assert (host.actors("gone"), list(host.actors("there"))) == ({}, ["there.0"])
 
 
+def test_a_call_that_arrives_after_the_end_of_its_actor_is_answered() -> None:
+    with contextlib.closing(Host({"counter": Counter})) as host:
+        made = threading.Event()
+        host.create("e.0", wire.pack({"kind": "counter"}), lambda _: made.set())
+        assert made.wait(LIMIT_S)
+        hosted = host._actors["e.0"]
+        host.kill("e.0")
+        replies: list[Any] = []
+        hosted.ask("add", {}, replies.append)  # as by a thread that found the actor just before
+        assert [reply.status for reply in replies] == [404]
+
+
 def test_calls_of_unknown_actors_leave_nothing_in_a_node() -> None:
     with contextlib.closing(Host({"counter": Counter})) as host:
         for number in range(100):
@@ -329,10 +341,12 @@ class Doubler:
 
 
 @contextlib.contextmanager
-def answering(*answers: bytes | None, tls: ssl.SSLContext | None = None) -> Iterator[tuple[str, list[bytes]]]:
+def answering(
+    *answers: bytes | None, tls: ssl.SSLContext | None = None, bound: socket.socket | None = None
+) -> Iterator[tuple[str, list[bytes]]]:
     """Run a server that sends one raw answer per request, the last one repeatedly; None closes the connection instead.
 
-    It does not know ``/health``. Yields its URL, and the requests as they arrive.
+    It does not know ``/health``. It listens on ``bound``, or on a free port. Yields its URL, and the requests as they arrive.
     """
     came: list[bytes] = []
     left = list(answers)
@@ -372,7 +386,8 @@ def answering(*answers: bytes | None, tls: ssl.SSLContext | None = None) -> Iter
                 opened.append(connection)
                 threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with bound or socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.listen()
         thread = threading.Thread(target=accept, daemon=True)
         thread.start()
         yield f"{'https' if tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}", came
@@ -475,6 +490,21 @@ def test_a_call_is_sent_again_only_as_often_as_allowed(bad: bytes | None, retrie
             with pytest.raises(RunError):
                 engine.get(again, LIMIT_S)
         assert len(came) == 2 + retries
+
+
+def test_a_health_check_between_two_attempts_does_not_lose_the_actor() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # connections are refused until it listens
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        with HttpEngine(nodes=[url], retries=20, health_every_s=0.01) as engine:
+            doubler = engine.spawn(Doubler)
+            result, attempts, deadline_s = doubler.double(np.ones(2)), set(), time.monotonic() + LIMIT_S
+            while len(attempts) < 4:
+                attempts.add(doubler._channel.sign_s)
+                assert time.monotonic() < deadline_s
+                assert engine.lost() == []
+            with answering(GOOD, bound=bound):
+                np.testing.assert_array_equal(engine.get(result, LIMIT_S), [2, 4])
 
 
 def test_a_connection_that_the_node_closed_meanwhile_is_opened_anew() -> None:

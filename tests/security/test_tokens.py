@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 import chimera
+from chimera.core.address import Address
 from chimera.core.errors import ConfigurationError
+from chimera.engines.http.tokens import tokens_of
 from chimera.jobs.client.handle import client_of
 from nodes.served import serving
 from nodes.test_app import certificate
@@ -138,3 +140,12 @@ def test_a_driver_token_is_never_sent_unencrypted_to_a_node(monkeypatch: pytest.
     monkeypatch.delenv("CHIMERA_INSECURE", raising=False)
     with pytest.raises(ConfigurationError, match=r"a token would travel to http://192\.0\.2\.1:80 in clear"):
         chimera.engine("http", nodes=["http://192.0.2.1:80"], token="sesame")
+
+
+def test_nodes_behind_one_address_have_their_own_tokens() -> None:
+    urls = [f"http://127.0.0.1:5001/{name}" for name in "ab"]
+    addresses = [Address.of(url, "test") for url in urls]
+    assert tokens_of(addresses, None, {urls[0]: "A", urls[1]: "B"}) == ["A", "B"]
+    assert tokens_of(addresses, "C", {urls[1]: "B"}) == ["C", "B"]
+    with pytest.raises(ConfigurationError, match=r"no node at 127\.0\.0\.1:5001/c"):
+        tokens_of(addresses, None, {"http://127.0.0.1:5001/c": "A"})

@@ -30,8 +30,8 @@ def tokens_of(
             raise ConfigurationError("engine 'http', option 'tokens': a token is printable ASCII text")
     by_place = {_place(Address.of(url, "engine 'http', option 'tokens':")): token for url, token in table.items()}
     if unknown := set(by_place) - set(map(_place, addresses)):
-        host, port = min(unknown)[1:]
-        raise ConfigurationError(f"engine 'http', option 'tokens': there is no node at {host}:{port}")
+        _, host, port, path = min(unknown)
+        raise ConfigurationError(f"engine 'http', option 'tokens': there is no node at {host}:{port}{path}")
     found = [by_place.get(_place(address), default) for address in addresses]
     for address, token in zip(addresses, found, strict=True):
         if token:
@@ -39,8 +39,8 @@ def tokens_of(
     return found
 
 
-def _place(address: Address) -> tuple[bool, str, int]:
-    return address.secure, address.host, address.port
+def _place(address: Address) -> tuple[bool, str, int, str]:
+    return address.secure, address.host, address.port, address.path.rstrip("/")  # a proxy may serve several nodes
 
 
 def _read(path: Path) -> dict[str, str]:

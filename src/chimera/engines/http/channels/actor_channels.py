@@ -1,4 +1,4 @@
-"""Actors in the driver's process, and actors that a node hosts. Actors behind documented routes are in `routed_lane`."""
+"""Actors in the driver's process, and actors that a node hosts. Actors behind documented routes are in `routed_channel`."""
 
 from __future__ import annotations
 
@@ -103,6 +103,7 @@ class RemoteChannel(Channel):
         self._answered: deque[tuple[str, float]] = deque()
         self.key: str | None = None  # the actor's name on a node that hosts it
         self.called_s: float | None = None  # when the current request was sent
+        self._retries_left = 0  # of the current request, also in the pause before it is sent again
 
     def last_sign_s(self, now_s: float) -> float:
         """Return the last heartbeat of the node or the actor. During a call, a reachable node is no heartbeat of its actor."""
@@ -114,8 +115,8 @@ class RemoteChannel(Channel):
 
     @property
     def tries_again(self) -> bool:
-        """Whether there is a current request that would be sent again after a failure."""
-        return self._retries > 0 and self.called_s is not None
+        """Whether there is a current request that will be sent again after a failure."""
+        return self._retries_left > 0
 
     def tidy(self) -> None:
         """Report the received answers."""
@@ -133,7 +134,14 @@ class RemoteChannel(Channel):
         ------
         TimeLimitError, Unreachable, InvalidAnswer : see `Connection.request`; the error of the last attempt.
         """
+        try:
+            return self._send_repeatedly(verb, path, body, content_type, idempotent=idempotent)
+        finally:
+            self._retries_left = 0
+
+    def _send_repeatedly(self, verb: str, path: str, body: bytes, content_type: str, *, idempotent: bool) -> Answer:
         for left in reversed(range(self._retries + 1)):
+            self._retries_left = left
             self.sign_s = self.called_s = time.monotonic()
             try:
                 answer = self._connection.request(

@@ -210,19 +210,25 @@ class _Hosted:
         self._unmade: dict[str, Any] | None = None
         self._actor_context = ThreadContext()
         self._queue: queue.SimpleQueue[tuple[str, dict[str, Any], Done] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
         self._dead = False
         self.waiting = 0  # calls without an answer
         threading.Thread(target=self._live, name=f"chimera-{name}", daemon=True).start()
 
     def ask(self, method: str, request: dict[str, Any], done: Done) -> None:
-        self._queue.put((method, request, done))
+        with self._lock:  # after the end of the queue, nothing would answer
+            if not self._dead:
+                self._queue.put((method, request, done))
+                return
+        done(_gone(self._name))
 
     def silent_s(self, now_s: float) -> float:
         return now_s - (self._actor_context.sign_s or now_s)
 
     def end(self) -> None:
-        self._dead = True
-        self._queue.put(None)
+        with self._lock:
+            self._dead = True
+            self._queue.put(None)
 
     def _live(self) -> None:
         open_for_threads()
