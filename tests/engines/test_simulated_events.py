@@ -179,7 +179,7 @@ def test_two_actors_that_wait_for_each_other_are_named() -> None:
     with Simulated() as engine:
         one, other = engine.spawn(Writer, name="one"), engine.spawn(Writer, name="other")
         engine.get([one.meet(other), other.meet(one)])
-        with pytest.raises(RunError, match=r"for ever.*of one waits for 'note' of other"):
+        with pytest.raises(RunError, match=r"forever.*of one waits for 'note' of other"):
             engine.get([one.note(1), other.note(2)])
 
 
@@ -246,7 +246,7 @@ def test_who_waits_for_one_that_hangs_waits_until_that_goes_on() -> None:
         engine.disturb(log, Disturbance("hang"))
         assert engine.wait([ref], timeout_s=100.0) == ([], [ref])
         assert engine.silent(50.0) == [log]
-        with pytest.raises(RunError, match=r"for ever.*log hangs"):
+        with pytest.raises(RunError, match=r"forever.*log hangs"):
             engine.get(ref)
         engine.disturb(log, Disturbance("slow", factor=1.0))
         assert engine.get(ref) == "a"

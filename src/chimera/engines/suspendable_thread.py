@@ -93,25 +93,25 @@ class SuspendableThread:
 
 
 class SuspendableThreads:
-    """The strands of one engine. A strand whose call has ended runs a later call."""
+    """The threads of one engine. A thread whose call has ended runs a later call."""
 
     def __init__(self) -> None:
         self._all: list[SuspendableThread] = []
         self._idle: list[SuspendableThread] = []
 
     def lend(self) -> SuspendableThread:
-        """Return an idle or new strand for a call."""
+        """Return an idle or new thread for a call."""
         if not self._idle:
             self._idle.append(SuspendableThread())
             self._all.append(self._idle[-1])
         return self._idle.pop()
 
-    def give_back(self, strand: SuspendableThread) -> None:
-        """Take back a strand whose call has ended."""
-        self._idle.append(strand)
+    def give_back(self, call_thread: SuspendableThread) -> None:
+        """Take back a thread whose call has ended."""
+        self._idle.append(call_thread)
 
     def end(self) -> None:
         """Stop all threads. Suspended calls are unwound."""
-        for strand in self._all:
-            strand.end()
+        for call_thread in self._all:
+            call_thread.end()
         self._all.clear()

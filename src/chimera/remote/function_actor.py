@@ -28,12 +28,14 @@ class FunctionActor:
     def __init__(self, rank: int, world_size: int) -> None:
         self._execution = _Execution()
         self._worker = Worker(rank, world_size, self._execution.request)
-        weakref.finalize(self, self._execution.strand.end)  # the function's thread holds no reference to this object
+        weakref.finalize(
+            self, self._execution.call_thread.end
+        )  # the function's thread holds no reference to this object
 
     def begin(self, function: Callable[..., Any], *args: Any) -> Step:
         """Call the function with a `Worker` and the arguments; return its first request."""
         worker = self._worker
-        self._execution.strand.begin(lambda: ((function(worker, *args),), None))
+        self._execution.call_thread.begin(lambda: ((function(worker, *args),), None))
         return self._last_step()
 
     def resume(self, *values: Any) -> Step:
@@ -48,15 +50,15 @@ class FunctionActor:
 
     def end(self) -> None:
         """Unwind a function that will not be resumed."""
-        self._execution.strand.end()
+        self._execution.call_thread.end()
 
     def _resume(self, answer: Any) -> Step:
         self._execution.step, self._execution.answer = (Request("end"), None), answer  # frees the value that was sent
-        self._execution.strand.resume(None)
+        self._execution.call_thread.resume(None)
         return self._last_step()
 
     def _last_step(self) -> Step:
-        outcome, (request, value) = self._execution.strand.outcome, self._execution.step
+        outcome, (request, value) = self._execution.call_thread.outcome, self._execution.step
         if outcome is None:
             return request, None if request.kind == "reduce" else value
         results, error = outcome
@@ -78,16 +80,16 @@ class _Execution:
     """
 
     def __init__(self) -> None:
-        self.strand = SuspendableThread()
+        self.call_thread = SuspendableThread()
         self.step: Step = Request("end"), None
         self.answer: Any = None
 
     def request(self, request: Request, value: Any) -> Any:
         """Suspend the function until there is an answer. Only the function calls this."""
-        if threading.current_thread() is not self.strand.thread:
+        if threading.current_thread() is not self.call_thread.thread:
             raise ConfigurationError("only the thread of the function may call the methods of its worker")
         self.step = request, value
-        self.strand.suspend()
+        self.call_thread.suspend()
         answer, self.answer = self.answer, None
         return answer
 

@@ -129,9 +129,35 @@ class Call:
     """
 
     __slots__ = (
-        "args", "bytes_in", "bytes_out", "clock_s", "end_s", "error", "factor", "given", "given_bytes", "inputs", "issued_s",
-        "known_s", "kwargs", "meetings", "method", "node", "opens", "order", "planned", "refs", "returns", "samples",
-        "sender", "start_s", "strand", "transfer_s", "transit_s", "wait_s", "waiters",
+        "args",
+        "bytes_in",
+        "bytes_out",
+        "call_thread",
+        "clock_s",
+        "end_s",
+        "error",
+        "factor",
+        "given",
+        "given_bytes",
+        "inputs",
+        "issued_s",
+        "known_s",
+        "kwargs",
+        "meetings",
+        "method",
+        "node",
+        "opens",
+        "order",
+        "planned",
+        "refs",
+        "returns",
+        "samples",
+        "sender",
+        "start_s",
+        "transfer_s",
+        "transit_s",
+        "wait_s",
+        "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -155,7 +181,7 @@ class Call:
         self.meetings: Meetings = NOTHING
         self.error: BaseException | None = None
         self.planned: tuple[float, float, float, Meetings] | None = None
-        self.strand: SuspendableThread | None = None
+        self.call_thread: SuspendableThread | None = None
         given = [value for value in args if type(value) is Ref]
         self.given_bytes, self.opens = 0, False
         self.args: Sequence[Any] = args if len(given) == len(args) else [self._kept(value) for value in args]

@@ -61,7 +61,7 @@ class Simulated:
         self._order, self._nodes, self._names = itertools.count(), list[Node](), set[str]()
         self._handles: list[ActorHandle] = []
         self._scheduler = Scheduler(self._driver, self._compute, seed)
-        self._awaiting = DriverWaits(self._scheduler, self._driver)
+        self._driver_waits = DriverWaits(self._scheduler, self._driver)
         self._give_back_threads: Callable[[], None] | None = None
         # Actors with the same bandwidth share one object: what a call declares is charged before another call runs.
         self._actor_context = cache(partial(SimulatedContext, self._scheduler.events))
@@ -133,13 +133,13 @@ class Simulated:
         """See `Engine.get`. The transfer of each value to the driver is simulated."""
         self._check_open()
         if isinstance(refs, Ref):
-            return self._awaiting.fetch([refs], timeout_s)[0]
-        return self._awaiting.fetch(list(refs), timeout_s)
+            return self._driver_waits.fetch([refs], timeout_s)[0]
+        return self._driver_waits.fetch(list(refs), timeout_s)
 
     def wait(self, refs: Iterable[Any], count: int = 1, timeout_s: float | None = None) -> tuple[list[Ref], list[Ref]]:
         """See `Engine.wait`. The driver learns of the end of a call one network latency later."""
         self._check_open()
-        return self._awaiting.wait(list(refs), count, timeout_s)
+        return self._driver_waits.wait(list(refs), count, timeout_s)
 
     def group(self, actors: Sequence[Any]) -> SimulatedGroup:
         """See `Engine.group`."""

@@ -102,9 +102,9 @@ class Events:
             node.queue[0].order = next(self._begun)  # among calls that have begun, this is the order on their actors
             self._scheduler.begin_next(node)
         else:
-            assert call.strand is not None
+            assert call.call_thread is not None
             lost = Abandoned() if node.crash_s <= time_s else None
-            self._scheduler.advance(call, partial(call.strand.resume, lost))
+            self._scheduler.advance(call, partial(call.call_thread.resume, lost))
         self.schedule(node)
         self._scheduler.pump()
 
@@ -161,7 +161,7 @@ class Events:
     def calling(self) -> Call | None:
         """Return the running call that calls another actor or waits for one, with its clock set; None for the driver."""
         call = self._scheduler.charge()
-        if call is not None and call.strand is None:
+        if call is not None and call.call_thread is None:
             raise ConfigurationError(
                 f"give {call.node.name} the handles that it uses as arguments: it cannot wait otherwise"
             )
@@ -204,8 +204,8 @@ class Events:
             call.awaits(other)
         self.schedule(call.node)
         try:
-            assert call.strand is not None
-            call.strand.suspend()
+            assert call.call_thread is not None
+            call.call_thread.suspend()
         finally:
             del self.waits[call]
         known_s = _known_s(other, call.node)

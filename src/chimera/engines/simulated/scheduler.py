@@ -28,8 +28,8 @@ class Scheduler:
     """Runs calls in the driver's order, and computes when each starts and ends.
 
     A call runs as soon as its arguments are computed and no call before it on its actor is suspended. Calls of members of a
-    group run on strands, because they may have to wait inside; all others run on the driver's own thread. Once actors may
-    call one another (`Events`), all run on strands and in the order of virtual time.
+    group run on suspendable threads, because they may have to wait inside; all others run on the driver's own thread. Once actors may
+    call one another (`Events`), all run on suspendable threads and in the order of virtual time.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Scheduler:
         self._suspended: dict[Call, SimulatedGroup] = {}
         self._resumes: deque[tuple[Call, BaseException | None]] = deque()
         self._agenda: deque[Node] = deque()
-        self._strands = SuspendableThreads()
+        self._call_threads = SuspendableThreads()
 
     def issue(self, call: Call) -> None:
         """Run ``call``, or queue it until it can run."""
@@ -77,8 +77,8 @@ class Scheduler:
         while self._resumes or self._agenda:
             if self._resumes:
                 call, error = self._resumes.popleft()
-                assert call.strand is not None
-                self.advance(call, partial(call.strand.resume, error))
+                assert call.call_thread is not None
+                self.advance(call, partial(call.call_thread.resume, error))
                 continue
             node = self._agenda.popleft()
             if self.events.on:
@@ -101,7 +101,7 @@ class Scheduler:
             self._refuse(node.queue.popleft())
         for group in node.groups:
             group.member_lost(node, lost_s)
-        node.health = SOUND  # the dead suffer nothing
+        node.health = SOUND  # dead actors are not disturbed
         self._deferred -= self.events.lose(node)
         self._agenda.extend(other for other in self._nodes if other.queue)  # some may have been stuck
         self.pump()
@@ -157,12 +157,12 @@ class Scheduler:
         return call
 
     def suspend(self, call: Call, group: SimulatedGroup) -> None:
-        """Suspend the running call until ``group`` resumes it. Runs on the strand of the call."""
-        assert call.strand is not None
+        """Suspend the running call until ``group`` resumes it. Runs on the thread of the call."""
+        assert call.call_thread is not None
         self._suspended[call] = group
         call.node.suspended = call
         try:
-            call.strand.suspend()
+            call.call_thread.suspend()
         finally:
             del self._suspended[call]
 
@@ -175,8 +175,8 @@ class Scheduler:
         return explain(call, self._suspended, self.events.awaited_by, len(self._nodes))
 
     def close(self) -> None:
-        """Stop all strands and release the actors."""
-        self._strands.end()
+        """Stop all threads and release the actors."""
+        self._call_threads.end()
         for node in self._nodes:
             node.target = None
             node.queue.clear()
@@ -231,22 +231,22 @@ class Scheduler:
             self.running = None
 
     def _run_on_strand(self, call: Call, job: partial[Outcome]) -> None:
-        call.strand = self._strands.lend()
-        self.advance(call, partial(call.strand.begin, job))
+        call.call_thread = self._call_threads.lend()
+        self.advance(call, partial(call.call_thread.begin, job))
 
     def advance(self, call: Call, switch: partial[None]) -> None:
-        """Run a call on its strand until it ends or waits again."""
-        strand = call.strand
-        assert strand is not None
+        """Run a call on its thread until it ends or waits again."""
+        call_thread = call.call_thread
+        assert call_thread is not None
         call.node.suspended = None
         before, self.running = enter(call.node.actor_context), call
         try:
             switch()
         finally:
             enter(before)
-            if strand.outcome is not None:
-                self._strands.give_back(strand)
-                self._finish(call, strand.outcome)
+            if call_thread.outcome is not None:
+                self._call_threads.give_back(call_thread)
+                self._finish(call, call_thread.outcome)
             self.running = None
 
     def _finish(self, call: Call, outcome: Outcome) -> None:
@@ -266,7 +266,7 @@ class Scheduler:
         for place, value in enumerate(stored):
             call.refs[place].stored = value
             call.bytes_out += value.nbytes
-        call.error, call.strand = error, None
+        call.error, call.call_thread = error, None
         node.free_s = end_s
         if node.queue:
             self._agenda.append(node)
