@@ -252,4 +252,4 @@ def test_the_examples_run_from_a_script(name: str) -> None:
     assert [line.partition(", process")[0] for line in greetings] == [
         f"worker {rank} received: hello from worker {(rank - 1) % 4}" for rank in range(4)
     ]
-    assert all(line.endswith("the total 499999500000") for line in lines("reduce_sum.py"))
+    assert all(line.endswith("the total is 499999500000") for line in lines("reduce_sum.py"))

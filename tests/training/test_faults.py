@@ -92,7 +92,7 @@ def test_a_synchronous_run_gives_the_same_result_whichever_worker_fails(fit: Fit
         engine=engine,
         strategy=strategy,
         snapshot_every=4,
-        worker_timeout_s=3.0,
+        worker_timeout_s=3.0 if engine == "simulated" else 8.0,  # a busy machine must not add losses
         max_restarts=4,
         faults=["kill worker 1 at step 7", *servers, (18, "hang worker 0"), (20, "cut off worker 2 for 0.1 s")],
     )
