@@ -63,6 +63,7 @@ class Shell:
             **{key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "CHIMERA_DATA")},
             "PATH": f"{environment / 'bin'}:{os.environ['PATH']}",
             "VIRTUAL_ENV": str(environment),
+            "CHIMERA_LAUNCHER": "process",  # containers need an image from a registry; tests/nodes/launch has their tests
         }
 
     def type(self, command: str) -> None:
