@@ -28,8 +28,8 @@ class Scheduler:
     """Runs calls in the driver's order, and computes when each starts and ends.
 
     A call runs as soon as its arguments are computed and no call before it on its actor is suspended. Calls of members of a
-    group run on suspendable threads, because they may have to wait inside; all others run on the driver's own thread. Once actors may
-    call one another (`Events`), all run on suspendable threads and in the order of virtual time.
+    group run on suspendable threads, because they may have to wait inside; all others run on the driver's own thread. Once
+    actors may call one another (`Events`), all run on suspendable threads and in the order of virtual time.
 
     Attributes
     ----------
