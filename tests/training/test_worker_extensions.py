@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +86,7 @@ def test_extension_state_is_in_checkpoints_and_a_respawned_worker_starts_without
 def test_an_unknown_call_is_named(file: Path) -> None:
     strategy = load_object(f"{file}:Elastic")()
     strategy.worker_extensions = ()
-    with pytest.raises(Exception, match="no method 'pull'"):
+    with pytest.raises(Exception, match="no method 'send_weights'"):
         train_object(strategy)
 
 
@@ -118,3 +120,11 @@ def train_object(strategy: Any) -> None:
 
 def test_built_in_extensions_are_found_by_name() -> None:
     assert {"gossip", "chunked-sum", "coded-shuffle", "fragments"} <= {e.name for e in WORKER_EXTENSIONS.entries()}
+
+
+@pytest.mark.takes("it runs the kit in a process")
+def test_the_strategy_of_the_page_passes_the_conformance_kit(file: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "chimera.testing", "-p", "no:cacheprovider"]
+    command += ["--pyargs", "chimera.testing", "--strategy", f"{file}:Elastic", "--engines", "simulated"]
+    done = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
