@@ -109,7 +109,10 @@ def _public_router(about: About | Callable[[], About]) -> APIRouter:
     @router.get(
         "/health",
         **documented(
-            "Report that the node is up, and what it is.", answer=schema, answer_example=example, binary=False
+            "Report that the node is up, with its kind and version.",
+            answer=schema,
+            answer_example=example,
+            binary=False,
         ),
     )
     async def health(_: Request) -> Response:

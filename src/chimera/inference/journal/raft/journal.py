@@ -195,15 +195,15 @@ class RaftJournal(Journal):
         NoMajority : there is no leader, or its entries have not arrived in time. The local state may lack any of them.
         """
         deadline_s = time.monotonic() + patience_s
-        index: int | None = None
+        index = self._committed(deadline_s)
         while index is None or self._voter.raftLastApplied < index:
             if time.monotonic() >= deadline_s:
                 raise NoMajority(
                     f"the voters' journal cannot be read: no leader's entries arrived within {patience_s:g} s"
                 )
+            time.sleep(_AGAIN_S if index is None else 0.001)
             if index is None:
                 index = self._committed(deadline_s)
-            time.sleep(0.001 if index else _AGAIN_S)
 
     def _committed(self, deadline_s: float) -> int | None:
         """Return the commit index of the leader; None if there is no leader, or it does not answer."""
