@@ -116,6 +116,11 @@ def test_a_custom_plugin_is_found_by_module_or_file(tmp_path: Path, monkeypatch:
     assert registry.create("my_own_plugin:make") == 1
 
 
+def test_the_file_of_a_custom_plugin_without_its_class_gets_a_hint(registry: Registry[object]) -> None:
+    with pytest.raises(ConfigurationError, match=r"'mine\.py'; to use one of a file, write mine\.py:NAME;"):
+        registry.find("mine.py")
+
+
 @pytest.mark.parametrize("path", ["no.such.module:x", "nowhere.py:x", "math:no_such_thing", ":x", "math:"])
 def test_an_import_failure_raises_a_one_line_error(path: str) -> None:
     with pytest.raises(ConfigurationError) as caught:

@@ -139,6 +139,11 @@ def test_settings_do_not_change_the_original_experiment(experiment):
     assert experiment.to_toml() == before
 
 
+def test_a_key_of_an_engine_table_may_omit_the_table(experiment):
+    fast = experiment.with_settings(["engine=simulated", "engine.bandwidth_bytes_s=1e9", "engine.seed=2"])
+    assert fast.tables["engine"] == {"name": "simulated", "network": {"bandwidth_bytes_s": 1e9}, "seed": 2}
+
+
 def test_changing_the_engine_drops_its_options(experiment):
     slow = experiment.with_settings(["engine=simulated", "engine.network.latency_s=1.0"])
     assert slow.with_table("engine", "simulated").tables["engine"]["network"] == {"latency_s": 1.0}

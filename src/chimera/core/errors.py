@@ -22,7 +22,8 @@ class UnknownNameError(ConfigurationError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        super().__init__(f"unknown {kind} {name!r}{did_you_mean(name, names)} known: {', '.join(names) or 'none'}")
+        where = f"; to use one of a file, write {name}:NAME;" if name.endswith(".py") else did_you_mean(name, names)
+        super().__init__(f"unknown {kind} {name!r}{where} known: {', '.join(names) or 'none'}")
         self.kind, self.name = kind, name
 
     def __reduce__(self) -> tuple[object, ...]:

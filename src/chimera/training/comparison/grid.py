@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import inspect
 import itertools
 import re
-import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,28 +114,8 @@ def check(cells: Iterable[Cell]) -> None:
 def _placed(experiment: Experiment, variations: Sequence[Variation], chosen: Sequence[Choice]) -> Experiment:
     pairs = sorted(zip(variations, chosen, strict=True), key=lambda pair: len(pair[0].path))
     for variation, choice in pairs:  # whole tables first, because they replace options
-        path = _full_path(experiment, variation.path)
-        experiment = choice.place(experiment, path, f"--vary {variation.key!r}")
+        experiment = choice.place(experiment, variation.path, f"--vary {variation.key!r}")
     return experiment
-
-
-def _full_path(experiment: Experiment, path: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the full path of a key. A table inside ``engine`` may be omitted, as in ``engine.bandwidth_bytes_s``."""
-    engine = experiment.tables.get("engine", "local")
-    if len(path) != 2 or path[0] != "engine" or not isinstance(engine, str | Mapping):
-        return path
-    factory = ENGINES.find(named(engine)[0]).factory
-    try:
-        hints = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
-    except (NameError, TypeError):  # annotations that only a type checker can see
-        return path
-    found = [
-        option
-        for option, hint in hints.items()
-        for kind in typing.get_args(hint)
-        if dataclasses.is_dataclass(kind) and path[1] in (field.name for field in dataclasses.fields(kind))
-    ]
-    return ("engine", found[0], path[1]) if path[1] not in hints and len(found) == 1 else path
 
 
 def _seeded(experiment: Experiment, seed: int) -> Experiment:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from chimera.core.errors import ConfigurationError
-from chimera.training.experiment.experiment import PLUGINS, Experiment, read_value
+from chimera.training.experiment.experiment import PLUGINS, Experiment
+from chimera.training.experiment.overrides import read_value
 from chimera.training.plugin import label
 
 Vary: TypeAlias = Mapping[str, Iterable[Any]] | Iterable[str]

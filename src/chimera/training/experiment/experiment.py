@@ -24,6 +24,7 @@ import numpy as np
 from chimera.core.errors import ConfigurationError, did_you_mean
 from chimera.core.toml import read_toml
 from chimera.core.validation_message import validation_message
+from chimera.training.experiment.overrides import full_path, place, read_value
 from chimera.training.experiment.toml import dump_toml
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Experiment:
         if len(path) == 1:
             return self.with_table(path[0], _anchored({path[0]: value}, Path.cwd())[path[0]])
         tables = {**self.tables, path[0]: _default(path[0], self.tables)}
-        _place(tables, path, value, what)
+        place(tables, full_path(path, tables.get("engine")), value, what, _arguments())
         return type(self)(_anchored(tables, Path.cwd()), self.source)
 
     def with_table(self, name: str, value: Any) -> Self:
@@ -288,31 +289,6 @@ def _default(table: str, tables: Mapping[str, Any]) -> Any:
         return tables.get(table, {})
     default = _arguments()[table].default
     return {"name": default} if isinstance(default, str) else {}
-
-
-def _place(tables: dict[str, Any], path: Sequence[str], value: Any, what: str) -> None:
-    """Set the value at ``path``. Tables on the way are copied; a plain name on the way becomes a table with that name."""
-    inner: dict[str, Any] = tables
-    for i, part in enumerate(path[:-1]):
-        below = inner.get(part)
-        if below is None and path[:i] == ["train"]:
-            below = getattr(_arguments().get(part), "default", None)
-        if isinstance(below, str):
-            below = {"name": below}
-        if below is not None and not isinstance(below, Mapping):
-            raise ConfigurationError(f"{what}: {'.'.join(path[: i + 1])} is not a table")
-        inner[part] = dict(below or {})
-        inner = inner[part]
-    inner[path[-1]] = value
-
-
-def read_value(text: str) -> Any:
-    """Return ``text`` parsed as a TOML value; unchanged if it is not valid TOML."""
-    try:
-        parsed = read_toml(f"value = {text}")
-    except ValueError:
-        return text
-    return parsed["value"] if len(parsed) == 1 else text
 
 
 def _importable(value: Any) -> Any:
