@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from chimera.core.call import get
     from chimera.core.engine import Engine
     from chimera.data.dataset import Dataset, Split
+    from chimera.data.samples import SampleDataset
     from chimera.embeddings.recipe import embed
     from chimera.inference.session import InferenceCluster, InferenceJob, infer
     from chimera.jobs.client.handle import JobHandle, submit
@@ -44,6 +45,7 @@ _PLACES = {
     "JobHandle": "chimera.jobs.client.handle",
     "Progress": "chimera.training.progress.callback",
     "Run": "chimera.training.artifacts.result",
+    "SampleDataset": "chimera.data.samples",
     "SklearnModel": "chimera.models.sklearn_model",
     "Split": "chimera.data.dataset",
     "TorchModel": "chimera.models.torch_model",
@@ -68,6 +70,7 @@ __all__ = [
     "JobHandle",
     "Progress",
     "Run",
+    "SampleDataset",
     "SklearnModel",
     "Split",
     "TorchModel",

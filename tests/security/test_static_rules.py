@@ -18,7 +18,9 @@ LOADERS = frozenset({
     "_pickle", "cloudpickle", "copyreg", "dill", "joblib", "jsonpickle", "marshal", "pandas.io.pickle", "pickle", "shelve",
     "torch.hub", "torch.package", "yaml",
 })  # fmt: skip
-BUILTINS = frozenset({"__import__", "compile", "eval", "exec"})
+BUILTINS = frozenset(
+    {"__import__", "eval", "exec"}
+)  # compiled code needs one of them, so of ``compile`` only calls count
 Nodes = list[ast.AST]
 RUNNERS = frozenset({"builtins", "codeop", "pty", "runpy"})
 RUN = {
@@ -105,6 +107,8 @@ def loads_code(nodes: Nodes) -> Iterator[str]:
                 yield f"{node.lineno}: {name}"
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and is_in(node.value, LOADERS | BUILTINS):
             yield f"{node.lineno}: the name {node.value!r} as a string"
+        if isinstance(node, ast.Call) and dotted(node.func) == "compile":
+            yield f"{node.lineno}: compile"
         if isinstance(node, ast.Call):
             options = {keyword.arg: keyword.value for keyword in node.keywords}
             pickles = options.get("allow_pickle")

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import signal
+import sys
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that set the number of threads of NumPy and PyTorch."""
+_PR_SET_PDEATHSIG = 1
 _SHORT_RUN_S, _FIRST_PAUSE_S, _MAX_PAUSE_S = 2.0, 0.1, 10.0
+
+
+def end_with_parent(parent: int) -> None:
+    """Kill this process when its parent ends, also if that is killed; only on Linux.
+
+    Parameters
+    ----------
+    parent : process ID of the parent, for the case that it has ended already.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def describe_exit(code: int) -> str:

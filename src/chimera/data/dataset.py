@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.registry import Registry
 from chimera.data.readers import sources, table
 from chimera.data.readers.arrays import Task, as_inputs, as_targets
+from chimera.data.samples import SampleDataset, check_no_loader
 from chimera.data.scaling import Scaling
 
 
@@ -84,7 +85,7 @@ class Dataset:
 
         Parameters
         ----------
-        source : a pair (inputs, targets), a map-style torch ``Dataset`` (stacked once), a frame, a path, or a `Dataset`.
+        source : a pair (inputs, targets), a map-style torch ``Dataset`` (read once), a frame, a path, or a `Dataset`.
         target : tables only: the name or the index of the target column, or a list of them; default the last column.
         task : ``"classification"`` or ``"regression"``. By default strings, integers and Booleans are classes and other
             numbers values. Integers from 0 with fewer gaps than classes are class indices already. Other integers are
@@ -118,6 +119,11 @@ class Dataset:
         return self.inputs.shape[1:]
 
     @property
+    def input_type(self) -> Literal["float32", "int64"]:
+        """The type of the inputs."""
+        return "int64" if self.inputs.dtype.kind == "i" else "float32"
+
+    @property
     def outputs(self) -> int:
         """The number of outputs of a model for this data: the number of classes, or of target columns."""
         if self.classes is not None:
@@ -129,9 +135,13 @@ class Dataset:
         """``"classification"`` or ``"regression"``."""
         return "regression" if self.classes is None else "classification"
 
-    def take(self, indices: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return copies of the inputs and targets of these rows. Called once per step."""
+    def take(self, indices: NDArray[np.int64], key: tuple[int, ...] = ()) -> tuple[NDArray[Any], NDArray[Any]]:  # noqa: ARG002
+        """Return copies of the inputs and targets of these rows. Called once per step; ``key`` is not used."""
         return self.inputs.take(indices, axis=0), self.targets.take(indices, axis=0)
+
+    def whole(self, indices: NDArray[np.int64] | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return inputs and targets of these rows (default: all), for evaluation."""
+        return (self.inputs, self.targets) if indices is None else self.take(indices)
 
     def subset(self, indices: NDArray[np.int64]) -> Dataset:
         """Return a data set of these rows, in this order."""
@@ -171,6 +181,10 @@ class _Conversion:
         return Dataset(inputs, targets, labels, features, self.name)
 
 
+TrainingData: TypeAlias = Dataset | SampleDataset
+"""A data set in memory, or one whose samples are read one by one."""
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
     """A train part and a test part.
@@ -180,10 +194,12 @@ class Split:
     train, test : data sets with inputs of the same shape and the same classes.
     """
 
-    train: Dataset
-    test: Dataset
+    train: TrainingData
+    test: TrainingData
 
     def __post_init__(self) -> None:
+        if isinstance(self.train, SampleDataset) or isinstance(self.test, SampleDataset):
+            return  # comparing all of them would read all samples
         for what in ("input_shape", "classes", "outputs"):
             ours, theirs = getattr(self.train, what), getattr(self.test, what)
             if ours != theirs:
@@ -203,6 +219,9 @@ class Split:
     ) -> Split:
         """Return a split of a source that `Dataset.of` reads, of a pair (train, test) of such sources, or of a `Split`.
 
+        A map-style data set, such as those of torch and Hugging Face, becomes a `SampleDataset`, which is read lazily. (A
+        ``TensorDataset`` of inputs and labels is in memory already.)
+
         Parameters
         ----------
         test_fraction : share of the samples that becomes the test part if there is none; the same share of each class.
@@ -219,10 +238,12 @@ class Split:
         return split.standardized(inputs=standardize, targets=scale_target)
 
     @staticmethod
-    def _read(source: Any, reading: dict[str, Any]) -> Split | Dataset:
+    def _read(source: Any, reading: dict[str, Any]) -> Split | TrainingData:
         """Read a source: a train and a test part, or one data set that must still be split."""
         if isinstance(source, Split | Dataset):
             return source
+        if (lazy := _lazy(source, reading)) is not None:
+            return lazy
         if isinstance(source, tuple | list) and len(source) == 2:
             frames = reading.get("target") is not None and all(map(sources.is_frame, source))
             if frames or all(isinstance(part, Dataset) or sources.has_own_targets(part) for part in source):
@@ -238,8 +259,9 @@ class Split:
         return Split(train, _Conversion(**reading | {"like": train}).dataset(*found[1]))
 
     @classmethod
-    def _split_off_test(cls, whole: Dataset, test_fraction: float, seed: int) -> Self:
-        train, test = split_indices(len(whole), test_fraction, seed, labels=whole.targets if whole.classes else None)
+    def _split_off_test(cls, whole: TrainingData, test_fraction: float, seed: int) -> Self:
+        labels = whole.known_labels if isinstance(whole, SampleDataset) else whole.targets if whole.classes else None
+        train, test = split_indices(len(whole), test_fraction, seed, labels=labels)
         return cls(whole.subset(train), whole.subset(test))
 
     def limited(self, samples: int, seed: int = 0) -> Split:
@@ -258,6 +280,10 @@ class Split:
         """
         train, test = dict[str, Any](), dict[str, Any]()
         for what in ["inputs"] * inputs + ["targets"] * targets:
+            if isinstance(self.train, SampleDataset):
+                raise ConfigurationError(
+                    f"{self.train.name!r} is read sample by sample and cannot be standardized: use a transform"
+                )
             values = getattr(self.train, what)
             if values.dtype.kind != "f":
                 raise ConfigurationError(f"the {what} of {self.train.name!r} are indices, which cannot be standardized")
@@ -267,6 +293,35 @@ class Split:
                 changed[what] = scaling.apply(getattr(part, what))
                 changed[key] = scaling.after(getattr(part, key))
         return Split(replace(self.train, **train), replace(self.test, **test)) if train else self
+
+
+def _is_lazy(source: Any) -> bool:
+    return isinstance(source, SampleDataset) or sources.is_sampled(source)
+
+
+def _lazy(source: Any, reading: Mapping[str, Any]) -> Split | SampleDataset | None:
+    """Return a source that is read sample by sample, or a pair (train, test) of such sources; None for other sources.
+
+    Raises
+    ------
+    ConfigurationError : a data loader, or options for such a source.
+    """
+    check_no_loader(source)
+    if isinstance(source, tuple | list) and len(source) == 2 and all(map(_is_lazy, source)):
+        train, test = (_lazy(part, reading) for part in source)
+        assert isinstance(train, SampleDataset)
+        assert isinstance(test, SampleDataset)
+        return Split(train, test)
+    if isinstance(source, SampleDataset):
+        return source
+    if not sources.is_sampled(source):
+        return None
+    if unused := [key for key, value in reading.items() if value is not None and key != "name"]:
+        raise ConfigurationError(
+            f"{type(source).__name__} is read sample by sample, so the options {', '.join(unused)} do not apply: change it "
+            "before"
+        )
+    return SampleDataset(source, name=reading.get("name") or type(source).__name__)
 
 
 def split_indices(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.data.dataset import Dataset
+from chimera.data.dataset import TrainingData
 from chimera.data.partition import Partitioner
 
 Indices = NDArray[np.int64]
@@ -188,7 +188,7 @@ class OwnOrder:
 
 def orders(
     partitioner: Partitioner,
-    dataset: Dataset,
+    dataset: TrainingData,
     world_size: int,
     batch_size: int,
     seed: int,
@@ -209,7 +209,8 @@ def orders(
     samples = len(dataset)
     _check(samples, batch_size, seed)
     rng = np.random.default_rng([seed, *b"partition"])
-    parts = checked_parts(partitioner(dataset.targets, world_size, rng), world_size, samples)
+    labels = dataset.targets if getattr(partitioner, "uses_labels", True) else np.empty(samples)
+    parts = checked_parts(partitioner(labels, world_size, rng), world_size, samples)
     if getattr(partitioner, "dealt", False):
         return [
             GlobalOrder(

@@ -50,6 +50,7 @@ class Iid:
     """All workers read from one shuffled stream: the parts have equal distributions, and sizes that differ by at most 1."""
 
     dealt: ClassVar[bool] = True
+    uses_labels: ClassVar[bool] = False
 
     def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:
         """Return equal pieces of a random permutation."""
@@ -62,6 +63,8 @@ class Iid:
 class Contiguous:
     """Every worker holds one contiguous range of samples; sizes differ by at most 1."""
 
+    uses_labels: ClassVar[bool] = False
+
     def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:  # noqa: ARG002
         """Return equal pieces of 0 to n-1; ``rng`` is not used."""
         _check("contiguous", labels, world_size)
@@ -72,6 +75,8 @@ class Contiguous:
 @dataclass(frozen=True, kw_only=True)
 class Replicate:
     """Every worker holds all samples, and reads them in its own order."""
+
+    uses_labels: ClassVar[bool] = False
 
     def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:  # noqa: ARG002
         """Return 0 to n-1 for all workers, as one shared array; ``rng`` is not used."""
@@ -88,6 +93,8 @@ class Quantity:
     ----------
     exponent : exponent of the power law. With 0 all parts are equal; a larger one gives more to the first workers.
     """
+
+    uses_labels: ClassVar[bool] = False
 
     exponent: float = 1.0
 

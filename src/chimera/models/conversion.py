@@ -8,22 +8,26 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.registry import checked_options
+from chimera.core.registry import checked_options, load_object
 from chimera.models.instantiation import instantiate
 from chimera.models.linear_estimator import estimator_task
 from chimera.models.losses import LossFunction
 from chimera.models.metrics import Metrics
 from chimera.models.model import MODELS, Model, Task
 from chimera.models.sklearn_model import SklearnModel
+from chimera.models.step import Step
+
+Outputs: TypeAlias = int | Callable[[], int]
+"""The number of classes or target columns; or a function, if counting takes long, that is called for models that need it."""
 
 _METHODS = ("parameters", "load", "gradient", "evaluate", "predict", "buffers", "load_buffers")
-ADAPTER_OPTIONS = ("loss", "metrics", "buffers")
+ADAPTER_OPTIONS = ("loss", "metrics", "buffers", "step")
 
 
 def build_model(
@@ -31,7 +35,7 @@ def build_model(
     options: Mapping[str, Any],
     *,
     input_shape: tuple[int, ...],
-    outputs: int,
+    outputs: Outputs,
     task: Task,
     seed: int,
     counts: NDArray[np.int64] | None = None,
@@ -41,8 +45,8 @@ def build_model(
     Parameters
     ----------
     name : name in `MODELS`, or ``package.module:factory`` or ``file.py:factory``.
-    options : the user's options of the factory. ``loss``, ``metrics`` and ``buffers`` go to the adapter (`TorchModel`, say)
-        unless the factory has parameters of these names.
+    options : the user's options of the factory. ``loss``, ``metrics``, ``buffers`` and ``step`` go to the adapter, such as
+        `TorchModel`, unless the factory has parameters of these names.
     input_shape, outputs, task, seed, counts : passed to a factory that has parameters of these names, unless the user set
         them. ``outputs`` is the number of classes or target columns; ``counts`` is the number of samples of each class, if
         known.
@@ -75,17 +79,18 @@ def as_model(
     thing: Any,
     *,
     task: Task,
-    outputs: int,
+    outputs: Outputs,
     input_shape: tuple[int, ...],
     loss: str | LossFunction | None = None,
     metrics: Metrics | None = None,
     buffers: str | None = None,
+    step: str | Step | None = None,
     seed: int = 0,
 ) -> Model:
     """Return a `Model` for a torch module, a scikit-learn estimator, a `Model`, or a class or function that returns one.
 
     A class or function is called under ``seed``, with those of ``input_shape``, ``outputs``, ``task`` and ``seed`` that it has
-    parameters for. ``loss``, ``metrics`` and ``buffers`` are as in `TorchModel`; their defaults depend on the task.
+    parameters for. ``loss``, ``metrics``, ``buffers`` and ``step`` are as in `TorchModel`; their defaults depend on the task.
 
     Raises
     ------
@@ -99,13 +104,16 @@ def as_model(
         from chimera.models.torch_model import TorchModel
 
         loss = loss if loss is not None else "cross-entropy" if task == "classification" else "mse"
-        return TorchModel(thing, loss=loss, metrics=metrics, task=task, buffers=buffers or "average", seed=seed)
-    given = {"loss": loss, "metrics": metrics, "buffers": buffers}
+        step = load_object(step) if isinstance(step, str) else step
+        return TorchModel(
+            thing, loss=loss, step=step, metrics=metrics, task=task, buffers=buffers or "average", seed=seed
+        )
+    given = {"loss": loss, "metrics": metrics, "buffers": buffers, "step": step}
     if _is_estimator(thing):
-        _refuse(given, ("loss", "buffers"), f"{what} is a scikit-learn estimator: set its own parameters")
+        _refuse(given, ("loss", "buffers", "step"), f"{what} is a scikit-learn estimator: set its own parameters")
         return _estimator_model(thing, task, outputs, input_shape, metrics, seed)
     if _is_model(thing):
-        _refuse(given, ("loss", "metrics", "buffers"), f"{what} is a complete model: set it where that is made")
+        _refuse(given, ("loss", "metrics", "buffers", "step"), f"{what} is a complete model: set it where that is made")
         return cast(Model, thing)
     raise ConfigurationError(
         f"cannot make a model of {thing!r} ({what}): give a torch.nn.Module, a scikit-learn estimator with partial_fit, "
@@ -114,13 +122,14 @@ def as_model(
 
 
 def _estimator_model(
-    estimator: Any, task: Task, outputs: int, input_shape: tuple[int, ...], metrics: Metrics | None, seed: int
+    estimator: Any, task: Task, outputs: Outputs, input_shape: tuple[int, ...], metrics: Metrics | None, seed: int
 ) -> SklearnModel:
+    count = _count(outputs)
     if (meant := estimator_task(estimator)) != task:
         raise ConfigurationError(f"{type(estimator).__name__} is for {meant}, the data are for {task}")
-    if task == "regression" and outputs != 1:
-        raise ConfigurationError(f"{type(estimator).__name__} has one target, the data have {outputs}")
-    classes = np.arange(outputs) if task == "classification" else None
+    if task == "regression" and count != 1:
+        raise ConfigurationError(f"{type(estimator).__name__} has one target, the data have {count}")
+    classes = np.arange(count) if task == "classification" else None
     return SklearnModel(estimator, classes=classes, n_features=math.prod(input_shape), metrics=metrics, seed=seed)
 
 
@@ -135,16 +144,17 @@ def _call(
     options: Mapping[str, Any],
     name: str,
     input_shape: tuple[int, ...],
-    outputs: int,
+    outputs: Outputs,
     task: Task,
     seed: int,
     counts: NDArray[np.int64] | None = None,
 ) -> Any:
     """Call a factory with the user's options, after checking them, and with the properties of the data set."""
-    known = {"input_shape": tuple(input_shape), "outputs": outputs, "task": task, "seed": seed}
+    known: dict[str, Any] = {"input_shape": tuple(input_shape), "outputs": outputs, "task": task, "seed": seed}
     if counts is not None:
         known["counts"] = counts
-    filled = {key: value for key, value in known.items() if key in _parameters(factory) and key not in options}
+    taken = [key for key in known if key in _parameters(factory) and key not in options]
+    filled = {key: _count(outputs) if key == "outputs" else known[key] for key in taken}
     checked = checked_options(f"model {name!r}", factory, options, filled)
     return instantiate(factory, checked | filled, seed=seed, name=name)
 
@@ -157,9 +167,13 @@ def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         raise ConfigurationError(f"{name!r} is not a model factory: it must be a class or a function") from error
 
 
-def _output_count(outputs: int, adapter_options: Mapping[str, Any]) -> int:
+def _output_count(outputs: Outputs, adapter_options: Mapping[str, Any]) -> Outputs:
     """Return the number of outputs: 1, not 2, if two classes are trained as a single logit."""
-    return 1 if adapter_options.get("loss") == "bce-with-logits" and outputs == 2 else outputs
+    return 1 if adapter_options.get("loss") == "bce-with-logits" and _count(outputs) == 2 else outputs
+
+
+def _count(outputs: Outputs) -> int:
+    return outputs if isinstance(outputs, int) else outputs()
 
 
 def _is_instance(thing: Any) -> bool:

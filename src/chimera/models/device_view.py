@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from chimera.models.model import Batch
+from chimera.core.batch import Batch
 
 if TYPE_CHECKING:
     from chimera.models.flat_module import FlatModule

@@ -57,6 +57,12 @@ class Loss:
         whole = kind != "f" and self.targets != "values"
         return as_tensor(targets, INT64 if whole else FLOAT32)
 
+    def cast(self, targets: Tensor) -> Tensor:
+        """Return targets that are a tensor in the type that the loss needs."""
+        if self.targets == "values":
+            return targets.float()
+        return targets if targets.is_floating_point() else targets.long()
+
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss.
 
@@ -68,6 +74,8 @@ class Loss:
         if self.targets == "classes":
             if targets.ndim == 2 and targets.shape[1] == 1 and len(shape) == 2:
                 targets = targets[:, 0]
+            elif len(shape) > 2:
+                outputs = classes_second(outputs, targets)
         elif shape != targets.shape:
             targets = self._fitted(tuple(shape), targets)
         try:
@@ -91,10 +99,38 @@ class Loss:
         if len(outputs) != len(targets):
             return f"the model made {len(outputs)} outputs for a batch of {len(targets)} targets"
         if self.targets == "classes" and not targets.is_floating_point() and outputs.ndim > 1:
-            low, high, classes = int(targets.min()), int(targets.max()), outputs.shape[1]
+            counted = targets[targets != IGNORED]
+            if not len(counted):
+                return None
+            low, high, classes = int(counted.min()), int(counted.max()), outputs.shape[1]
             if low < 0 or high >= classes:
                 return f"the model has {classes} outputs: classes must be 0 to {classes - 1}, targets go from {low} to {high}"
         return None
+
+
+IGNORED = -100
+"""The class index of targets that do not count, as in torch."""
+
+
+def classes_second(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return outputs of several targets per sample with the classes on axis 1, as torch needs them.
+
+    ``outputs`` of shape (n, t, ..., c) for ``targets`` of shape (n, t, ...), such as those of a language model, are transposed;
+    those of shape (n, c, t, ...) are not.
+
+    Raises
+    ------
+    ConfigurationError : both readings fit the shapes.
+    """
+    shape, wanted = tuple(outputs.shape), tuple(targets.shape)
+    if targets.is_floating_point() or shape[:-1] != wanted:
+        return outputs
+    if (shape[0], *shape[2:]) == wanted:
+        raise ConfigurationError(
+            f"outputs of shape {shape} have their classes on axis 1 or on the last axis; targets of shape {wanted} fit both: "
+            "give a loss function or a step of your own"
+        )
+    return outputs.movedim(-1, 1)
 
 
 FLOAT32, INT64 = np.dtype(np.float32), np.dtype(np.int64)

@@ -6,11 +6,9 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
+from chimera.core.batch import Batch
 from chimera.core.parameters import Flat, Layout
 from chimera.core.registry import Registry
-
-Batch: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
-"""Inputs, shape (n, ...), and targets, shape (n,) or (n, k): NumPy arrays, possibly read-only."""
 
 Task: TypeAlias = Literal["classification", "regression"]
 """What a model predicts: classes 0 to k - 1, or real values."""
@@ -18,6 +16,10 @@ Task: TypeAlias = Literal["classification", "regression"]
 
 class Model(Protocol):
     """A model that is trained by gradients.
+
+    A batch is any nesting of tuples, lists, mappings and dataclasses with arrays or tensors at its leaves, see
+    `chimera.core.batch`. Most batches are ``(inputs, targets)``: NumPy arrays, possibly read-only, shapes (n, ...) and (n,) or
+    (n, k).
 
     A model that computes on a device may have a method ``device_view``. It returns an object with `parameters` and `gradient`
     whose vectors are tensors on that device (see `chimera.models.device_view`).
@@ -53,7 +55,7 @@ class Model(Protocol):
         """Return the mean gradient over the batch, a view that the next call overwrites, and the mean loss."""
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
-        """Return the mean ``loss`` and the metrics over a whole data set."""
+        """Return the mean ``loss`` and the metrics over a whole data set, which may read its samples in `pieces_of`."""
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Return one prediction for each row: class indices for a classifier, values for a regressor."""

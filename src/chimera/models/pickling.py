@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +25,8 @@ def ensure_picklable(model: Any) -> None:
         return
     what = getattr(model, "module", getattr(model, "estimator", model))
     where, reason = _find_unpicklable(what, "", _DEPTH) or _find_unpicklable(model, "", _DEPTH) or ("", error)
-    place = f"its attribute {where.lstrip('.')!r}" if where else "it"
+    known = re.sub(r"^\.(_\w+\.)*", "", where)  # without the adapter's own attributes around the user's
+    place = f"its attribute {known!r}" if where else "it"
     raise ConfigurationError(
         f"{type(what).__name__} cannot be sent to workers: {place} cannot be pickled ({first_line(reason)}); "
         "make it inside the method that uses it, or leave it out in __getstate__"

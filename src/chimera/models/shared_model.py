@@ -9,8 +9,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from chimera.core.batch import Batch
 from chimera.core.parameters import Flat, Layout
-from chimera.models.model import Batch, Model
+from chimera.models.model import Model
 
 _keys = itertools.count()
 _shared: weakref.WeakValueDictionary[str, SharedInstance] = weakref.WeakValueDictionary()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from chimera.core import call
+from chimera.core.batch import Batch, check_lengths, pair_of, pieces_of
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.parameters import Flat, Layout
 from chimera.models.flat_module import Memory
@@ -22,7 +23,7 @@ from chimera.models.linear_estimator import (
     start_at_zero,
 )
 from chimera.models.metrics import Metrics, metric_factories
-from chimera.models.model import Batch, Task
+from chimera.models.model import Task
 
 _ROWS = 8192  # how many rows an evaluation takes at a time
 
@@ -138,7 +139,7 @@ class SklearnModel:
         DataError : an empty batch, a wrong number of features, or targets that are not classes of this model.
         """
         self._rebind()
-        inputs, targets = batch
+        inputs, targets = pair_of(batch, type(self.estimator).__name__)
         rows = self._rows(inputs)
         wanted, weights = self._wanted(targets, len(rows))
         losses, slopes = self._loss(self._scores(rows), wanted)
@@ -208,21 +209,20 @@ class SklearnModel:
         DataError : no rows, or as for `gradient`.
         """
         self._rebind()
-        inputs, targets = batch
-        if not len(inputs) or len(inputs) != len(targets):
-            raise DataError(f"cannot evaluate {len(inputs)} rows of inputs with {len(targets)} targets")
         metrics = {name: make() for name, make in self._metrics.items()}
-        total = 0.0
-        for begin in range(0, len(inputs), _ROWS):
-            piece = slice(begin, begin + _ROWS)
-            scores = self._scores(self._rows(inputs[piece]))
-            wanted, weights = self._wanted(targets[piece], len(scores))
+        total, count = 0.0, 0
+        for piece in pieces_of(batch, _ROWS):
+            inputs, targets = pair_of(piece, type(self.estimator).__name__)
+            check_lengths(inputs, targets)
+            scores = self._scores(self._rows(inputs))
+            wanted, weights = self._wanted(targets, len(scores))
             losses, _ = self._loss(scores, wanted)
             total += float((losses if weights is None else losses * weights).sum(dtype=np.float64))
+            count += len(inputs)
             for metric in metrics.values():
-                metric.add(scores, self._predictions(scores), targets[piece])
+                metric.add(scores, self._predictions(scores), targets)
         figures = {name: metric.result() for name, metric in metrics.items()}
-        return {"loss": total / len(inputs) + self._penalty.value(self._coef)} | figures
+        return {"loss": total / count + self._penalty.value(self._coef)} | figures
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Return one label or value for each row, as the estimator does."""

@@ -12,16 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core import call
-from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.batch import Batch, check_lengths, inputs_of, pieces_of, samples_in, targets_of
+from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat, Layout
 from chimera.models.buffers import BUFFER_POLICIES
+from chimera.models.compute import Compute
 from chimera.models.device_view import DeviceView
 from chimera.models.flat_module import FlatModule, Memory
+from chimera.models.forward import ForwardPass
 from chimera.models.instantiation import instantiate
-from chimera.models.losses import FLOAT32, INT64, LossFunction, as_tensor, make_loss
-from chimera.models.metrics import Metrics, metric_factories
-from chimera.models.model import Batch, Task
+from chimera.models.losses import Loss, LossFunction, make_loss
+from chimera.models.metrics import Metric, Metrics, metric_factories
+from chimera.models.model import Task
 from chimera.models.module_buffers import buffer_names, pack_buffers, unpack_buffers
+from chimera.models.step import Step
 from chimera.models.torch_stage import TorchStage
 
 if TYPE_CHECKING:
@@ -39,6 +43,8 @@ class TorchModel:
     module_or_factory : an ``nn.Module``, or a function without arguments (a class, say) that returns one.
     loss : ``cross-entropy``, ``nll``, ``bce-with-logits``, ``mse``, ``l1``, ``huber``, ``smooth-l1``, or a function
         ``(outputs, targets) -> scalar tensor``, the mean over the batch.
+    step : ``step(module, batch)`` returns the mean loss, ``(loss, outputs)``, or a mapping with ``loss``; tensors are on the
+        module's device. Default: see `DefaultStep`.
     metrics : names (``accuracy``, ``top-5-accuracy``, ``mse``, ``mae``, ``rmse``, ``r2``) or functions ``(targets,
         predictions) -> number`` of arrays, as in scikit-learn; keys of a mapping rename them. The default depends on the loss.
     task : ``classification`` or ``regression``; decides how outputs become predictions. The default depends on the loss; it is
@@ -63,6 +69,7 @@ class TorchModel:
         module_or_factory: nn.Module | Callable[[], nn.Module],
         *,
         loss: str | LossFunction = "cross-entropy",
+        step: Step | None = None,
         metrics: Metrics | None = None,
         task: Task | None = None,
         target_transform: Callable[[Tensor], Tensor] | None = None,
@@ -84,14 +91,16 @@ class TorchModel:
             )
         BUFFER_POLICIES.find(buffers)
         self.buffer_policy = buffers
-        self.loss = make_loss(loss, task)
-        self.task: Task = self.loss.task
-        self._metrics = metric_factories(self.loss.metrics if metrics is None else metrics)
-        self._target_transform, self._predict_transform = target_transform, predict_transform
+        made = make_loss(loss, task)
+        self.task: Task = made.task
+        self._metrics = metric_factories(made.metrics if metrics is None else metrics)
+        self._by_default = metrics is None  # then metrics that do not fit the outputs are left out
+        self._predict_transform = predict_transform
         if integer_inputs is None:
             integer_inputs = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
-        self._integer_inputs, self._evaluate_rows = integer_inputs, evaluate_rows
+        self._evaluate_rows = evaluate_rows
         self._flat = FlatModule(module, memory)
+        self._pass = ForwardPass(self._flat, made, step, target_transform, integer_inputs=integer_inputs)
         self._buffer_names = buffer_names(module)
         pack_buffers(module, self._buffer_names)  # raises now if a buffer cannot be sent
 
@@ -99,6 +108,28 @@ class TorchModel:
     def module(self) -> nn.Module:
         """The trained module."""
         return self._flat.module
+
+    @property
+    def loss(self) -> Loss:
+        """The loss, for modules and steps that return none."""
+        return self._pass.loss
+
+    def configure(self, compute: Compute) -> None:
+        """Compute gradients as ``compute`` says from now on.
+
+        Raises
+        ------
+        ConfigurationError : the module does not offer activation checkpointing.
+        """
+        self._pass.compute = compute
+        if compute.activation_checkpointing:
+            enable = getattr(self.module, "gradient_checkpointing_enable", None)
+            if enable is None:
+                raise ConfigurationError(
+                    f"activation_checkpointing: {type(self.module).__name__} has no gradient_checkpointing_enable(); "
+                    "checkpoint activations in its forward method, and leave out the option"
+                )
+            enable()
 
     @property
     def layout(self) -> Layout:
@@ -125,7 +156,7 @@ class TorchModel:
 
         self._flat.move(device)
         if isinstance(self.loss.function, nn.Module):  # it may hold class weights, and other models may share it
-            self.loss = replace(self.loss, function=deepcopy(self.loss.function).to(device))
+            self._pass.loss = replace(self.loss, function=deepcopy(self.loss.function).to(device))
 
     def device_view(self) -> Any:
         """Return parameters and gradients on the module's device: a `DeviceView` of a moved model, else this model."""
@@ -135,6 +166,7 @@ class TorchModel:
         """Return a model of some of the layers, with the loss and transforms of this model."""
         part = copy(self)
         part._flat, part._buffer_names = FlatModule(layers, self._flat.memory), buffer_names(layers)
+        part._pass = self._pass.over(part._flat)
         return part
 
     def stage(self, numbers: Sequence[int], first: int = 0, *, recompute: bool = False) -> TorchStage:
@@ -176,8 +208,17 @@ class TorchModel:
             flat.module.train()
         flat.upload()
         flat.zero_gradient()
-        inputs, targets = batch
-        _, loss = self._forward(inputs, targets)
+        pieces = self._pass.compute.accumulate
+        if pieces == 1:
+            return self._backward_of(batch)
+        rows = samples_in(batch)
+        return sum(self._backward_of(piece, samples_in(piece) / rows) for piece in pieces_of(batch, -(-rows // pieces)))
+
+    def _backward_of(self, batch: Batch, share: float = 1.0) -> float:
+        """Add ``share`` times the gradient of a batch; return ``share`` times its loss."""
+        loss = self._pass(batch).loss
+        if share != 1.0:
+            loss = loss * share
         try:
             loss.backward()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
@@ -189,41 +230,13 @@ class TorchModel:
             ) from error
         return loss.item()
 
-    def _forward(self, inputs: NDArray[Any], targets: NDArray[Any]) -> tuple[Tensor, Tensor]:
-        if not len(targets):
-            raise DataError("a batch without rows has no loss")
-        outputs = self._outputs(inputs)
-        return outputs, self.loss_of(outputs, targets)
-
     def loss_of(self, outputs: Tensor, targets: NDArray[Any]) -> Tensor:
         """Return the mean loss of outputs, as a scalar tensor on their device."""
-        wanted = self._placed(self.loss.tensor(targets))
-        if self._target_transform is not None:
-            wanted = self._target_transform(wanted)
-        return self.loss(outputs, wanted)
+        return self._pass.loss_of(outputs, targets)
 
     def tensor_of(self, inputs: NDArray[Any]) -> Tensor:
         """Return inputs as a tensor of the type and on the device that the module needs."""
-        whole = self._integer_inputs and inputs.dtype.kind in "iu"
-        try:
-            return self._placed(as_tensor(inputs, INT64 if whole else FLOAT32))
-        except (TypeError, ValueError) as error:
-            raise DataError(f"inputs must be numbers, not of type {inputs.dtype}") from error
-
-    def _outputs(self, inputs: NDArray[Any]) -> Tensor:
-        tensor = self.tensor_of(inputs)
-        try:
-            outputs: Tensor = self._flat.module(tensor)
-        except Exception as error:
-            shape = tuple(tensor.shape)
-            error.add_note(
-                f"in the forward pass of {type(self.module).__name__} on {tensor.dtype} inputs of shape {shape}"
-            )
-            raise
-        return outputs
-
-    def _placed(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._flat.device) if self._flat.moved else tensor
+        return self._pass.tensor_of(inputs)
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
         """Return the mean loss and the metrics over a whole data set, in evaluation mode.
@@ -232,28 +245,47 @@ class TorchModel:
         ------
         DataError : no rows, inputs and targets of different lengths, or targets that do not fit the loss.
         """
-        inputs, targets = batch
-        if not len(inputs) or len(inputs) != len(targets):
-            raise DataError(f"cannot evaluate {len(inputs)} rows of inputs with {len(targets)} targets")
+        if isinstance(batch, tuple | list):
+            check_lengths(inputs_of(batch), targets_of(batch))
         metrics = {name: make() for name, make in self._metrics.items()}
-        total = 0.0
+        total, count = 0.0, 0
         with self._evaluating():
-            for begin in range(0, len(inputs), self._evaluate_rows):
-                rows = slice(begin, begin + self._evaluate_rows)
-                outputs, loss = self._forward(inputs[rows], targets[rows])
-                total += loss.item() * len(targets[rows])
-                predictions = self._predictions(outputs)
-                for metric in metrics.values():
-                    metric.add(outputs.cpu().numpy(), predictions, targets[rows])
-        return {"loss": total / len(inputs)} | {name: metric.result() for name, metric in metrics.items()}
+            for piece in pieces_of(batch, self._evaluate_rows):
+                found, rows = self._pass(piece), samples_in(piece)
+                total, count = total + found.loss.item() * rows, count + rows
+                metrics = self._measured(metrics, found.outputs, targets_of(piece))
+        return {"loss": total / count} | {name: metric.result() for name, metric in metrics.items()}
+
+    def _measured(self, metrics: dict[str, Metric], outputs: Any, targets: Any) -> dict[str, Metric]:
+        """Add a piece to the metrics, and return them; none if they are the default and do not fit the outputs.
+
+        Raises
+        ------
+        ConfigurationError : the user's metrics need outputs and targets, and there are none.
+        """
+        if not hasattr(outputs, "detach") or targets is None:
+            if metrics and not self._by_default:
+                raise ConfigurationError(
+                    f"the metrics {', '.join(metrics)} need outputs and targets: return (loss, outputs) from the step, and "
+                    "give batches of (inputs, targets) or with 'labels'"
+                )
+            return {}
+        if (
+            self._by_default and outputs.ndim > 2
+        ):  # which outputs belong to which target is not known, as for language models
+            return {}
+        predictions, outputs = self._predictions(outputs), outputs.detach().float().cpu().numpy()
+        for metric in metrics.values():
+            metric.add(outputs, predictions, targets.numpy() if hasattr(targets, "numpy") else np.asarray(targets))
+        return metrics
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """Return classes, shape (n,), or values, shape (n,) or (n, k), in evaluation mode."""
+        """Return classes, shape (n,), or values, shape (n,) or (n, k), in evaluation mode.
+
+        ``inputs`` is an array, or the arguments of the module as in `DefaultStep`: a tuple, or a mapping of keywords.
+        """
         with self._evaluating():
-            pieces = [
-                self._predictions(self._outputs(inputs[begin : begin + self._evaluate_rows]))
-                for begin in range(0, max(len(inputs), 1), self._evaluate_rows)
-            ]
+            pieces = [self._predictions(self._pass.outputs(piece)) for piece in pieces_of(inputs, self._evaluate_rows)]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def _predictions(self, outputs: Tensor) -> NDArray[Any]:

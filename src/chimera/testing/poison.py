@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from chimera.data.dataset import DATASETS, Split
+from chimera.data.dataset import DATASETS, Dataset, Split
 from chimera.models.torch_model import TorchModel
 
 MARK = 7.0
@@ -44,6 +44,7 @@ def round_robin(labels: Any, world_size: int, rng: Any) -> list[np.ndarray[Any, 
 def digits(poisoned: Mapping[int, int], workers: int = 3) -> Split:
     """Return the digits, with the given number of poisonous samples in the part that `round_robin` gives to each rank."""
     split = DATASETS.create("digits")
+    assert isinstance(split.train, Dataset)
     inputs = split.train.inputs.copy()
     for rank, count in poisoned.items():
         inputs[np.arange(rank, len(inputs), workers)[:count], 0] = MARK

@@ -10,7 +10,8 @@ from chimera.codecs.codec import CODECS
 from chimera.core.engine import Engine, Resources
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat
-from chimera.data.dataset import Dataset
+from chimera.data.dataset import TrainingData
+from chimera.data.loader import Loading
 from chimera.data.order import Order
 from chimera.models.device import GPU, check_movable
 from chimera.models.model import Model
@@ -41,6 +42,7 @@ class Actors(cluster.Actors):
     personal : indices, in the model's layout, of the tensors that stay with each worker.
     worker_resources, server_resources : resources of each worker and server.
     privacy : protection of the workers' updates.
+    loading : reading ahead of batches by each worker; not used if all workers are in one process, which would need too many.
     extensions : the worker extensions that the strategy declares.
     shared : workers in one process may use one model object, one after another, since each call sets all parameters.
 
@@ -59,7 +61,7 @@ class Actors(cluster.Actors):
         self,
         engine: Engine,
         model: Model,
-        train: Dataset,
+        train: TrainingData,
         *,
         optimizer: OptimizerSettings,
         local_optimizer: OptimizerSettings,
@@ -70,6 +72,7 @@ class Actors(cluster.Actors):
         worker_resources: Resources,
         server_resources: Resources,
         privacy: Privacy | None = None,
+        loading: Loading | None = None,
         extensions: Sequence[ExtensionName] = (),
         shared: bool = False,
     ) -> None:
@@ -80,6 +83,7 @@ class Actors(cluster.Actors):
         self._engine, self._optimizer, self._seed = engine, optimizer, seed
         self._local_optimizer, self._codec, self._downlink = local_optimizer, codec, downlink
         self._privacy = privacy
+        self._loading = {} if loading is None or not loading.workers or engine.one_process else {"loading": loading}
         self._extensions = [to_send(one, by_name=engine.nodes_own_data) for one in extensions]
         sends = CODECS.create(*downlink)
         self.addressed, self.by_rows = sends.chained, sends.by_rows
@@ -122,6 +126,7 @@ class Actors(cluster.Actors):
             seed=self._seed,
             **private,
             **extensions,
+            **self._loading,
             device=self._device,
             personal=self._personal,
             resources=self._worker_resources,

@@ -9,7 +9,7 @@ from typing import Any
 
 from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError
-from chimera.data.dataset import Dataset
+from chimera.data.dataset import TrainingData
 from chimera.models.model import Model
 from chimera.strategies.model_partition import ModelPartition, SplitPartition
 from chimera.training.actors import Actors
@@ -38,7 +38,7 @@ class Assembly:
     settings: Settings
     engine: Engine
     model: Model
-    train: Dataset
+    train: TrainingData
     saved: Mapping[str, Any] | None
 
     def cluster(self, monitor: HeartbeatMonitor) -> TrainingCluster:
@@ -95,6 +95,7 @@ class Assembly:
             worker_resources=settings.worker_resources,
             server_resources=settings.server_resources,
             privacy=settings.privacy,
+            loading=settings.loading,
             extensions=settings.strategy.worker_extensions,
             # A worker that waits for batches during a call lets other workers run, which would overwrite a shared model.
             shared=settings.strategy.replicas == "none" and not hasattr(self.train, "provider"),

@@ -12,6 +12,7 @@ from chimera.core.errors import RunError
 from chimera.core.safe_path import safe_path
 from chimera.data.dataset import Split
 from chimera.data.partition import Partitioner
+from chimera.models.compute import Precision
 from chimera.models.model import Model
 from chimera.strategies.strategy import Strategy
 from chimera.training.artifacts.checkpoint import Checkpoints, check_fits
@@ -24,6 +25,7 @@ from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.experiment.resolve import (
     check_data,
+    configured,
     model_of,
     open_engine,
     preload_of,
@@ -61,6 +63,11 @@ class Trainer:
         codec of the weights that workers receive.
     workers : number of workers.
     batch_size : samples per worker and step.
+    loader : reading of data sets whose samples are read one by one, a mapping: ``workers`` (reading processes of each worker;
+        default 0: the worker reads itself) and ``ahead`` (batches that each prepares; default 4).
+    accumulate : batches of each worker per step: their gradients are computed one after another and averaged. One gradient then
+        is that of ``accumulate * batch_size`` samples.
+    precision, activation_checkpointing, compile : how torch models compute, see `Compute`.
     optimizer : any optimizer of `torch.optim` or your own: a name; a mapping with its options and a ``schedule`` of the
         learning rate (see `Schedule`); its class, a `functools.partial` of the class, or an instance (see
         `optimizer_table`). It runs on the servers; without servers, on each worker.
@@ -105,6 +112,11 @@ class Trainer:
         engine: Named | Engine = "local",
         workers: int = 2,
         batch_size: int = 64,
+        loader: Mapping[str, Any] | None = None,
+        accumulate: int = 1,
+        precision: Precision = "fp32",
+        activation_checkpointing: bool = False,
+        compile: bool = False,  # noqa: A002 - the word for it in PyTorch
         optimizer: Any = "sgd",
         epochs: float | None = None,
         rounds: int | None = None,
@@ -138,6 +150,11 @@ class Trainer:
                 "partition": partition,
                 "workers": workers,
                 "batch_size": batch_size,
+                "loader": loader,
+                "accumulate": accumulate,
+                "precision": precision,
+                "activation_checkpointing": activation_checkpointing,
+                "compile": compile,
                 "optimizer": optimizer,
                 "epochs": epochs,
                 "rounds": rounds,
@@ -212,7 +229,7 @@ class Trainer:
             check_data(engine, split.train, settings.workers, settings.tolerance)
             check_attacks(settings.faults, settings.strategy, split.train)
             self.check_optimizers()
-            model = model_of(self._model, split.train, settings.seed)
+            model = configured(model_of(self._model, split.train, settings.seed), settings.compute)
             if settings.privacy is not None:
                 settings.privacy.check_model(model, settings.strategy)
             table = {**settings.table, "data": self._data, "model": self._model, "engine": self._engine}

@@ -38,6 +38,20 @@ def _is_map_style(value: Any) -> bool:
     return not plain and hasattr(value, "__len__") and hasattr(value, "__getitem__")
 
 
+def is_sampled(value: Any) -> bool:
+    """Return whether ``value`` is a map-style data set whose samples are read one by one.
+
+    A ``TensorDataset`` of real inputs and one label or row of values per sample holds arrays already, and is not.
+    """
+    if not _is_map_style(value) or isinstance(value, os.PathLike):
+        return False
+    tensors = getattr(value, "tensors", None)
+    if not isinstance(tensors, tuple) or len(tensors) != 2:
+        return True
+    inputs, targets = tensors
+    return not inputs.is_floating_point() or (targets.ndim > 1 and not targets.is_floating_point())
+
+
 def pairs(source: Any, *, target: table.Target = None, header: bool | None = None) -> list[Pair]:
     """Return the raw (inputs, targets) of a source; two pairs if it has a train and a test part.
 

@@ -194,7 +194,7 @@ class Text:
             content.update(array.tobytes())
         return content.hexdigest()
 
-    def take(self, spec: BatchSpec) -> Batch:
+    def take(self, spec: BatchSpec, key: tuple[int, ...] = ()) -> Batch:  # noqa: ARG002 - nothing is random
         """Return the batch that an order of this text described for a step."""
         return as_batch(spec.windows(self))
 

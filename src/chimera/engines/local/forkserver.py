@@ -20,6 +20,7 @@ import sys
 from typing import Any, NoReturn
 
 from chimera.core.engine import Disturbance
+from chimera.core.processes import end_with_parent
 from chimera.engines.local.memory_limit import MemoryLimit
 from chimera.engines.local.nested_calls import NestedCalls
 from chimera.engines.local.process import ActorProcess
@@ -27,7 +28,6 @@ from chimera.engines.shared_memory.memory import Memory
 from chimera.engines.shared_memory.notifier import Notifier
 from chimera.engines.signals import Disturbances
 
-_PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
@@ -125,11 +125,9 @@ class ForkServer:
 
 def _prepare_process(threads: int, parent: int) -> None:
     """Exit with the fork server, keep freed memory for the next step, and limit the number of threads."""
+    end_with_parent(parent)
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
         if hasattr(libc, "mallopt"):  # otherwise every temporary array above the threshold gets new pages in every step
             libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
             libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

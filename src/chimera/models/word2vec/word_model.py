@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core import call
+from chimera.core.batch import Batch
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.parameters import Flat, Layout
-from chimera.models.model import Batch
 from chimera.models.word2vec.kernels import kernels
 from chimera.models.word2vec.objectives import BatchLoss, Objective, Windows, positions_in
 

@@ -65,7 +65,7 @@ class RunFolder:
             return cls(taken[-1], True)
         return cls(first.with_name(f"{first.name}-{max(_number(taken[-1]), 1) + 1}"), False)
 
-    def begin(self, experiment: str, seed: int, signature: Signature) -> None:
+    def begin(self, experiment: str, seed: int, signature: Signature | None) -> None:
         """Create the folder, and write experiment, model signature and environment.
 
         Raises
@@ -77,7 +77,8 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"the folder {self.path} cannot be created: {error.strerror}") from error
         write_atomically(self.path / "experiment.toml", experiment.encode())
-        signature.write(self.path)
+        if signature is not None:
+            signature.write(self.path)
         environment = {
             "chimera": __version__,
             "python": platform.python_version(),

@@ -11,6 +11,7 @@ import numpy as np
 from chimera.core.errors import ConfigurationError
 from chimera.core.safe_path import safe_path
 from chimera.data.dataset import Split
+from chimera.data.samples import SampleDataset
 from chimera.data.scaling import Scaling
 from chimera.models.model import Task
 from chimera.training.progress.history import write_atomically
@@ -47,13 +48,15 @@ class Signature(msgspec.Struct, frozen=True):
         _scaling(self.input_scaling), _scaling(self.target_scaling)  # raises ValueError if they are not numbers
 
     @classmethod
-    def of(cls, split: Split) -> Signature:
-        """Return the signature for the data of a run."""
+    def of(cls, split: Split) -> Signature | None:
+        """Return the signature for the data of a run; None if its inputs are not one array, or its classes are not known."""
         data = split.train
+        if isinstance(data, SampleDataset) and not data.is_plain:
+            return None
         return cls(
             task=data.task,
             input_shape=data.input_shape,
-            input_type="int64" if split.test.inputs.dtype.kind == "i" else "float32",
+            input_type=split.test.input_type,
             outputs=data.outputs,
             classes=data.classes,
             features=data.features,

@@ -14,6 +14,7 @@ from chimera.core.engine import ENGINES
 from chimera.core.errors import ConfigurationError
 from chimera.core.registry import Registry, checked_options
 from chimera.data.dataset import DATASETS
+from chimera.models.conversion import ADAPTER_OPTIONS
 from chimera.models.model import MODELS
 from chimera.training.comparison.variation import Choice, Variation
 from chimera.training.experiment.experiment import Experiment
@@ -23,7 +24,6 @@ from chimera.training.plugin import label, named
 VIRTUAL = "simulated"  # the engine whose seconds do not depend on the load of the machine
 _LONGEST_NAME = 120  # characters in the name of a folder
 _TRAINER_KEYS = {"input_shape": None, "outputs": None, "task": None, "seed": None}
-_MODEL_KEYS = ("loss", "metrics", "buffers")
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +170,7 @@ def _check_model(model: Any) -> None:
     factory = MODELS.find(name).factory
     if inspect.isclass(factory) or inspect.isfunction(factory):
         taken = inspect.signature(factory).parameters
-        own = {key: value for key, value in options.items() if key in taken or key not in _MODEL_KEYS}
+        own = {key: value for key, value in options.items() if key in taken or key not in ADAPTER_OPTIONS}
         given = {key: value for key, value in _TRAINER_KEYS.items() if key not in own}
         checked_options(f"model {name!r}", factory, own, given)
 

@@ -10,9 +10,10 @@ from typing import Any
 from chimera.codecs.codec import CODECS
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
-from chimera.data.dataset import DATASETS, Dataset, Split
+from chimera.data.dataset import DATASETS, Split, TrainingData
 from chimera.data.partition import Partitioner
 from chimera.data.provider import DataProvider, PartitionedData, WorkerData
+from chimera.models.compute import Compute
 from chimera.models.conversion import as_model, build_model
 from chimera.models.model import MODELS, Model
 from chimera.strategies.strategy import Strategy
@@ -72,7 +73,7 @@ def split_of(data: Any, seed: int) -> Split:
     return Split.of(data, seed=seed)
 
 
-def check_data(engine: Engine, train: Dataset, workers: int, tolerance: FaultTolerance) -> None:
+def check_data(engine: Engine, train: TrainingData, workers: int, tolerance: FaultTolerance) -> None:
     """Raise ConfigurationError if the data is too small for the workers, or cannot be redistributed after a loss."""
     if not engine.nodes_own_data:
         if workers > len(train):
@@ -84,7 +85,7 @@ def check_data(engine: Engine, train: Dataset, workers: int, tolerance: FaultTol
 
 
 def provider_of(
-    engine: Engine, train: Dataset, partition: Partitioner, *, workers: int, batch_size: int, seed: int
+    engine: Engine, train: TrainingData, partition: Partitioner, *, workers: int, batch_size: int, seed: int
 ) -> DataProvider:
     """Return the source of the workers' batches: the nodes' own data, pipelines of the data set, or rows in memory."""
     if engine.nodes_own_data:
@@ -149,9 +150,26 @@ def check_aggregation(strategy: Strategy, codec: str, workers: int) -> None:
             raise ConfigurationError(f"aggregation {name!r} {why}")
 
 
-def model_of(model: Any, train: Dataset, seed: int) -> Model:
+def configured(model: Model, compute: Compute) -> Model:
+    """Return the model, which computes as ``compute`` says.
+
+    Raises
+    ------
+    ConfigurationError : the model has no such options, or cannot do it.
+    """
+    configure = getattr(model, "configure", None)
+    if configure is not None:
+        configure(compute)
+    elif compute != Compute():
+        raise ConfigurationError(
+            f"precision, accumulate, activation_checkpointing and compile are for torch modules, not for {type(model).__name__}"
+        )
+    return model
+
+
+def model_of(model: Any, train: TrainingData, seed: int) -> Model:
     """Return a model that fits the data."""
-    about: dict[str, Any] = {"input_shape": train.input_shape, "outputs": train.outputs, "task": train.task}
+    about: dict[str, Any] = {"input_shape": train.input_shape, "outputs": lambda: train.outputs, "task": train.task}
     if hasattr(train, "counts"):  # a text data set: the count of each word
         about["counts"] = train.counts
     if isinstance(model, str | Mapping):

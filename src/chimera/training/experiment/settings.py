@@ -9,7 +9,9 @@ from typing import Any, Self
 from chimera.core.engine import Resources
 from chimera.core.errors import ConfigurationError
 from chimera.core.optimizer_table import optimizer_table
+from chimera.data.loader import Loading
 from chimera.data.partition import PARTITIONERS, Partitioner
+from chimera.models.compute import Compute
 from chimera.strategies.strategy import STRATEGIES, Strategy
 from chimera.training.experiment.resolve import check_aggregation, check_codecs
 from chimera.training.experiment.resources import resources_of, resources_table, server_resources_of
@@ -22,6 +24,7 @@ from chimera.training.progress.budget import Budget
 
 _LIMITS = "epochs", "rounds", "max_seconds", "max_bytes"
 _TOLERANCE = "min_workers", "max_workers", "on_worker_loss", "max_restarts", "worker_timeout_s"
+_COMPUTE = "precision", "accumulate", "activation_checkpointing", "compile"
 _EVERY = "log_every", "evaluate_every", "checkpoint_every", "snapshot_every"
 
 
@@ -35,6 +38,8 @@ class Settings:
     codec, downlink : name and options of the codecs of the uplink and the downlink.
     optimizer, local_optimizer : optimizers of the global model, and of a worker's local steps.
     workers : number of workers that the strategy uses.
+    batch_size : samples of a worker per step, all accumulated batches together.
+    loading, compute : reading of batches, and computing of gradients.
     every : intervals in rounds; None where not set.
     faults : sentences.
     table : the options as plain values, for the experiment file.
@@ -54,6 +59,8 @@ class Settings:
     faults: Sequence[str]
     privacy: Privacy | None
     evaluate_clients: bool
+    loading: Loading
+    compute: Compute
     worker_resources: Resources
     server_resources: Resources
     seed: int
@@ -76,6 +83,7 @@ class Settings:
         limits = {key: options[key] for key in _LIMITS}
         if all(limit is None for limit in limits.values()):
             limits["epochs"] = 1
+        compute = Compute.of({key: options[key] for key in _COMPUTE})
         budget = Budget(**limits, target=options["target"])
         strategy: Strategy = instantiate(STRATEGIES, options["strategy"], Strategy)
         tolerance = _tolerance(strategy, {key: options[key] for key in _TOLERANCE}, workers)
@@ -105,13 +113,15 @@ class Settings:
             optimizer=optimizer,
             local_optimizer=local,
             workers=used,
-            batch_size=options["batch_size"],
+            batch_size=options["batch_size"] * compute.accumulate,
             budget=budget,
             tolerance=tolerance,
             every={key: options[key] for key in _EVERY},
             faults=faults,
             privacy=privacy,
             evaluate_clients=options["evaluate_clients"],
+            loading=Loading.of(options["loader"]),
+            compute=compute,
             worker_resources=resources_of("worker_resources", options["worker_resources"]),
             server_resources=server_resources_of(options["server_resources"]),
             seed=options["seed"],

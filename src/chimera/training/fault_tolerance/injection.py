@@ -11,7 +11,6 @@ from typing import Any
 
 from chimera.core.engine import Disturbance, Engine
 from chimera.core.errors import ConfigurationError
-from chimera.data.dataset import Dataset
 from chimera.strategies.strategy import Strategy
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.worker.attack import KINDS, Attack
@@ -196,5 +195,5 @@ def check_attacks(faults: Iterable[Any], strategy: Strategy, data: Any) -> None:
             raise ConfigurationError(
                 f"{fault.text!r}: with this strategy workers send no messages to servers that an attacker could falsify"
             )
-        if fault.disturbance.kind == "label flip" and not (isinstance(data, Dataset) and data.classes):
+        if fault.disturbance.kind == "label flip" and (hasattr(data, "provider") or not data.classes):
             raise ConfigurationError(f"{fault.text!r}: the data has no class labels that an attacker could flip")

@@ -6,10 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from chimera.core.batch import pair_of
 from chimera.core.engine import Engine, Resources
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat
-from chimera.data.dataset import Dataset
+from chimera.data.dataset import TrainingData
 from chimera.data.order import Order
 from chimera.models.device import GPU
 from chimera.models.model import Model
@@ -44,7 +47,7 @@ class PartActors(Actors, ABC):
         self,
         engine: Engine,
         model: Model,
-        train: Dataset,
+        train: TrainingData,
         parts: Any,
         *,
         batch_size: int,
@@ -66,7 +69,7 @@ class PartActors(Actors, ABC):
         self._dataset = engine.put(train)
 
     @abstractmethod
-    def cut(self, model: Model, train: Dataset, saved: Mapping[str, Any] | None) -> list[Part]:
+    def cut(self, model: Model, train: TrainingData, saved: Mapping[str, Any] | None) -> list[Part]:
         """Return the parts."""
 
     def reserve_workers(self, count: int, timeout_s: float | None = None) -> None:
@@ -111,12 +114,13 @@ class Stages(PartActors):
 
     _parts: ModelPartition
 
-    def cut(self, model: Model, train: Dataset, saved: Mapping[str, Any] | None) -> list[Part]:
+    def cut(self, model: Model, train: TrainingData, saved: Mapping[str, Any] | None) -> list[Part]:
         """Return parts of equal cost."""
         micro_batches = self._parts.micro_batches
         if self._batch_size < micro_batches:
             raise ConfigurationError(f"a batch of {self._batch_size} cannot be cut into {micro_batches} micro-batches")
-        few = train.inputs[: max(self._batch_size // micro_batches, 1)]
+        rows = np.arange(min(max(self._batch_size // micro_batches, 1), len(train)))
+        few = pair_of(train.take(rows), "a pipeline")[0]
         made = cut(model, self._parts, few, saved["cluster"].get("cut") if saved else None)
         self.bounds = [0, *(part.layers[-1] + 1 for part in made[:: self._parts.slices])]
         return made
@@ -133,7 +137,7 @@ class Sides(PartActors):
 
     _parts: SplitPartition
 
-    def cut(self, model: Model, train: Dataset, saved: Mapping[str, Any] | None) -> list[Part]:  # noqa: ARG002 - cut by number
+    def cut(self, model: Model, train: TrainingData, saved: Mapping[str, Any] | None) -> list[Part]:  # noqa: ARG002 - cut by number
         """Return the clients' part and the server's part."""
         return split_model(model, self._parts)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core.batch import pair_of
 from chimera.core.call import work
-from chimera.data.dataset import Dataset
+from chimera.data.dataset import TrainingData
 from chimera.data.order import Order
 from chimera.strategies.model_partition import SplitPartition
 from chimera.training.messages.rejection import Applied
@@ -35,7 +37,7 @@ class SplitClient(PartHolder):
         self,
         rank: int,
         part: Part,
-        dataset: Dataset,
+        dataset: TrainingData,
         order: Order,
         *,
         halves: SplitPartition,
@@ -47,7 +49,7 @@ class SplitClient(PartHolder):
         self._below = part.model.stage(part.layers[: halves.cut])
         self._head = part.model.stage(part.layers[halves.cut :], halves.cut)
         self._keeps_labels = halves.head is not None
-        self._read, self._targets = 0, dataset.targets[:0]
+        self._read, self._targets = 0, np.empty(0, np.float32)
 
     def forward(self) -> tuple[Array, Array | None]:
         """Run the forward pass of the next batch; return the activations, and the labels if they are sent to the server."""
@@ -55,7 +57,7 @@ class SplitClient(PartHolder):
         assert self._dataset is not None
         rows = self._order.batch(self._read)
         self._read += 1
-        inputs, self._targets = self._dataset.take(rows)
+        inputs, self._targets = pair_of(self._dataset.take(rows, (self._seed_of_step(),)), "split learning")
         self._head.begin()
         self._below.begin()
         activations = self._below.forward(0, inputs, self._seed_of_step())

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core.batch import pair_of
 from chimera.core.call import work
 from chimera.core.device import copy_to, to_host
 from chimera.core.engine import Group
-from chimera.data.dataset import Dataset
+from chimera.data.dataset import TrainingData
 from chimera.data.order import Order
 from chimera.strategies.model_partition import ModelPartition
 from chimera.training.messages.rejection import Applied
@@ -37,7 +38,7 @@ class Stage(PartHolder):
         self,
         rank: int,
         part: Part,
-        dataset: Dataset | None,
+        dataset: TrainingData | None,
         order: Order,
         *,
         parts: ModelPartition,
@@ -62,10 +63,9 @@ class Stage(PartHolder):
             self._loss = 0.0
         rows, batch = self._rows(micro)
         if inputs is None:
-            assert self._dataset is not None
-            inputs = self._dataset.take(rows)[0]
+            inputs = self._taken(rows, micro)[0]
             work(samples=0 if self._slice else len(rows), effort=0)
-        targets = self._dataset.take(rows)[1] if self._last and self._dataset is not None else None
+        targets = self._taken(rows, micro)[1] if self._last and self._dataset is not None else None
         weight = len(rows) / batch
         work(effort=len(rows) * self._share * THERE)
         with self._slice_group(team):
@@ -121,6 +121,11 @@ class Stage(PartHolder):
         assert self._order is not None
         rows = self._order.batch(self._step)
         return np.array_split(rows, self._parts.micro_batches)[micro], len(rows)
+
+    def _taken(self, rows: NDArray[np.int64], micro: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return inputs and targets of a micro-batch; equal in the first and in the last stage, also if reading is random."""
+        assert self._dataset is not None
+        return pair_of(self._dataset.take(rows, (self._seed_of(micro),)), "a pipeline")
 
     def _seed_of(self, micro: int) -> int:
         return self._seed_of_step(self._pipeline) * self._parts.micro_batches + micro

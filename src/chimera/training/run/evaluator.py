@@ -8,7 +8,7 @@ from chimera.codecs.codec import decode
 from chimera.core.engine import Engine
 from chimera.core.errors import NonFiniteError
 from chimera.core.parameters import Flat, all_finite
-from chimera.data.dataset import Dataset
+from chimera.data.dataset import TrainingData
 from chimera.models.buffers import average, merge_buffers
 from chimera.models.model import Model
 from chimera.strategies.strategy import Strategy
@@ -44,7 +44,7 @@ class Evaluator:
         cluster: TrainingCluster,
         *,
         model: Model,
-        test: Dataset,
+        test: TrainingData,
         buffers: str,
         part: SharedParameters | None = None,
         clients: bool = False,
@@ -77,7 +77,7 @@ class Evaluator:
         """Return loss and metrics of the global model on the test set, and the measures of the strategy."""
         self.weights(out=self.model.parameters())
         self._merge_buffers()
-        metrics = self.model.evaluate((self._test.inputs, self._test.targets))
+        metrics = self.model.evaluate(self._test.whole())
         measures = self._strategy.measures(self._cluster)
         metrics |= dict(zip(measures, self._monitor.get(list(measures.values())), strict=True))
         if self._clients:

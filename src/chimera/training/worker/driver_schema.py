@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from chimera.core.errors import DataError
 from chimera.core.parameters import Layout
-from chimera.data.dataset import Dataset
+from chimera.data.dataset import TrainingData
 from chimera.training.messages.wire_types import register_wire_type
 
 
@@ -26,7 +26,7 @@ class DriverSchema:
     features: tuple[str, ...] | None
 
     @classmethod
-    def of(cls, layout: Layout, data: Dataset) -> DriverSchema:
+    def of(cls, layout: Layout, data: TrainingData) -> DriverSchema:
         """Return the schema of a model with this layout and of the driver's data."""
         return cls(layout.shapes, data.classes, data.features)
 

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from chimera.core.batch import Batch, samples_in, targets_of, with_targets
 from chimera.core.call import work
 from chimera.core.parameters import Flat
-from chimera.data.dataset import Dataset
+from chimera.data.dataset import Dataset, TrainingData
+from chimera.data.loader import Loading, Reader
 from chimera.data.order import Order
-from chimera.models.model import Batch, Model
+from chimera.data.samples import SampleDataset
+from chimera.models.model import Model
 from chimera.training.messages.rejection import Rejected, fault_of_gradient
 
 _NONE = np.empty(0, np.float32)
@@ -22,7 +25,7 @@ class Gradients:
 
     Parameters
     ----------
-    rank, model, dataset, order, seed : see `Learner`.
+    rank, model, dataset, order, seed, loading : see `Learner`.
     count : called with the mean loss of each batch that was not rejected.
 
     Attributes
@@ -32,16 +35,27 @@ class Gradients:
     """
 
     __slots__ = (
-        "_ahead", "_at_hand", "_count", "_dataset", "_has_buffers", "_model", "_rank", "_seed", "flips_labels", "order",
+        "_ahead", "_at_hand", "_count", "_dataset", "_has_buffers", "_model", "_rank", "_reader", "_seed", "flips_labels",
+        "order",
     )  # fmt: skip
 
     def __init__(
-        self, rank: int, model: Model, dataset: Dataset, order: Order, *, seed: int, count: Callable[[float], None]
+        self,
+        rank: int,
+        model: Model,
+        dataset: TrainingData,
+        order: Order,
+        *,
+        seed: int,
+        count: Callable[[float], None],
+        loading: Loading,
     ) -> None:
         self._rank, self._model, self._dataset, self._seed, self._count = rank, model, dataset, seed, count
+        self._reader = Reader(dataset, seed, loading)
         self.order, self.flips_labels = order, False
         self._ahead: dict[int, Batch] = {}  # prefetched batches, by step
-        self._at_hand = isinstance(dataset, Dataset)  # False: a batch may still be in preparation by another actor
+        # Otherwise a batch may still be in preparation, by another actor or a reading process.
+        self._at_hand = isinstance(dataset, Dataset | SampleDataset) and not self._reader.reads_ahead
         self._has_buffers = model.buffers().size > 0
 
     def next(self, model: Any, step: int) -> tuple[Any, Rejected | None]:
@@ -52,9 +66,10 @@ class Gradients:
 
     def of(self, part: Any, model: Any, step: int, share: float, *, own: bool) -> tuple[Any, Rejected | None]:
         """Return ``share`` times the gradient of a batch of another worker's data, as that worker would compute it."""
-        buffers, batch = self.buffers(), self._taken(part, step)
+        buffers, batch = self.buffers(), self._with_flips(self._reader.read(part, part.rank, step))
         self._model.reseed((self._seed * 1_000_003 + part.rank) * 1_000_003 + step)
-        work(samples=len(batch[0]) if own else 0, effort=len(batch[0]))
+        samples = samples_in(batch)
+        work(samples=samples if own else 0, effort=samples)
         gradient, loss = model.gradient(batch)
         if why := fault_of_gradient(gradient, loss):
             self.restore(buffers)
@@ -107,15 +122,19 @@ class Gradients:
         self._ahead = {}
 
     def _batch(self, step: int, again: bool = False) -> Batch:
-        batch = self._ahead.pop(step, None) or self._taken(self.order, step)
+        batch = self._ahead.pop(step, None)
+        if batch is None:
+            batch = self._taken(self.order, step)
         self._reseed(step)
         if not again:
-            work(samples=len(batch[0]))
+            work(samples=samples_in(batch))
         return batch
 
     def _taken(self, order: Any, step: int) -> Batch:
-        inputs, targets = self._dataset.take(order.batch(step))
-        return inputs, self._dataset.outputs - 1 - targets if self.flips_labels else targets
+        return self._with_flips(self._reader.batch(order, self._rank, step))
+
+    def _with_flips(self, batch: Batch) -> Batch:
+        return with_targets(batch, self._dataset.outputs - 1 - targets_of(batch)) if self.flips_labels else batch
 
     def _reseed(self, step: int) -> None:
         """Seed the model so that randomness at a step does not depend on earlier steps."""

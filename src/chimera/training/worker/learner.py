@@ -16,7 +16,8 @@ from chimera.core.engine import Group
 from chimera.core.errors import NonFiniteError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat
-from chimera.data.dataset import Dataset
+from chimera.data.dataset import TrainingData
+from chimera.data.loader import Loading
 from chimera.data.order import Order
 from chimera.models.device import device_view, move
 from chimera.models.model import Model
@@ -53,6 +54,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
     downlink : name and options of the codec of received weights, so that this process loads it.
     seed : together with rank and step, the seed of random numbers in a forward pass.
     privacy : privacy settings of its updates, see `Masking`.
+    loading : reading ahead of batches; default: the worker reads itself.
     device : device of the model, see `chimera.models.device`; default: unchanged.
     personal : the indices, in the model's layout, of the parameters that stay on this worker.
     extensions : the worker extensions that the strategy declares; the worker answers their calls, too.
@@ -70,7 +72,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         self,
         rank: int,
         model: Model,
-        dataset: Dataset,
+        dataset: TrainingData,
         order: Order,
         *,
         optimizer: OptimizerSettings,
@@ -79,6 +81,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         downlink: tuple[str, Mapping[str, Any]] = ("identity", {}),
         seed: int = 0,
         privacy: Privacy | None = None,
+        loading: Loading | None = None,
         device: str | None = None,
         personal: Sequence[int] = (),
         extensions: Sequence[ExtensionName] = (),
@@ -86,7 +89,9 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         if device is not None:
             move(model, device, rank)
         self._rank, self._model, self._dataset, self._seed = rank, model, dataset, seed
-        self._gradients = Gradients(rank, model, dataset, order, seed=seed, count=self._count)
+        self._gradients = Gradients(
+            rank, model, dataset, order, seed=seed, count=self._count, loading=loading or Loading()
+        )
         self._optimizer_settings, self._codec, self._privacy = optimizer, codec, privacy
         own = seed * 1_000_003 + rank  # no two codecs of a run draw the same random numbers
         self._rows = RowExchange(model) if CODECS.create(*downlink).by_rows else None

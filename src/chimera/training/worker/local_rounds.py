@@ -13,7 +13,7 @@ from chimera.core.device import copy_of, on_host, to_device_of, to_host
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, all_finite
-from chimera.data.dataset import Dataset
+from chimera.data.dataset import TrainingData
 from chimera.models.model import Model
 from chimera.training.messages.rejection import Rejected, fault
 from chimera.training.messages.tally import Tally
@@ -35,7 +35,7 @@ class LocalRounds:
     _step: int
     _model: Model
     _device_model: Any
-    _dataset: Dataset
+    _dataset: TrainingData
     _gradients: Gradients
     _exchange: Any
     _part: SharedParameters | None
@@ -184,7 +184,7 @@ class LocalRounds:
                 self._model.load(given)
             else:
                 self._part.put(given, self._model.parameters())
-        metrics = self._model.evaluate(self._dataset.take(rows()))
+        metrics = self._model.evaluate(self._dataset.whole(rows()))
         self._model.load(kept)
         return metrics
 

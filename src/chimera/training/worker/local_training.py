@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.models.model import Batch
+from chimera.core.batch import Batch
 from chimera.training.optimizers.optimizer import OptimizerSettings, Stepper
 from chimera.training.plugin import named
 from chimera.training.worker.local_rules import LOCAL_RULES, LocalRule

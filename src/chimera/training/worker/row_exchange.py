@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from chimera.codecs.codec import State, rows_of
 from chimera.codecs.rows import nonzero_rows, pack_rows
+from chimera.core.batch import Batch
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat
 from chimera.core.rows import Numbers, RowLayout, SparseRows
-from chimera.models.model import Batch
 
 
 def check_rows(model: Any) -> None:

@@ -1,0 +1,167 @@
+"""Batches: nestings of tuples, lists, mappings and dataclasses with arrays or tensors at their leaves.
+
+A leaf is an array or tensor whose first axis has one row per sample, or a plain value without rows, such as a text. Only this
+module and the adapters of models take batches apart.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import DataError
+
+Batch: TypeAlias = Any
+"""A nesting of tuples, lists, mappings and dataclasses with arrays or tensors at its leaves, often ``(inputs, targets)``."""
+
+TARGET_KEYS = ("labels", "label", "targets", "target", "y")
+"""Keys under which a mapping has its targets; the first that is present counts."""
+
+
+def leaves(batch: Batch) -> Iterator[Any]:
+    """Yield the leaves of a batch that have rows, in order."""
+    if hasattr(batch, "shape"):
+        if len(batch.shape):
+            yield batch
+    else:
+        for part in _parts(batch):
+            yield from leaves(part)
+
+
+def samples_in(batch: Batch) -> int:
+    """Return the number of samples of a batch: the length of its first leaf.
+
+    Raises
+    ------
+    DataError : the batch has no leaf with rows.
+    """
+    if type(batch) is tuple and hasattr(batch[0], "shape"):  # the most frequent case
+        return len(batch[0])
+    for leaf in leaves(batch):
+        return len(leaf)
+    raise DataError(
+        f"a batch of type {type(batch).__name__} has no array or tensor, so the number of its samples is unknown"
+    )
+
+
+def mapped(function: Callable[[Any], Any], batch: Batch) -> Batch:
+    """Return a batch of the same nesting, with ``function`` of each leaf that has a shape; other leaves are unchanged."""
+    if hasattr(batch, "shape"):
+        return function(batch)
+    if isinstance(batch, Mapping):
+        changed = {key: mapped(function, part) for key, part in batch.items()}
+        if type(batch) is dict:
+            return changed
+        made: Any = copy.copy(batch)
+        made.update(changed)
+        return made
+    if isinstance(batch, tuple | list):
+        parts = [mapped(function, part) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        made = copy.copy(batch)
+        for field in dataclasses.fields(batch):
+            object.__setattr__(made, field.name, mapped(function, getattr(batch, field.name)))
+        return made
+    return batch
+
+
+def rows_of(batch: Batch, rows: slice) -> Batch:
+    """Return a batch of some of the samples: each leaf with rows, sliced."""
+    return mapped(lambda leaf: leaf[rows] if len(leaf.shape) else leaf, batch)
+
+
+def pieces_of(batch: Batch, rows: int) -> Iterator[Batch]:
+    """Yield the samples of a batch, or of data that reads its own batches, in pieces of at most ``rows`` samples.
+
+    Data that reads its own batches has a method ``pieces(rows)``.
+    """
+    own = getattr(batch, "pieces", None)
+    if own is not None:
+        yield from own(rows)
+        return
+    count = samples_in(batch)
+    if count <= rows:
+        yield batch
+        return
+    for begin in range(0, count, rows):
+        yield rows_of(batch, slice(begin, begin + rows))
+
+
+def inputs_of(batch: Batch) -> Any:
+    """Return the inputs of a batch: of a sequence all parts but the last (one part alone is not nested), else the batch."""
+    if isinstance(batch, tuple | list) and len(batch) > 1:
+        return batch[0] if len(batch) == 2 else tuple(batch[:-1])
+    return batch
+
+
+def targets_of(batch: Batch) -> Any:
+    """Return the targets of a batch: the last part of a sequence, or a mapping's value under one of `TARGET_KEYS`.
+
+    None if there are none.
+    """
+    if isinstance(batch, tuple | list):
+        return batch[-1] if len(batch) > 1 else None
+    key = target_key(batch)
+    return None if key is None else batch[key]
+
+
+def pair_of(batch: Batch, user: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return inputs and targets as two arrays; ``user`` names what needs them in messages.
+
+    Raises
+    ------
+    DataError : the batch is something else.
+    """
+    if isinstance(batch, tuple | list) and len(batch) == 2 and all(hasattr(part, "shape") for part in batch):
+        inputs, targets = (part if isinstance(part, np.ndarray) else np.asarray(part) for part in batch)
+        return inputs, targets
+    raise DataError(
+        f"{user} needs batches of one array of inputs and one of targets, not of type {type(batch).__name__}"
+    )
+
+
+def check_lengths(inputs: Any, targets: Any) -> None:
+    """Raise DataError if there are no rows to evaluate, or inputs, any nesting, and targets differ in length."""
+    rows = samples_in(inputs)
+    if not rows or rows != len(targets):
+        raise DataError(f"cannot evaluate {rows} rows of inputs with {len(targets)} targets")
+
+
+def with_targets(batch: Batch, targets: Any) -> Batch:
+    """Return a copy of a batch with other targets.
+
+    Raises
+    ------
+    DataError : the batch has no targets.
+    """
+    if isinstance(batch, tuple | list) and len(batch) > 1:
+        return (*batch[:-1], targets)
+    key = target_key(batch)
+    if key is None:
+        raise DataError(f"a batch of type {type(batch).__name__} has no targets")
+    made = copy.copy(batch)
+    made[key] = targets
+    return made
+
+
+def target_key(batch: Batch) -> str | None:
+    """Return the key of a mapping's targets; None if it has none, or is no mapping."""
+    if not isinstance(batch, Mapping):
+        return None
+    return next((key for key in TARGET_KEYS if key in batch), None)
+
+
+def _parts(batch: Batch) -> Iterator[Any]:
+    if isinstance(batch, Mapping):
+        yield from batch.values()
+    elif isinstance(batch, tuple | list):
+        yield from batch
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        for field in dataclasses.fields(batch):
+            yield getattr(batch, field.name)

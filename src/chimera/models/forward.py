@@ -1,0 +1,151 @@
+"""The forward pass of a torch module on a batch: tensors of its type and device, its precision, its loss and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.batch import Batch, mapped, samples_in
+from chimera.core.errors import DataError
+from chimera.models.compute import Compute
+from chimera.models.flat_module import FlatModule
+from chimera.models.losses import FLOAT32, INT64, Loss, as_tensor
+from chimera.models.step import DefaultStep, Outcome, Step, outcome_of, outputs_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class ForwardPass:
+    """Computes loss and outputs of batches.
+
+    Parameters
+    ----------
+    flat : the module.
+    loss : the loss if the module or the step returns none.
+    step : the user's step, or None.
+    target_transform : applied to targets before the loss.
+    integer_inputs : whether integer inputs stay integers.
+    """
+
+    def __init__(
+        self,
+        flat: FlatModule,
+        loss: Loss,
+        step: Step | None,
+        target_transform: Callable[[Tensor], Tensor] | None,
+        *,
+        integer_inputs: bool,
+    ) -> None:
+        self.flat, self.loss, self.compute = flat, loss, Compute()
+        self._step, self._target_transform, self._integer_inputs = step, target_transform, integer_inputs
+        self._compiled: Any = None
+
+    def __call__(self, batch: Batch) -> Outcome:
+        """Return loss and outputs.
+
+        Raises
+        ------
+        DataError : the batch has no rows.
+        ConfigurationError : see `DefaultStep` and `outcome_of`.
+        """
+        is_pair = self._step is None and _is_pair_of_arrays(batch)  # the most frequent case
+        if not (len(batch[1]) if is_pair else samples_in(batch)):
+            raise DataError("a batch without rows has no loss")
+        with self._autocast():
+            if is_pair:
+                outputs = self.outputs(batch[0])
+                return Outcome(self.loss_of(outputs, batch[1]), outputs)
+            return self._of_nesting(batch)
+
+    def _of_nesting(self, batch: Batch) -> Outcome:
+        placed = mapped(self._leaf, batch)
+        if self._step is not None:
+            name = getattr(self._step, "__name__", type(self._step).__name__)
+            return outcome_of(self._step(self._module(), placed), f"the step {name!r}")
+        if isinstance(placed, tuple) and hasattr(placed[0], "shape") and not self._integer_inputs:
+            placed = (placed[0].float(), *placed[1:])
+        try:
+            return DefaultStep(self._loss_of_tensors)(self._module(), placed)
+        except Exception as error:
+            error.add_note(f"in a step of {type(self.flat.module).__name__} on a batch of type {type(batch).__name__}")
+            raise
+
+    def over(self, flat: FlatModule) -> ForwardPass:
+        """Return the same computation with another module, such as a part of the layers."""
+        other = copy(self)
+        other.flat, other._compiled = flat, None
+        return other
+
+    def outputs(self, inputs: Any) -> Tensor:
+        """Return the outputs for inputs: an array, or a nesting as in `DefaultStep`."""
+        if not isinstance(inputs, np.ndarray):
+            return outputs_of(self._module(), mapped(self._leaf, inputs))
+        tensor = self.tensor_of(inputs)
+        try:
+            outputs: Tensor = self._module()(tensor)
+        except Exception as error:
+            shape = tuple(tensor.shape)
+            name = type(self.flat.module).__name__
+            error.add_note(f"in the forward pass of {name} on {tensor.dtype} inputs of shape {shape}")
+            raise
+        return outputs
+
+    def tensor_of(self, inputs: NDArray[Any]) -> Tensor:
+        """Return inputs as a tensor of the type and on the device that the module needs."""
+        whole = self._integer_inputs and inputs.dtype.kind in "iu"
+        try:
+            return self._placed(as_tensor(inputs, INT64 if whole else FLOAT32))
+        except (TypeError, ValueError) as error:
+            raise DataError(f"inputs must be numbers, not of type {inputs.dtype}") from error
+
+    def loss_of(self, outputs: Tensor, targets: NDArray[Any]) -> Tensor:
+        """Return the mean loss of outputs, as a scalar tensor on their device."""
+        wanted = self._placed(self.loss.tensor(targets))
+        if self._target_transform is not None:
+            wanted = self._target_transform(wanted)
+        return self.loss(outputs, wanted)
+
+    def _loss_of_tensors(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        wanted = self.loss.cast(targets)
+        if self._target_transform is not None:
+            wanted = self._target_transform(wanted)
+        return self.loss(outputs, wanted)
+
+    def _leaf(self, value: Any) -> Tensor:
+        """Return a leaf of a batch as a tensor on the module's device; real numbers of double precision become float32."""
+        import torch
+
+        tensor = value if isinstance(value, torch.Tensor) else torch.as_tensor(np.array(value))
+        return self._placed(tensor.float() if tensor.dtype == torch.float64 else tensor)
+
+    def _placed(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.flat.device) if self.flat.moved else tensor
+
+    def _module(self) -> Any:
+        if not self.compute.compile:
+            return self.flat.module
+        if self._compiled is None:
+            import torch
+
+            self._compiled = torch.compile(self.flat.module)
+        return self._compiled
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.compute.precision == "fp32":
+            return nullcontext()
+        import torch
+
+        return torch.autocast(self.flat.device.type, torch.bfloat16)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_compiled": None}  # compiled code cannot be pickled; the next step compiles again
+
+
+def _is_pair_of_arrays(batch: Batch) -> bool:
+    return type(batch) is tuple and len(batch) == 2 and type(batch[0]) is type(batch[1]) is np.ndarray

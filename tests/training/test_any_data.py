@@ -1,0 +1,217 @@
+"""Runs on data sets that are read lazily, and on batches of any nesting: algebra over workers, resume, reading ahead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+import chimera
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.data.loader import Loading, Reader
+from chimera.data.order import GlobalOrder
+from chimera.data.samples import SampleDataset
+
+
+class Images(Dataset):  # type: ignore[type-arg]
+    """Small images of three classes; with ``flips``, half of those that are read are mirrored at random."""
+
+    def __init__(self, size: int, *, flips: bool = False) -> None:
+        self.size, self.flips = size, flips
+        self.targets = [row % 3 for row in range(size)]
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, row: int) -> tuple[Any, int]:
+        image = np.random.default_rng(row).standard_normal((1, 6, 6)).astype(np.float32) * 0.3
+        label = row % 3
+        image[0, 2 * label : 2 * label + 2, :3] += 1
+        mirrored = self.flips and float(torch.rand(())) < 0.5
+        return torch.tensor(image[:, :, ::-1].copy() if mirrored else image), label
+
+
+class Encoded(Images):
+    """The same images as mappings."""
+
+    def __getitem__(self, row: int) -> Any:
+        image, label = super().__getitem__(row)
+        return {"pixels": image, "labels": label}
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(1, 4, 3), nn.Linear(64, 3)
+
+    def forward(self, pixels: Any) -> Any:
+        return self.out(torch.relu(self.conv(pixels)).flatten(1))
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return Network()
+
+
+def fit(folder: Path, data: Any, **options: Any) -> chimera.Run:
+    given: dict[str, Any] = {"engine": "simulated", "workers": 2, "batch_size": 6, "rounds": 6, "out": folder}
+    return chimera.train(network(), data, **{"optimizer": {"name": "sgd", "lr": 0.1}, **given, **options})
+
+
+def weights(run: chimera.Run) -> Any:
+    return run.trained.parameters().copy()
+
+
+TEST = Images(30)
+
+
+@pytest.mark.parametrize("kind", [Images, Encoded])
+def test_n_workers_equal_one_worker_on_the_whole_batch(tmp_path: Path, kind: type) -> None:
+    many = fit(tmp_path / "many", (kind(60), TEST if kind is Images else Encoded(30)), workers=3)
+    one = fit(tmp_path / "one", (kind(60), TEST if kind is Images else Encoded(30)), workers=1, batch_size=18)
+    np.testing.assert_allclose(weights(many), weights(one), atol=2e-6)
+    assert many.metrics.keys() == {"loss", "accuracy"}
+
+
+def test_lazy_samples_train_as_the_same_arrays(tmp_path: Path) -> None:
+    source = Images(60)
+    arrays = np.stack([source[row][0].numpy() for row in range(60)]), np.arange(60) % 3
+    tests = np.stack([TEST[row][0].numpy() for row in range(30)]), np.arange(30) % 3
+    lazy, stacked = fit(tmp_path / "lazy", (source, TEST)), fit(tmp_path / "arrays", (arrays, tests))
+    assert np.array_equal(weights(lazy), weights(stacked))
+    assert lazy.metrics == stacked.metrics
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "fed-avg", "d-psgd", "diloco", "async-parameter-server"])
+def test_strategies_train_on_augmented_samples(tmp_path: Path, strategy: str) -> None:
+    options = {} if strategy in ("fed-avg", "diloco") else {"optimizer": {"name": "sgd", "lr": 0.1}}
+    data = Images(90, flips=True), Images(30, flips=True)
+    runs = [
+        chimera.train(
+            network(),
+            data,
+            strategy=strategy,
+            engine="simulated",
+            batch_size=6,
+            rounds=4,
+            out=tmp_path / name,
+            **options,
+        )
+        for name in ("first", "second")
+    ]
+    assert np.array_equal(weights(runs[0]), weights(runs[1]))
+    assert runs[0].metrics == runs[1].metrics
+
+
+class KilledError(Exception):
+    pass
+
+
+class Kill(chimera.Callback):
+    def on_progress(self, progress: chimera.Progress) -> None:
+        if progress.rounds >= 5:
+            raise KilledError
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+def test_a_resumed_run_has_the_same_bits_with_augmentation(tmp_path: Path, engine: str) -> None:
+    data = Images(40, flips=True), TEST  # 5 rounds are in the middle of the second epoch
+    options: dict[str, Any] = {
+        "engine": engine,
+        "checkpoint_every": 2,
+        "evaluate_every": 2,
+        "log_every": 1,
+        "rounds": 8,
+    }
+    whole = fit(tmp_path / "whole", data, **options)
+    with pytest.raises(KilledError):
+        fit(tmp_path / "killed", data, callbacks=[Kill()], **options)
+    resumed = fit(tmp_path / "killed", data, resume=True, **options)
+    assert np.array_equal(weights(whole), weights(resumed))
+
+
+def test_reading_ahead_changes_nothing(tmp_path: Path) -> None:
+    data = Images(60, flips=True), TEST
+    line, ahead = (fit(tmp_path / str(n), data, engine="local", loader={"workers": n, "ahead": 2}) for n in (0, 2))
+    assert np.array_equal(weights(line), weights(ahead))
+
+
+def test_reading_processes_end_with_their_reader_and_start_at_any_step() -> None:
+    data, order = SampleDataset(Images(20, flips=True)), GlobalOrder(20, world_size=2, rank=1, batch_size=4, seed=3)
+    ahead, line = Reader(data, 5, Loading(workers=2)), Reader(data, 5, Loading())
+    for step in (3, 4, 5, 1, 2):
+        for one, other in zip(ahead.batch(order, 1, step), line.batch(order, 1, step), strict=True):
+            assert torch.equal(one, other)
+    processes = [process.pid for process in ahead._batches._workers]  # type: ignore[attr-defined]
+    del ahead
+    assert not any(Path(f"/proc/{pid}/stat").exists() for pid in processes)
+
+
+def test_accumulated_batches_equal_one_batch(tmp_path: Path) -> None:
+    data = Images(60), TEST
+    small = fit(tmp_path / "small", data, batch_size=3, accumulate=4)
+    large = fit(tmp_path / "large", data, batch_size=12)
+    np.testing.assert_allclose(weights(small), weights(large), atol=2e-6)
+    assert small.cost.samples == large.cost.samples
+
+
+def test_mixed_precision_computes_in_bfloat16_and_steps_in_float32(tmp_path: Path) -> None:
+    seen = []
+
+    def step(module: Any, batch: Any) -> Any:
+        outputs = module(batch[0])
+        seen.append(outputs.dtype)
+        return nn.functional.cross_entropy(outputs, batch[1])
+
+    data = Images(60), TEST
+    model = chimera.TorchModel(network(), step=step)
+    options: dict[str, Any] = {
+        "engine": "simulated",
+        "batch_size": 6,
+        "rounds": 3,
+        "optimizer": {"name": "sgd", "lr": 0.1},
+    }
+    mixed = chimera.train(model, data, precision="bf16-mixed", out=tmp_path / "mixed", **options)
+    full = fit(tmp_path / "full", data, rounds=3)
+    assert set(seen) == {torch.bfloat16}
+    assert weights(mixed).dtype == np.float32
+    np.testing.assert_allclose(weights(mixed), weights(full), atol=0.01)
+    assert not np.array_equal(weights(mixed), weights(full))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loader": {"workers": -1}}, "workers must be at least 0"),
+        ({"loader": {"threads": 2}}, "loader has no option 'threads'; its options: workers, ahead"),
+        ({"accumulate": 0}, "accumulate must be at least 1, not 0"),
+        ({"precision": "fp8"}, "precision"),
+        ({"activation_checkpointing": True}, "Network has no gradient_checkpointing_enable"),
+    ],
+)
+def test_mistakes_get_a_clear_message(tmp_path: Path, options: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        fit(tmp_path, (Images(60), TEST), **options)
+
+
+def test_a_partition_by_labels_works_and_an_attack_flips_labels(tmp_path: Path) -> None:
+    run = fit(tmp_path / "labels", (Encoded(60), Encoded(30)), partition={"name": "dirichlet", "alpha": 0.3})
+    assert run.cost.samples == 6 * 12
+    flipped = fit(tmp_path / "flips", (Encoded(60), Encoded(30)), faults=["label flip worker 0 at step 1"], rounds=30)
+    honest = fit(tmp_path / "honest", (Encoded(60), Encoded(30)), rounds=30)
+    assert flipped.metrics["loss"] > honest.metrics["loss"]
+
+
+def test_a_sample_that_is_not_finite_ends_the_run_with_its_number(tmp_path: Path) -> None:
+    class Broken(Images):
+        def __getitem__(self, row: int) -> Any:
+            image, label = super().__getitem__(row)
+            return image * (float("nan") if row == 7 else 1), label
+
+    with pytest.raises(DataError, match="sample 7 of 'Broken' has NaN or infinite values"):
+        fit(tmp_path, (Broken(20), TEST))
