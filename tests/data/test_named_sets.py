@@ -285,7 +285,17 @@ def test_60_000_images_are_read_within_2_seconds(kind, tmp_path):
 
 def test_every_data_set_is_listed_with_a_summary():
     names = [entry.name for entry in DATASETS.entries()]
-    assert {*OF_SCIKIT_LEARN, "mnist", "fashion-mnist", "california-housing", "csv", "npz", "text"} == set(names)
+    assert {
+        *OF_SCIKIT_LEARN,
+        "mnist",
+        "fashion-mnist",
+        "california-housing",
+        "csv",
+        "image-folder",
+        "npz",
+        "parquet",
+        "text",
+    } == set(names)
     assert all(entry.summary for entry in DATASETS.entries())
 
 

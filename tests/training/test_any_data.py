@@ -215,3 +215,59 @@ def test_a_sample_that_is_not_finite_ends_the_run_with_its_number(tmp_path: Path
 
     with pytest.raises(DataError, match="sample 7 of 'Broken' has NaN or infinite values"):
         fit(tmp_path, (Broken(20), TEST))
+
+
+def test_a_transformer_of_hugging_face_trains_on_mappings(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=2
+    )
+    rng = np.random.default_rng(0)
+    texts = [
+        {"input_ids": torch.tensor(rng.integers(row % 2 * 10, row % 2 * 10 + 10, 6)), "labels": row % 2}
+        for row in range(80)
+    ]
+
+    class Texts(Images):
+        def __getitem__(self, row: int) -> Any:
+            return texts[row] | {"attention_mask": torch.ones(6, dtype=torch.int64)}
+
+    torch.manual_seed(0)
+    model = transformers.BertForSequenceClassification(config)
+    options: dict[str, Any] = {
+        "engine": "simulated",
+        "workers": 2,
+        "batch_size": 8,
+        "epochs": 6,
+        "out": tmp_path / "bert",
+    }
+    run = chimera.train(model, Texts(80), optimizer={"name": "adam", "lr": 0.01}, **options)
+    assert run.metrics["accuracy"] > 0.9
+    assert run.trained.layout.size == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_a_causal_language_model_with_tied_weights_trains(tmp_path: Path) -> None:
+    class Language(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.mix = nn.Embedding(8, 16), nn.GRU(16, 16, batch_first=True)
+            self.out = nn.Linear(16, 8, bias=False)
+            self.out.weight = self.words.weight
+
+        def forward(self, tokens: Any) -> Any:
+            return self.out(self.mix(self.words(tokens))[0])
+
+    cycle = torch.arange(0, 120) % 8
+    blocks = torch.stack([cycle[start : start + 11] for start in range(100)])
+    torch.manual_seed(0)
+    data = torch.utils.data.TensorDataset(blocks[:, :-1], blocks[:, 1:])
+    options: dict[str, Any] = {
+        "engine": "simulated",
+        "workers": 2,
+        "batch_size": 10,
+        "epochs": 8,
+        "out": tmp_path / "gru",
+    }
+    run = chimera.train(Language(), data, optimizer={"name": "adam", "lr": 0.03}, **options)
+    assert run.metrics["loss"] < 0.5
+    assert run.model.out.weight is run.model.words.weight

@@ -245,7 +245,9 @@ class Split:
         if (lazy := _lazy(source, reading)) is not None:
             return lazy
         if isinstance(source, tuple | list) and len(source) == 2:
-            frames = reading.get("target") is not None and all(map(sources.is_frame, source))
+            frames = all(map(sources.is_frame, source)) and (
+                reading.get("target") is not None or list(source[0].columns) == list(source[1].columns)
+            )
             if frames or all(isinstance(part, Dataset) or sources.has_own_targets(part) for part in source):
                 train = Dataset.of(source[0], **reading)
                 if isinstance(source[1], Dataset):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from chimera.data.dataset import DATASETS, Split
 from chimera.data.readers import sources, table
@@ -41,10 +42,48 @@ def csv(
     frames = [
         table.read_csv(sources.existing_file(file), header=header) for file in (path, test_path) if file is not None
     ]
-    last = frames[0].columns[-1] if target is None else target
-    return Split.of(
-        (frames[0], frames[1]) if test_path is not None else frames[0],
-        target=last,
+    return _split_of_frames(
+        frames,
+        target=target,
+        task=task,
+        name=Path(path).name,
+        limit=limit,
+        test_fraction=test_fraction,
+        seed=seed,
+        standardize=standardize,
+        scale_target=scale_target,
+    )
+
+
+@DATASETS.register("parquet", requires="pyarrow", extra="tables")
+def parquet(
+    *,
+    path: str,
+    test_path: str | None = None,
+    columns: list[str] | None = None,
+    target: str | int | list[str | int] | None = None,
+    task: Task | None = None,
+    limit: int | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    standardize: bool = True,
+    scale_target: bool = False,
+) -> Split:
+    """A Parquet file with one row per sample and a target column; text columns become one-hot columns.
+
+    Parameters
+    ----------
+    path : the file.
+    test_path : a second file with the test part; by default a fraction of the first file is the test part.
+    columns : names of the columns to read, the target included; default all.
+    target, task, limit, test_fraction, seed, standardize, scale_target : as for ``csv``.
+    """
+    frames = [
+        table.read_parquet(sources.existing_file(file), columns) for file in (path, test_path) if file is not None
+    ]
+    return _split_of_frames(
+        frames,
+        target=target,
         task=task,
         name=Path(path).name,
         limit=limit,
@@ -92,3 +131,9 @@ def npz(
         standardize=standardize,
         scale_target=scale_target,
     )
+
+
+def _split_of_frames(frames: list[Any], *, target: table.Target, **options: Any) -> Split:
+    """Return the split of one frame, or of two, which are the train and the test part."""
+    last = frames[0].columns[-1] if target is None else target
+    return Split.of((frames[0], frames[1]) if len(frames) > 1 else frames[0], target=last, **options)

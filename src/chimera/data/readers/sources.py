@@ -90,8 +90,10 @@ def _read_file(path: Path, target: table.Target, header: bool | None) -> list[Pa
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(".npz"):
         return read_npz(path)
+    if name.endswith(".parquet"):
+        return [table.split_target(table.read_parquet(path), target)]
     if not name.endswith(table.SUFFIXES):
-        known = ", ".join((*table.SUFFIXES, ".npz"))
+        known = ", ".join((*table.SUFFIXES, ".npz", ".parquet"))
         raise DataError(f"the file {str(path)!r} has an unknown ending; known: {known}")
     return [table.split_target(table.read_csv(path, header=header), target)]
 

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import itertools
+import os
 import re
 import zlib
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.core.errors import DataError
+from chimera.core.errors import DataError, MissingExtraError
 from chimera.data.readers.decompression import GzipStream
 
 Target: TypeAlias = str | int | Sequence[str | int] | None
@@ -66,6 +67,53 @@ def read_csv(path: Path, *, header: bool | None = None) -> Any:
         raise DataError(f"{path} cannot be read: {error}") from error
     frame.columns = frame.columns.map(str)
     return frame
+
+
+def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Any:
+    """Read a Parquet file into a pandas frame.
+
+    Parameters
+    ----------
+    columns : names of the columns to read; default all.
+
+    Raises
+    ------
+    DataError : the file is damaged, has no such column, or is larger than half of this machine's memory.
+    MissingExtraError : pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingExtraError("a Parquet file", "pyarrow", "tables") from error
+    try:
+        file = parquet.ParquetFile(path)
+        names = file.schema_arrow.names
+        for column in columns or ():
+            if column not in names:
+                raise DataError(f"{path} has no column {column!r}; its columns: {', '.join(names)}")
+        _check_size(path, file.metadata, columns)
+        return file.read(columns=None if columns is None else list(columns)).to_pandas()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read as a Parquet file: {' '.join(str(error).split())}") from error
+
+
+def _check_size(path: Path, metadata: Any, columns: Sequence[str] | None) -> None:
+    """Raise DataError if the columns need more than half of the memory of this machine."""
+    chunks = (
+        metadata.row_group(group).column(place)
+        for group in range(metadata.num_row_groups)
+        for place in range(metadata.num_columns)
+    )
+    needed = sum(
+        chunk.total_uncompressed_size for chunk in chunks if columns is None or chunk.path_in_schema in columns
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory // 2:
+        raise DataError(
+            f"{path} has {needed / 2**30:.1f} GiB of values, more than half of this machine's memory: select columns, or "
+            "give a data set that reads rows lazily"
+        )
 
 
 def _opened(path: Path) -> IO[bytes]:
