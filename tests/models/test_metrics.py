@@ -79,10 +79,34 @@ def test_user_metric_by_path_and_under_another_name():
 
 def test_errors():
     with pytest.raises(
-        ConfigurationError, match=r"a metric must be a name or a function \(targets, predictions\), not 3"
+        ConfigurationError,
+        match=r"a metric must be a name, a function \(targets, predictions\) or \(outputs, batch\).*not 3",
     ):
         metric_factories([3])
     with pytest.raises(DataError, match=r"shape \(4, 3\), the targets \(4,\)"):
         measured("mse", np.zeros((4, 3)), np.zeros((4, 3)), np.zeros(4))
     with pytest.raises(ConfigurationError, match="needs one output a class"):
         measured("top-5-accuracy", np.zeros(4), np.zeros(4), np.zeros(4))
+
+
+@settings(deadline=None, max_examples=30)
+@given(n=st.integers(4, 40), classes=st.integers(2, 4), cut=st.integers(0, 40), seed=st.integers(0, 999))
+def test_f1_and_auroc_in_pieces_agree_with_scikit_learn(n, classes, cut, seed):
+    rng = np.random.default_rng(seed)
+    outputs = rng.normal(size=(n, classes)).astype(np.float32)
+    targets = np.r_[np.arange(classes), rng.integers(0, classes, max(n - classes, 0))][:n]
+    predictions = outputs.argmax(1)
+    figures = measured(("f1", "auroc"), outputs, predictions, targets, [min(cut, n)])
+    shares = np.exp(outputs.astype(float)) / np.exp(outputs.astype(float)).sum(1, keepdims=True)
+    if classes == 2:
+        assert figures["f1"] == pytest.approx(sk.f1_score(targets, predictions, zero_division=0.0))
+        assert figures["auroc"] == pytest.approx(sk.roc_auc_score(targets, shares[:, 1]))
+    else:
+        assert figures["f1"] == pytest.approx(sk.f1_score(targets, predictions, average="macro", zero_division=0.0))
+        assert figures["auroc"] == pytest.approx(sk.roc_auc_score(targets, shares, multi_class="ovr"))
+
+
+def test_targets_of_minus_100_do_not_count():
+    outputs = np.zeros((2, 3, 2), np.float32)
+    predictions, targets = np.array([[0, 1, 1], [0, 0, 1]]), np.array([[0, -100, 0], [0, 1, -100]])
+    assert measured("accuracy", outputs, predictions, targets) == {"accuracy": 0.5}

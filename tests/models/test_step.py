@@ -189,3 +189,32 @@ def test_batches_keep_their_nesting() -> None:
     assert isinstance(half["b"], Parts)
     assert len(batch["b"].x) == N
     assert type(mapped(lambda leaf: leaf, Encoding(x=X))) is Encoding
+
+
+def test_metrics_of_batches_are_means_over_samples() -> None:
+    class Mean:
+        """As a metric of torchmetrics."""
+
+        def reset(self) -> None:
+            self.values: list[Any] = []
+
+        def update(self, outputs: Any, targets: Any) -> None:
+            self.values += (outputs.argmax(1) == targets).tolist()
+
+        def compute(self) -> Any:
+            return torch.tensor(self.values, dtype=torch.float32).mean()
+
+    def margin(outputs: Any, batch: Any) -> Any:
+        return (outputs[:, 0] - batch["x"][:, 0]).mean()
+
+    metrics = {"margin": margin, "perplexity": "perplexity", "mine": Mean(), "accuracy": "accuracy"}
+    batch = {"x": t(X), "label": t(Y)}
+    torch.manual_seed(0)
+    model = TorchModel(Plain(), metrics=metrics, evaluate_rows=4)
+    with torch.no_grad():
+        outputs = model.module(t(X))
+    found = model.evaluate(batch)
+    np.testing.assert_allclose(found["margin"], (outputs[:, 0] - t(X)[:, 0]).mean(), rtol=1e-5)
+    np.testing.assert_allclose(found["perplexity"], np.exp(found["loss"]), rtol=1e-6)
+    np.testing.assert_allclose(found["mine"], found["accuracy"])
+    assert model.evaluate(batch) == found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,12 +13,13 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError, UnknownNameError
 from chimera.core.registry import load_object
+from chimera.models.batch_metrics import BatchMetric, MeanOfBatches, Perplexity, TorchMetric
 
 Array: TypeAlias = NDArray[Any]
 MetricFunction: TypeAlias = Callable[[Array, Array], Any]
 """``metric(targets, predictions) -> number`` over a whole data set: the signature of scikit-learn's metrics."""
 Metrics: TypeAlias = str | Sequence[str | MetricFunction] | Mapping[str, str | MetricFunction]
-"""Names and functions; the keys of a mapping name the results."""
+"""Names, functions and objects; the keys of a mapping name the results."""
 
 
 class Metric(Protocol):
@@ -40,17 +42,18 @@ def _classes(targets: Array, predictions: Array) -> Array:
 
 
 class Accuracy:
-    """Share of correctly predicted classes; if rows have several labels, each label counts."""
+    """Share of correctly predicted classes; if rows have several labels, each counts, but for those that are -100."""
 
     def __init__(self) -> None:
         self.right = self.count = 0
 
     def add(self, outputs: Array, predictions: Array, targets: Array) -> None:  # noqa: ARG002, D102
-        self.right += int(np.count_nonzero(predictions == _classes(targets, predictions)))
-        self.count += predictions.size
+        wanted = _classes(targets, predictions)
+        self.right += int(np.count_nonzero(predictions == wanted))
+        self.count += int(np.count_nonzero(wanted != -100))
 
     def result(self) -> float:  # noqa: D102
-        return self.right / self.count
+        return self.right / self.count if self.count else 0.0
 
 
 class TopAccuracy:
@@ -125,6 +128,49 @@ class FunctionMetric:
         return float(self.function(np.concatenate(targets), np.concatenate(predictions)))
 
 
+class F1:
+    """F1 score of the predicted classes: of class 1 for two classes, else the mean over the classes."""
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[Array, Array]] = []
+
+    def add(self, outputs: Array, predictions: Array, targets: Array) -> None:  # noqa: ARG002, D102
+        self.pieces.append((_classes(targets, predictions), predictions))
+
+    def result(self) -> float:  # noqa: D102
+        from sklearn.metrics import f1_score
+
+        targets, predictions = (np.concatenate(each) for each in zip(*self.pieces, strict=True))
+        two = targets.ndim == 1 and max(int(targets.max()), int(predictions.max())) < 2
+        return float(f1_score(targets, predictions, average="binary" if two else "macro", zero_division=0.0))
+
+
+class Auroc:
+    """Area under the ROC curve; for more than two classes, the mean over the classes, one against the rest."""
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[Array, Array]] = []
+
+    def add(self, outputs: Array, predictions: Array, targets: Array) -> None:  # noqa: ARG002, D102
+        self.pieces.append((targets, outputs))
+
+    def result(self) -> float:  # noqa: D102
+        from scipy.special import softmax
+        from sklearn.metrics import roc_auc_score
+
+        targets, outputs = (np.concatenate(each) for each in zip(*self.pieces, strict=True))
+        if outputs.ndim == 2 and outputs.shape[1] == 2 and targets.ndim == 1:
+            outputs = outputs[:, 1] - outputs[:, 0]
+        elif outputs.ndim == 2 and outputs.shape[1] == 1:
+            outputs, targets = outputs[:, 0], targets.reshape(-1)
+        elif targets.ndim == 1 and outputs.ndim == 2:
+            labels = np.arange(outputs.shape[1])
+            return float(
+                roc_auc_score(targets, softmax(outputs.astype(np.float64), 1), multi_class="ovr", labels=labels)
+            )
+        return float(roc_auc_score(targets, outputs))
+
+
 def _columns(predictions: Array, targets: Array) -> tuple[Array, Array]:
     if predictions.size != targets.size:
         raise DataError(f"the predictions have shape {predictions.shape}, the targets {targets.shape}: they must agree")
@@ -132,16 +178,19 @@ def _columns(predictions: Array, targets: Array) -> tuple[Array, Array]:
     return predictions.reshape(rows, -1).astype(np.float64), targets.reshape(rows, -1).astype(np.float64)
 
 
-_NAMED: dict[str, Callable[[], Metric]] = {
+_NAMED: dict[str, Callable[[], Metric | BatchMetric]] = {
     "accuracy": Accuracy,
+    "auroc": Auroc,
+    "f1": F1,
     "mae": partial(MeanError, 1),
     "mse": partial(MeanError, 2),
+    "perplexity": Perplexity,
     "r2": R2,
     "rmse": partial(MeanError, 2, root=True),
 }
 
 
-def metric_factories(metrics: Metrics) -> dict[str, Callable[[], Metric]]:
+def metric_factories(metrics: Metrics) -> dict[str, Callable[[], Metric | BatchMetric]]:
     """Return a factory of each metric, by the name of its result.
 
     Raises
@@ -158,13 +207,28 @@ def metric_factories(metrics: Metrics) -> dict[str, Callable[[], Metric]]:
     return {name: _factory(metric) for name, metric in metrics.items()}
 
 
+def metrics_of_targets(metrics: Metrics) -> dict[str, Callable[[], Metric]]:
+    """Return the factories of metrics that need outputs and targets only.
+
+    Raises
+    ------
+    ConfigurationError : a metric reads batches, or as for `metric_factories`.
+    """
+    found: dict[str, Callable[[], Metric]] = {}
+    for name, make in metric_factories(metrics).items():
+        if isinstance(made := make(), BatchMetric):
+            raise ConfigurationError(f"the metric {name!r} ({type(made).__name__}) is for torch models")
+        found[name] = make  # type: ignore[assignment]
+    return found
+
+
 def _name(metric: Any) -> str:
     if isinstance(metric, str):
         return metric.rpartition(":")[2]
     return str(getattr(metric, "__name__", type(metric).__name__))
 
 
-def _factory(metric: Any) -> Callable[[], Metric]:
+def _factory(metric: Any) -> Callable[[], Metric | BatchMetric]:
     if isinstance(metric, str):
         if metric in _NAMED:
             return _NAMED[metric]
@@ -173,6 +237,20 @@ def _factory(metric: Any) -> Callable[[], Metric]:
         if ":" not in metric:
             raise UnknownNameError("metric", metric, [*_NAMED, "top-5-accuracy"])
         metric = load_object(metric)
+    if all(callable(getattr(metric, method, None)) for method in ("update", "compute", "reset")):
+        return partial(TorchMetric, metric)
     if not callable(metric):
-        raise ConfigurationError(f"a metric must be a name or a function (targets, predictions), not {metric!r}")
-    return partial(FunctionMetric, metric)
+        raise ConfigurationError(
+            "a metric must be a name, a function (targets, predictions) or (outputs, batch), or an object of torchmetrics, "
+            f"not {metric!r}"
+        )
+    return partial(MeanOfBatches if _reads_batches(metric) else FunctionMetric, metric)
+
+
+def _reads_batches(function: Callable[..., Any]) -> bool:
+    """Return whether the second parameter of a metric function is named ``batch``."""
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # a function without a signature, written in C
+        return False
+    return names[1:2] == ["batch"]

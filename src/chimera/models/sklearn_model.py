@@ -22,7 +22,7 @@ from chimera.models.linear_estimator import (
     penalty_of,
     start_at_zero,
 )
-from chimera.models.metrics import Metrics, metric_factories
+from chimera.models.metrics import Metrics, metrics_of_targets
 from chimera.models.model import Task
 
 _ROWS = 8192  # how many rows an evaluation takes at a time
@@ -88,7 +88,7 @@ class SklearnModel:
         self._fit_intercept = bool(parameters.get("fit_intercept", True))
         self._sample_weights = class_weights_of(parameters.get("class_weight"), self._classes)
         default = ("accuracy",) if self.task == "classification" else ("mse", "r2")
-        self._metrics = metric_factories(default if metrics is None else metrics)
+        self._metrics = metrics_of_targets(default if metrics is None else metrics)
         self._memory = memory
         self._allocate(estimator.coef_, estimator.intercept_)
 

@@ -18,11 +18,12 @@ from chimera.core.parameters import Flat, Layout
 from chimera.models.buffers import BUFFER_POLICIES
 from chimera.models.compute import Compute
 from chimera.models.device_view import DeviceView
+from chimera.models.evaluation import Evaluation
 from chimera.models.flat_module import FlatModule, Memory
 from chimera.models.forward import ForwardPass
 from chimera.models.instantiation import instantiate
 from chimera.models.losses import Loss, LossFunction, make_loss
-from chimera.models.metrics import Metric, Metrics, metric_factories
+from chimera.models.metrics import Metrics, metric_factories
 from chimera.models.model import Task
 from chimera.models.module_buffers import buffer_names, pack_buffers, unpack_buffers
 from chimera.models.step import Step
@@ -45,8 +46,9 @@ class TorchModel:
         ``(outputs, targets) -> scalar tensor``, the mean over the batch.
     step : ``step(module, batch)`` returns the mean loss, ``(loss, outputs)``, or a mapping with ``loss``; tensors are on the
         module's device. Default: see `DefaultStep`.
-    metrics : names (``accuracy``, ``top-5-accuracy``, ``mse``, ``mae``, ``rmse``, ``r2``) or functions ``(targets,
-        predictions) -> number`` of arrays, as in scikit-learn; keys of a mapping rename them. The default depends on the loss.
+    metrics : names (``accuracy``, ``top-5-accuracy``, ``f1``, ``auroc``, ``perplexity``, ``mse``, ``mae``, ``rmse``, ``r2``),
+        functions ``(targets, predictions) -> number`` of arrays, as in scikit-learn, functions ``(outputs, batch) -> number``
+        of a tensor and a batch, or objects of ``torchmetrics``; keys of a mapping rename them. The default depends on the loss.
     task : ``classification`` or ``regression``; decides how outputs become predictions. The default depends on the loss; it is
         regression for a function.
     target_transform : function of a tensor that returns a tensor, applied to targets before the loss but not before metrics.
@@ -247,37 +249,11 @@ class TorchModel:
         """
         if isinstance(batch, tuple | list):
             check_lengths(inputs_of(batch), targets_of(batch))
-        metrics = {name: make() for name, make in self._metrics.items()}
-        total, count = 0.0, 0
+        evaluation = Evaluation(self._metrics, self._predictions, by_default=self._by_default)
         with self._evaluating():
             for piece in pieces_of(batch, self._evaluate_rows):
-                found, rows = self._pass(piece), samples_in(piece)
-                total, count = total + found.loss.item() * rows, count + rows
-                metrics = self._measured(metrics, found.outputs, targets_of(piece))
-        return {"loss": total / count} | {name: metric.result() for name, metric in metrics.items()}
-
-    def _measured(self, metrics: dict[str, Metric], outputs: Any, targets: Any) -> dict[str, Metric]:
-        """Add a piece to the metrics, and return them; none if they are the default and do not fit the outputs.
-
-        Raises
-        ------
-        ConfigurationError : the user's metrics need outputs and targets, and there are none.
-        """
-        if not hasattr(outputs, "detach") or targets is None:
-            if metrics and not self._by_default:
-                raise ConfigurationError(
-                    f"the metrics {', '.join(metrics)} need outputs and targets: return (loss, outputs) from the step, and "
-                    "give batches of (inputs, targets) or with 'labels'"
-                )
-            return {}
-        if (
-            self._by_default and outputs.ndim > 2
-        ):  # which outputs belong to which target is not known, as for language models
-            return {}
-        predictions, outputs = self._predictions(outputs), outputs.detach().float().cpu().numpy()
-        for metric in metrics.values():
-            metric.add(outputs, predictions, targets.numpy() if hasattr(targets, "numpy") else np.asarray(targets))
-        return metrics
+                evaluation.add(self._pass(piece), piece)
+        return evaluation.figures()
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Return classes, shape (n,), or values, shape (n,) or (n, k), in evaluation mode.
