@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -115,8 +116,8 @@ class RemoteChannel(Channel):
 
     @property
     def tries_again(self) -> bool:
-        """Whether there is a current request that will be sent again after a failure."""
-        return self._retries_left > 0
+        """Whether a request will be sent again after a failure: the current one, or the creation, until it was answered."""
+        return self._retries_left > 0 or (self._retries > 0 and self.made_s == math.inf)
 
     def tidy(self) -> None:
         """Report the received answers."""
