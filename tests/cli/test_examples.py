@@ -164,3 +164,36 @@ def test_the_experiment_file_of_the_readme_reaches_its_target(summary, tmp_path)
     path = tmp_path / "experiment.toml"
     path.write_text(readme("toml", "[partition]"), encoding="utf-8")
     assert summary(path)["stopped_by"] == "target"
+
+
+@pytest.mark.long
+def test_images_are_learned_from_files(summary, tmp_path):
+    subprocess.run([sys.executable, EXAMPLES / "parts" / "shapes.py", tmp_path / "shapes"], check=True)
+    outcome = summary("images.toml", "--set", f"data.path={tmp_path / 'shapes'}", "--set", "train.loader.workers=1")
+    assert outcome["metrics"]["accuracy"] > 0.95
+    assert outcome["metrics"]["f1"] > 0.95
+
+
+@pytest.mark.long
+def test_a_small_bert_learns_reviews(summary):
+    assert summary("finetune_text.toml")["metrics"]["accuracy"] > 0.95
+
+
+@pytest.mark.long
+def test_a_small_gpt_learns_a_text(summary, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    text = tmp_path / "text.txt"
+    text.write_text((ROOT / "README.md").read_text(encoding="utf-8") * 4, encoding="utf-8")
+    before, after = (
+        summary(
+            "language_model.toml",
+            "--set",
+            f"data.path={text}",
+            "--set",
+            f"train.rounds={n}",
+            "--out",
+            tmp_path / str(n),
+        )
+        for n in (1, 100)
+    )
+    assert after["metrics"]["perplexity"] < before["metrics"]["perplexity"] / 4

@@ -295,6 +295,7 @@ def test_every_data_set_is_listed_with_a_summary():
         "npz",
         "parquet",
         "text",
+        "text-blocks",
     } == set(names)
     assert all(entry.summary for entry in DATASETS.entries())
 

@@ -137,9 +137,9 @@ class Counted:
     def __init__(self) -> None:
         self._data, self.taken = windows().train, 0
 
-    def take(self, rows: Any) -> Any:
+    def take(self, rows: Any, key: Any) -> Any:
         self.taken += 1
-        return self._data.take(rows)
+        return self._data.take(rows, key)
 
 
 def test_no_dense_gradient_is_allocated_and_no_batch_is_read_twice() -> None:

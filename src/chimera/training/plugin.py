@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from chimera.core.errors import ConfigurationError
@@ -56,7 +57,8 @@ def instantiate(registry: Registry[T], plugin: Named | T, kind: Any) -> T:
 
 
 def label(plugin: Any) -> str:
-    """Return the name of a plug-in for figures and folders."""
+    """Return the name of a plug-in for figures and folders: of ``some/file.py:name``, without the folder."""
     if isinstance(plugin, str | Mapping):
-        return named(plugin)[0]
+        file, colon, attribute = named(plugin)[0].rpartition(":")
+        return f"{Path(file).name}{colon}{attribute}"
     return str(getattr(plugin, "name", None) or getattr(plugin, "__name__", type(plugin).__name__))
