@@ -45,8 +45,8 @@ class FedNova(FedAvg):
         known = optimizer["name"] == "sgd" and set(optimizer) <= {"name", "lr", "momentum", "schedule"}
         if not known or not 0 <= self._momentum < 1:
             raise ConfigurationError(
-                "fed-nova knows how far steps of plain sgd and of its momentum (0 to 1) reach: "
-                f"set train.optimizer to such an sgd, not {dict(optimizer)!r}"
+                "fed-nova knows the reach of sgd only: set train.optimizer to sgd, with no other options than lr, "
+                f"momentum (from 0 to less than 1) and schedule, not {dict(optimizer)!r}"
             )
         if self._momentum and self._keep_state:
             raise ConfigurationError("fed-nova begins each round from a standstill: set keep_state = false")
