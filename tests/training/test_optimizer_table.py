@@ -34,11 +34,16 @@ def instance(**options: Any) -> torch.optim.Optimizer:
     ids=["partial", "instance"],
 )
 def test_an_optimizer_object_is_written_as_its_name_and_options(fit: Fit, given: Any) -> None:
-    assert optimizer_table(given) == {**ADAMW, "name": "AdamW"}
+    assert optimizer_table(given, {}) == {**ADAMW, "name": "AdamW"}
     named, made = fit("named", optimizer=ADAMW), fit("made", optimizer=given)
     assert np.array_equal(named.trained.parameters(), made.trained.parameters())
     again = chimera.Experiment.load(made.run_dir / "experiment.toml")
     assert again.tables["train"]["optimizer"] == {**ADAMW, "name": "AdamW"}
+
+
+def test_an_instance_keeps_its_learning_rate_if_that_is_the_default_of_torch() -> None:
+    made = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # by name, sgd has another default
+    assert optimizer_table(made, {}) == {"name": "SGD", "lr": 1e-3}
 
 
 @pytest.mark.long

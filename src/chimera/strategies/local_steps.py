@@ -41,9 +41,7 @@ class LocalSteps(Strategy):
     }
 
     def __init__(self, *, server_optimizer: Any = None) -> None:
-        table = optimizer_table({} if server_optimizer is None else server_optimizer)
-        if "name" not in table:
-            table = {**self.server_default, **table}
+        table = optimizer_table(server_optimizer, self.server_default)
         if str(table["name"]).lower() in ("sgd", "momentum"):
             table.setdefault("lr", 1.0)
         self.server_optimizer = table

@@ -64,7 +64,8 @@ class Trainer:
     optimizer : any optimizer of `torch.optim` or your own: a name; a mapping with its options and a ``schedule`` of the
         learning rate (see `Schedule`); its class, a `functools.partial` of the class, or an instance (see
         `optimizer_table`). It turns gradients into steps: on workers if they take local steps or there are no servers, else on
-        servers. Default: ``adam`` with learning rate 1e-3, or the strategy's own (see `Strategy.default_optimizer`).
+        servers. Default: ``adam`` with learning rate 1e-3, or the strategy's own (see `Strategy.default_optimizer`). A mapping
+        without a name changes options of the default.
     epochs, rounds, max_seconds, max_bytes, target : when the run stops, see `Budget`; by default after one epoch.
     evaluate_clients : evaluate the model on each worker's own data too. Metrics then include the mean, the standard deviation
         and the mean over the worst tenth of the workers; the history has the metrics of each worker.

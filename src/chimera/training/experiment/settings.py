@@ -82,8 +82,8 @@ class Settings:
         tolerance = _tolerance(strategy, {key: options[key] for key in _TOLERANCE}, workers)
         codec, downlink = uplink_and_downlink(options["codec"])
         check_codecs(strategy, name, codec, downlink)
-        given = strategy.default_optimizer if options["optimizer"] is None else options["optimizer"]
-        optimizer, servers = optimizer_table(given), strategy.server_optimizer
+        given, servers = options["optimizer"], strategy.server_optimizer
+        optimizer = optimizer_table(given, strategy.default_optimizer)
         used = strategy.world_size(workers)
         check_aggregation(strategy, codec[0], used)
         if options["evaluate_clients"] and strategy.replicas == "parts":

@@ -41,6 +41,10 @@ class OptimizerSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
     schedule: Schedule = field(default_factory=Schedule)
 
+    def __post_init__(self) -> None:
+        if self.name.lower() == "sgd" and "lr" not in self.options:
+            object.__setattr__(self, "options", {**self.options, "lr": _SGD_LEARNING_RATE})
+
     @classmethod
     def of(cls, name: str, options: Mapping[str, Any]) -> Self:
         """Return the settings for a name and options, which may include ``schedule``."""
@@ -48,14 +52,13 @@ class OptimizerSettings:
         if name.lower() == "momentum":
             name, given = "sgd", {"momentum": 0.9, **given}
         schedule = Schedule.of(given.pop("schedule", "constant"))
-        if name.lower() == "sgd":
-            given.setdefault("lr", _SGD_LEARNING_RATE)
         return cls(name, given, schedule)
 
     def __str__(self) -> str:
         """Return name and options for people, such as ``sgd (lr 0.1, momentum 0.9)``."""
         said = [
-            f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in self.options.items()
+            key if value is True else f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
+            for key, value in self.options.items()
         ]
         said += [f"schedule {self.schedule.decay}"] if self.schedule.changes else []
         return f"{self.name} ({', '.join(said) or 'default options'})"
@@ -81,7 +84,7 @@ class OptimizerSettings:
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step of plain SGD."""
-        return float(self.options.get("lr", _SGD_LEARNING_RATE)) * self.schedule.factor(step)
+        return float(self.options["lr"]) * self.schedule.factor(step)
 
     def stepper(self, flat: Flat) -> Stepper:
         """Return an optimizer that updates ``flat`` in place. Plain SGD needs no torch."""
