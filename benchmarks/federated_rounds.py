@@ -101,6 +101,7 @@ def trained(model: Any, data: Any, clients: int, sampled: int, rounds: int, **op
             strategy={"name": "fed-avg", "local_steps": 1, "fraction": sampled / clients},
             engine="simulated",
             workers=clients,
+            optimizer={"name": "sgd", "lr": 0.1},
             rounds=rounds,
             evaluate_every=rounds,
             out=Path(folder) / "run",

@@ -82,6 +82,24 @@ def test_faults_are_injected_and_saved_in_the_experiment(invoke, experiment, tmp
     assert (tmp_path / "again" / "events.jsonl").read_text() == (tmp_path / "out" / "events.jsonl").read_text()
 
 
+@pytest.mark.parametrize(
+    ("strategy", "line"),
+    [
+        ("parameter-server", "optimizer: adam (lr 0.001) on servers"),
+        ("all-reduce", "optimizer: adam (lr 0.001) on workers"),
+        ("fed-avg", "optimizer: adam (lr 0.001) on workers · server: sgd (lr 1)"),
+        ("diloco", "optimizer: adamw (lr 0.001) on workers · server: sgd (lr 0.7, momentum 0.9, nesterov)"),
+    ],
+)
+def test_a_line_states_which_optimizer_steps_where(invoke, experiment, tmp_path, strategy, line):
+    options = "train", experiment, "--set", f"strategy={strategy}", "--set", "train.rounds=1"
+    shown = invoke(*options, "--out", tmp_path / "out")
+    assert shown.exit_code == 0, shown.output
+    assert [each for each in shown.stdout.splitlines() if each.startswith("optimizer:")] == [line]
+    for silent in ("--quiet", "--json"):
+        assert "optimizer:" not in invoke(*options, silent, "--out", tmp_path / silent).output
+
+
 def test_piped_output_has_one_line_for_each_evaluation(invoke, experiment, tmp_path):
     result = invoke("train", experiment, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output

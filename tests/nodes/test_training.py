@@ -117,7 +117,7 @@ def test_two_nodes_with_full_batches_equal_one_worker_with_all_rows(tmp_path: Pa
         "stale-synchronous",
         "delay-compensated",
         "double-buffering",
-        {"name": "fed-avg", "local_steps": 2, "local_optimizer": "adam"},
+        {"name": "fed-avg", "local_steps": 2, "server_optimizer": "momentum"},
         {"name": "fed-buff", "local_steps": 2},
         {"name": "scaffold", "local_epochs": 0.5, "weighted": True},
         {"name": "parameter-server", "quorum": 0.5},
@@ -144,7 +144,14 @@ def test_a_delta_downlink_reaches_the_target(tmp_path: Path, strategy: str) -> N
 def test_each_node_evaluates_the_model_on_its_own_rows(tmp_path: Path) -> None:
     strategy = {"name": "fed-bn", "keep": ["0.bias"], "local_steps": 2}
     with two_nodes(tmp_path) as urls:
-        run = fit(urls, strategy=strategy, optimizer="sgd", batch_size=32, rounds=40, evaluate_clients=True)
+        run = fit(
+            urls,
+            strategy=strategy,
+            optimizer={"name": "adamw", "lr": 0.01},
+            batch_size=32,
+            rounds=40,
+            evaluate_clients=True,
+        )
     assert run.events == []
     own = [each["accuracy"] for each in run.rows[-1]["clients"].values()]
     assert len(own) == 2
@@ -340,8 +347,15 @@ def test_scripted_attacks_apply_to_nodes(tmp_path: Path) -> None:
 
 
 def test_two_nodes_exchange_fragments(tmp_path: Path) -> None:
-    strategy = {"name": "streaming-diloco", "local_steps": 4, "fragments": 2, "local_learning_rate": 0.01}
+    strategy = {"name": "streaming-diloco", "local_steps": 4, "fragments": 2}
     with two_nodes(tmp_path) as urls:
-        run = fit(urls, strategy=strategy, optimizer="sgd", batch_size=32, epochs=200, target={"accuracy": 0.92})
+        run = fit(
+            urls,
+            strategy=strategy,
+            optimizer={"name": "adamw", "lr": 0.01},
+            batch_size=32,
+            epochs=200,
+            target={"accuracy": 0.92},
+        )
     assert run.stopped_by == "target"
     assert run.events == []

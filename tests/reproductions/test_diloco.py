@@ -13,7 +13,7 @@ from reproductions.conftest import Claim
 
 STEPS, LOCAL_STEPS, SEEDS = 2000, 50, range(3)
 INNER = {"name": "adamw", "lr": 0.001}
-DILOCO = {"name": "diloco", "local_steps": LOCAL_STEPS, "local_optimizer": INNER}
+DILOCO = {"name": "diloco", "local_steps": LOCAL_STEPS}
 STREAMING = {**DILOCO, "name": "streaming-diloco", "fragments": 5, "overlap": 5, "alpha": 0.5}
 THREE_BITS = {"name": "qsgd", "levels": 3, "block": 1024}
 QUANTIZED = {**THREE_BITS, "downlink": {"name": "delta", "codec": THREE_BITS}}
@@ -36,6 +36,7 @@ def learn(tmp_path_factory: pytest.TempPathFactory) -> Learn:
             strategy=strategy,
             seed=seed,
             snapshot_every=STEPS,
+            optimizer=INNER,
             out=tmp_path_factory.mktemp("run"),
             **{"evaluate_every": options["rounds"], "log_every": options["rounds"], **options},
         )
@@ -51,7 +52,7 @@ def learn(tmp_path_factory: pytest.TempPathFactory) -> Learn:
 
 @pytest.fixture(scope="module")
 def synchronous(learn: Learn) -> tuple[float, float]:
-    return learn("parameter-server", optimizer=INNER, rounds=STEPS)
+    return learn("parameter-server", rounds=STEPS)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.long
 
 SEEDS = range(3)
 SETTING = "digits, Dirichlet 0.1, mean of three seeds, after 30 rounds"
+SGD = {"name": "sgd", "lr": 0.1}
 DIRICHLET = {"name": "dirichlet", "alpha": 0.1}
 Learn = Callable[..., list[chimera.Run]]
 
@@ -30,7 +31,7 @@ def learn(tmp_path_factory: pytest.TempPathFactory) -> Learn:
     known: dict[str, list[chimera.Run]] = {}
 
     def learn(name: str, options: dict[str, Any], seeds: Sequence[int] = SEEDS, **settings: Any) -> list[chimera.Run]:
-        key = repr((name, options, settings.keys()))
+        key = repr((name, options, settings.get("optimizer"), settings.keys()))
         if key not in known:
             known[key] = fresh(name, options, seeds, **settings)
         return known[key]
@@ -47,6 +48,7 @@ def learn(tmp_path_factory: pytest.TempPathFactory) -> Learn:
             "log_every": 30,
             "evaluate_every": 2,
             "checkpoint_every": 30,
+            "optimizer": SGD,
         }
         runs = []
         for seed in seeds:
@@ -81,7 +83,7 @@ def test_fed_avg_takes_as_many_rounds_as_in_its_paper_and_fed_sgd_several_times_
     }
     (averaged,) = learn(
         "fed-avg",
-        {"local_epochs": 1, "fraction": 0.1, "local_learning_rate": 0.1, "weighted": True, "send": "weights"},
+        {"local_epochs": 1, "fraction": 0.1, "weighted": True, "send": "weights"},
         rounds=130,
         target={"accuracy": 0.97},
         **settings,
@@ -89,8 +91,8 @@ def test_fed_avg_takes_as_many_rounds_as_in_its_paper_and_fed_sgd_several_times_
     assert averaged.stopped_by == "target"
     rounds = averaged.cost.rounds
     assert 87 / 1.5 <= rounds <= 87 * 1.5
-    one_step = {"local_steps": 1, "fraction": 0.1, "local_learning_rate": 0.5}
-    (whole,) = learn("fed-avg", one_step, rounds=3 * rounds, batch_size=600, **settings)
+    one_step = {"local_steps": 1, "fraction": 0.1}
+    (whole,) = learn("fed-avg", one_step, optimizer={**SGD, "lr": 0.5}, rounds=3 * rounds, batch_size=600, **settings)
     assert whole.metrics["accuracy"] < 0.97
     claim(
         source="McMahan et al. 2017, table 1",
@@ -99,7 +101,7 @@ def test_fed_avg_takes_as_many_rounds_as_in_its_paper_and_fed_sgd_several_times_
     )
 
 
-WORK = {"local_epochs": 5, "fraction": 0.5, "weighted": True, "local_learning_rate": 0.1}
+WORK = {"local_epochs": 5, "fraction": 0.5, "weighted": True}
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.1])
@@ -131,8 +133,8 @@ def test_fed_prox_with_stragglers_is_hardly_worse_than_without(learn: Learn, cla
 @pytest.mark.long
 def test_scaffold_does_not_drift_as_fed_avg_does(learn: Learn, claim: Claim) -> None:
     """Karimireddy et al. 2020, section 7 and table 3: many local steps make FedAvg drift on skewed data, not SCAFFOLD."""
-    work = {"local_steps": 50, "local_learning_rate": 0.05}
-    averaged, controlled = (learn(name, work, workers=10) for name in ("fed-avg", "scaffold"))
+    work, steps = {"local_steps": 50}, {**SGD, "lr": 0.05}
+    averaged, controlled = (learn(name, work, optimizer=steps, workers=10) for name in ("fed-avg", "scaffold"))
     assert accuracy(controlled) > accuracy(averaged) + 0.05
     assert accuracy(controlled) > 0.92
     # It reaches FedAvg's final accuracy in several times fewer rounds.
@@ -182,7 +184,8 @@ def test_fed_nova_comes_to_the_optimum_of_all_where_fed_avg_comes_to_another(lea
     for name in ("fed-avg", "fed-nova"):
         run = learn(
             name,
-            {"local_epochs": 1, "weighted": True, "local_learning_rate": 0.005},
+            {"local_epochs": 1, "weighted": True},
+            optimizer={**SGD, "lr": 0.005},
             model="linear-regression",
             data=Split(data, data),
             partition=parts,
@@ -206,8 +209,9 @@ def test_fed_nova_comes_to_the_optimum_of_all_where_fed_avg_comes_to_another(lea
 
 def test_momentum_on_the_servers_helps_where_few_take_part(learn: Learn, claim: Claim) -> None:
     """Hsu et al. 2019, figure 5: with skewed labels and a small fraction of clients, FedAvgM is ahead of FedAvg."""
-    work = {"local_epochs": 1, "fraction": 0.2, "local_learning_rate": 0.05}
-    plain, moving = learn("fed-avg", work), learn("fed-avg-m", {**work, "server_momentum": 0.7})
+    work, steps = {"local_epochs": 1, "fraction": 0.2}, {**SGD, "lr": 0.05}
+    plain = learn("fed-avg", work, optimizer=steps)
+    moving = learn("fed-avg-m", {**work, "server_optimizer": {"momentum": 0.7}}, optimizer=steps)
     assert accuracy(moving) > accuracy(plain) + 0.05
     claim(
         source="Hsu et al. 2019, figure 5",
@@ -220,8 +224,8 @@ def test_momentum_on_the_servers_helps_where_few_take_part(learn: Learn, claim: 
 @pytest.mark.parametrize("name", ["fed-adam", "fed-yogi", "fed-adagrad"])
 def test_adaptive_servers_learn_faster(learn: Learn, claim: Claim, name: str) -> None:
     """Reddi et al. 2021, table 1 and figure 1: adaptive servers are ahead of FedAvg's in the same rounds."""
-    work = {"local_epochs": 1, "fraction": 0.2, "local_learning_rate": 0.02}
-    plain, adaptive = learn("fed-avg", work), learn(name, work)
+    work, steps = {"local_epochs": 1, "fraction": 0.2}, {**SGD, "lr": 0.02}
+    plain, adaptive = (learn(each, work, optimizer=steps) for each in ("fed-avg", name))
     assert accuracy(adaptive) > accuracy(plain) + 0.05
     claim(
         source="Reddi et al. 2021, table 1",

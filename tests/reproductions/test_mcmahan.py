@@ -17,8 +17,8 @@ DATA = Path(os.environ.get("CHIMERA_DATA", "")) / "mnist"
 IN_THE_PAPER = {"FedSGD": 1796, "FedAvg": 664}
 """Rounds to 97 % of the test images, of the two-layer network with E = 1 and C = 0.1 on two classes a client."""
 CLIENTS: dict[str, dict[str, Any]] = {
-    "FedSGD": {"batch_size": 600, "local_steps": 1, "local_learning_rate": 0.17},
-    "FedAvg": {"batch_size": 10, "local_epochs": 1, "local_learning_rate": 0.04},
+    "FedSGD": {"batch_size": 600, "local_steps": 1, "lr": 0.17},
+    "FedAvg": {"batch_size": 10, "local_epochs": 1, "lr": 0.04},
 }
 """Learning rates with which both take as many rounds as in the paper. The paper tuned them, and does not print them.
 
@@ -38,6 +38,7 @@ def rounds_to_target(algorithm: str, folder: Path) -> int:
         workers=100,
         partition={"name": "by-label", "shards_per_worker": 2},
         batch_size=client.pop("batch_size"),
+        optimizer={"name": "sgd", "lr": client.pop("lr")},
         strategy={"name": "fed-avg", "fraction": 0.1, **client},
         rounds=3000,
         target={"accuracy": 0.97},

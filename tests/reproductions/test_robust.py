@@ -36,6 +36,7 @@ def learn(tmp_path: Path) -> Learn:
             workers=WORKERS,
             batch_size=32,
             strategy={"name": "fed-avg", "local_steps": 5, "aggregation": rule},
+            optimizer={"name": "sgd", "lr": 0.1},
             rounds=30,
             evaluate_every=30,
             faults=[f"{attack.replace('#', f'worker {i}')} at step 0" for i in range(attackers)] if attack else [],

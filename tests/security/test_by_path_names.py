@@ -38,7 +38,8 @@ RUNS: dict[str, dict[str, Any]] = {
         "optimizer": {"name": "adam", "lr": 0.1},
     },
     "local steps": {
-        "strategy": {"name": "fed-prox", "local_steps": 2, "local_optimizer": {"name": "adam", "lr": 0.1}},
+        "strategy": {"name": "fed-prox", "local_steps": 2, "server_optimizer": {"name": "adam", "lr": 0.1}},
+        "optimizer": {"name": "adam", "lr": 0.1},
         "evaluate_clients": True,
         "checkpoint_every": 1,
     },

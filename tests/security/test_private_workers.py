@@ -110,8 +110,7 @@ def options_of(strategy: str, local: Any, privacy: Any, down: str) -> dict[str, 
     table: dict[str, Any] = {"name": strategy, "local_steps": 2, "shards": 2}
     if strategy == "fed-nova":
         local = local if local == "sgd" or local["name"] == "sgd" else "sgd"
-    table["local_optimizer"] = local
-    return {"strategy": table, "privacy": privacy, "codec": {"name": "identity", "downlink": down}}
+    return {"strategy": table, "optimizer": local, "privacy": privacy, "codec": {"name": "identity", "downlink": down}}
 
 
 @pytest.mark.parametrize(("place", "strategy"), list(enumerate(STRATEGIES_ALLOWED)))
@@ -136,14 +135,21 @@ def test_no_update_leaves_a_worker_in_any_combination_of_options(
 
 
 def test_no_update_leaves_a_worker_under_faults_and_attacks(tmp_path: Path, secrets: Secrets) -> None:
-    strategy = {"name": "fed-avg", "local_optimizer": LOCAL[2], "shards": 2, "local_epochs": 0.02}
+    strategy = {"name": "fed-avg", "shards": 2, "local_epochs": 0.02}
     faults = ["sign flip worker 0 at step 1", "kill worker 1 at step 1"]
-    kinds = check(tmp_path / "epochs", secrets, strategy=strategy, privacy=MASKED, faults=faults, rounds=3)
+    kinds = check(
+        tmp_path / "epochs", secrets, strategy=strategy, optimizer=LOCAL[2], privacy=MASKED, faults=faults, rounds=3
+    )
     assert {("attack", "nothing"), ("batches_per_pass", "float")} <= kinds
     poisoned = {"model": TorchModel(Fragile, seed=0), "data": digits({2: 300}, 3), "partition": round_robin}
     secrets.clear()
     kinds |= check(
-        tmp_path / "poisoned", secrets, strategy={**strategy, "local_epochs": None}, privacy=MASKED, **poisoned
+        tmp_path / "poisoned",
+        secrets,
+        strategy={**strategy, "local_epochs": None},
+        optimizer=LOCAL[2],
+        privacy=MASKED,
+        **poisoned,
     )
     assert ("delta", "[Rejected: the update is not finite]") in kinds
 
@@ -151,7 +157,7 @@ def test_no_update_leaves_a_worker_under_faults_and_attacks(tmp_path: Path, secr
 def test_a_known_former_leak_is_detected(tmp_path: Path, secrets: Secrets) -> None:
     """What a worker without privacy leaves in a checkpoint is a multiple of its gradient: the search can fail."""
     engine = RecordingEngine()
-    fit(tmp_path / "run", engine, strategy={"name": "fed-avg", "local_steps": 1, "local_optimizer": LOCAL[1]}, rounds=1)
+    fit(tmp_path / "run", engine, strategy={"name": "fed-avg", "local_steps": 1}, optimizer=LOCAL[1], rounds=1)
     assert any(is_made_of(array, secrets) for array in arrays_of(tmp_path / "run"))
     assert not engine.sent.kinds() <= MAY_LEAVE
 
@@ -201,9 +207,9 @@ def test_no_update_leaves_nodes_with_their_own_data(
         strategy={
             "name": "fed-avg",
             "local_steps": 1,
-            "local_optimizer": LOCAL[2],
             "weighted": not privacy.get("noise"),
         },
+        optimizer=LOCAL[2],
         privacy=privacy,
         workers=2,
         batch_size=20,

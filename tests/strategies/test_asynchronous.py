@@ -82,17 +82,14 @@ def test_one_worker_equals_plain_gradient_descent(fit: Fit, name: str) -> None:
 
 def test_a_buffer_of_one_local_step_equals_gradient_descent(fit: Fit) -> None:
     buffered = fit(
-        {"name": "fed-buff", "buffer": 1, "local_steps": 1, "local_learning_rate": 0.2, "shards": 2},
+        {"name": "fed-buff", "buffer": 1, "local_steps": 1, "shards": 2},
         workers=1,
-        optimizer={"name": "sgd", "lr": 1.0},
     )
     assert distance(buffered, fit("single-worker", workers=1)) < 2e-5
 
 
 def test_a_buffer_counts_all_local_batches(fit: Fit) -> None:
-    run = fit(
-        {"name": "fed-buff", "buffer": 3, "local_steps": 4}, workers=1, rounds=5, optimizer={"name": "sgd", "lr": 1.0}
-    )
+    run = fit({"name": "fed-buff", "buffer": 3, "local_steps": 4}, workers=1, rounds=5)
     assert run.cost.samples == 5 * 3 * 4 * 16
     assert run.staleness == {0: 15}
 
@@ -286,7 +283,7 @@ def test_with_stragglers_asynchronous_training_reaches_the_accuracy_sooner(fit: 
         {"name": "delay-compensated", "decay": 1.0},
         {"name": "double-buffering", "shards": 0},
         {"name": "fed-buff", "buffer": 0},
-        {"name": "fed-buff", "local_learning_rate": 0.0},
+        {"name": "fed-buff", "local_steps": 0},
     ],
 )
 def test_invalid_values_are_rejected(fit: Fit, strategy: dict[str, Any]) -> None:

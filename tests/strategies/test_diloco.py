@@ -20,14 +20,15 @@ from chimera.data.partition import PARTITIONERS
 from chimera.models.conversion import build_model
 
 Fit = Callable[..., chimera.Run]
-DILOCO = {"name": "diloco", "local_steps": 4, "local_learning_rate": 0.01}
-STREAMING = {"name": "streaming-diloco", "local_steps": 4, "local_learning_rate": 0.01, "fragments": 2, "overlap": 1}
+DILOCO = {"name": "diloco", "local_steps": 4}
+STREAMING = {"name": "streaming-diloco", "local_steps": 4, "fragments": 2, "overlap": 1}
 FEW_BITS = {
     "name": "qsgd",
     "levels": 3,
     "error_feedback": True,
     "downlink": {"name": "delta", "codec": {"name": "qsgd", "levels": 3}},
 }
+ADAMW = {"name": "adamw", "lr": 0.01}
 HIDDEN, BATCH, SEED = 8, 16, 3
 
 
@@ -44,6 +45,7 @@ def fit(tmp_path: Path) -> Fit:
             "rounds": 8,
             "evaluate_every": 3,
             "seed": SEED,
+            "optimizer": ADAMW,
             "out": tmp_path / f"{next(folders)}",
         }
         return chimera.train(
@@ -63,19 +65,24 @@ def network() -> Any:
 
 
 def test_one_sgd_step_with_plain_servers_equals_synchronous_sgd(fit: Fit) -> None:
-    inner = {"local_steps": 1, "local_optimizer": "sgd", "local_learning_rate": 0.2}
-    run = fit({"name": "diloco", **inner, "server_learning_rate": 1.0, "server_momentum": 0.0}, rounds=20)
-    served = fit("parameter-server", optimizer={"name": "sgd", "lr": 0.2}, rounds=20)
+    common = {"optimizer": {"name": "sgd", "lr": 0.2}, "rounds": 20}
+    run = fit({"name": "diloco", "local_steps": 1, "server_optimizer": "sgd"}, **common)
+    served = fit("parameter-server", **common)
     np.testing.assert_allclose(parameters(run), parameters(served), atol=2e-5)
 
 
 def test_diloco_equals_fed_avg_with_adamw_and_nesterov(fit: Fit) -> None:
     outer = {"name": "sgd", "lr": 0.7, "momentum": 0.9, "nesterov": True}
-    inner = {"name": "fed-avg", "local_steps": 4, "local_optimizer": {"name": "adamw", "lr": 0.01}}
-    expected = parameters(fit(inner, optimizer=outer))
+    expected = parameters(fit({"name": "fed-avg", "local_steps": 4, "server_optimizer": outer}))
     assert np.array_equal(parameters(fit(DILOCO)), expected)
-    by_object = {"name": "diloco", "local_steps": 4, "local_optimizer": partial(torch.optim.AdamW, lr=0.01)}
-    assert np.array_equal(parameters(fit(by_object)), expected)
+    assert np.array_equal(parameters(fit(DILOCO, optimizer=partial(torch.optim.AdamW, lr=0.01))), expected)
+
+
+def test_without_an_optimizer_workers_use_adamw(fit: Fit) -> None:
+    default = fit(DILOCO, optimizer=None)
+    assert np.array_equal(parameters(default), parameters(fit(DILOCO, optimizer={"name": "adamw", "lr": 1e-3})))
+    again = chimera.Experiment.load(default.run_dir / "experiment.toml")
+    assert again.tables["train"]["optimizer"] == {"name": "adamw", "lr": 1e-3}
 
 
 @pytest.mark.long
@@ -96,14 +103,12 @@ def test_streaming_diloco_matches_the_paper(fit: Fit, fragments: int) -> None:
         {
             **STREAMING,
             "fragments": fragments,
-            "local_optimizer": "sgd",
-            "local_learning_rate": rate,
             "overlap": overlap,
             "alpha": alpha,
         },
         workers=2,
         rounds=rounds,
-        optimizer="sgd",
+        optimizer={"name": "sgd", "lr": rate},
     )
     split = DATASETS.create("digits")
     models = [network() for _ in range(2)]

@@ -27,6 +27,7 @@ from chimera.training.worker.learner import Learner
 
 Fit = Callable[..., chimera.Run]
 ADAM = {"name": "adam", "lr": 0.01}
+SGD = {"name": "sgd", "lr": 0.1}
 BATCH, SEED = 16, 3
 
 
@@ -43,6 +44,7 @@ def fit(tmp_path: Path) -> Fit:
             "rounds": 12,
             "evaluate_every": 5,
             "seed": SEED,
+            "optimizer": SGD,
             "out": tmp_path / f"{next(folders)}",
         }
         named = {"name": "fed-avg", **strategy} if isinstance(strategy, dict) else strategy
@@ -77,39 +79,39 @@ def plain_loop(steps: int) -> np.ndarray:
 
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_one_worker_equals_a_plain_loop_to_the_bit(fit: Fit, engine: str) -> None:
-    options = {"local_steps": 4, "local_optimizer": ADAM, "shards": 2}
-    run = fit({**options, "send": "weights"}, workers=1, engine=engine)
+    options = {"local_steps": 4, "shards": 2}
+    run = fit({**options, "send": "weights"}, optimizer=ADAM, workers=1, engine=engine)
     assert np.array_equal(parameters(run), plain_loop(12 * 4))
     assert run.cost.samples == 12 * 4 * BATCH
-    np.testing.assert_allclose(parameters(fit(options, workers=1)), plain_loop(12 * 4), atol=1e-6)
+    np.testing.assert_allclose(parameters(fit(options, optimizer=ADAM, workers=1)), plain_loop(12 * 4), atol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", [None, {"name": "sgd", "lr": 0.7, "momentum": 0.9, "nesterov": True}])
-def test_sending_weights_or_updates_gives_the_same_result(fit: Fit, optimizer: Any) -> None:
-    options = {"optimizer": optimizer} if optimizer else {}
-    changes, weights = (fit({"local_steps": 3, "send": send, "shards": 2}, **options) for send in ("change", "weights"))
+@pytest.mark.parametrize("servers", [None, {"name": "sgd", "lr": 0.7, "momentum": 0.9, "nesterov": True}])
+def test_sending_weights_or_updates_gives_the_same_result(fit: Fit, servers: Any) -> None:
+    options = {"local_steps": 3, "shards": 2, "server_optimizer": servers}
+    changes, weights = (fit({**options, "send": send}) for send in ("change", "weights"))
     np.testing.assert_allclose(parameters(changes), parameters(weights), atol=1e-5)
 
 
 def test_one_local_step_equals_a_parameter_server_step(fit: Fit) -> None:
-    averaged = fit({"local_steps": 1, "local_learning_rate": 0.2})
-    served = fit("parameter-server", optimizer={"name": "sgd", "lr": 0.2})
+    averaged, served = (
+        fit(each, optimizer={"name": "sgd", "lr": 0.2}) for each in ({"local_steps": 1}, "parameter-server")
+    )
     np.testing.assert_allclose(parameters(averaged), parameters(served), atol=2e-5)
     assert np.abs(parameters(served)).max() > 0.05
 
 
 def test_the_number_of_shards_does_not_change_results(fit: Fit) -> None:
     # Not fused on servers: those kernels round the last few elements of a vector differently from the others.
-    options = {"local_steps": 3, "local_optimizer": ADAM}
     outer = {"name": "sgd", "lr": 0.7, "momentum": 0.9, "nesterov": True, "fused": False}
-    whole, cut = (fit({**options, "shards": shards}, optimizer=outer) for shards in (1, 4))
+    options = {"local_steps": 3, "server_optimizer": outer}
+    whole, cut = (fit({**options, "shards": shards}, optimizer=ADAM) for shards in (1, 4))
     assert np.array_equal(parameters(whole), parameters(cut))
 
 
 def test_servers_average_by_default(fit: Fit) -> None:
     one, other, doubled = (
-        fit({"local_steps": 2}, **options)
-        for options in ({}, {"optimizer": {"name": "sgd", "lr": 1.0}}, {"optimizer": {"name": "sgd", "lr": 2.0}})
+        fit({"local_steps": 2, "server_optimizer": servers}) for servers in (None, "sgd", {"lr": 2.0})
     )
     assert np.array_equal(parameters(one), parameters(other))
     assert not np.array_equal(parameters(one), parameters(doubled))
@@ -155,7 +157,7 @@ def test_workers_are_weighted_by_samples_if_wanted(fit: Fit, weighted: bool) -> 
 
 
 def test_kept_local_state_is_in_the_checkpoint(fit: Fit) -> None:
-    runs = {keep: fit({"local_steps": 3, "local_optimizer": ADAM, "keep_state": keep}) for keep in (True, False)}
+    runs = {keep: fit({"local_steps": 3, "keep_state": keep}, optimizer=ADAM) for keep in (True, False)}
     assert not np.array_equal(*(parameters(run) for run in runs.values()))
     states = {keep: Checkpoints(str(run.run_dir / "checkpoints")).read_last() for keep, run in runs.items()}
     kept, forgotten = (states[keep]["cluster"]["local"] for keep in (True, False))  # type: ignore[index]
@@ -171,7 +173,7 @@ def test_a_replaced_worker_takes_momenta_of_another_worker(
     fit: Fit, engine: str, privacy: dict[str, float] | None
 ) -> None:
     faults = ["kill worker 1 at step 4"]
-    run = fit({"local_steps": 3, "local_optimizer": ADAM}, engine=engine, faults=faults, privacy=privacy)
+    run = fit({"local_steps": 3}, optimizer=ADAM, engine=engine, faults=faults, privacy=privacy)
     events = [event.event for event in run.events]
     state = Checkpoints(str(run.run_dir / "checkpoints")).read_last()
     assert state is not None
@@ -187,7 +189,7 @@ def test_a_replaced_worker_takes_momenta_of_another_worker(
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_a_loss_does_not_repeat_the_local_steps_of_other_workers(fit: Fit, engine: str) -> None:
-    run = fit({"local_steps": 3, "local_optimizer": ADAM}, engine=engine, faults=["kill worker 1 at step 4"])
+    run = fit({"local_steps": 3}, optimizer=ADAM, engine=engine, faults=["kill worker 1 at step 4"])
     assert run.cost.samples == 12 * 3 * 3 * BATCH
     state = Checkpoints(str(run.run_dir / "checkpoints")).read_last()
     assert state is not None
@@ -257,11 +259,12 @@ def test_models_with_their_own_descent_use_it(fit: Fit) -> None:
     [
         ({"local_steps": 0}, "local_steps must be at least 1"),
         ({"fraction": 0.0}, "fraction is a share"),
-        ({"local_learning_rate": -1.0}, "local_learning_rate must be above 0"),
-        ({"local_optimizer": ADAM, "local_learning_rate": 0.1}, "give one of them"),
-        ({"local_optimizer": "adamm"}, "adamm"),
-        ({"local_optimizer": {"name": "adam", "momentum": 0.9}}, "momentum"),
-        ({"local_optimizer": {"lr": 0.9}}, "needs a 'name'"),
+        ({"server_optimizer": "adamm"}, "adamm"),
+        ({"server_optimizer": {"name": "adam", "momentum": 0.9}}, "momentum"),
+        ({"server_optimizer": 3}, "3 is no optimizer"),
+        ({"local_optimizer": ADAM}, "no longer has the option 'local_optimizer'.*set train.optimizer"),
+        ({"local_learning_rate": 0.1}, "set train.optimizer.lr"),
+        ({"server_learning_rate": 0.1}, "set server_optimizer.lr"),
         ({"seed": -1}, "seed"),
         ({"local_epochs": 0.0}, "local_epochs must be above 0"),
         ({"over_selection": 0.5}, "over_selection must be at least 1"),
@@ -299,8 +302,8 @@ def test_with_local_epochs_a_local_schedule_counts_rounds(fit: Fit) -> None:
         return [np.arange(160), np.arange(160, 320)]
 
     falling = {"name": "sgd", "lr": 0.3, "schedule": {"decay": "linear", "final": 0.1}}
-    once = fit({"local_epochs": 0.5, "local_optimizer": falling}, workers=2, partition=halves, rounds=1)
-    plain = fit({"local_steps": 5, "local_learning_rate": 0.3}, workers=2, partition=halves, rounds=1)
+    once = fit({"local_epochs": 0.5}, optimizer=falling, workers=2, partition=halves, rounds=1)
+    plain = fit({"local_steps": 5}, optimizer={"name": "sgd", "lr": 0.3}, workers=2, partition=halves, rounds=1)
     assert np.array_equal(parameters(once), parameters(plain))  # in the first round the rate has not fallen yet
 
 

@@ -38,6 +38,7 @@ def fit(tmp_path: Path) -> Fit:
             "partition": DIRICHLET,
             "rounds": 8,
             "seed": SEED,
+            "optimizer": {"name": "sgd", "lr": RATE},
             "out": tmp_path / f"{next(folders)}",
         }
         own = {"name": strategy, "local_steps": 5, **(options or {})}
@@ -54,7 +55,7 @@ def parameters(run: chimera.Run) -> np.ndarray:
     ("strategy", "options"),
     [
         ("fed-prox", {"mu": 0.0}),
-        ("fed-avg-m", {"server_momentum": 0.0}),
+        ("fed-avg-m", {"server_optimizer": {"momentum": 0.0}}),
         ("fed-nova", {}),
         ("fed-nova", {"weighted": True}),
     ],
@@ -76,8 +77,13 @@ def test_local_sgd_equals_fed_avg_of_all_workers(fit: Fit, engine: str) -> None:
 
 
 def test_one_local_step_equals_sgd_on_the_whole_batch(fit: Fit) -> None:
-    for strategy, options in (("local-sgd", {}), ("fed-nova", {}), ("fed-avg-m", {"server_momentum": 0.0})):
-        averaged = fit(strategy, {"local_steps": 1, "local_learning_rate": 0.2, **options}, partition="iid")
+    for strategy, options in (
+        ("local-sgd", {}),
+        ("fed-nova", {}),
+        ("fed-avg-m", {"server_optimizer": {"momentum": 0.0}}),
+    ):
+        steps = {"name": "sgd", "lr": 0.2}
+        averaged = fit(strategy, {"local_steps": 1, **options}, optimizer=steps, partition="iid")
         whole = chimera.train(
             {"name": "mlp", "hidden": [16]},
             "digits",
@@ -85,7 +91,7 @@ def test_one_local_step_equals_sgd_on_the_whole_batch(fit: Fit) -> None:
             strategy="single-worker",
             workers=1,
             batch_size=4 * BATCH,
-            optimizer={"name": "sgd", "lr": 0.2},
+            optimizer=steps,
             rounds=8,
             seed=SEED,
             out=averaged.run_dir.with_name(f"whole-{strategy}"),
@@ -130,12 +136,10 @@ def test_fed_prox_adds_the_proximal_term(fit: Fit) -> None:
     assert np.abs(held - plain).max() > 1e-3
 
 
-@pytest.mark.parametrize("local_optimizer", ["sgd", {"name": "adam", "lr": 0.01}], ids=str)
-def test_scaffold_with_one_worker_equals_plain_local_training(fit: Fit, local_optimizer: Any) -> None:
-    options = {"local_optimizer": local_optimizer}
-    plain, special = (
-        fit(name, options, workers=1, partition=parted(np.arange(200))) for name in ("fed-avg", "scaffold")
-    )
+@pytest.mark.parametrize("optimizer", ["sgd", {"name": "adam", "lr": 0.01}], ids=str)
+def test_scaffold_with_one_worker_equals_plain_local_training(fit: Fit, optimizer: Any) -> None:
+    options = {"optimizer": optimizer, "workers": 1, "partition": parted(np.arange(200))}
+    plain, special = (fit(name, **options) for name in ("fed-avg", "scaffold"))
     np.testing.assert_allclose(parameters(special), parameters(plain), atol=2e-5)
     assert np.abs(parameters(plain)).max() > 0.05
 
@@ -201,7 +205,8 @@ def test_fed_nova_weights_by_samples_too(fit: Fit) -> None:
 def test_the_normalisation_of_momentum_matches_torch(fit: Fit) -> None:
     from chimera.strategies.fed_nova import FedNova
 
-    nova = FedNova(local_optimizer={"name": "sgd", "lr": 1.0, "momentum": 0.7})
+    nova = FedNova()
+    nova.optimizer_of({"name": "sgd", "lr": 1.0, "momentum": 0.7}, 1)
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=1.0, momentum=0.7)
     for steps in range(1, 9):
@@ -232,8 +237,8 @@ def test_adaptive_server_steps_match_the_paper(name: str) -> None:
     from chimera.training.optimizers.optimizer import FlatOptimizer, OptimizerSettings
     from chimera.training.plugin import named
 
-    options = {"server_learning_rate": 0.3, "beta1": 0.9, "tau": 0.01}
-    strategy = STRATEGIES.create(name, {**options, **({} if name == "fed-adagrad" else {"beta2": 0.99})})
+    decays = {"beta1": 0.9} if name == "fed-adagrad" else {"betas": [0.9, 0.99]}
+    strategy = STRATEGIES.create(name, {"server_optimizer": {"lr": 0.3, "tau": 0.01, **decays}})
     flat = np.zeros(1, np.float32)
     optimizer = FlatOptimizer(OptimizerSettings.of(*named(strategy.server_optimizer)), flat)
     gradients = np.random.default_rng(0).normal(size=30) * np.geomspace(1, 1e-3, 30)
@@ -334,9 +339,9 @@ def test_personal_heads_improve_client_accuracy(fit: Fit) -> None:
     ("strategy", "options", "message"),
     [
         ("fed-prox", {"mu": -1.0}, "mu must be at least 0"),
-        ("fed-nova", {"local_optimizer": "adam"}, "choose such a local_optimizer"),
         ("fed-nova", {"send": "weights"}, "send = 'weights'"),
-        ("fed-adam", {"tau": 0.0}, "tau above 0"),
+        ("fed-adam", {"server_optimizer": {"tau": 0.0}}, "tau above 0"),
+        ("fed-adam", {"tau": 0.01}, "no longer has the option 'tau'.*set server_optimizer.tau"),
         ("fed-bn", {}, "the model has none"),
         ("fed-bn", {"keep": ["norm*"]}, r"no parameter is called like norm\*; there are 0.weight"),
         ("fed-bn", {"keep": ["*"]}, "there is nothing to train together"),
@@ -349,6 +354,23 @@ def test_invalid_options_raise_a_one_line_error(fit: Fit, strategy: str, options
     assert "\n" not in str(caught.value)
 
 
-def test_a_strategy_with_its_own_optimizer_rejects_another(fit: Fit) -> None:
-    with pytest.raises(ConfigurationError, match="fed-adam has its own server optimizer"):
-        fit("fed-adam", optimizer="adam")
+def test_a_server_optimizer_with_a_name_replaces_the_default() -> None:
+    from chimera.strategies.strategy import STRATEGIES
+
+    made = {
+        str(given): STRATEGIES.create("fed-avg-m", {"server_optimizer": given}).server_optimizer
+        for given in (None, {"lr": 0.5}, "sgd", {"name": "adam", "lr": 0.01})
+    }
+    assert list(made.values()) == [
+        {"name": "sgd", "lr": 1.0, "momentum": 0.9},
+        {"name": "sgd", "lr": 0.5, "momentum": 0.9},
+        {"name": "sgd", "lr": 1.0},
+        {"name": "adam", "lr": 0.01},
+    ]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", {"name": "sgd", "lr": 0.1, "weight_decay": 0.1}], ids=str)
+def test_fed_nova_refuses_an_optimizer_whose_reach_it_does_not_know(fit: Fit, optimizer: Any) -> None:
+    with pytest.raises(ConfigurationError, match="fed-nova knows the reach of sgd only: set train") as caught:
+        fit("fed-nova", optimizer=optimizer)
+    assert "\n" not in str(caught.value)

@@ -32,7 +32,7 @@ def main() -> None:
         strategy=json.loads(strategy),
         workers=3,
         batch_size=16,
-        optimizer={"name": "adam", "lr": 5e-3},
+        optimizer={"name": "adam", "lr": 5e-3, "schedule": {"decay": "linear", "warm_up": 0.2}},
         rounds=int(rounds),
         log_every=1,
         evaluate_every=9,

@@ -13,7 +13,7 @@ from chimera.core.engine import ENGINES
 from chimera.data.dataset import Dataset
 from training.conftest import Fit
 
-SAMPLED = {"name": "fed-avg", "local_steps": 2, "fraction": 0.1, "local_optimizer": "adam"}
+SAMPLED = {"name": "fed-avg", "local_steps": 2, "fraction": 0.1}
 
 
 def files_of(run: chimera.Run) -> dict[str, bytes]:

@@ -34,11 +34,16 @@ def instance(**options: Any) -> torch.optim.Optimizer:
     ids=["partial", "instance"],
 )
 def test_an_optimizer_object_is_written_as_its_name_and_options(fit: Fit, given: Any) -> None:
-    assert optimizer_table(given) == {**ADAMW, "name": "AdamW"}
+    assert optimizer_table(given, {}) == {**ADAMW, "name": "AdamW"}
     named, made = fit("named", optimizer=ADAMW), fit("made", optimizer=given)
     assert np.array_equal(named.trained.parameters(), made.trained.parameters())
     again = chimera.Experiment.load(made.run_dir / "experiment.toml")
     assert again.tables["train"]["optimizer"] == {**ADAMW, "name": "AdamW"}
+
+
+def test_an_instance_keeps_its_learning_rate_if_that_is_the_default_of_torch() -> None:
+    made = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # by name, sgd has another default
+    assert optimizer_table(made, {}) == {"name": "SGD", "lr": 1e-3}
 
 
 @pytest.mark.long
@@ -48,8 +53,8 @@ def test_a_custom_optimizer_class_works_on_workers_and_servers(fit: Fit, engine:
         fit(
             f"{place}",
             engine=engine,
-            strategy={"name": "fed-avg", "local_steps": 3, "local_optimizer": local},
-            optimizer=server,
+            strategy={"name": "fed-avg", "local_steps": 3, "server_optimizer": server},
+            optimizer=local,
         )
         for place, (local, server) in enumerate(
             [
@@ -65,12 +70,12 @@ def test_a_custom_optimizer_class_works_on_workers_and_servers(fit: Fit, engine:
     "name", ["sgd", "momentum", "adam", "AdamW", "adagrad", "adadelta", "rmsprop", "yogi", "radam"]
 )
 def test_every_optimizer_name_works_on_workers_and_servers(fit: Fit, name: str) -> None:
-    run = fit(strategy={"name": "fed-avg", "local_steps": 2, "local_optimizer": name}, optimizer=name, rounds=3)
+    run = fit(strategy={"name": "fed-avg", "local_steps": 2, "server_optimizer": name}, optimizer=name, rounds=3)
     assert np.isfinite(run.metrics["loss"])
 
 
 def test_momentum_equals_sgd_with_momentum(fit: Fit) -> None:
-    short, long = fit("a", optimizer="momentum"), fit("b", optimizer={"name": "sgd", "momentum": 0.9, "lr": 1e-3})
+    short, long = fit("a", optimizer="momentum"), fit("b", optimizer={"name": "sgd", "momentum": 0.9, "lr": 0.1})
     assert np.array_equal(short.trained.parameters(), long.trained.parameters())
 
 

@@ -34,7 +34,8 @@ from chimera.training.server.parameter_shard import ParameterShard
 from training.conftest import Fit
 
 WORKERS = 5
-AVERAGED = {"name": "fed-avg", "local_steps": 3, "local_learning_rate": 0.3, "shards": 2}
+AVERAGED = {"name": "fed-avg", "local_steps": 3, "shards": 2}
+SGD = {"name": "sgd", "lr": 0.3}
 LOOSE = {"clip": 50.0, "secure_aggregation": True}
 NOISY = {"clip": 1.0, "noise": 2.0, "secure_aggregation": True}
 SEEDED = {**NOISY, "noise_seed": "run"}
@@ -46,7 +47,7 @@ def private(fit: Fit) -> Fit:
     """Train five clients in virtual time, in a few rounds."""
 
     def train(name: str = "run", **options: Any) -> chimera.Run:
-        given = {"strategy": AVERAGED, "workers": WORKERS, "optimizer": "sgd", "rounds": 4, "evaluate_every": 2}
+        given = {"strategy": AVERAGED, "workers": WORKERS, "optimizer": SGD, "rounds": 4, "evaluate_every": 2}
         return fit(name, **{**given, **options})
 
     return train
@@ -294,7 +295,8 @@ def test_training_with_noise_gives_a_useful_model(private: Fit, on: str) -> None
     """A hundred clients with 14 images each; without noise 93 % of the test images are right, without training 10 %."""
     run = private(
         model={"name": "mlp", "hidden": []},
-        strategy={"name": "fed-avg", "local_steps": 4, "local_learning_rate": 0.5},
+        strategy={"name": "fed-avg", "local_steps": 4},
+        optimizer={"name": "sgd", "lr": 0.5},
         workers=100,
         batch_size=14,
         rounds=10,
@@ -380,9 +382,7 @@ def test_a_resumed_run_has_the_same_weights_and_epsilon(private: Fit) -> None:
 
 
 def test_momenta_stay_on_workers_and_a_resumed_run_reports_their_reset(private: Fit) -> None:
-    local = {**AVERAGED, "local_optimizer": {"name": "adam", "lr": 0.01}}
-    del local["local_learning_rate"]
-    options = {"strategy": local, "privacy": NOISY, "checkpoint_every": 2}
+    options = {"optimizer": {"name": "adam", "lr": 0.01}, "privacy": NOISY, "checkpoint_every": 2}
     first = private("cut", rounds=2, **options)
     resumed = private("cut", rounds=4, resume=True, **options)
     assert first.events == []

@@ -33,17 +33,15 @@ SHARDED: dict[str, dict[str, Any]] = {
     "parameter-server": {"name": "parameter-server", "shards": 2},
     "async-parameter-server": {"name": "async-parameter-server", "shards": 2},
     "delay-compensated": {"name": "delay-compensated", "lambda_": 0.5, "decay": 0.9, "shards": 2},
-    "fed-avg": {"name": "fed-avg", "local_steps": 2, "local_learning_rate": 0.3, "shards": 2},
-    "scaffold": {"name": "scaffold", "local_steps": 2, "local_learning_rate": 0.3, "shards": 2},
-    "fed-bn": {"name": "fed-bn", "local_steps": 2, "local_learning_rate": 0.3, "keep": ["layers.0.bias"], "shards": 2},
+    "fed-avg": {"name": "fed-avg", "local_steps": 2, "shards": 2},
+    "scaffold": {"name": "scaffold", "local_steps": 2, "shards": 2},
+    "fed-bn": {"name": "fed-bn", "local_steps": 2, "keep": ["layers.0.bias"], "shards": 2},
     "fed-buff": {"name": "fed-buff", "local_steps": 2},
     "streaming-diloco": {
         "name": "streaming-diloco",
         "fragments": 2,
         "local_steps": 4,
-        "local_optimizer": "sgd",
-        "local_learning_rate": 0.3,
-        "server_momentum": 0.5,
+        "server_optimizer": {"momentum": 0.5},
     },
 }
 DISTRIBUTED = [
@@ -59,11 +57,10 @@ def poisoned(fit: Fit) -> Callable[..., chimera.Run]:
     """Train with three poisonous samples in the part of rank 2."""
 
     def train(strategy: Any, name: str = "run", network: Any = Fragile, **options: Any) -> chimera.Run:
-        averages = isinstance(strategy, dict) and STRATEGIES.create(strategy["name"]).sgd_learning_rate == 1
         settings = {
             "data": digits({2: 3}),
             "partition": round_robin,
-            "optimizer": "sgd" if averages else {"name": "sgd", "lr": 0.3},
+            "optimizer": {"name": "sgd", "lr": 0.3},
             "rounds": None,
             "epochs": 5,
             **options,

@@ -107,19 +107,19 @@ PLAIN, ADAM = OptimizerSettings("sgd", {"lr": 0.1}), OptimizerSettings("adam", {
 
 
 def learner(
-    device: str | None, model: TorchModel | None = None, local: OptimizerSettings = PLAIN, **codecs: Any
+    device: str | None, model: TorchModel | None = None, optimizer: OptimizerSettings = PLAIN, **codecs: Any
 ) -> Learner:
     rng = np.random.default_rng(0)
     data = Dataset(rng.normal(size=(64, 6)).astype(np.float32), rng.integers(0, 3, 64))
     order = orders(PARTITIONERS.create("iid"), data, 1, 8, 0)[0]
     model = model or TorchModel(lambda: nn.Sequential(nn.Linear(6, 5), nn.Dropout(), nn.Linear(5, 3)), seed=1)
-    return Learner(0, model, data, order, optimizer=ADAM, local_optimizer=local, device=device, **codecs)
+    return Learner(0, model, data, order, optimizer=optimizer, device=device, **codecs)
 
 
 @on_each_device
 @pytest.mark.parametrize("local", [PLAIN, ADAM], ids=["plain", "adam"])
 def test_a_learner_on_a_device_learns_the_same(device: str, local: OptimizerSettings) -> None:
-    here, there = learner(None, local=local), learner(device, local=local)
+    here, there = learner(None, optimizer=local), learner(device, optimizer=local)
     if device == "cuda":  # its generator drops other units
         for one in (here, there):
             one._model.module[1].p = 0.0  # type: ignore[attr-defined]
@@ -139,7 +139,7 @@ def test_a_learner_on_a_device_learns_the_same(device: str, local: OptimizerSett
 @pytest.mark.parametrize("rule", [{"name": "proximal", "mu": 0.5}, {"name": "control-variates"}, None], ids=str)
 def test_local_rules_and_personal_parameters_are_equal_on_a_device(device: str, rule: Any) -> None:
     personal = [] if rule and rule["name"] == "control-variates" else [0]
-    here, there = (learner(where, local=ADAM, personal=personal) for where in (None, device))
+    here, there = (learner(where, optimizer=ADAM, personal=personal) for where in (None, device))
     results = []
     for one in (here, there):
         one._model.module[1].p = 0.0  # type: ignore[attr-defined]
@@ -283,7 +283,7 @@ def test_every_strategy_learns_the_same_on_a_device(
     monkeypatch.setattr("chimera.models.device._gpu", lambda rank: device)
     table = {"name": strategy, **LITTLE.get(strategy, {})}
     options = {"strategy": table, "model": {"name": "mlp", "hidden": [16] * 3}, "workers": 4, "rounds": 4}
-    options["optimizer"] = "sgd" if STRATEGIES.create(strategy).server_optimizer else "adam"
+    options["optimizer"] = STRATEGIES.create(strategy).default_optimizer
     plain, moved = (fit(f"run-{n}", **options, evaluate_every=2, worker_resources={"gpus": n}) for n in (0, 1))
     for own, other in zip(moved.model.state_dict().values(), plain.model.state_dict().values(), strict=True):
         torch.testing.assert_close(own, other, rtol=0, atol=1e-6 if device == NAME else 1e-3)

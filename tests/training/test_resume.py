@@ -35,7 +35,6 @@ CASES = {
         {
             "name": "fed-avg",
             "local_steps": 3,
-            "local_optimizer": {"name": "adam", "lr": 0.01, "schedule": {"decay": "linear", "warm_up": 0.2}},
             "fraction": 0.7,
         },
     ),

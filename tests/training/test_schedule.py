@@ -62,17 +62,17 @@ def test_without_a_schedule_the_rate_is_constant() -> None:
 
 
 @pytest.mark.parametrize(
-    "strategy", ["single-worker", "all-reduce", "parameter-server", "async-parameter-server", "fed-avg"]
+    "strategy", ["single-worker", "all-reduce", "parameter-server", "async-parameter-server", "fed-avg", "fed-buff"]
 )
 def test_schedules_match_torch_for_every_strategy(fit: Fit, strategy: str) -> None:
     rounds, rate = 25, 0.3
     table = {"name": "sgd", "lr": rate, "momentum": 0.9, "schedule": {"decay": "linear", "warm_up": 0.2, "final": 0.1}}
     given: dict[str, Any] = {"strategy": strategy, "optimizer": table}
-    if strategy == "fed-avg":  # here by the local optimizer, in five steps a round
+    if strategy in ("fed-avg", "fed-buff"):  # here workers step, five times a round
         given = {
-            "strategy": {"name": strategy, "local_steps": 5, "local_optimizer": table},
+            "strategy": {"name": strategy, "local_steps": 5, **({"buffer": 1} if strategy == "fed-buff" else {})},
             "rounds": 5,
-            "optimizer": "sgd",
+            "optimizer": table,
         }
     run = fit(workers=1, **{"rounds": rounds, **given}, checkpoint_every=2, seed=1)
     split = DATASETS.create("digits")

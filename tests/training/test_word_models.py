@@ -39,8 +39,8 @@ COUNTS = [100] * WORDS
 def test_word_models_learn_related_words(fit: Fit, model: dict[str, Any], strategy: str, engine: str) -> None:
     options: dict[str, Any] = {"strategy": strategy, "optimizer": {"name": "adam", "lr": 0.05}}
     if strategy == "fed-buff":
-        options = {"strategy": {"name": strategy, "local_steps": 10, "local_learning_rate": 2.0, "buffer": 2}}
-        options["optimizer"] = {"name": "sgd", "lr": 1.0}
+        options = {"strategy": {"name": strategy, "local_steps": 10, "buffer": 2}}
+        options["optimizer"] = {"name": "sgd", "lr": 2.0}
     run = fit(
         model={**model, "dim": 16}, data=DATA, engine=engine, workers=2, batch_size=50, rounds=None, epochs=5,
         evaluate_every=1000, **options,

@@ -11,23 +11,27 @@ from typing import Any
 from chimera.core.errors import ConfigurationError
 
 
-def optimizer_table(given: Any) -> dict[str, Any]:
+def optimizer_table(given: Any, default: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``name`` and options of an optimizer.
 
     Parameters
     ----------
     given : a name, a table, a class of optimizers like those of torch, a `functools.partial` of one with its options, or an
-        instance. Of an instance only class and options count: it will step the parameters of the run.
+        instance. Of an instance only class and options count: it will step the parameters of the run. None is the default. A
+        table without a name changes options of the default.
+    default : ``name`` and options of the default.
 
     Raises
     ------
     ConfigurationError : it is none of these; or no other process can import the class; or the parameter groups of an instance
         differ.
     """
+    if given is None:
+        return dict(default)
     if isinstance(given, str):
         return {"name": given}
     if isinstance(given, Mapping):
-        return dict(given)
+        return dict(given) if "name" in given else {**default, **given}
     if isinstance(given, functools.partial) and inspect.isclass(given.func) and not given.args:
         return {"name": _name_of(given.func), **_plain(given.keywords)}
     if inspect.isclass(given) and callable(getattr(given, "step", None)):
@@ -55,14 +59,14 @@ def _name_of(kind: type) -> str:
 
 
 def _options_of(optimizer: Any) -> dict[str, Any]:
-    """Return the options of an instance that differ from the defaults."""
+    """Return the learning rate of an instance, and the options that differ from the defaults of its class."""
     known = inspect.signature(type(optimizer)).parameters
     groups = [{k: v for k, v in group.items() if k in known and k != "params"} for group in optimizer.param_groups]
     if any(group != groups[0] for group in groups):
         raise ConfigurationError(
             f"{type(optimizer).__name__} has groups of parameters with different options: a run steps all parameters alike"
         )
-    return {key: value for key, value in groups[0].items() if value is not None and value != known[key].default}
+    return {k: v for k, v in groups[0].items() if v is not None and (k == "lr" or v != known[k].default)}
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:

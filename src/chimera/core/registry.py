@@ -278,6 +278,8 @@ def checked_options(
     hints = _hints_of(factory)
     checked = {}
     for name, value in options.items():
+        if name in (moved := getattr(factory, "moved", {})):
+            raise ConfigurationError(f"{what} no longer has the option {name!r}: {moved[name]}")
         if name not in allowed and not open_ended:
             meant, its = did_you_mean(name, allowed), ", ".join(allowed) or "none"
             raise ConfigurationError(f"{what} has no option {name!r}{meant} its options: {its}")

@@ -119,7 +119,7 @@ class Recipe:
         strategy: dict[str, Any] = {"name": self.strategy}
         if self.strategy == "fed-avg":
             local_steps = defaults["local_steps"] if self.local_steps is None else self.local_steps
-            strategy |= {"local_steps": local_steps, "local_optimizer": optimizer, **defaults["strategy"]}
+            strategy |= {"local_steps": local_steps, **defaults["strategy"]}
             in_batches = "shared_negatives" in self.model_options or self.model_options.get("order") == "batch"
             if (
                 "lr" not in optimizer or in_batches
@@ -129,7 +129,7 @@ class Recipe:
         else:
             if self.local_steps is not None:
                 raise ConfigurationError(f"local_steps has no effect with the strategy {self.strategy!r}: use fed-avg")
-            train["optimizer"] = optimizer
+        train["optimizer"] = optimizer
         data = {"stride": defaults["stride"], "seed": self.seed, **defaults["data"], **self.data}
         paths = [str(Path(path).expanduser().resolve()) for path in self.paths]
         return Experiment(

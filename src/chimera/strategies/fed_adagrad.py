@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from chimera.strategies.fed_avg import FedAvg
+from chimera.strategies.local_steps import CLIENT_SGD
 from chimera.strategies.strategy import STRATEGIES
 
 
@@ -12,16 +14,11 @@ from chimera.strategies.strategy import STRATEGIES
 class FedAdagrad(FedAvg):
     """`fed-avg` with servers that step by Adagrad: change over the root of summed squares (Reddi et al. 2021).
 
-    Parameters
-    ----------
-    server_learning_rate : learning rate of the servers; default 0.1.
-    beta1 : decay of the mean of the change; default 0, only the newest change.
-    tau : degree of adaptivity; default 1e-3. It is added to the root of the sum, and the sum starts at tau squared.
-    options : options of `FedAvg`.
+    Options of the default ``server_optimizer``: ``lr``, default 0.03; ``beta1``, the decay of the mean of the change, default 0
+    (only the newest change); ``tau``, the degree of adaptivity, default 1e-3. ``tau`` is added to the root of the sum, and the
+    sum starts at its square. If the experiment sets no optimizer, workers use ``sgd`` with learning rate 0.1, since the paper's
+    clients use plain SGD.
     """
 
-    def __init__(
-        self, *, server_learning_rate: float = 0.1, beta1: float = 0.0, tau: float = 1e-3, **options: Any
-    ) -> None:
-        super().__init__(**options)
-        self.server_optimizer = {"name": "fed-adagrad", "lr": server_learning_rate, "beta1": beta1, "tau": tau}
+    default_optimizer = CLIENT_SGD
+    server_default: ClassVar[Mapping[str, Any]] = {"name": "fed-adagrad", "lr": 0.03, "beta1": 0.0, "tau": 1e-3}

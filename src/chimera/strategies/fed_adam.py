@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from chimera.strategies.fed_avg import FedAvg
+from chimera.strategies.local_steps import CLIENT_SGD
 from chimera.strategies.strategy import STRATEGIES
 
 
@@ -12,23 +14,11 @@ from chimera.strategies.strategy import STRATEGIES
 class FedAdam(FedAvg):
     """`fed-avg` with servers that step by Adam without bias correction (Reddi et al. 2021).
 
-    Parameters
-    ----------
-    server_learning_rate : learning rate of the servers; default 0.03.
-    beta1, beta2 : decay of the means of the change and of its square; defaults 0.9 and 0.99.
-    tau : degree of adaptivity; default 1e-3. It is added to the root of the mean square, and the mean square starts at tau
-        squared.
-    options : options of `FedAvg`.
+    Options of the default ``server_optimizer``: ``lr``, default 0.03; ``betas``, the decays of the means of the change and of
+    its square, defaults 0.9 and 0.99; ``tau``, the degree of adaptivity, default 1e-3. ``tau`` is added to the root of the mean
+    square, and the mean square starts at its square. If the experiment sets no optimizer, workers use ``sgd`` with learning
+    rate 0.1, since the paper's clients use plain SGD.
     """
 
-    def __init__(
-        self,
-        *,
-        server_learning_rate: float = 0.03,
-        beta1: float = 0.9,
-        beta2: float = 0.99,
-        tau: float = 1e-3,
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        self.server_optimizer = {"name": "fed-adam", "lr": server_learning_rate, "betas": [beta1, beta2], "tau": tau}
+    default_optimizer = CLIENT_SGD
+    server_default: ClassVar[Mapping[str, Any]] = {"name": "fed-adam", "lr": 0.03, "betas": [0.9, 0.99], "tau": 1e-3}

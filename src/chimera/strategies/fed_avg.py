@@ -8,36 +8,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.optimizer_table import optimizer_table
+from chimera.strategies.local_steps import LocalSteps
 from chimera.strategies.participation import Participation, Work
-from chimera.strategies.strategy import STRATEGIES, Aggregated, Cluster, Family, Round, Strategy
+from chimera.strategies.strategy import STRATEGIES, Aggregated, Cluster, Family, Round
 
 
 @STRATEGIES.register("fed-avg")
-class FedAvg(Strategy):
+class FedAvg(LocalSteps):
     """Each round, workers train ``local_steps`` batches from the same weights; servers step by the mean of their changes.
 
     In round t, worker i trains from w_t to w_i. The servers step by sum_i (n_i / n) (w_i - w_t), with n_i samples of worker i;
-    all workers weigh alike unless ``weighted``. The experiment's optimizer is the servers' optimizer:
+    all workers weigh alike unless ``weighted``. Workers take local steps with the experiment's optimizer. That of the
+    servers is ``server_optimizer``:
 
     - ``sgd`` with learning rate 1 (default): the new model is the mean of the workers' weights. A rate above 1 goes beyond it.
-    - ``sgd`` with momentum: FedAvgM (Hsu et al. 2019). With Nesterov momentum and a local AdamW: DiLoCo (Douillard et al.
+    - ``sgd`` with momentum: FedAvgM (Hsu et al. 2019). With Nesterov momentum and AdamW on workers: DiLoCo (Douillard et al.
       2023).
-    - ``adam``: FedAdam (Reddi et al. 2021).
+    - ``fed-adam``: FedAdam (Reddi et al. 2021).
 
     Parameters
     ----------
     local_steps : batches that a worker trains on between reading the weights and sending its change; default 10.
-    local_optimizer : the workers' optimizer, of torch.optim or the user's own; default ``sgd``. A name, a table with its
-        options and a ``schedule``, or an object; see `optimizer_table`.
-    local_learning_rate : learning rate of the local optimizer, unless its table has one. Default: 0.1 for ``sgd``, torch's
-        default for others.
-    scaled : whether the local learning rate is multiplied by the number of workers, because the mean shortens steps by that
-        factor (the linear scaling rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD"); default False.
-    keep_state : whether the local optimizer keeps its momenta for the next round (default). They are then part of checkpoints.
-        If not, each round starts with a new optimizer.
+    server_optimizer : the servers' optimizer; default ``sgd`` with learning rate 1. See `LocalSteps`.
+    scaled : whether the learning rate of workers is multiplied by their number, because the mean shortens steps by that factor
+        (the linear scaling rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD"); default False.
+    keep_state : whether the workers' optimizers keep their momenta for the next round (default). They are then part of
+        checkpoints. If not, each round starts with a new optimizer.
     local_epochs : passes of a worker over its own data in a round, rounded up to whole batches; replaces ``local_steps``.
-        Workers with more data then take more steps, and a ``schedule`` of the local optimizer counts rounds.
+        Workers with more data then take more steps, and a ``schedule`` of the workers' optimizer counts rounds.
     fraction, over_selection, deadline_s, stragglers, seed : choice of the participants, see `Participation`. With
         over-selection or a deadline, late and failed workers are dropped from the round. Otherwise a failed round is repeated,
         and workers that had answered return the same answers.
@@ -53,7 +51,6 @@ class FedAvg(Strategy):
     family: ClassVar[Family] = "federated"
     private = True
     replicas: ClassVar[Literal["equal", "own", "none"]] = "none"
-    sgd_learning_rate = 1.0
     takes_partial: ClassVar[bool] = False  # whether partial results of stragglers count
 
     def __init__(
@@ -61,8 +58,7 @@ class FedAvg(Strategy):
         *,
         local_steps: int = 10,
         local_epochs: float | None = None,
-        local_optimizer: Any = "sgd",
-        local_learning_rate: float | None = None,
+        server_optimizer: Any = None,
         scaled: bool = False,
         keep_state: bool = True,
         fraction: float = 1.0,
@@ -75,6 +71,7 @@ class FedAvg(Strategy):
         shards: int = 1,
         seed: int = 0,
     ) -> None:
+        super().__init__(server_optimizer=server_optimizer)
         for key, value in (("local_steps", local_steps), ("shards", shards)):
             if value < 1:
                 raise ConfigurationError(f"{key} must be at least 1, not {value}")
@@ -82,12 +79,9 @@ class FedAvg(Strategy):
             raise ConfigurationError(f"local_epochs must be above 0, not {local_epochs}")
         if send not in ("change", "weights"):
             raise ConfigurationError(f"send is 'change' or 'weights', not {send!r}")
-        self.local_optimizer = _table(local_optimizer, local_learning_rate)
         self._local_steps, self._local_epochs, self._keep_state = local_steps, local_epochs, keep_state
         self._participation = Participation(fraction, over_selection, deadline_s, stragglers, seed)
         self._weighted, self._shards = weighted, shards
-        if scaled and "lr" not in self.local_optimizer:
-            raise ConfigurationError("scaled multiplies the local learning rate: say which, by local_learning_rate")
         self._scaled = scaled
         self._reached, self._aggregation = send == "weights", aggregation
         self._rule: Mapping[str, Any] | None = None  # the rule that changes local gradients, see `LocalRule`
@@ -180,10 +174,13 @@ class FedAvg(Strategy):
         weights, done = [list(refs) for refs in zip(*updates, strict=True)]
         return weights, done
 
-    def local_optimizer_of(self, workers: int) -> Mapping[str, Any]:
-        """Return the table of the local optimizer."""
-        table = dict(self.local_optimizer or {})
-        return {**table, "lr": table["lr"] * self._participation.wanted(workers)} if self._scaled else table
+    def optimizer_of(self, optimizer: Mapping[str, Any], workers: int) -> Mapping[str, Any]:
+        """Return the table of the workers' optimizer."""
+        if not self._scaled:
+            return optimizer
+        if "lr" not in optimizer:
+            raise ConfigurationError("scaled multiplies the learning rate of workers: set it, train.optimizer.lr")
+        return {**optimizer, "lr": optimizer["lr"] * self._participation.wanted(workers)}
 
     def aggregated(self, workers: int) -> Aggregated:
         """Return how servers aggregate the answers of the participants."""
@@ -203,17 +200,3 @@ class FedAvg(Strategy):
         if self._local_epochs is None:
             return super().samples_per_round(workers, batch_size, train_size)
         return max(round(self._local_epochs * train_size * self._participation.asked(workers) / workers), 1)
-
-
-def _table(optimizer: Any, learning_rate: float | None) -> dict[str, Any]:
-    """Return the table of an optimizer, with its learning rate."""
-    table = optimizer_table(optimizer)
-    if learning_rate is not None:
-        if "lr" in table:
-            raise ConfigurationError("local_learning_rate and the lr of local_optimizer say the same: give one of them")
-        if not learning_rate > 0:
-            raise ConfigurationError(f"local_learning_rate must be above 0, not {learning_rate}")
-        table["lr"] = learning_rate
-    elif table.get("name") == "sgd":
-        table.setdefault("lr", 0.1)
-    return table

@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
-from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
+from chimera.strategies.local_steps import LocalSteps
+from chimera.strategies.strategy import STRATEGIES, Cluster, Round
 
 
 @STRATEGIES.register("fed-buff")
-class FedBuff(Strategy):
+class FedBuff(LocalSteps):
     """Workers train on their own data at their own pace; servers step by the mean of every ``buffer`` results.
 
-    A result is the change of the weights by local training, and servers use it as a gradient. The experiment's optimizer is the
-    servers' optimizer; ``sgd`` with learning rate 1 (default) adds the mean change. A round is one step of the servers.
+    A result is the change of the weights by local steps with the experiment's optimizer. A round is one step of the servers.
 
     Parameters
     ----------
     buffer : number of results in a step; default 2.
     local_steps : batches that a worker trains on between reading the weights and sending its result; default 4.
-    local_learning_rate : learning rate of the workers' plain SGD; default 0.1.
+    server_optimizer : the servers' optimizer; default ``sgd`` with learning rate 1, which applies the mean change. See
+        `LocalSteps`.
     shards : number of servers over which the parameters are spread; default 1.
     """
 
     family = "federated"
-    sgd_learning_rate = 1.0
 
-    def __init__(
-        self, *, buffer: int = 2, local_steps: int = 4, local_learning_rate: float = 0.1, shards: int = 1
-    ) -> None:
+    def __init__(self, *, buffer: int = 2, local_steps: int = 4, server_optimizer: Any = None, shards: int = 1) -> None:
+        super().__init__(server_optimizer=server_optimizer)
         for key, value in (("buffer", buffer), ("local_steps", local_steps), ("shards", shards)):
             if value < 1:
                 raise ConfigurationError(f"{key} must be at least 1, not {value}")
-        if not local_learning_rate > 0:
-            raise ConfigurationError(f"local_learning_rate must be above 0, not {local_learning_rate}")
         self.buffer, self.shards, self.local_steps = buffer, shards, local_steps
-        self.local_optimizer = {"name": "sgd", "lr": local_learning_rate}
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of the servers a round."""
@@ -64,6 +61,10 @@ class FedBuff(Strategy):
             weights, done = [list(refs) for refs in zip(*updates, strict=True)]
             yield Round(done, staleness=staleness)
             version += 1
+
+    def worker_steps(self, rounds: int, workers: int) -> int:
+        """Return the mean number of steps of a worker; faster workers take more."""
+        return math.ceil(rounds * self.batches_per_round(workers) / workers)
 
     def batches_per_round(self, workers: int) -> int:  # noqa: ARG002 - whatever their number
         """Return the number of batches in the results of one step."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
 from chimera.strategies.fed_avg import FedAvg
+from chimera.strategies.local_steps import CLIENT_SGD
 from chimera.strategies.participation import Work
 from chimera.strategies.strategy import STRATEGIES, Aggregated
 
@@ -20,28 +21,36 @@ class FedNova(FedAvg):
     of workers that take more local steps. The mean is multiplied by the mean reach, so that with equal steps it is FedAvg.
     Partial results of stragglers count.
 
+    The experiment's optimizer must be ``sgd``, with or without ``momentum``, because its reach is known; default ``sgd`` with
+    learning rate 0.1.
+
     Parameters
     ----------
-    local_optimizer : ``sgd``, with or without ``momentum``: its reach is known.
     keep_state : default False, and required with momentum: the reach is known for steps from zero momentum only.
     options : options of `FedAvg`.
     """
 
     takes_partial = True
+    default_optimizer = CLIENT_SGD
 
     def __init__(self, *, keep_state: bool = False, **options: Any) -> None:
         super().__init__(keep_state=keep_state, **options)
-        table = dict(self.local_optimizer or {})
-        self._momentum = float(table.get("momentum", 0))
-        if table["name"] != "sgd" or set(table) - {"name", "lr", "momentum", "schedule"} or not 0 <= self._momentum < 1:
-            raise ConfigurationError(
-                "fed-nova knows how far steps of plain sgd and of its momentum (0 to 1) reach: "
-                f"choose such a local_optimizer, not {table!r}"
-            )
-        if self._momentum and keep_state:
-            raise ConfigurationError("fed-nova begins each round from a standstill: set keep_state = false")
+        self._momentum = 0.0
         if self._reached:
             raise ConfigurationError("fed-nova divides changes: send = 'weights' leaves it nothing to divide")
+
+    def optimizer_of(self, optimizer: Mapping[str, Any], workers: int) -> Mapping[str, Any]:
+        """Return the table of the workers' optimizer, whose momentum determines the reach of steps."""
+        self._momentum = float(optimizer.get("momentum", 0))
+        known = optimizer["name"] == "sgd" and set(optimizer) <= {"name", "lr", "momentum", "schedule"}
+        if not known or not 0 <= self._momentum < 1:
+            raise ConfigurationError(
+                "fed-nova knows the reach of sgd only: set train.optimizer to sgd, with no other options than lr, "
+                f"momentum (from 0 to less than 1) and schedule, not {dict(optimizer)!r}"
+            )
+        if self._momentum and self._keep_state:
+            raise ConfigurationError("fed-nova begins each round from a standstill: set keep_state = false")
+        return super().optimizer_of(optimizer, workers)
 
     def aggregated(self, workers: int) -> Aggregated:
         """Return as FedAvg does. With ``local_epochs`` the steps, and so the result, depend on the numbers of samples."""

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from chimera.strategies.fed_adam import FedAdam
+from chimera.strategies.fed_avg import FedAvg
+from chimera.strategies.local_steps import CLIENT_SGD
 from chimera.strategies.strategy import STRATEGIES
 
 
 @STRATEGIES.register("fed-yogi")
-class FedYogi(FedAdam):
+class FedYogi(FedAvg):
     """`fed-adam` with Yogi's mean square, which falls slowly when changes become small (Reddi et al. 2021).
 
-    Parameters
-    ----------
-    options : options of `FedAdam`.
+    The options of the default ``server_optimizer``, and the default optimizer of workers, are those of `FedAdam`.
     """
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.server_optimizer = {**(self.server_optimizer or {}), "name": "fed-yogi"}
+    default_optimizer = CLIENT_SGD
+    server_default: ClassVar[Mapping[str, Any]] = {"name": "fed-yogi", "lr": 0.03, "betas": [0.9, 0.99], "tau": 1e-3}

@@ -18,7 +18,7 @@ class LocalSGD(FedAvg):
 
     Parameters
     ----------
-    local_steps, local_optimizer, local_learning_rate, scaled, aggregation, shards : see `FedAvg`.
+    local_steps, server_optimizer, scaled, aggregation, shards : see `FedAvg`.
     """
 
     family = "local steps"
@@ -28,16 +28,14 @@ class LocalSGD(FedAvg):
         self,
         *,
         local_steps: int = 10,
-        local_optimizer: Any = "sgd",
-        local_learning_rate: float | None = None,
+        server_optimizer: Any = None,
         scaled: bool = False,
         aggregation: str | Mapping[str, Any] = "mean",
         shards: int = 1,
     ) -> None:
         super().__init__(
             local_steps=local_steps,
-            local_optimizer=local_optimizer,
-            local_learning_rate=local_learning_rate,
+            server_optimizer=server_optimizer,
             scaled=scaled,
             aggregation=aggregation,
             shards=shards,

@@ -188,11 +188,13 @@ class Strategy(ABC):
     counts : whether each `Round` states its number of batches, because workers compute some batches twice or in vain.
     private : whether a worker sends one change of its weights in a round and nothing else, servers take the mean, and the
         strategy calls workers by `Cluster.soonest`. Such changes can be clipped, get noise, and be added under masks.
-    local_optimizer : a table of the workers' optimizer between two messages; None if workers take no local steps.
-    server_optimizer : a table of the servers' optimizer, if the strategy sets it and not the experiment.
+    default_optimizer : the table of the experiment's optimizer if the user sets none. This optimizer turns gradients into
+        steps, see `steps_on`.
+    server_optimizer : the table of the optimizer with which servers step by the workers' changes, if workers take local steps;
+        None if workers send gradients, or nothing.
+    moved : former options by name, and what a user sets instead.
     worker_extensions : the extensions whose calls this strategy makes at workers: registered names, or classes derived from
         `chimera.training.worker.extension.WorkerExtension`.
-    sgd_learning_rate : default learning rate of the experiment's ``sgd``; None means torch's default.
     """
 
     family: ClassVar[Family]
@@ -202,9 +204,9 @@ class Strategy(ABC):
     replicas: ClassVar[Literal["equal", "own", "parts", "none"]] = "equal"
     counts: ClassVar[bool] = False
     private: ClassVar[bool] = False
-    local_optimizer: Mapping[str, Any] | None = None
+    default_optimizer: ClassVar[Mapping[str, Any]] = {"name": "adam", "lr": 1e-3}
     server_optimizer: Mapping[str, Any] | None = None
-    sgd_learning_rate: ClassVar[float | None] = None
+    moved: ClassVar[Mapping[str, str]] = {}
     worker_extensions: ClassVar[Sequence[str | type]] = ()
 
     @abstractmethod
@@ -269,13 +271,27 @@ class Strategy(ABC):
         """Return the number of batches that a worker trains on in a round; 1 if workers differ in it."""
         return 1
 
+    def worker_steps(self, rounds: int, workers: int) -> int:  # noqa: ARG002 - most do not depend on it
+        """Return the number of steps that a worker's optimizer takes in ``rounds`` rounds, for schedules."""
+        return rounds * self.steps_per_round()
+
     def figures(self) -> Mapping[str, Any]:
         """Return extra values for the summary of a run, by name, as plain values."""
         return {}
 
-    def local_optimizer_of(self, workers: int) -> Mapping[str, Any] | None:  # noqa: ARG002 - whatever their number
-        """Return the table of the local optimizer for a run of ``workers`` workers; None without local steps."""
-        return self.local_optimizer
+    def optimizer_of(self, optimizer: Mapping[str, Any], workers: int) -> Mapping[str, Any]:  # noqa: ARG002 - most change nothing
+        """Return the table by which gradients become steps in a run of ``workers`` workers with the experiment's ``optimizer``.
+
+        Raises
+        ------
+        ConfigurationError : the strategy cannot use this optimizer.
+        """
+        return optimizer
+
+    @property
+    def steps_on(self) -> Literal["workers", "servers"]:
+        """Where the experiment's optimizer steps: on servers if workers send them gradients, else on workers."""
+        return "servers" if self.sends == "messages" and self.server_optimizer is None else "workers"
 
     def state(self) -> Mapping[str, Any]:
         """Return the state that a restart needs, as plain values."""

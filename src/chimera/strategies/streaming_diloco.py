@@ -24,7 +24,7 @@ class StreamingDiLoCo(DiLoCo):
     fragments : number of fragments, which must divide ``local_steps``; default 5. A fragment is a sequence of tensors or rows.
     overlap : local steps that a worker takes while its fragment is in flight; default 1, at most the steps of a round.
     alpha : share of the worker's own replica that stays when new values arrive, at least 0 and below 1; default 0.5.
-    local_steps, local_optimizer, local_learning_rate, server_learning_rate, server_momentum, aggregation : see `DiLoCo`.
+    local_steps, server_optimizer, aggregation : see `DiLoCo`.
     """
 
     by_rows = False
@@ -39,10 +39,7 @@ class StreamingDiLoCo(DiLoCo):
         overlap: int = 1,
         alpha: float = 0.5,
         local_steps: int = 50,
-        local_optimizer: Any = "adamw",
-        local_learning_rate: float | None = None,
-        server_learning_rate: float = 0.7,
-        server_momentum: float = 0.9,
+        server_optimizer: Any = None,
         aggregation: str | Mapping[str, Any] = "mean",
     ) -> None:
         if fragments < 1 or local_steps % fragments:
@@ -55,10 +52,7 @@ class StreamingDiLoCo(DiLoCo):
             raise ConfigurationError(f"alpha is a share, from 0 to less than 1, not {alpha}")
         super().__init__(
             local_steps=local_steps // fragments,
-            local_optimizer=local_optimizer,
-            local_learning_rate=local_learning_rate,
-            server_learning_rate=server_learning_rate,
-            server_momentum=server_momentum,
+            server_optimizer=server_optimizer,
             aggregation=aggregation,
             shards=fragments,
         )

@@ -123,7 +123,8 @@ def test_class_attributes_are_valid(strategy: str) -> None:
         known = get_args(get_args(get_type_hints(Strategy)[attribute])[0])
         assert getattr(subject, attribute, None) in known, f"{attribute} is one of {', '.join(known)}"
     assert isinstance(subject.carries, bool)
-    assert subject.sgd_learning_rate is None or subject.sgd_learning_rate > 0
+    assert "name" in subject.default_optimizer
+    assert subject.server_optimizer is None or "name" in subject.server_optimizer
     assert len(entry.summary) > 20, "the first line of its docstring describes it"
     assert 1 <= size(strategy) <= WORKERS
 

@@ -72,14 +72,13 @@ def epochs(strategy: str, count: int, batch_size: int) -> dict[str, int]:
 def train(strategy: str | Strategy, folder: Path, **options: Any) -> chimera.Run:
     """Train a small network on the digits in ``folder``; the options are those of `chimera.train`."""
     strategy = create(strategy)
-    its_own = strategy.server_optimizer or strategy.sgd_learning_rate
     given = {
         "model": {"name": "mlp", "hidden": [16, 16], "batch_norm": needs_batch_norm(strategy)},
         "data": "digits",
         "engine": "simulated",
         "workers": WORKERS,
         "batch_size": BATCH,
-        "optimizer": "sgd" if its_own else {"name": "sgd", "lr": 0.1},
+        "optimizer": {"name": "sgd", "lr": 0.1},
         "rounds": ROUNDS,
         "evaluate_every": ROUNDS,
         "seed": 5,

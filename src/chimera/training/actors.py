@@ -38,7 +38,8 @@ class Actors(cluster.Actors):
     model : the initial model.
     train : the training data, stored once and shared by all workers. Where nodes own the data, workers receive a
         `DriverSchema` instead of model and data.
-    optimizer, local_optimizer, codec, downlink, seed : see `Learner` and `ParameterShard`, where ``codec`` is the ``uplink``.
+    optimizer, codec, downlink, seed : see `Learner` and `ParameterShard`, where ``codec`` is the ``uplink``.
+    server_optimizer : the servers' optimizer; None: the same.
     personal : indices, in the model's layout, of the tensors that stay with each worker.
     worker_resources, server_resources : resources of each worker and server.
     privacy : protection of the workers' updates.
@@ -64,7 +65,7 @@ class Actors(cluster.Actors):
         train: TrainingData,
         *,
         optimizer: OptimizerSettings,
-        local_optimizer: OptimizerSettings,
+        server_optimizer: OptimizerSettings | None,
         codec: tuple[str, Mapping[str, Any]],
         downlink: tuple[str, Mapping[str, Any]],
         seed: int,
@@ -81,7 +82,7 @@ class Actors(cluster.Actors):
         self._device = GPU if worker_resources.gpus else None
         self._worker_resources, self._server_resources = worker_resources, server_resources
         self._engine, self._optimizer, self._seed = engine, optimizer, seed
-        self._local_optimizer, self._codec, self._downlink = local_optimizer, codec, downlink
+        self._server_optimizer, self._codec, self._downlink = server_optimizer or optimizer, codec, downlink
         self._privacy = privacy
         self._loading = {} if loading is None or not loading.workers or engine.one_process else {"loading": loading}
         self._extensions = [to_send(one, by_name=engine.nodes_own_data) for one in extensions]
@@ -120,7 +121,6 @@ class Actors(cluster.Actors):
             self._dataset,
             order,
             optimizer=self._optimizer,
-            local_optimizer=self._local_optimizer,
             codec=self._codec,
             downlink=self._downlink,
             seed=self._seed,
@@ -150,7 +150,7 @@ class Actors(cluster.Actors):
             ParameterShard,
             initial[begin:end],
             self._layout.cut(begin, end),
-            optimizer=self._optimizer,
+            optimizer=self._server_optimizer,
             codec=self._downlink,
             uplink=self._codec,
             seed=self._seed * 1_000_003 + index,

@@ -66,7 +66,7 @@ class Assembly:
         sharding = Sharding(provider, workers, self._samples_per_round, steps, readers, settings.strategy.holds)
         kind: Callable[..., TrainingCluster] = TrainingCluster
         if settings.privacy is not None:
-            kind = partial(PrivateCluster, settings.privacy, momenta=not settings.local_optimizer.plain)
+            kind = partial(PrivateCluster, settings.privacy, momenta=not settings.optimizer.plain)
         least, replicas = settings.tolerance.min_workers, settings.strategy.replicas
         return kind(self.engine, actors, sharding, monitor, least, replicas=replicas)
 
@@ -86,8 +86,8 @@ class Assembly:
             self.engine,
             self.model,
             self.train,
-            optimizer=settings.optimizer.over(rounds),
-            local_optimizer=settings.local_optimizer.over(rounds and rounds * settings.strategy.steps_per_round()),
+            optimizer=settings.optimizer.over(rounds and settings.strategy.worker_steps(rounds, settings.workers)),
+            server_optimizer=settings.server_optimizer and settings.server_optimizer.over(rounds),
             codec=settings.codec,
             downlink=settings.downlink,
             seed=settings.seed,

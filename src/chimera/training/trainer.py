@@ -70,7 +70,9 @@ class Trainer:
     precision, activation_checkpointing, compile : how torch models compute, see `Compute`.
     optimizer : any optimizer of `torch.optim` or your own: a name; a mapping with its options and a ``schedule`` of the
         learning rate (see `Schedule`); its class, a `functools.partial` of the class, or an instance (see
-        `optimizer_table`). It runs on the servers; without servers, on each worker.
+        `optimizer_table`). It turns gradients into steps: on workers if they take local steps or there are no servers, else on
+        servers. Default: ``adam`` with learning rate 1e-3, or the strategy's own (see `Strategy.default_optimizer`). A mapping
+        without a name changes options of the default.
     epochs, rounds, max_seconds, max_bytes, target : when the run stops, see `Budget`; by default after one epoch.
     evaluate_clients : evaluate the model on each worker's own data too. Metrics then include the mean, the standard deviation
         and the mean over the worst tenth of the workers; the history has the metrics of each worker.
@@ -117,7 +119,7 @@ class Trainer:
         precision: Precision = "fp32",
         activation_checkpointing: bool = False,
         compile: bool = False,  # noqa: A002 - the word for it in PyTorch
-        optimizer: Any = "sgd",
+        optimizer: Any = None,
         epochs: float | None = None,
         rounds: int | None = None,
         max_seconds: float | None = None,
@@ -188,6 +190,11 @@ class Trainer:
         """The folder that the run writes to."""
         return self._folder.path
 
+    @property
+    def optimizers(self) -> str:
+        """Which optimizer steps where, such as ``optimizer: adam (lr 0.001) on workers · server: sgd (lr 1)``."""
+        return self._settings.optimizers
+
     def add_worker(self) -> None:
         """Add a worker to the run as soon as the engine has room. May be called from a callback or another thread.
 
@@ -207,7 +214,8 @@ class Trainer:
         ConfigurationError : the optimizer is unknown, or it refuses its options.
         """
         self._settings.optimizer.check()
-        self._settings.local_optimizer.check()
+        if self._settings.server_optimizer is not None:
+            self._settings.server_optimizer.check()
 
     def fit(self) -> Run:
         """Train, write the run's folder and its report, and return the result.

@@ -18,7 +18,6 @@ from chimera.models.conversion import ADAPTER_OPTIONS
 from chimera.models.model import MODELS
 from chimera.training.comparison.variation import Choice, Variation
 from chimera.training.experiment.experiment import Experiment
-from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.plugin import label, named
 
 VIRTUAL = "simulated"  # the engine whose seconds do not depend on the load of the machine
@@ -99,14 +98,13 @@ def check(cells: Iterable[Cell]) -> None:
     for cell in cells:
         try:
             tables = cell.experiment.tables
-            cell.experiment.trainer(out=cell.name, resume=True)
+            trainer = cell.experiment.trainer(out=cell.name, resume=True)
             _check_engine(tables.get("engine", "local"))
             _check_plugin(DATASETS, tables["data"])
             _check_model(tables["model"])
-            optimizer = named(tables["train"].get("optimizer", "sgd"))
-            if repr(optimizer) not in optimizers:
-                OptimizerSettings.of(*optimizer).check()
-                optimizers.add(repr(optimizer))
+            if trainer.optimizers not in optimizers:
+                trainer.check_optimizers()
+                optimizers.add(trainer.optimizers)
         except ConfigurationError as error:
             raise ConfigurationError(f"{cell.label}: {error}" if cell.settings else str(error)) from error
 

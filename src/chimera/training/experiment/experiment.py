@@ -123,7 +123,7 @@ class Experiment:
         if len(path) == 1:
             return self.with_table(path[0], _anchored({path[0]: value}, Path.cwd())[path[0]])
         tables = {**self.tables, path[0]: _default(path[0], self.tables)}
-        place(tables, full_path(path, tables.get("engine")), value, what, _arguments())
+        place(tables, full_path(path, tables.get("engine")), value, what)
         return type(self)(_anchored(tables, Path.cwd()), self.source)
 
     def with_table(self, name: str, value: Any) -> Self:

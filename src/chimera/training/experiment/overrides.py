@@ -32,21 +32,16 @@ def full_path(path: Sequence[str], engine: Any) -> list[str]:
     return ["engine", found[0], path[1]] if path[1] not in hints and len(found) == 1 else list(path)
 
 
-def place(
-    tables: dict[str, Any], path: Sequence[str], value: Any, what: str, defaults: Mapping[str, inspect.Parameter]
-) -> None:
+def place(tables: dict[str, Any], path: Sequence[str], value: Any, what: str) -> None:
     """Set the value at ``path``. Tables on the way are copied; a plain name on the way becomes a table with that name.
 
     Parameters
     ----------
     what : name of the change in messages.
-    defaults : the arguments of `Trainer`, for keys of ``train`` that are not set.
     """
     inner: dict[str, Any] = tables
     for i, part in enumerate(path[:-1]):
         below = inner.get(part)
-        if below is None and list(path[:i]) == ["train"]:
-            below = getattr(defaults.get(part), "default", None)
         if isinstance(below, str):
             below = {"name": below}
         if below is not None and not isinstance(below, Mapping):

@@ -36,7 +36,8 @@ class Settings:
     ----------
     strategy, partition : objects.
     codec, downlink : name and options of the codecs of the uplink and the downlink.
-    optimizer, local_optimizer : optimizers of the global model, and of a worker's local steps.
+    optimizer : turns gradients into steps, on servers or workers.
+    server_optimizer : with which servers step by the changes of workers that take local steps; None without local steps.
     workers : number of workers that the strategy uses.
     batch_size : samples of a worker per step, all accumulated batches together.
     loading, compute : reading of batches, and computing of gradients.
@@ -50,7 +51,7 @@ class Settings:
     codec: tuple[str, dict[str, Any]]
     downlink: tuple[str, dict[str, Any]]
     optimizer: OptimizerSettings
-    local_optimizer: OptimizerSettings
+    server_optimizer: OptimizerSettings | None
     workers: int
     batch_size: int
     budget: Budget
@@ -89,8 +90,8 @@ class Settings:
         tolerance = _tolerance(strategy, {key: options[key] for key in _TOLERANCE}, workers)
         codec, downlink = uplink_and_downlink(options["codec"])
         check_codecs(strategy, name, codec, downlink)
-        table = optimizer_table(options["optimizer"])
-        optimizer, local = _optimizers(strategy, name, table, workers)
+        given, servers = options["optimizer"], strategy.server_optimizer
+        optimizer = optimizer_table(given, strategy.default_optimizer)
         used = strategy.world_size(workers)
         check_aggregation(strategy, codec[0], used)
         if options["evaluate_clients"] and strategy.replicas == "parts":
@@ -110,8 +111,8 @@ class Settings:
             partition=instantiate(PARTITIONERS, options["partition"], Callable),
             codec=codec,
             downlink=downlink,
-            optimizer=optimizer,
-            local_optimizer=local,
+            optimizer=OptimizerSettings.of(*named(strategy.optimizer_of(optimizer, workers))),
+            server_optimizer=None if servers is None else OptimizerSettings.of(*named(servers)),
             workers=used,
             batch_size=options["batch_size"] * compute.accumulate,
             budget=budget,
@@ -127,7 +128,7 @@ class Settings:
             seed=options["seed"],
             table={
                 **options,
-                "optimizer": options["optimizer"] if isinstance(options["optimizer"], str) else table,
+                "optimizer": given if isinstance(given, str) else optimizer,
                 "epochs": budget.epochs,
                 "faults": faults,
                 "worker_resources": resources_table(options["worker_resources"]),
@@ -135,6 +136,12 @@ class Settings:
                 "privacy": asdict(privacy) if privacy else None,
             },
         )
+
+    @property
+    def optimizers(self) -> str:
+        """Which optimizer steps where, as one line for people."""
+        own = f"optimizer: {self.optimizer} on {self.strategy.steps_on}"
+        return own if self.server_optimizer is None else f"{own} · server: {self.server_optimizer}"
 
     def samples_per_round(self, world_size: int, train_size: int) -> int:
         """Return the samples that ``world_size`` workers process in a round, of a training set of ``train_size`` samples."""
@@ -145,17 +152,3 @@ def _tolerance(strategy: Strategy, options: Mapping[str, Any], workers: int) -> 
     tolerance = FaultTolerance(**options)
     tolerance.check(workers)
     return tolerance.of_parts(workers) if strategy.replicas == "parts" else tolerance
-
-
-def _optimizers(
-    strategy: Strategy, name: str, table: Mapping[str, Any], workers: int
-) -> tuple[OptimizerSettings, OptimizerSettings]:
-    """Return the optimizers of the global model and of local steps."""
-    own = strategy.server_optimizer
-    if own is not None and table != {"name": "sgd"}:
-        raise ConfigurationError(
-            f"{name} has its own server optimizer, {own['name']}: set the strategy's options, and remove 'optimizer'"
-        )
-    optimizer = OptimizerSettings.of(*named(own or table), strategy.sgd_learning_rate)
-    local = strategy.local_optimizer_of(workers)
-    return optimizer, optimizer if local is None else OptimizerSettings.of(*named(local))

@@ -20,7 +20,7 @@ from chimera.training.optimizers.schedule import Schedule
 
 _TENSOR, _SCALAR = "tensor.", "scalar."
 _ROWWISE = "SGD", "Adagrad"
-_TORCH_LEARNING_RATE = 1e-3  # torch's default for SGD
+_SGD_LEARNING_RATE = 0.1  # torch's default of 1e-3 trains too slowly
 _MEAN_SQUARES = "exp_avg_sq", "square_avg"  # state names of Adam and its variants; of RMSprop and Adadelta
 
 
@@ -32,7 +32,8 @@ class OptimizerSettings:
     ----------
     name : a class of `torch.optim`, in upper or lower case: ``sgd``, ``adam``, ``AdamW``, ...; ``momentum``: SGD with momentum
         0.9; ``yogi``; or your own class as ``package.module:Class``.
-    options : keyword arguments of the class.
+    options : keyword arguments of the class. The learning rate of ``sgd`` and ``momentum`` is 0.1 unless it is set; those of
+        other optimizers are torch's.
     schedule : schedule of the learning rate.
     """
 
@@ -40,19 +41,27 @@ class OptimizerSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
     schedule: Schedule = field(default_factory=Schedule)
 
-    @classmethod
-    def of(cls, name: str, options: Mapping[str, Any], learning_rate: float | None = None) -> Self:
-        """Return the settings for a name and options, which may include ``schedule``.
+    def __post_init__(self) -> None:
+        if self.name.lower() == "sgd" and "lr" not in self.options:
+            object.__setattr__(self, "options", {**self.options, "lr": _SGD_LEARNING_RATE})
 
-        ``learning_rate`` is the default for SGD; torch's own default is too small.
-        """
+    @classmethod
+    def of(cls, name: str, options: Mapping[str, Any]) -> Self:
+        """Return the settings for a name and options, which may include ``schedule``."""
         given = dict(options)
         if name.lower() == "momentum":
             name, given = "sgd", {"momentum": 0.9, **given}
         schedule = Schedule.of(given.pop("schedule", "constant"))
-        if name.lower() == "sgd" and learning_rate is not None:
-            given.setdefault("lr", learning_rate)
         return cls(name, given, schedule)
+
+    def __str__(self) -> str:
+        """Return name and options for people, such as ``sgd (lr 0.1, momentum 0.9)``."""
+        said = [
+            key if value is True else f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
+            for key, value in self.options.items()
+        ]
+        said += [f"schedule {self.schedule.decay}"] if self.schedule.changes else []
+        return f"{self.name} ({', '.join(said) or 'default options'})"
 
     def over(self, steps: int | None) -> Self:
         """Return these settings for a run of ``steps`` steps.
@@ -75,7 +84,7 @@ class OptimizerSettings:
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step of plain SGD."""
-        return float(self.options.get("lr", _TORCH_LEARNING_RATE)) * self.schedule.factor(step)
+        return float(self.options["lr"]) * self.schedule.factor(step)
 
     def stepper(self, flat: Flat) -> Stepper:
         """Return an optimizer that updates ``flat`` in place. Plain SGD needs no torch."""

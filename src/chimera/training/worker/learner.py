@@ -48,8 +48,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
     model : its own copy of the model; all workers start with the same parameters.
     dataset : the whole training set, in memory that all workers share.
     order : the rows that this worker reads in each step.
-    optimizer : optimizer of the global model if there are no servers.
-    local_optimizer : optimizer of local steps; default: the same.
+    optimizer : turns its gradients into steps, if it takes local steps or there are no servers.
     codec : name and options of the codec of its uplink, or of its vectors in collectives.
     downlink : name and options of the codec of received weights, so that this process loads it.
     seed : together with rank and step, the seed of random numbers in a forward pass.
@@ -76,7 +75,6 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         order: Order,
         *,
         optimizer: OptimizerSettings,
-        local_optimizer: OptimizerSettings | None = None,
         codec: tuple[str, Mapping[str, Any]] = ("identity", {}),
         downlink: tuple[str, Mapping[str, Any]] = ("identity", {}),
         seed: int = 0,
@@ -100,7 +98,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         self._part = SharedParameters(model.layout, personal) if personal else None
         self._exchange = self._rows or Exchange(model.layout, codec, seed=own, part=self._part)
         self._optimizer: Stepper | None = None  # created when needed: workers of strategies with servers need none
-        self._local = LocalTraining(local_optimizer or optimizer, self._device_model)
+        self._local = LocalTraining(optimizer, self._device_model)
         self._last = LastResult(rank, model)
         self._reduction: Reduction | None = None  # the codec's form for a group
         self._kept: Sequence[Mapping[str, Any]] = ()  # restored states of codecs that are not created yet
