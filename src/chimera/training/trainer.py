@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -39,6 +40,7 @@ from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.privacy.settings import Privacy
 from chimera.training.progress.callback import Callback, notify
 from chimera.training.progress.history import History
+from chimera.training.progress.metric_monitor import Keep, MetricMonitor
 from chimera.training.run.evaluator import Evaluator
 from chimera.training.run.first_calls import first_calls
 from chimera.training.run.gc_freeze import frozen_gc
@@ -65,6 +67,10 @@ class Trainer:
         learning rate (see `Schedule`); its class, a `functools.partial` of the class, or an instance (see
         `optimizer_table`). It runs on the servers; without servers, on each worker.
     epochs, rounds, max_seconds, max_bytes, target : when the run stops, see `Budget`; by default after one epoch.
+    patience : stop after this many evaluations without improvement of ``monitor``; default: never.
+    monitor : the metric that decides which model is best, such as ``loss``; default: ``accuracy`` if it is measured, else
+        ``loss``. Losses and errors improve when they fall, other metrics when they rise.
+    keep : the model that the run returns and writes, with its metrics: that of the ``best`` evaluation, or the ``last`` one.
     evaluate_clients : evaluate the model on each worker's own data too. Metrics then include the mean, the standard deviation
         and the mean over the worst tenth of the workers; the history has the metrics of each worker.
     evaluate_every, log_every, checkpoint_every : rounds between evaluations (default: one epoch), log rows (default: a hundred
@@ -111,6 +117,9 @@ class Trainer:
         max_seconds: float | None = None,
         max_bytes: int | None = None,
         target: Mapping[str, float] | None = None,
+        patience: int | None = None,
+        monitor: str | None = None,
+        keep: Keep = "last",
         evaluate_clients: bool = False,
         evaluate_every: int | None = None,
         log_every: int | None = None,
@@ -144,6 +153,9 @@ class Trainer:
                 "max_seconds": max_seconds,
                 "max_bytes": max_bytes,
                 "target": target,
+                "patience": patience,
+                "monitor": monitor,
+                "keep": keep,
                 "evaluate_clients": evaluate_clients,
                 "evaluate_every": evaluate_every,
                 "log_every": log_every,
@@ -163,6 +175,7 @@ class Trainer:
         )
         self._engine, self._model, self._data = engine, model, data
         self._recovery: Recovery | None = None
+        self._stop = threading.Event()
         self.callbacks = list(callbacks)
         self._folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
 
@@ -181,6 +194,14 @@ class Trainer:
         if self._recovery is None:
             raise RunError("no run is in progress that a worker could join")
         self._recovery.request_worker()
+
+    def stop(self) -> None:
+        """End the run after the rounds in flight. May be called from a callback or another thread.
+
+        The run evaluates the model and writes all files, as at any other end; ``stopped_by`` is then ``stop``. A run that has
+        not started yet ends after its first round.
+        """
+        self._stop.set()
 
     def check_optimizers(self) -> None:
         """Take a trial step with each optimizer, so that errors are raised before anything runs.
@@ -251,6 +272,7 @@ class Trainer:
         engine.trace()
         history = History(self._folder.path, saved["files"] if saved else None)
         guarantee, kept = Guarantee(settings.privacy), settings.strategy.keeps(model)
+        watched = MetricMonitor(settings.stopping)
         evaluator = Evaluator(
             engine,
             monitor,
@@ -279,6 +301,8 @@ class Trainer:
             recovery=self._recovery,
             faults=FaultScript(settings.faults),
             guarantee=guarantee,
+            watched=watched,
+            stop_requested=self._stop.is_set,
         )
         try:
             if saved:
@@ -306,6 +330,7 @@ class Trainer:
                 **getattr(split.train, "figures", dict)(),
                 **settings.strategy.figures(),
                 **guarantee.figures(),
+                **({"kept_round": watched.kept_round} if watched.kept_round is not None else {}),
                 **({"peak_mb": loop.peak_mb} if loop.peak_mb else {}),
             },
         )

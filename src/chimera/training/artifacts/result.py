@@ -84,8 +84,9 @@ class Run:
     model : the trained module or estimator, of the type that was given.
     trained : the same model as a `Model`, with flat parameters, `predict` and `evaluate`.
     cost : cost of the run.
-    metrics : loss and metrics of the final model on the test set.
-    stopped_by : the budget or target that ended the run: ``epochs``, ``rounds``, ``max_seconds``, ``max_bytes`` or ``target``.
+    metrics : loss and metrics of the model on the test set.
+    stopped_by : what ended the run: ``epochs``, ``rounds``, ``max_seconds``, ``max_bytes``, ``target``, ``patience``, or
+        ``stop``, see `Trainer.stop`.
     events : events of the run.
     staleness : number of applied gradients by their staleness in updates; empty if the strategy does not report it.
     figures : further figures of the strategy.
