@@ -162,6 +162,18 @@ def test_resuming_a_run_that_stopped_changes_nothing(fit: Fit) -> None:
     assert (again.stopped_by, again.metrics, again.cost) == (first.stopped_by, first.metrics, first.cost)
 
 
+def test_a_run_that_ends_between_evaluations_keeps_the_better_model(fit: Fit) -> None:
+    options: dict[str, Any] = {"optimizer": {"name": "sgd", "lr": 0.05}, "evaluate_every": 4, "keep": "best"}
+    options |= {"monitor": "loss", "patience": 3}
+    fit(rounds=10, **options)
+    ended = fit(rounds=10, **options, resume=True)
+    assert ended.metrics["loss"] == min(row["loss"] for row in ended.rows if "loss" in row)
+    assert ended.figures["kept_round"] == 10
+    longer, whole = fit(rounds=20, **options, resume=True), fit("whole", rounds=20, **options)
+    assert (longer.metrics, longer.figures) == (whole.metrics, whole.figures)
+    assert (longer.run_dir / "weights.safetensors").read_bytes() == (whole.run_dir / "weights.safetensors").read_bytes()
+
+
 def test_a_lost_server_undoes_what_the_monitor_saw_since_the_snapshot(fit: Fit) -> None:
     run = fit(
         optimizer=RESTLESS, evaluate_every=2, checkpoint_every=10, keep="best", faults=["kill server 0 at step 15"]

@@ -78,6 +78,7 @@ class Actors(cluster.Actors):
         self._device = GPU if worker_resources.gpus else None
         self._worker_resources, self._server_resources = worker_resources, server_resources
         self._engine, self._optimizer, self._seed = engine, optimizer, seed
+        self.schedules = optimizer.schedule, local_optimizer.schedule
         self._local_optimizer, self._codec, self._downlink = local_optimizer, codec, downlink
         self._privacy = privacy
         self._extensions = [to_send(one, by_name=engine.nodes_own_data) for one in extensions]

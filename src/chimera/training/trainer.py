@@ -272,7 +272,7 @@ class Trainer:
         engine.trace()
         history = History(self._folder.path, saved["files"] if saved else None)
         guarantee, kept = Guarantee(settings.privacy), settings.strategy.keeps(model)
-        watched = MetricMonitor(settings.stopping)
+        watched = MetricMonitor(settings.stopping, cluster.schedules)
         evaluator = Evaluator(
             engine,
             monitor,

@@ -137,6 +137,7 @@ class TrainingLoop:
         self._cluster.round = self.counters.rounds
         self._strategy.restore(state["strategy"])
         self._cluster.restore(state["cluster"])
+        self._cluster.reduce_rates()
         self._snapshot = state
         self._evaluator.model.load(state["weights"])
         self._evaluator.model.load_buffers(state["buffers"])
@@ -205,7 +206,9 @@ class TrainingLoop:
         unevaluated = (evaluate or over) and recorder.evaluated_at != rounds  # a stop may follow an evaluation
         if unevaluated:
             recorder.evaluate()
-            self._watched.evaluated(recorder.metrics, rounds, self._evaluator.model)
+            if self._watched.evaluated(recorder.metrics, rounds, self._evaluator.model, due=evaluate):
+                self._cluster.reduce_rates()
+                self._notifier.events([("learning rate reduced", "", "the monitored metric did not improve")])
         over = over or self._limit() is not None
         if over:
             self._watched.load_kept(self._evaluator.model)  # the next evaluation loads the current weights again
@@ -264,6 +267,7 @@ class TrainingLoop:
         if snapshot:
             self._strategy.restore(snapshot["strategy"])
             self._cluster.restore_parameters(snapshot["cluster"])
+            self._cluster.reduce_rates()
         else:
             self._cluster.start_over()
         return f"{'the snapshot' if snapshot else 'the parameters'} of round {then.rounds}; {lost} rounds are lost"
