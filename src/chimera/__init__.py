@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from chimera.models.sklearn_model import SklearnModel
     from chimera.models.torch_model import TorchModel
     from chimera.nodes.run import run
+    from chimera.training.artifacts.rebuild import load
     from chimera.training.artifacts.result import Run
     from chimera.training.comparison.comparison import Comparison, compare
     from chimera.training.experiment.experiment import Experiment
@@ -52,6 +53,7 @@ _PLACES = {
     "embed": "chimera.embeddings.recipe",
     "get": "chimera.core.call",
     "infer": "chimera.inference.session",
+    "load": "chimera.training.artifacts.rebuild",
     "run": "chimera.nodes.run",
     "submit": "chimera.jobs.client.handle",
     "train": "chimera.training.trainer",
@@ -78,6 +80,7 @@ __all__ = [
     "engine",
     "get",
     "infer",
+    "load",
     "remote",
     "run",
     "submit",

@@ -148,10 +148,27 @@ class Run:
         }
 
     def save(self, path: str | Path | None = None) -> Path:
-        """Write the trained model's tensors as safetensors, by default to the run's folder; return the path.
+        """Write the trained model, by default to ``weights.safetensors`` in the run's folder; return the path.
 
-        For a torch module these are the tensors of its ``state_dict``.
+        Parameters
+        ----------
+        path : a file of safetensors. For a torch module it holds all tensors of its ``state_dict``, tied ones too, so that
+            ``load_state_dict`` accepts it. A model with a method ``save_pretrained``, such as those of Hugging Face, writes a
+            folder for ``from_pretrained`` if ``path`` is a folder or has no suffix.
+
+        Raises
+        ------
+        ConfigurationError : ``path`` is a folder, and the model has no ``save_pretrained``.
+        RunError : the file cannot be written.
         """
+        if path is not None and (Path(path).is_dir() or not Path(path).suffix):
+            if hasattr(self.model, "save_pretrained"):
+                self.model.save_pretrained(path)
+                return Path(path)
+            if Path(path).is_dir():
+                raise ConfigurationError(
+                    f"{path} is a folder: give the path of a file, such as {path}/model.safetensors"
+                )
         from chimera.training.artifacts.tensor_file import write_tensors
         from chimera.training.progress.history import atomically
 
