@@ -18,6 +18,7 @@ from chimera.version import __version__
 
 if TYPE_CHECKING:
     from chimera import remote, utils
+    from chimera.cli.script import train
     from chimera.core.call import get
     from chimera.core.engine import Engine
     from chimera.data.dataset import Dataset, Split
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from chimera.training.comparison.comparison import Comparison, compare
     from chimera.training.experiment.experiment import Experiment
     from chimera.training.progress.callback import Callback, Event, Progress
-    from chimera.training.trainer import Trainer, train
+    from chimera.training.trainer import Trainer
 
 _PLACES = {
     "Callback": "chimera.training.progress.callback",
@@ -56,7 +57,7 @@ _PLACES = {
     "load": "chimera.training.artifacts.rebuild",
     "run": "chimera.nodes.run",
     "submit": "chimera.jobs.client.handle",
-    "train": "chimera.training.trainer",
+    "train": "chimera.cli.script",
 }
 
 __all__ = [

@@ -94,10 +94,12 @@ class Trainer:
     out : the run's folder; by default a new folder ``runs/<name>``.
     name : name of the run; by default the names of model and data.
     resume : continue from the last checkpoint in the run's folder, if there is one.
+    progress : whether `chimera.train` shows the progress; `fit` shows none, but for callbacks.
 
     Attributes
     ----------
     callbacks : the callbacks; more may be added before `fit`.
+    progress : the argument.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class Trainer:
         out: str | Path | None = None,
         name: str | None = None,
         resume: bool = False,
+        progress: bool = True,
     ) -> None:
         self._settings = Settings.of(
             {
@@ -176,8 +179,15 @@ class Trainer:
         self._engine, self._model, self._data = engine, model, data
         self._recovery: Recovery | None = None
         self._stop = threading.Event()
-        self.callbacks = list(callbacks)
+        self.callbacks, self.progress = list(callbacks), progress
         self._folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment, with all options."""
+        return Experiment.of(
+            **{**self._settings.table, "data": self._data, "model": self._model, "engine": self._engine}
+        )
 
     @property
     def run_dir(self) -> Path:
@@ -236,8 +246,7 @@ class Trainer:
             model = model_of(self._model, split.train, settings.seed)
             if settings.privacy is not None:
                 settings.privacy.check_model(model, settings.strategy)
-            table = {**settings.table, "data": self._data, "model": self._model, "engine": self._engine}
-            self._folder.begin(Experiment.of(**table).to_toml(), settings.seed, Signature.of(split))
+            self._folder.begin(self.experiment.to_toml(), settings.seed, Signature.of(split))
             checkpoints = Checkpoints(str(safe_path(self._folder.path, "checkpoints")))
             saved = checkpoints.read_last() if self._folder.resumes else None
             if saved:
@@ -248,6 +257,11 @@ class Trainer:
             cluster = Assembly(settings, engine, model, split.train, saved).cluster(monitor)
             try:
                 return self._fit(engine, monitor, cluster, split, model, checkpoints, saved)
+            except KeyboardInterrupt as error:
+                if checkpoints.paths():
+                    again = f"out={str(self.run_dir)!r}, resume=True"
+                    error.add_note(f"the run has a checkpoint; to resume, call it again with {again}")
+                raise
             finally:
                 if not owned:
                     cluster.end()
@@ -345,8 +359,3 @@ class Trainer:
             "engine": label(self._engine),
             "workers": self._settings.workers,
         }
-
-
-def train(model: Any, data: Any, **options: Any) -> Run:
-    """Train ``model`` on ``data``. Options are those of `Trainer`. Return the result."""
-    return Trainer(model, data, **options).fit()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,15 @@ class Run:
         took = [f"{cost.rounds:,} rounds", format_duration(cost.seconds, virtual=cost.virtual_time)]
         what = f"{names['strategy']}, {names['workers']} workers on {names['engine']}"
         return f"<Run {self.run_dir}: {'; '.join([what, *took, *metrics, f'stopped by {self.stopped_by}'])}>"
+
+    def _repr_html_(self) -> str:
+        """Return the figures and learning curves for a notebook."""
+        from chimera.report.run_card import run_card
+
+        try:
+            return run_card(self.run_dir)
+        except ConfigurationError:  # the folder was removed
+            return f"<code>{escape(repr(self))}</code>"
 
     @property
     def lost_workers(self) -> int:
