@@ -18,6 +18,7 @@ from chimera.version import __version__
 
 if TYPE_CHECKING:
     from chimera import remote, utils
+    from chimera.cli.script import train
     from chimera.core.call import get
     from chimera.core.engine import Engine
     from chimera.data.dataset import Dataset, Split
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
     from chimera.models.sklearn_model import SklearnModel
     from chimera.models.torch_model import TorchModel
     from chimera.nodes.run import run
+    from chimera.training.artifacts.rebuild import load
     from chimera.training.artifacts.result import Run
     from chimera.training.comparison.comparison import Comparison, compare
     from chimera.training.experiment.experiment import Experiment
     from chimera.training.progress.callback import Callback, Event, Progress
-    from chimera.training.trainer import Trainer, train
+    from chimera.training.trainer import Trainer
 
 _PLACES = {
     "Callback": "chimera.training.progress.callback",
@@ -54,9 +56,10 @@ _PLACES = {
     "embed": "chimera.embeddings.recipe",
     "get": "chimera.core.call",
     "infer": "chimera.inference.session",
+    "load": "chimera.training.artifacts.rebuild",
     "run": "chimera.nodes.run",
     "submit": "chimera.jobs.client.handle",
-    "train": "chimera.training.trainer",
+    "train": "chimera.cli.script",
 }
 
 __all__ = [
@@ -81,6 +84,7 @@ __all__ = [
     "engine",
     "get",
     "infer",
+    "load",
     "remote",
     "run",
     "submit",

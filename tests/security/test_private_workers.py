@@ -70,6 +70,7 @@ MAY_LEAVE = {
     ("take_part", "nothing"),
     ("receive_secrets", "nothing"),
     ("go_to", "nothing"),
+    ("reduce_rates", "nothing"),
     ("follow", "nothing"),
     ("attack", "nothing"),
     ("forget_answer", "nothing"),

@@ -1,7 +1,7 @@
 """A training script for the tests of resuming: it kills itself, or is interrupted, at a given round.
 
-Arguments: the run's folder, engine and strategy as JSON, how many rounds, after which round to die, and how (``SIGKILL``,
-``SIGINT``).
+Arguments: the run's folder, engine and strategy as JSON, how many rounds, after which round to die, how (``SIGKILL``,
+``SIGINT``), and further options as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ class KillAtRound(chimera.Callback):
 
 
 def main() -> None:
-    out, engine, strategy, rounds, dies_at, how = sys.argv[1:]
+    out, engine, strategy, rounds, dies_at, how, *more = sys.argv[1:]
+    schedule = {"decay": "linear", "warm_up": 0.2}
+    options = {
+        "optimizer": {"name": "adam", "lr": 5e-3, "schedule": schedule},
+        "evaluate_every": 9,
+        "checkpoint_every": 4,
+    }
     chimera.train(
         {"name": "mlp", "hidden": [16], "dropout": 0.2, "batch_norm": True},
         "digits",
@@ -32,14 +38,12 @@ def main() -> None:
         strategy=json.loads(strategy),
         workers=3,
         batch_size=16,
-        optimizer={"name": "adam", "lr": 5e-3, "schedule": {"decay": "linear", "warm_up": 0.2}},
         rounds=int(rounds),
         log_every=1,
-        evaluate_every=9,
-        checkpoint_every=4,
         callbacks=[KillAtRound(int(dies_at), how)],
         out=out,
         resume=True,
+        **options | (json.loads(more[0]) if more else {}),
     )
 
 

@@ -43,10 +43,16 @@ class Display(Callback):
         """Return the display that suits ``sys.stdout``; ``title`` is that of the run."""
         if quiet:
             return Display()
-        console = ReaderMayGo(file=sys.stdout, highlight=False)
-        if console.is_terminal and not console.is_dumb_terminal:
-            return LiveDisplay(console, title)
+        live = cls.on_terminal(title)
+        if isinstance(live, LiveDisplay):
+            return live
         return PlainDisplay(ReaderMayGo(file=sys.stdout, highlight=False, width=200), title)
+
+    @classmethod
+    def on_terminal(cls, title: str) -> Display:
+        """Return a live view if ``sys.stdout`` is a terminal, else a display that shows nothing."""
+        console = ReaderMayGo(file=sys.stdout, highlight=False)
+        return LiveDisplay(console, title) if console.is_terminal and not console.is_dumb_terminal else Display()
 
     def __enter__(self) -> Self:
         return self
@@ -90,7 +96,7 @@ class PlainDisplay(Display):
         self._metrics, self._silent_until = progress.metrics, now + QUIET_S
         self._rate.add(progress)
         figures = [f"round {progress.rounds}", f"epoch {progress.epochs:.2f}", _time(progress)]
-        figures += [f"{name} {value}" for name, value in _figures(progress, self._rate.samples_per_second)]
+        figures += [f"{name} {value}" for name, value in figures_of(progress, self._rate.samples_per_second)]
         self._line("  ".join(figures))
 
     def on_event(self, event: Event) -> None:
@@ -210,7 +216,7 @@ class LiveDisplay(Display):
         return Group(
             Text(self._title, style="bold"),
             bar,
-            Figures([_figure(*each) for each in _figures(progress, self._rate.samples_per_second)], gap=3),
+            Figures([_figure(*each) for each in figures_of(progress, self._rate.samples_per_second)], gap=3),
             workers_text(progress.workers, unicode=unicode),
             *(line for line in of_workers if line is not None),
             *map(self._event_text, self._events),
@@ -230,7 +236,8 @@ def title_of(experiment: Experiment) -> str:
     return " · ".join(names + ([f"{workers} workers"] if workers else []))
 
 
-def _figures(progress: Progress, rate: float | None) -> list[tuple[str, str]]:
+def figures_of(progress: Progress, rate: float | None) -> list[tuple[str, str]]:
+    """Return the figures of a progress as pairs of name and text."""
     figures = [] if progress.loss is None else [("loss", f"{progress.loss:.4f}")]
     figures += [(f"test {k}" if k == "loss" else k, f"{v:.4f}") for k, v in progress.metrics.items()]
     figures += [] if rate is None else [(per_second(progress.virtual_time), f"{rate:,.0f}")]

@@ -59,12 +59,12 @@ def page(run: RunFiles) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(run.name)} · Chimera</title>\n<style>\n{style}</style></head>\n"
+        f"<title>{safe_text(run.name)} · Chimera</title>\n<style>\n{style}</style></head>\n"
         f"<body><main>\n{''.join(sections)}</main></body></html>\n"
     )
 
 
-def _text(value: Any) -> str:
+def safe_text(value: Any) -> str:
     """Return a value as safe HTML text of bounded length."""
     text = str(value).encode("utf-8", "replace").decode()
     return escape(text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…")
@@ -81,29 +81,30 @@ def _header(run: RunFiles) -> str:
     parts += [run.plugin("model"), run.plugin("data")]
     state = "diverged" if run.diverged else "finished" if run.finished else "unfinished"
     pill = f'<span class="state {state}">{state}</span>'
-    notes = "".join(f"<p class='note'>{_text(note)}</p>" for note in run.notes)
+    notes = "".join(f"<p class='note'>{safe_text(note)}</p>" for note in run.notes)
     if run.is_virtual:
         notes += (
             "<p class='note'>Simulated: all times are virtual and come from the models of network and computers.</p>"
         )
     if isinstance(privacy := run.summary.get("privacy"), Mapping):
-        notes += f"<p class='note'>Privacy: {_text(privacy.get('guarantee', ''))}.</p>"
+        notes += f"<p class='note'>Privacy: {safe_text(privacy.get('guarantee', ''))}.</p>"
         if outside := privacy.get("outside"):
-            notes += f"<p class='note'>Not covered: {_text('; '.join(map(str, outside)))}.</p>"
-    line = " · ".join(_text(part) for part in parts if part)
-    return f"<header><h1>{_text(run.name)} {pill}</h1>\n<p>{line}</p>{notes}</header>\n"
+            notes += f"<p class='note'>Not covered: {safe_text('; '.join(map(str, outside)))}.</p>"
+    line = " · ".join(safe_text(part) for part in parts if part)
+    return f"<header><h1>{safe_text(run.name)} {pill}</h1>\n<p>{line}</p>{notes}</header>\n"
 
 
-def _cards(run: RunFiles) -> str:
+def cards(run: RunFiles) -> list[tuple[str, str, str]]:
+    """Return the figures of a run: label, value as text, and ``bad`` for losses, else an empty string."""
     figures = run.figures()
     metrics = figures.get("metrics")
     metrics = dict(metrics) if isinstance(metrics, Mapping) else {}
     first = [name for name in ("accuracy", "loss") if name in metrics]
     named = [*first, *(name for name in metrics if name not in first)][:6]
     where = {name: "" if name in WORKER_METRICS or name.startswith(CLIENT) else ", test set" for name in named}
-    cards = [(name.replace("_", " ") + where[name], number(metrics[name]), "") for name in named]
+    found = [(name.replace("_", " ") + where[name], number(metrics[name]), "") for name in named]
     if known := unigram_baseline(figures):
-        cards += [
+        found += [
             ("unigram model", number(known.unigram), ""),
             (f"{known.metric} vs. unigram model", known.difference(), ""),
         ]
@@ -124,20 +125,25 @@ def _cards(run: RunFiles) -> str:
     for key, (label, write) in shown.items():
         value = figures.get(key)
         if isinstance(value, int | float):
-            cards.append((label, write(value), ""))
+            found.append((label, write(value), ""))
     if isinstance(instead := figures.get("epsilon"), str):
-        cards.append(("epsilon", instead, ""))
+        found.append(("epsilon", instead, ""))
     if isinstance(peaks := figures.get("peak_mb"), Mapping):
-        cards.append(("peak memory by worker, MB", " · ".join(number(peak) for peak in peaks.values()), ""))
+        found.append(("peak memory by worker, MB", " · ".join(number(peak) for peak in peaks.values()), ""))
     lost = figures.get("lost_workers", 0)
     lost = len(lost) if isinstance(lost, Sequence) else lost
-    cards.append(("lost workers", number(lost), "bad" if lost else ""))
+    found.append(("lost workers", number(lost), "bad" if lost else ""))
     if lost_rounds := figures.get("lost_rounds", 0):
-        cards.append(("lost rounds", number(lost_rounds), "bad"))
-    cards.append(("stopped by", str(figures.get("stopped_by", "") if run.finished else "unfinished") or "-", ""))
+        found.append(("lost rounds", number(lost_rounds), "bad"))
+    found.append(("stopped by", str(figures.get("stopped_by", "") if run.finished else "unfinished") or "-", ""))
+    return found
+
+
+def _cards(run: RunFiles) -> str:
     items = (
-        f'<div class="card {kind}{" long" if len(value) > 14 else ""}"><dt>{_text(label)}</dt><dd>{_text(value)}</dd></div>'
-        for label, value, kind in cards
+        f'<div class="card {kind}{" long" if len(value) > 14 else ""}">'
+        f"<dt>{safe_text(label)}</dt><dd>{safe_text(value)}</dd></div>"
+        for label, value, kind in cards(run)
     )
     return f'<dl class="cards">{"".join(items)}</dl>\n'
 
@@ -147,7 +153,7 @@ def _learning(run: RunFiles) -> str:
     if not rows:
         return "<p class='note'>No round has been recorded.</p>"
     return "".join(
-        f"<h3>{_text(row[0].y_label)}{_legend(row)}</h3><div class='row'>{_charts(row)}</div>\n" for row in rows
+        f"<h3>{safe_text(row[0].y_label)}{_legend(row)}</h3><div class='row'>{_charts(row)}</div>\n" for row in rows
     )
 
 
@@ -158,7 +164,9 @@ def _legend(row: Sequence[Panel]) -> str:
     items += [(level.format(each.kind), f"{each.label}: {number(each.y)}") for each in row[0].levels]
     items += [(line.format("lost"), "worker lost")] if row[0].marks else []
     items += [(line.format("broken"), "loss not finite")] if row[0].not_finite is not None else []
-    return '<span class="legend">' + "".join(f"<span>{mark}{_text(label)}</span>" for mark, label in items) + "</span>"
+    return (
+        '<span class="legend">' + "".join(f"<span>{mark}{safe_text(label)}</span>" for mark, label in items) + "</span>"
+    )
 
 
 def _charts(row: Sequence[Panel]) -> str:
@@ -171,7 +179,7 @@ def _timeline(run: RunFiles) -> str:
     points = points_of(run.events, run.lanes)
     lanes = selection(run.lanes, _MOST_LANES, {point.row for point in points})
     kinds = "".join(f'<span><i class="{kind}"></i>{kind}</span>' for kind in KINDS)
-    signs = "".join(f"<span>{_sign(kind)}{_text(names)}</span>" for kind, names in legend(points))
+    signs = "".join(f"<span>{_sign(kind)}{safe_text(names)}</span>" for kind, names in legend(points))
     some = f"Shown: {len(lanes)} of {len(run.lanes):,} actors. " if len(lanes) < len(run.lanes) else ""
     views = "".join(
         _view(run, lanes, window, marks_in(window, points, virtual=run.is_virtual))
@@ -197,10 +205,12 @@ def _view(run: RunFiles, lanes: Sequence[Lane], window: Window, marks: Mapping[s
     rows = []
     for actor, strip in strips:
         signs = "".join(
-            _sign(mark.kind, f' style="left:{(mark.at_s - window.begin_s) / length_s:.2%}" title="{_text(mark.text)}"')
+            _sign(
+                mark.kind, f' style="left:{(mark.at_s - window.begin_s) / length_s:.2%}" title="{safe_text(mark.text)}"'
+            )
             for mark in marks.get(actor, ())
         )
-        name = _text(actor)
+        name = safe_text(actor)
         rows.append(
             f'<div class="lane"><span class="actor" title="{name}">{name}</span>'
             f'<span class="track">{strip}{signs}</span></div>'
@@ -210,7 +220,7 @@ def _view(run: RunFiles, lanes: Sequence[Lane], window: Window, marks: Mapping[s
     labels = zip(places, tick_labels(ticks), strict=True)
     scale = "".join(f'<span style="left:{place:.2f}%">{label}</span>' for place, label in labels)
     return (
-        f'<figure class="timeline"><figcaption>{_text(window.title)}</figcaption>{"".join(rows)}<div class="lane scale">'
+        f'<figure class="timeline"><figcaption>{safe_text(window.title)}</figcaption>{"".join(rows)}<div class="lane scale">'
         f'<span class="actor">{clock(run.is_virtual)} ({unit})</span><span class="track">{scale}</span></div></figure>\n'
     )
 
@@ -248,7 +258,7 @@ def _share_row(name: str, shares: Iterable[float], calls: int, seconds: float | 
     cells = "".join(f'<td class="n">{100 * share:.1f} %</td>' for share in fractions)
     length = "" if seconds is None else in_seconds(seconds)
     return (
-        f'<tr><th>{_text(name)}</th><td><span class="bar">{bar}</span></td>{cells}'
+        f'<tr><th>{safe_text(name)}</th><td><span class="bar">{bar}</span></td>{cells}'
         f'<td class="n">{calls:,}</td><td class="n">{length}</td></tr>'
     )
 
@@ -261,10 +271,10 @@ def _events(run: RunFiles) -> str:
     for event in shown:
         seconds = event.get("seconds")
         at = in_seconds(finite(seconds)) if isinstance(seconds, int | float) else ""
-        cells = f"<td>{_sign(kind_of(event))} {_text(event.get('event', ''))}</td>"
-        cells += "".join(f"<td>{_text(event.get(key, ''))}</td>" for key in ("actor", "detail"))
+        cells = f"<td>{_sign(kind_of(event))} {safe_text(event.get('event', ''))}</td>"
+        cells += "".join(f"<td>{safe_text(event.get(key, ''))}</td>" for key in ("actor", "detail"))
         rows.append(
-            f'<tr><td class="n">{at}</td><td class="n">{_text(number(event.get("round", "")))}</td>{cells}</tr>'
+            f'<tr><td class="n">{at}</td><td class="n">{safe_text(number(event.get("round", "")))}</td>{cells}</tr>'
         )
     rest = len(run.events) - len(shown)
     more = f"<p class='note'>{rest:,} more events are in events.jsonl.</p>" if rest > 0 else ""
@@ -285,8 +295,8 @@ def _tables(settings: Mapping[str, Any]) -> str:
 
 
 def _settings(title: str, values: Mapping[str, Any]) -> str:
-    rows = "".join(f"<tr><th>{_text(key)}</th><td>{_text(value)}</td></tr>" for key, value in _flat(values))
-    return f"<table><caption>{_text(title)}</caption><tbody>{rows}</tbody></table>"
+    rows = "".join(f"<tr><th>{safe_text(key)}</th><td>{safe_text(value)}</td></tr>" for key, value in _flat(values))
+    return f"<table><caption>{safe_text(title)}</caption><tbody>{rows}</tbody></table>"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
-import chimera
 from chimera.core.errors import ConfigurationError
 from chimera.strategies.strategy import STRATEGIES, Strategy
+from chimera.training.artifacts.result import Run
+from chimera.training.progress.callback import Callback, Progress
+from chimera.training.trainer import Trainer
 
-Fit = Callable[..., chimera.Run]
+Fit = Callable[..., Run]
 WORKERS, BATCH, ROUNDS = 3, 16, 12
 SAMPLES = 1437
 """Number of training samples in the digits."""
@@ -29,13 +31,13 @@ class InterruptedRunError(Exception):
     """An interruption between rounds, as in a power failure."""
 
 
-class InterruptAt(chimera.Callback):
+class InterruptAt(Callback):
     """A callback that interrupts a run after a round."""
 
     def __init__(self, round_: int) -> None:
         self.round = round_
 
-    def on_progress(self, progress: chimera.Progress) -> None:
+    def on_progress(self, progress: Progress) -> None:
         """Interrupt the run at that round."""
         if progress.rounds >= self.round:
             raise InterruptedRunError
@@ -69,8 +71,8 @@ def epochs(strategy: str, count: int, batch_size: int) -> dict[str, int]:
     return {"batch_size": batch_size, "rounds": rounds, "evaluate_every": rounds}
 
 
-def train(strategy: str | Strategy, folder: Path, **options: Any) -> chimera.Run:
-    """Train a small network on the digits in ``folder``; the options are those of `chimera.train`."""
+def train(strategy: str | Strategy, folder: Path, **options: Any) -> Run:
+    """Train a small network on the digits in ``folder``; the options are those of `Trainer`."""
     strategy = create(strategy)
     given = {
         "model": {"name": "mlp", "hidden": [16, 16], "batch_norm": needs_batch_norm(strategy)},
@@ -84,10 +86,10 @@ def train(strategy: str | Strategy, folder: Path, **options: Any) -> chimera.Run
         "seed": 5,
         "out": folder,
     }
-    return chimera.train(strategy=strategy, **{**given, **options})
+    return Trainer(strategy=strategy, **{**given, **options}).fit()
 
 
-def weights(run: chimera.Run) -> np.ndarray[Any, Any]:
+def weights(run: Run) -> np.ndarray[Any, Any]:
     """Return the final flat parameters of a run."""
     return run.trained.parameters().copy()
 
@@ -99,7 +101,7 @@ def fit_in(folder: Path) -> Fit:
 
 
 @cache
-def in_virtual_time(strategy: str, workers: int = WORKERS, spread: float = 0.0) -> chimera.Run:
+def in_virtual_time(strategy: str, workers: int = WORKERS, spread: float = 0.0) -> Run:
     """Return the run of a strategy whose workers differ in speed at random by ``spread``; cached."""
     with TemporaryDirectory() as folder:
         engine = {"name": "simulated", "compute": {"straggler_spread": spread}}
@@ -113,7 +115,7 @@ def depends_on_speed(strategy: str) -> bool:
     return not np.allclose(even, uneven, rtol=0, atol=2e-6)
 
 
-def samples_by_call(run: chimera.Run) -> Counter[tuple[str, int]]:
+def samples_by_call(run: Run) -> Counter[tuple[str, int]]:
     """Return, from the run's trace, the number of calls for each worker method and number of samples."""
     rows = map(json.loads, (run.run_dir / "trace.jsonl").read_text(encoding="utf-8").splitlines())
     return Counter((row["actor"], row["samples"]) for row in rows if row.get("samples"))

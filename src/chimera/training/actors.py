@@ -83,6 +83,7 @@ class Actors(cluster.Actors):
         self._worker_resources, self._server_resources = worker_resources, server_resources
         self._engine, self._optimizer, self._seed = engine, optimizer, seed
         self._server_optimizer, self._codec, self._downlink = server_optimizer or optimizer, codec, downlink
+        self.schedules = optimizer.schedule, self._server_optimizer.schedule
         self._privacy = privacy
         self._loading = {} if loading is None or not loading.workers or engine.one_process else {"loading": loading}
         self._extensions = [to_send(one, by_name=engine.nodes_own_data) for one in extensions]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -41,6 +42,7 @@ from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.privacy.settings import Privacy
 from chimera.training.progress.callback import Callback, notify
 from chimera.training.progress.history import History
+from chimera.training.progress.metric_monitor import Keep, MetricMonitor
 from chimera.training.run.evaluator import Evaluator
 from chimera.training.run.first_calls import first_calls
 from chimera.training.run.gc_freeze import frozen_gc
@@ -74,6 +76,10 @@ class Trainer:
         servers. Default: ``adam`` with learning rate 1e-3, or the strategy's own (see `Strategy.default_optimizer`). A mapping
         without a name changes options of the default.
     epochs, rounds, max_seconds, max_bytes, target : when the run stops, see `Budget`; by default after one epoch.
+    patience : stop after this many evaluations without improvement of ``monitor``; default: never.
+    monitor : the metric that decides which model is best, such as ``loss``; default: ``accuracy`` if it is measured, else
+        ``loss``. Losses and errors improve when they fall, other metrics when they rise.
+    keep : the model that the run returns and writes, with its metrics: that of the ``best`` evaluation, or the ``last`` one.
     evaluate_clients : evaluate the model on each worker's own data too. Metrics then include the mean, the standard deviation
         and the mean over the worst tenth of the workers; the history has the metrics of each worker.
     evaluate_every, log_every, checkpoint_every : rounds between evaluations (default: one epoch), log rows (default: a hundred
@@ -97,10 +103,12 @@ class Trainer:
     out : the run's folder; by default a new folder ``runs/<name>``.
     name : name of the run; by default the names of model and data.
     resume : continue from the last checkpoint in the run's folder, if there is one.
+    progress : whether `chimera.train` shows the progress; `fit` shows none, but for callbacks.
 
     Attributes
     ----------
     callbacks : the callbacks; more may be added before `fit`.
+    progress : the argument.
     """
 
     def __init__(
@@ -125,6 +133,9 @@ class Trainer:
         max_seconds: float | None = None,
         max_bytes: int | None = None,
         target: Mapping[str, float] | None = None,
+        patience: int | None = None,
+        monitor: str | None = None,
+        keep: Keep = "last",
         evaluate_clients: bool = False,
         evaluate_every: int | None = None,
         log_every: int | None = None,
@@ -144,6 +155,7 @@ class Trainer:
         out: str | Path | None = None,
         name: str | None = None,
         resume: bool = False,
+        progress: bool = True,
     ) -> None:
         self._settings = Settings.of(
             {
@@ -163,6 +175,9 @@ class Trainer:
                 "max_seconds": max_seconds,
                 "max_bytes": max_bytes,
                 "target": target,
+                "patience": patience,
+                "monitor": monitor,
+                "keep": keep,
                 "evaluate_clients": evaluate_clients,
                 "evaluate_every": evaluate_every,
                 "log_every": log_every,
@@ -182,8 +197,16 @@ class Trainer:
         )
         self._engine, self._model, self._data = engine, model, data
         self._recovery: Recovery | None = None
-        self.callbacks = list(callbacks)
+        self._stop = threading.Event()
+        self.callbacks, self.progress = list(callbacks), progress
         self._folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment, with all options."""
+        return Experiment.of(
+            **{**self._settings.table, "data": self._data, "model": self._model, "engine": self._engine}
+        )
 
     @property
     def run_dir(self) -> Path:
@@ -205,6 +228,14 @@ class Trainer:
         if self._recovery is None:
             raise RunError("no run is in progress that a worker could join")
         self._recovery.request_worker()
+
+    def stop(self) -> None:
+        """End the run after the rounds in flight. May be called from a callback or another thread.
+
+        The run evaluates the model and writes all files, as at any other end; ``stopped_by`` is then ``stop``. A run that has
+        not started yet ends after its first round.
+        """
+        self._stop.set()
 
     def check_optimizers(self) -> None:
         """Take a trial step with each optimizer, so that errors are raised before anything runs.
@@ -240,8 +271,7 @@ class Trainer:
             model = configured(model_of(self._model, split.train, settings.seed), settings.compute)
             if settings.privacy is not None:
                 settings.privacy.check_model(model, settings.strategy)
-            table = {**settings.table, "data": self._data, "model": self._model, "engine": self._engine}
-            self._folder.begin(Experiment.of(**table).to_toml(), settings.seed, Signature.of(split))
+            self._folder.begin(self.experiment.to_toml(), settings.seed, Signature.of(split))
             checkpoints = Checkpoints(str(safe_path(self._folder.path, "checkpoints")))
             saved = checkpoints.read_last() if self._folder.resumes else None
             if saved:
@@ -252,6 +282,11 @@ class Trainer:
             cluster = Assembly(settings, engine, model, split.train, saved).cluster(monitor)
             try:
                 return self._fit(engine, monitor, cluster, split, model, checkpoints, saved)
+            except KeyboardInterrupt as error:
+                if checkpoints.paths():
+                    again = f"out={str(self.run_dir)!r}, resume=True"
+                    error.add_note(f"the run has a checkpoint; to resume, call it again with {again}")
+                raise
             finally:
                 if not owned:
                     cluster.end()
@@ -276,6 +311,7 @@ class Trainer:
         engine.trace()
         history = History(self._folder.path, saved["files"] if saved else None)
         guarantee, kept = Guarantee(settings.privacy), settings.strategy.keeps(model)
+        watched = MetricMonitor(settings.stopping, cluster.schedules)
         evaluator = Evaluator(
             engine,
             monitor,
@@ -304,6 +340,8 @@ class Trainer:
             recovery=self._recovery,
             faults=FaultScript(settings.faults),
             guarantee=guarantee,
+            watched=watched,
+            stop_requested=self._stop.is_set,
         )
         try:
             if saved:
@@ -331,6 +369,7 @@ class Trainer:
                 **getattr(split.train, "figures", dict)(),
                 **settings.strategy.figures(),
                 **guarantee.figures(),
+                **({"kept_round": watched.kept_round} if watched.kept_round is not None else {}),
                 **({"peak_mb": loop.peak_mb} if loop.peak_mb else {}),
             },
         )
@@ -345,8 +384,3 @@ class Trainer:
             "engine": label(self._engine),
             "workers": self._settings.workers,
         }
-
-
-def train(model: Any, data: Any, **options: Any) -> Run:
-    """Train ``model`` on ``data``. Options are those of `Trainer`. Return the result."""
-    return Trainer(model, data, **options).fit()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -13,16 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.core.registry import load_object, registered_names_only
 from chimera.core.safe_path import safe_path
-from chimera.core.toml import read_toml
 from chimera.inference.models.table import KINDS, existing_path, file_stamp
-from chimera.models.conversion import build_model
-from chimera.models.instantiation import parameter_limit
-from chimera.models.model import MODELS, Model
-from chimera.training.artifacts.result import load_weights
+from chimera.models.model import Model
+from chimera.training.artifacts.rebuild import RunSource
 from chimera.training.artifacts.signature import Signature
-from chimera.training.plugin import named
 
 _NEEDED = ("experiment.toml", "signature.json", "weights.safetensors")
 
@@ -58,62 +51,19 @@ class ChimeraRun:
         for name in _NEEDED:
             if not safe_path(Path(whole), name).is_file():
                 raise ConfigurationError(f"{whole} is not the folder of a finished run: it has no {name}")
-        name = named(_model_of(Path(whole)))[0]
-        if ":" in name and not self.trust_code:  # so that it is refused here already, not only in a worker
-            with replace(self, run=whole)._trusted_names():
-                load_object(name)
+        replace(self, run=whole)._source().check()  # so that it is refused here already, not only in a worker
         stamp = self.stamp or file_stamp(*(Path(whole) / name for name in _NEEDED))
         return replace(self, run=whole, stamp=stamp)
 
     def load(self) -> RunPredictor:
         """Make the model of the experiment, and load the run's weights."""
-        folder = Path(self.run)
-        model, signature = _model_of(folder), Signature.read(folder)
-        weights, (name, options) = safe_path(folder, "weights.safetensors"), named(model)
-        with self._trusted_names(), self._size_limit(name, weights, signature):
-            made = build_model(
-                name,
-                options,
-                input_shape=signature.input_shape,
-                outputs=signature.outputs,
-                task=signature.task,
-                seed=0,
-            )
-        load_weights(made, weights)
-        return RunPredictor(made, signature)
+        signature = Signature.read(Path(self.run))
+        return RunPredictor(self._source().load(signature), signature)
 
-    def _trusted_names(self) -> AbstractContextManager[None]:
-        """Refuse names by path in the folder's files, unless the folder is trusted."""
-        source = None if self.trust_code else f"{Path(self.run) / 'experiment.toml'}"
-        return registered_names_only(source, "if you trust the folder, set trust_code = true in the model's table")
-
-    def _size_limit(self, name: str, weights: Path, signature: Signature) -> AbstractContextManager[None]:
-        """Refuse a model that is larger than its file of weights, unless the folder is trusted."""
-        if self.trust_code:
-            return nullcontext()
-        size, limit = weights.stat().st_size, f"{weights} has bytes"
-        if signature.outputs > size:
-            raise ConfigurationError(f"the model would have more outputs than {limit}")
-        if (library := MODELS.find(name).requires) is not None:
-            importlib.import_module(library)  # parameters are counted only once it is imported
-        return parameter_limit(size, limit)
-
-
-def _model_of(folder: Path) -> Any:
-    """Return the name or table of the model that a run trained."""
-    path = safe_path(folder, "experiment.toml")
-    try:
-        model = read_toml(path.read_text(encoding="utf-8")).get("model")
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    if model is None:
-        raise ConfigurationError(
-            f"the model of {folder} was a Python object, so the run's files cannot make it: train a model that has a name "
-            "('file.py:factory'), or serve it as kind = \"factory\""
-        )
-    if not isinstance(model, str | Mapping):
-        raise ConfigurationError(f"{path}: model must be a name or a table, not {model!r}")
-    return model
+    def _source(self) -> RunSource:
+        remedy = "if you trust the folder, set trust_code = true in the model's table"
+        unnamed = "train a model that has a name ('file.py:factory'), or serve it as kind = \"factory\""
+        return RunSource(Path(self.run), self.trust_code, remedy, unnamed)
 
 
 class RunPredictor:

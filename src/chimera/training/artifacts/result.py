@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +85,9 @@ class Run:
     model : the trained module or estimator, of the type that was given.
     trained : the same model as a `Model`, with flat parameters, `predict` and `evaluate`.
     cost : cost of the run.
-    metrics : loss and metrics of the final model on the test set.
-    stopped_by : the budget or target that ended the run: ``epochs``, ``rounds``, ``max_seconds``, ``max_bytes`` or ``target``.
+    metrics : loss and metrics of the model on the test set.
+    stopped_by : what ended the run: ``epochs``, ``rounds``, ``max_seconds``, ``max_bytes``, ``target``, ``patience``, or
+        ``stop``, see `Trainer.stop`.
     events : events of the run.
     staleness : number of applied gradients by their staleness in updates; empty if the strategy does not report it.
     figures : further figures of the strategy.
@@ -110,6 +112,15 @@ class Run:
         took = [f"{cost.rounds:,} rounds", format_duration(cost.seconds, virtual=cost.virtual_time)]
         what = f"{names['strategy']}, {names['workers']} workers on {names['engine']}"
         return f"<Run {self.run_dir}: {'; '.join([what, *took, *metrics, f'stopped by {self.stopped_by}'])}>"
+
+    def _repr_html_(self) -> str:
+        """Return the figures and learning curves for a notebook."""
+        from chimera.report.run_card import run_card
+
+        try:
+            return run_card(self.run_dir)
+        except ConfigurationError:  # the folder was removed
+            return f"<code>{escape(repr(self))}</code>"
 
     @property
     def lost_workers(self) -> int:
@@ -147,10 +158,27 @@ class Run:
         }
 
     def save(self, path: str | Path | None = None) -> Path:
-        """Write the trained model's tensors as safetensors, by default to the run's folder; return the path.
+        """Write the trained model, by default to ``weights.safetensors`` in the run's folder; return the path.
 
-        For a torch module these are the tensors of its ``state_dict``.
+        Parameters
+        ----------
+        path : a file of safetensors. For a torch module it holds all tensors of its ``state_dict``, tied ones too, so that
+            ``load_state_dict`` accepts it. A model with a method ``save_pretrained``, such as those of Hugging Face, writes a
+            folder for ``from_pretrained`` if ``path`` is a folder or has no suffix.
+
+        Raises
+        ------
+        ConfigurationError : ``path`` is a folder, and the model has no ``save_pretrained``.
+        RunError : the file cannot be written.
         """
+        if path is not None and (Path(path).is_dir() or not Path(path).suffix):
+            if hasattr(self.model, "save_pretrained"):
+                self.model.save_pretrained(path)
+                return Path(path)
+            if Path(path).is_dir():
+                raise ConfigurationError(
+                    f"{path} is a folder: give the path of a file, such as {path}/model.safetensors"
+                )
         from chimera.training.artifacts.tensor_file import write_tensors
         from chimera.training.progress.history import atomically
 

@@ -14,6 +14,7 @@ from chimera.training.cluster.gather import Gather
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.cluster.sharding import Sharding
 from chimera.training.cluster.state import ClusterState
+from chimera.training.optimizers.schedule import Schedule
 from chimera.training.worker.attack import Attack
 
 
@@ -23,12 +24,14 @@ class Actors(Protocol):
     Attributes
     ----------
     addressed, by_rows : how servers send weights, see `TrainingCluster.addressed`.
+    schedules : schedules of the optimizers of new actors, of which the driver reduces those that are plateaus.
     bounds : indices of the first layers of all stages but the first, where the model is split by measured cost. Measured
         costs vary, so a resumed run takes these from the checkpoint.
     """
 
     addressed: bool
     by_rows: bool
+    schedules: Sequence[Schedule] = ()
     bounds: Sequence[int] = ()
 
     def reserve_workers(self, count: int, timeout_s: float | None = None) -> None:
@@ -157,6 +160,18 @@ class TrainingCluster(Gather, ClusterState):
         """The indices of the layers before which the model is split."""
         return list(self._actors.bounds)
 
+    @property
+    def schedules(self) -> Sequence[Schedule]:
+        """The schedules of the run's optimizers, as new actors receive them."""
+        return self._actors.schedules
+
+    def reduce_rates(self, actors: Sequence[Any] | None = None) -> None:
+        """Give these actors, by default all, the present reductions of plateau schedules, if there is any such schedule."""
+        if any(schedule.decay == "plateau" for schedule in self.schedules):
+            factors = [schedule.reduction[0] for schedule in self.schedules]
+            called = [*self.workers, *self.shards] if actors is None else actors
+            self.get([actor.reduce_rates(*factors) for actor in called])
+
     def drop_lost(self) -> tuple[list[str], list[int]]:
         """Remove dead workers; return their names and the indices of dead servers."""
         dead = self._dead()
@@ -193,6 +208,7 @@ class TrainingCluster(Gather, ClusterState):
             steps = self.get([other.step() for other in self.workers])
             self.get(worker.restore(self.workers[steps.index(max(steps))].state()))
         self._remind(worker)
+        self.reduce_rates([worker])
         rank = self.names.index(worker.name)
         place = sum(self.names.index(other.name) < rank for other in self.workers)
         self.workers.insert(place, worker)

@@ -34,7 +34,7 @@ PLUGINS = ("data", "model", "strategy", "codec", "partition", "engine")
 TABLES = ("data", "model", "train", "strategy", "codec", "partition", "engine")
 _IN_A_FILE = (str, bool, int, float, list, Mapping, date, time)
 _IN_A_PY_FILE = re.compile(r"([^:]*\.py):([\w.]+)")
-_ONLY_IN_CODE = ("callbacks", "out", "resume")  # arguments of Trainer that do not describe the experiment
+_ONLY_IN_CODE = ("callbacks", "out", "resume", "progress")  # arguments of Trainer that do not describe the experiment
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,12 @@ from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.plugin import instantiate, label, named, uplink_and_downlink
 from chimera.training.privacy.settings import Privacy
 from chimera.training.progress.budget import Budget
+from chimera.training.progress.metric_monitor import Stopping
 
 _LIMITS = "epochs", "rounds", "max_seconds", "max_bytes"
 _TOLERANCE = "min_workers", "max_workers", "on_worker_loss", "max_restarts", "worker_timeout_s"
 _COMPUTE = "precision", "accumulate", "activation_checkpointing", "compile"
+_STOPPING = "patience", "monitor", "keep"
 _EVERY = "log_every", "evaluate_every", "checkpoint_every", "snapshot_every"
 
 
@@ -55,6 +57,7 @@ class Settings:
     workers: int
     batch_size: int
     budget: Budget
+    stopping: Stopping
     tolerance: FaultTolerance
     every: Mapping[str, Any]
     faults: Sequence[str]
@@ -116,6 +119,7 @@ class Settings:
             workers=used,
             batch_size=options["batch_size"] * compute.accumulate,
             budget=budget,
+            stopping=Stopping(**{key: options[key] for key in _STOPPING}),
             tolerance=tolerance,
             every={key: options[key] for key in _EVERY},
             faults=faults,

@@ -63,6 +63,7 @@ class PartActors(Actors, ABC):
             )
         self._engine, self._batch_size, self._resources = engine, batch_size, worker_resources
         self._server_resources, self._parts = server_resources, parts
+        self.schedules = (optimizer.schedule,)
         self._common: dict[str, Any] = {"optimizer": optimizer, "seed": seed}
         made = self.cut(model, train, saved)
         self._cut, self._joint = [engine.put(part) for part in made], JoinedLayout(model, made)

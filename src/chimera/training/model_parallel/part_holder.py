@@ -57,7 +57,7 @@ class PartHolder:
         if device is not None:
             move(part.model, device, rank)
         self._name, self._model, self._share, self._dataset, self._order = name, part.model, part.share, dataset, order
-        self._seed, self._settings = seed, optimizer
+        self._seed, self._settings = seed, optimizer.own()
         self._device_model = device_view(part.model)
         self._optimizer: FlatOptimizer | None = None
         self._step, self._loss = 0, 0.0
@@ -119,6 +119,10 @@ class PartHolder:
 
     def restore_local(self, state: Mapping[str, Any]) -> None:
         """Do nothing."""
+
+    def reduce_rates(self, *factors: float) -> None:
+        """Set the reduction of the learning rate, the first of these factors, if the schedule is a plateau."""
+        self._settings.schedule.reduce(factors[0])
 
     def go_to(self, step: int) -> None:
         """Continue with the batch of this step."""

@@ -75,7 +75,11 @@ class OptimizerSettings:
                 f"the schedule of the optimizer {self.name!r} needs the length of the run in steps: set rounds, "
                 "or epochs if the driver has the data"
             )
-        return replace(self, schedule=replace(self.schedule, steps=steps))
+        return replace(self, schedule=replace(self.schedule, steps=steps, reduction=[1.0]))
+
+    def own(self) -> Self:
+        """Return a copy for one actor, whose learning rate can be reduced separately."""
+        return replace(self, schedule=replace(self.schedule, reduction=list(self.schedule.reduction)))
 
     @property
     def plain(self) -> bool:
@@ -84,7 +88,7 @@ class OptimizerSettings:
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step of plain SGD."""
-        return float(self.options["lr"]) * self.schedule.factor(step)
+        return float(self.options["lr"]) * self.schedule.at(step)
 
     def stepper(self, flat: Flat) -> Stepper:
         """Return an optimizer that updates ``flat`` in place. Plain SGD needs no torch."""
@@ -165,7 +169,7 @@ class FlatOptimizer:
     def step(self, gradient: Flat, number: int) -> None:
         """Take step ``number`` (from 0) with ``gradient``, shape (P,), writable."""
         if self._schedule.changes:
-            self._group["lr"] = self._learning_rate * self._schedule.factor(number)
+            self._group["lr"] = self._learning_rate * self._schedule.at(number)
         if gradient is not self._gradient:
             self._gradient = gradient
             self._parameter.grad = self._torch.as_tensor(gradient)

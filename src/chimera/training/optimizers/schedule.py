@@ -1,16 +1,19 @@
-"""Learning-rate schedules."""
+"""Learning-rate schedules: functions of the step, and of a reduction that the driver sets."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import msgspec
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.validation_message import validation_message
+
+_COMMON = "decay", "warm_up", "final"
+_OPTIONS = {"step": ("gamma", "every"), "plateau": ("factor", "patience")}  # of one decay only
 
 
 @dataclass(frozen=True)
@@ -20,23 +23,43 @@ class Schedule:
     Attributes
     ----------
     decay : ``constant``; ``linear`` or ``cosine`` (Loshchilov and Hutter 2017, "SGDR"): from 1 after the warm-up to ``final``
-        at the end of the budget; or ``inverse-sqrt`` (Vaswani et al. 2017, "Attention Is All You Need"): proportional to one
-        over the root of the step, after the warm-up.
+        at the end of the budget; ``inverse-sqrt`` (Vaswani et al. 2017, "Attention Is All You Need"): proportional to one
+        over the root of the step, after the warm-up; ``step``: multiplied by ``gamma`` after each ``every`` steps; or
+        ``plateau``: multiplied by ``factor`` after each ``patience`` evaluations in which the metric that the run monitors
+        (see `Trainer`) did not improve.
     warm_up : fraction of the steps, 0 to 1, over which the factor rises linearly to 1; default 0.
     final : lower bound of the factor, 0 to 1; default 0.
     steps : number of steps of the budget; None: not known. Later steps have the factor of the last one.
+    gamma, every : of ``step``. ``every`` counts steps after the warm-up; below 1, it is a fraction of the steps of the budget.
+        Default: 0.1, and 0.3 of the steps.
+    factor, patience : of ``plateau``. Default: 0.1, and 5 evaluations.
+    reduction : the present factor of a plateau, which the driver sets in each process; see `reduce`.
     """
 
-    decay: Literal["constant", "linear", "cosine", "inverse-sqrt"] = "constant"
+    decay: Literal["constant", "linear", "cosine", "inverse-sqrt", "step", "plateau"] = "constant"
     warm_up: float = 0.0
     final: float = 0.0
     steps: int | None = None
+    gamma: float = 0.1
+    every: float = 0.3
+    factor: float = 0.1
+    patience: int = 5
+    reduction: list[float] = field(default_factory=lambda: [1.0], compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.warm_up <= 1:
             raise ConfigurationError(f"warm_up must be a fraction of the steps, from 0 to 1, not {self.warm_up}")
         if not 0 <= self.final <= 1:
             raise ConfigurationError(f"final must be a fraction of the learning rate, from 0 to 1, not {self.final}")
+        for name, value in (("gamma", self.gamma), ("factor", self.factor)):
+            if not 0 < value < 1:
+                raise ConfigurationError(f"{name} must be above 0 and below 1, not {value}")
+        if not self.every > 0 or (self.every >= 1 and self.every % 1):
+            raise ConfigurationError(
+                f"every must be a number of steps, or a fraction of them below 1, not {self.every}"
+            )
+        if self.patience < 1:
+            raise ConfigurationError(f"patience must be at least 1, not {self.patience}")
 
     @classmethod
     def of(cls, given: Any) -> Self:
@@ -47,8 +70,8 @@ class Schedule:
         ConfigurationError : the value is neither, or an option is unknown or has the wrong type.
         """
         table = {"decay": given} if isinstance(given, str) else given
-        known = {"decay", "warm_up", "final"}
-        if not isinstance(table, Mapping) or not known.issuperset(table):
+        known = (*_COMMON, *(_OPTIONS.get(str(table.get("decay")), ()) if isinstance(table, Mapping) else ()))
+        if not isinstance(table, Mapping) or not set(known).issuperset(table):
             raise ConfigurationError(
                 f"schedule: {given!r} is neither a decay nor a table of {', '.join(sorted(known))}"
             )
@@ -65,18 +88,26 @@ class Schedule:
     @property
     def needs_steps(self) -> bool:
         """Whether the factor depends on the number of steps."""
-        return self.decay in ("linear", "cosine") or self.warm_up > 0
+        return self.decay in ("linear", "cosine") or self.warm_up > 0 or (self.decay == "step" and self.every < 1)
 
-    def factor(self, step: int) -> float:
-        """Return the factor of a step, counted from 0. It depends on the step only."""
+    def reduce(self, factor: float) -> None:
+        """Set the factor of a plateau in this process, from now on."""
+        self.reduction[0] = factor
+
+    def at(self, step: int) -> float:
+        """Return the factor of a step, counted from 0. It depends on the step only; that of a plateau on `reduce`, too."""
         if not self.changes or (self.steps is None and self.needs_steps):
             return 1.0
         steps = self.steps or 0
         rising = self.warm_up * steps
         if step + 1 < rising:
-            return (step + 1) / rising
-        if self.decay == "constant":
-            return 1.0
+            return (step + 1) / rising * self.reduction[0]
+        if self.decay in ("constant", "plateau"):
+            return self.reduction[0]
+        if self.decay == "step":
+            length = self.every * steps if self.every < 1 else self.every
+            ended = int(max(step - rising, 0.0) / length + 1e-9)  # the product is not exact
+            return float(max(self.gamma**ended, self.final))
         if self.decay == "inverse-sqrt":
             return max(math.sqrt(max(rising, 1.0) / (step + 1)), self.final)
         done = min(max(step - rising, 0.0) / max(steps - rising, 1.0), 1.0)

@@ -75,6 +75,7 @@ LEAVES: Mapping[str, Reduce] = {
     "take_part": _nothing,
     "receive_secrets": _nothing,
     "go_to": _nothing,
+    "reduce_rates": _nothing,
     "follow": _nothing,
     "attack": _nothing,
     "forget_answer": _nothing,

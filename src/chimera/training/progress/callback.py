@@ -69,7 +69,10 @@ class Callback:
         """Called after rounds are completed: at least every ``log_every`` rounds and at each evaluation."""
 
     def on_model(self, model: Model, last: bool) -> None:
-        """Called after each evaluation with the driver's copy of the model. Do not change it. ``last``: the run is over."""
+        """Called after each evaluation with the driver's copy of the model. Do not change it.
+
+        ``last``: the run is over, and the model is the one that the run returns.
+        """
 
     def on_event(self, event: Event) -> None:
         """Called for each event."""

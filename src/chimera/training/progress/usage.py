@@ -15,7 +15,7 @@ from chimera.training.messages.tally import Tally
 from chimera.training.progress.budget import Counters
 from chimera.training.progress.history import History
 
-_STEERING = {"go_to", "follow", "known", "attack", "stands_at", "remembers", "forget_answer"}
+_STEERING = {"go_to", "reduce_rates", "follow", "known", "attack", "stands_at", "remembers", "forget_answer"}
 """Calls that position a worker; they move no parameters and are never counted."""
 _UNCOUNTED = {
     "weights",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,14 +18,16 @@ from chimera.training.fault_tolerance.recovery import Recovery
 from chimera.training.messages.rejection import Rejections
 from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.progress.budget import Budget, Counters
-from chimera.training.progress.callback import Callback, Progress
+from chimera.training.progress.callback import Callback
 from chimera.training.progress.history import History
+from chimera.training.progress.metric_monitor import MetricMonitor
 from chimera.training.progress.notifier import Notifier
 from chimera.training.progress.usage import UsageMeter
 from chimera.training.run.evaluator import Evaluator
 from chimera.training.run.in_flight import AHEAD, InFlight
 from chimera.training.run.interrupt import Interrupt
 from chimera.training.run.intervals import Intervals
+from chimera.training.run.recorder import Recorder
 
 
 class TrainingLoop:
@@ -38,6 +40,8 @@ class TrainingLoop:
     recovery : repairs the cluster after a loss.
     faults : faults to inject.
     guarantee : accounts for what a private run releases.
+    watched : compares the metrics of evaluations.
+    stop_requested : whether the user has requested that the run stops.
     """
 
     def __init__(
@@ -58,21 +62,25 @@ class TrainingLoop:
         recovery: Recovery,
         faults: FaultScript,
         guarantee: Guarantee,
+        watched: MetricMonitor,
+        stop_requested: Callable[[], bool],
     ) -> None:
         recovery.go_back = self._go_back
         self._engine, self._monitor, self._strategy, self._cluster = engine, monitor, strategy, cluster
         self._evaluator, self._train_size, self._batch_size = evaluator, train_size, batch_size
         self._budget, self._intervals, self._history, self._checkpoints = budget, intervals, history, checkpoints
         self._recovery, self._faults, self._guarantee = recovery, faults, guarantee
-        self._loss: float | None = None
-        self._losses = 0.0, 0  # summed, and how many, since the last row of metrics
-        self._evaluated_at = self._checkpointed_at = -1
+        self._watched, self._stop_requested = watched, stop_requested
+        self._ended_at = -1  # the last round after which the run was over, evaluated, and written
         self._snapshot: dict[str, Any] | None = None
         self._in_round = False  # False during evaluation: a loss there interrupts no round
         self._interrupt = Interrupt()
         self._rejections = Rejections()
         self._meter = UsageMeter(engine, cluster, history, strategy.traced, counted=strategy.counts)
         self._notifier = Notifier(self._meter, history, callbacks)
+        self._recorder = Recorder(
+            engine, cluster, evaluator, guarantee, self._meter, self._notifier, budget, train_size
+        )
         self.peak_mb = self._meter.peak_mb
         self.metrics: dict[str, float] = {}
         self.staleness: Counter[int] = Counter()
@@ -83,22 +91,23 @@ class TrainingLoop:
         return self._meter.counters
 
     def run(self) -> str:
-        """Train until a budget is used up or the target is reached; return which.
+        """Train until a limit is reached; return its name. `metrics` are then those of the model that the run keeps.
 
         Raises
         ------
         KeyboardInterrupt : Ctrl-C. Rounds in flight were completed and a checkpoint was written. A second one stops at once.
         RunError : the run cannot continue.
         """
-        self._notifier.begin(self._progress())
+        self._notifier.begin(self._recorder.progress())
         self._monitor.alarm = self._strike
         self._monitor.alarm_s = self._meter.began_s + self._faults.next_s()
         with self._interrupt:
             rounds = self._strategy.rounds(self._cluster)
             while True:
-                reason = self._budget.reached(self.counters, self.metrics, self._train_size)
-                if reason is not None and self._checkpointed_at == self.counters.rounds:
+                reason = self._limit()
+                if reason is not None and self._ended_at == self.counters.rounds:
                     self._notifier.events(self._faults.missed())
+                    self.metrics = self._watched.load_kept(self._evaluator.model) or self._recorder.metrics
                     return reason
                 try:
                     if reason is None:
@@ -120,14 +129,15 @@ class TrainingLoop:
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the state of a checkpoint. Call this before `run`."""
         self._meter.counters = Counters(**state["counters"])
-        self.metrics = state["metrics"]
-        self._losses = tuple(state["losses"])
-        self._evaluated_at = self._checkpointed_at = self.counters.rounds
+        self._recorder.restore(state)
+        self._ended_at = state.get("ended_at", self.counters.rounds)  # older checkpoints have none
+        self._watched.restore(state.get("watched", {}))
         self.staleness = _staleness(state)
         self._guarantee.restore(state.get("guarantee", {}))  # older checkpoints have none
         self._cluster.round = self.counters.rounds
         self._strategy.restore(state["strategy"])
         self._cluster.restore(state["cluster"])
+        self._cluster.reduce_rates()
         self._snapshot = state
         self._evaluator.model.load(state["weights"])
         self._evaluator.model.load_buffers(state["buffers"])
@@ -161,7 +171,7 @@ class TrainingLoop:
             self._end(in_flight, in_flight.await_some())
             max_seconds = self._budget.max_seconds
             time_is_over = max_seconds is not None and self._meter.seconds() >= max_seconds
-            if self._interrupt.requested or time_is_over:
+            if self._interrupt.requested or self._stop_requested() or time_is_over:
                 horizon = in_flight.issued
 
     def _end(self, in_flight: InFlight, count: int) -> None:
@@ -178,63 +188,52 @@ class TrainingLoop:
             self._guarantee.count(values)
         self._guarantee.count_released_sums(self._cluster.released_sums)
 
+    def _limit(self) -> str | None:
+        """Return the name of the limit that the run has reached; None if there is none."""
+        measured = self._recorder.metrics if self._recorder.evaluated_at == self.counters.rounds else {}
+        reached = self._budget.reached(self.counters, measured, self._train_size)
+        if reached is None and self._watched.exhausted:
+            reached = "patience"
+        if reached is None and self._stop_requested() and self.counters.rounds:
+            reached = "stop"
+        return reached
+
     def _evaluate_and_save(self) -> bool:
         """Evaluate, log and write a checkpoint where each is due; return whether a checkpoint was written."""
-        rounds, intervals = self.counters.rounds, self._intervals
-        over = self._budget.reached(self.counters, {}, self._train_size) is not None
+        rounds, intervals, recorder = self.counters.rounds, self._intervals, self._recorder
+        over = self._limit() is not None
         evaluate, log = rounds % intervals.evaluate_every == 0, rounds % intervals.log_every == 0
+        unevaluated = (evaluate or over) and recorder.evaluated_at != rounds  # a stop may follow an evaluation
+        if unevaluated:
+            recorder.evaluate()
+            if self._watched.evaluated(recorder.metrics, rounds, self._evaluator.model, due=evaluate):
+                self._cluster.reduce_rates()
+                self._notifier.events([("learning rate reduced", "", "the monitored metric did not improve")])
+        over = over or self._limit() is not None
+        if over:
+            self._watched.load_kept(self._evaluator.model)  # the next evaluation loads the current weights again
         if evaluate or over:
-            self.metrics = {**self._evaluator.evaluate(), **self._guarantee.measures()}
-            self._evaluated_at = rounds
-            over = over or self._budget.reached(self.counters, self.metrics, self._train_size) == "target"
             self._notifier.evaluated(self._evaluator.model, over)
         checkpoint = over or rounds % intervals.checkpoint_every == 0
-        if evaluate or log or over:
-            self._record(of_all=checkpoint)  # so that the metrics do not depend on whether the run ends here
+        if unevaluated or ((evaluate or log or over) and recorder.recorded_at != rounds):
+            recorder.record(of_all=checkpoint)  # so that the metrics do not depend on whether the run ends here
         if checkpoint:
-            self._checkpoint()
+            self._checkpoint(over=over)
         elif rounds % intervals.snapshot_every == 0:
             self._take_snapshot()
         return checkpoint
 
-    def _record(self, *, of_all: bool) -> None:
-        self._collect_losses(of_all=of_all)
-        total, count = self._losses
-        self._loss, self._losses = (total / count if count else None), (0.0, 0)
-        self._meter.count(between_rounds=True)
-        row: dict[str, Any] = {
-            "round": self.counters.rounds,
-            "epoch": self.counters.samples / self._train_size,
-            **{k: v for k, v in asdict(self.counters).items() if k != "rounds"},
-        }
-        if self._loss is not None:
-            row["train_loss"] = self._loss
-        if self._evaluated_at == self.counters.rounds:
-            row.update(self.metrics)
-            row.update(self._guarantee.instead())
-            if self._evaluator.of_clients:
-                row["clients"] = self._evaluator.of_clients
-        self._notifier.measured(row, self._progress())
-
-    def _collect_losses(self, *, of_all: bool) -> None:
-        # Idle workers have no losses to report. Where workers drive themselves, the trace may list them too late.
-        if of_all:
-            self._meter.worked.update(self._cluster.names)
-        tallies = self._evaluator.tallies(self._meter.worked)
-        self._meter.add(tallies)
-        total, count = self._losses
-        self._losses = total + sum(each.loss for each in tallies), count + sum(each.losses for each in tallies)
-
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, *, over: bool = False) -> None:
+        rounds = self.counters.rounds
         self._cluster.settle()
         weights = self._evaluator.weights()
-        self._collect_losses(of_all=True)
+        self._recorder.collect_losses(of_all=True)
         cluster = self._cluster.state()
         self._meter.count(between_rounds=True)
         state = {
             **self._take_snapshot(cluster),
-            "metrics": self.metrics,
-            "losses": self._losses,
+            **self._recorder.state(),
+            "ended_at": rounds if over else self._ended_at,
             "files": self._history.sizes(),
             "weights": weights,
             "buffers": self._evaluator.model.buffers(),
@@ -242,8 +241,8 @@ class TrainingLoop:
             "guarantee": self._guarantee.state(),
             "engine": self._engine.state(),
         }
-        self._checkpoints.write(self.counters.rounds, state)
-        self._checkpointed_at = self.counters.rounds
+        self._checkpoints.write(rounds, state)
+        self._ended_at = state["ended_at"]
 
     def _take_snapshot(self, cluster: dict[str, Any] | None = None) -> dict[str, Any]:
         """Keep the state from which the run continues after a loss of parameters."""
@@ -252,6 +251,7 @@ class TrainingLoop:
             "staleness": dict(self.staleness),
             "strategy": self._strategy.state(),
             "cluster": cluster or self._cluster.parameters(),
+            "watched": self._watched.state(),
         }
         return self._snapshot
 
@@ -261,12 +261,13 @@ class TrainingLoop:
         then = Counters(**snapshot["counters"]) if snapshot else Counters()
         lost = self._meter.go_back_to(then)
         self._cluster.round = then.rounds
-        self._evaluated_at = min(self._evaluated_at, then.rounds)
-        self._checkpointed_at = min(self._checkpointed_at, then.rounds)
+        self._ended_at = self._recorder.evaluated_at = -1
+        self._watched.restore(snapshot["watched"] if snapshot else {})
         self.staleness = _staleness(snapshot) if snapshot else Counter()
         if snapshot:
             self._strategy.restore(snapshot["strategy"])
             self._cluster.restore_parameters(snapshot["cluster"])
+            self._cluster.reduce_rates()
         else:
             self._cluster.start_over()
         return f"{'the snapshot' if snapshot else 'the parameters'} of round {then.rounds}; {lost} rounds are lost"
@@ -293,25 +294,6 @@ class TrainingLoop:
         if self._notifier.events(self._recovery.survive(error)):
             self.counters.lost_rounds += self._in_round  # the round that the loss interrupted
             self._in_round = False
-
-    def _progress(self) -> Progress:
-        used = self.counters
-        living = {worker.name for worker in self._cluster.workers}
-        return Progress(
-            rounds=used.rounds,
-            epochs=used.samples / self._train_size,
-            samples=used.samples,
-            seconds=used.seconds,
-            virtual_time=self._engine.virtual_time,
-            bytes_up=used.bytes_up,
-            bytes_down=used.bytes_down,
-            loss=self._loss,
-            metrics=self.metrics,
-            fraction=self._budget.fraction(used, self._train_size),
-            workers={name: "running" if name in living else "lost" for name in self._cluster.names},
-            samples_by_worker=dict(self._meter.samples_by_worker),
-            fill=self._cluster.queue_fill() | {name: own for name, own in self._meter.fill.items() if name in living},
-        )
 
 
 def _staleness(state: dict[str, Any]) -> Counter[int]:

@@ -59,6 +59,7 @@ class ParameterShard(SecureSum):
         self._mean: Flat | SparseRows = np.empty_like(self._weights)
         self._room, self._rows = self._mean, layout.rows
         self._rule: tuple[Named, Aggregation] | None = None  # the last aggregation rule
+        self._settings = optimizer = optimizer.own() if isinstance(optimizer, OptimizerSettings) else optimizer
         self._optimizer = optimizer.stepper(self._weights)
         self._rate: Callable[[int], float] | None = None  # of plain SGD, by step
         if isinstance(optimizer, OptimizerSettings) and optimizer.plain:
@@ -82,6 +83,11 @@ class ParameterShard(SecureSum):
     def message(self, receiver: str, session: int) -> Encoded:
         """Return the current slice for one worker, if each has messages of its own; see `Downlink.message`."""
         return self._downlink.message(receiver, session)
+
+    def reduce_rates(self, *factors: float) -> None:
+        """Set the reduction of the learning rate, the last of these factors, if the schedule is a plateau."""
+        if isinstance(self._settings, OptimizerSettings):
+            self._settings.schedule.reduce(factors[-1])
 
     def rows(self, wanted: NDArray[np.uint32]) -> Encoded:
         """Return the current rows with these ascending indices, which a worker needs next."""

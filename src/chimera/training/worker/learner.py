@@ -90,7 +90,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         self._gradients = Gradients(
             rank, model, dataset, order, seed=seed, count=self._count, loading=loading or Loading()
         )
-        self._optimizer_settings, self._codec, self._privacy = optimizer, codec, privacy
+        self._optimizer_settings, self._codec, self._privacy = optimizer.own(), codec, privacy
         own = seed * 1_000_003 + rank  # no two codecs of a run draw the same random numbers
         self._rows = RowExchange(model) if CODECS.create(*downlink).by_rows else None
         # Vectors are on the device of the model: messages are unpacked and packed there.
@@ -98,7 +98,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         self._part = SharedParameters(model.layout, personal) if personal else None
         self._exchange = self._rows or Exchange(model.layout, codec, seed=own, part=self._part)
         self._optimizer: Stepper | None = None  # created when needed: workers of strategies with servers need none
-        self._local = LocalTraining(optimizer, self._device_model)
+        self._local = LocalTraining(self._optimizer_settings, self._device_model)
         self._last = LastResult(rank, model)
         self._reduction: Reduction | None = None  # the codec's form for a group
         self._kept: Sequence[Mapping[str, Any]] = ()  # restored states of codecs that are not created yet
@@ -113,6 +113,10 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         if name.startswith("_"):
             raise AttributeError(name)
         return self._extensions.call(name)
+
+    def reduce_rates(self, *factors: float) -> None:
+        """Set the reduction of the learning rate, the first of these factors, if the schedule is a plateau."""
+        self._optimizer_settings.schedule.reduce(factors[0])
 
     def wanted(self, shards: int, batches: int = 1, first: int | None = None) -> list[NDArray[np.uint32]]:
         """Return the numbers of the rows, in each shard, that the next ``batches`` batches need; the next call must get them.

@@ -1,0 +1,48 @@
+"""Training from a script or a notebook: `chimera.train`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import ParamSpec
+
+from chimera.cli.display import Display, title_of
+from chimera.cli.notebook_display import NotebookDisplay, in_notebook
+from chimera.training.artifacts.result import Run
+from chimera.training.trainer import Trainer
+
+P = ParamSpec("P")
+
+_DOC = """Train ``model`` on ``data``, show the progress, and return the result.
+
+The arguments are those of `Trainer`. On a terminal the progress is a live view, in a notebook a line that is updated. In a
+pipe, or with ``progress=False``, there is none.
+
+"""
+
+
+def _trains(trainer_of: Callable[P, Trainer]) -> Callable[P, Run]:
+    """Return a function that trains with a new trainer; it has the signature and the documented parameters of the trainer."""
+
+    def train(*args: P.args, **options: P.kwargs) -> Run:
+        trainer = trainer_of(*args, **options)
+        display = _display(trainer) if trainer.progress else Display()
+        trainer.callbacks.append(display)
+        with display:
+            run = trainer.fit()
+        display.finish(run.summary(), run.run_dir / "report.html")
+        return run
+
+    signature = inspect.signature(trainer_of)
+    train.__signature__ = signature.replace(return_annotation="Run")  # type: ignore[attr-defined]
+    train.__doc__ = _DOC + (inspect.getdoc(trainer_of) or "").partition("\n\n")[2].partition("\n\nAttributes\n")[0]
+    train.__qualname__ = train.__name__
+    return train
+
+
+def _display(trainer: Trainer) -> Display:
+    title = title_of(trainer.experiment)
+    return NotebookDisplay(title) if in_notebook() else Display.on_terminal(title)
+
+
+train = _trains(Trainer)

@@ -1,0 +1,117 @@
+"""Rows of metrics and the progress of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from chimera.core.engine import Engine
+from chimera.training.cluster.cluster import TrainingCluster
+from chimera.training.privacy.guarantee import Guarantee
+from chimera.training.progress.budget import Budget
+from chimera.training.progress.callback import Progress
+from chimera.training.progress.notifier import Notifier
+from chimera.training.progress.usage import UsageMeter
+from chimera.training.run.evaluator import Evaluator
+
+
+class Recorder:
+    """Collects losses from the workers, and reports rows of metrics and the progress.
+
+    Parameters
+    ----------
+    train_size : samples in the training set.
+
+    Attributes
+    ----------
+    losses : sum and number of the training losses since the last row.
+    metrics : metrics of the last evaluation.
+    evaluated_at, recorded_at : rounds of the last evaluation and of the last row; -1 if there is none.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        cluster: TrainingCluster,
+        evaluator: Evaluator,
+        guarantee: Guarantee,
+        meter: UsageMeter,
+        notifier: Notifier,
+        budget: Budget,
+        train_size: int,
+    ) -> None:
+        self._engine, self._cluster, self._evaluator, self._guarantee = engine, cluster, evaluator, guarantee
+        self._meter, self._notifier, self._budget, self._train_size = meter, notifier, budget, train_size
+        self._loss: float | None = None
+        self.losses = 0.0, 0
+        self.metrics: dict[str, float] = {}
+        self.evaluated_at = self.recorded_at = -1
+
+    def evaluate(self) -> None:
+        """Evaluate the global model."""
+        self.metrics = {**self._evaluator.evaluate(), **self._guarantee.measures()}
+        self.evaluated_at = self._meter.counters.rounds
+
+    def record(self, *, of_all: bool) -> None:
+        """Report a row of counters, the mean loss since the last row, and the metrics if this round was evaluated."""
+        self.collect_losses(of_all=of_all)
+        total, count = self.losses
+        self._loss, self.losses = (total / count if count else None), (0.0, 0)
+        self._meter.count(between_rounds=True)
+        used = self._meter.counters
+        row: dict[str, Any] = {
+            "round": used.rounds,
+            "epoch": used.samples / self._train_size,
+            **{key: value for key, value in asdict(used).items() if key != "rounds"},
+        }
+        if self._loss is not None:
+            row["train_loss"] = self._loss
+        if self.evaluated_at == used.rounds:
+            row.update(self.metrics)
+            row.update(self._guarantee.instead())
+            if self._evaluator.of_clients:
+                row["clients"] = self._evaluator.of_clients
+        self.recorded_at = used.rounds
+        self._notifier.measured(row, self.progress())
+
+    def collect_losses(self, *, of_all: bool) -> None:
+        """Add the losses of the workers that computed since the last call, or of all workers."""
+        # Idle workers have no losses to report. Where workers drive themselves, the trace may list them too late.
+        if of_all:
+            self._meter.worked.update(self._cluster.names)
+        tallies = self._evaluator.tallies(self._meter.worked)
+        self._meter.add(tallies)
+        total, count = self.losses
+        self.losses = total + sum(each.loss for each in tallies), count + sum(each.losses for each in tallies)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        at = {"evaluated_at": self.evaluated_at, "recorded_at": self.recorded_at}
+        return {"metrics": self.metrics, "losses": self.losses, **at}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of a checkpoint."""
+        self.metrics, self.losses = state["metrics"], tuple(state["losses"])
+        then = self._meter.counters.rounds  # older checkpoints have neither of the two
+        self.evaluated_at, self.recorded_at = state.get("evaluated_at", then), state.get("recorded_at", then)
+
+    def progress(self) -> Progress:
+        """Return the progress of the run."""
+        used = self._meter.counters
+        living = {worker.name for worker in self._cluster.workers}
+        return Progress(
+            rounds=used.rounds,
+            epochs=used.samples / self._train_size,
+            samples=used.samples,
+            seconds=used.seconds,
+            virtual_time=self._engine.virtual_time,
+            bytes_up=used.bytes_up,
+            bytes_down=used.bytes_down,
+            loss=self._loss,
+            metrics=self.metrics,
+            fraction=self._budget.fraction(used, self._train_size),
+            workers={name: "running" if name in living else "lost" for name in self._cluster.names},
+            samples_by_worker=dict(self._meter.samples_by_worker),
+            fill=self._cluster.queue_fill() | {name: own for name, own in self._meter.fill.items() if name in living},
+        )

@@ -1,0 +1,161 @@
+"""`chimera.train` in scripts, on terminals, in pipes and in notebooks."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pty
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chimera
+from chimera.core.errors import ConfigurationError
+from terminal_kit import plain, shown_on
+
+UNGUARDED = """
+import sys
+import chimera
+from torch import nn
+
+print("started", flush=True)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, inputs):
+        return self.layer(inputs)
+
+run = chimera.train(Net(), "digits", engine=ENGINE, rounds=4, evaluate_every=2, PROGRESS)
+print(run.stopped_by)
+"""
+
+
+def script(engine: str, progress: str = "") -> str:
+    return UNGUARDED.replace("ENGINE", repr(engine)).replace("PROGRESS", progress)
+
+
+def test_its_signature_is_that_of_the_trainer() -> None:
+    signature = inspect.signature(chimera.train)
+    assert signature.parameters == inspect.signature(chimera.Trainer).parameters
+    for option in ("patience", "keep", "progress"):
+        assert f"{option} : " in (chimera.train.__doc__ or "")
+
+
+@pytest.mark.long
+def test_type_checkers_know_the_options(tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(
+        'import chimera\nreveal_type(chimera.train("mlp", "digits", workers=2, progress=False))\n'
+        'chimera.train("mlp", "digits", worker=2)\n'
+    )
+    command = [sys.executable, "-m", "mypy", "--follow-imports=silent", "--cache-dir", tmp_path / "cache", "user.py"]
+    source = Path(chimera.__file__).parents[1]
+    found = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "MYPYPATH": str(source)}, capture_output=True, text=True, check=False
+    )
+    assert "user.py:2: note: Revealed type is" in found.stdout
+    assert 'user.py:3: error: Unexpected keyword argument "worker"' in found.stdout
+    assert "Found 1 error" in found.stdout
+
+
+def test_errors_of_users_stay_exceptions(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="parameter-server"):
+        chimera.train("mlp", "digits", strategy="parameter-serve", out=tmp_path / "run")
+
+
+@pytest.mark.takes("it starts processes that import torch")
+@pytest.mark.parametrize("engine", ["simulated", "local", pytest.param("ray", marks=pytest.mark.long)])
+@pytest.mark.parametrize("stdin", [False, True], ids=["file", "stdin"])
+def test_a_script_needs_no_guard_and_prints_nothing_in_a_pipe(tmp_path: Path, engine: str, stdin: bool) -> None:
+    (tmp_path / "user.py").write_text(script(engine))
+    command = [sys.executable, "-" if stdin else "user.py"]
+    given = script(engine) if stdin else None
+    done = subprocess.run(command, cwd=tmp_path, input=given, capture_output=True, text=True, check=True)
+    assert done.stdout == "started\nrounds\n"
+
+
+@pytest.mark.takes("it starts processes that import torch")
+@pytest.mark.parametrize("progress", ["", "progress=False"])
+def test_a_terminal_shows_the_display_unless_it_is_turned_off(tmp_path: Path, progress: str) -> None:
+    terminal, program = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", script("simulated", progress)],
+        cwd=tmp_path, env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}, stdout=program, stderr=program,
+    )  # fmt: skip
+    os.close(program)
+    shown = plain(shown_on(terminal))
+    assert process.wait() == 0
+    assert ("starting, waits for" in shown) == ("report" in shown) == (not progress)
+    if progress:
+        assert shown.split() == ["started", "rounds"]
+
+
+@pytest.mark.takes("it starts processes that import torch")
+def test_ctrl_c_names_the_call_that_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted = """
+        import os, signal
+        import chimera
+
+        class Interrupt(chimera.Callback):
+            def on_progress(self, progress):
+                if progress.rounds == 3:
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        chimera.train("logistic-regression", "digits", engine="simulated", rounds=9, log_every=1, callbacks=[Interrupt()])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(interrupted)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGINT
+    *_, kind, note = done.stderr.strip().splitlines()
+    assert kind == "KeyboardInterrupt"
+    options = eval(f"dict({note.partition('again with ')[2]})")
+    monkeypatch.chdir(tmp_path)
+    run = chimera.train("logistic-regression", "digits", engine="simulated", rounds=9, **options)
+    assert run.cost.rounds == 9
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Any:
+    """Execute cells in a real kernel; return their outputs."""
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    from jupyter_client.kernelspec import KernelSpec
+    from jupyter_client.manager import AsyncKernelManager
+
+    class Kernel(AsyncKernelManager):  # type: ignore[misc]
+        @property
+        def kernel_spec(self) -> Any:  # of this interpreter, which need not be installed as a kernel
+            start = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+            return KernelSpec(argv=start, language="python", display_name="python")
+
+    def execute(*cells: str) -> list[list[Any]]:
+        written = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        nbclient.NotebookClient(written, km=Kernel(), timeout=100, resources={"metadata": {"path": tmp_path}}).execute()
+        return [cell.outputs for cell in written.cells]
+
+    return execute
+
+
+@pytest.mark.takes("it starts a kernel and processes that import torch")
+@pytest.mark.filterwarnings("ignore")  # of the libraries of notebooks
+def test_a_notebook_shows_one_line_that_is_updated_and_the_run(notebook: Any) -> None:
+    training, shown, off = notebook(
+        script("local").replace('print("started", flush=True)', "").replace("print(run.stopped_by)", ""),
+        "run",
+        "off = chimera.train('logistic-regression', 'digits', engine='simulated', rounds=2, progress=False)",
+    )
+    (line,) = training
+    assert line.output_type == "display_data"
+    assert 'value="1.0000"' in line.data["text/html"]
+    assert "stopped by rounds" in line.data["text/html"]
+    assert "<table>" in shown[0].data["text/html"]
+    assert "data:image/svg+xml" in shown[0].data["text/html"]
+    assert off == []
