@@ -23,6 +23,7 @@ import numpy as np
 
 from chimera.core.errors import ConfigurationError, did_you_mean
 from chimera.core.toml import read_toml
+from chimera.core.user_code import make_importable
 from chimera.core.validation_message import validation_message
 from chimera.training.experiment.overrides import full_path, place, read_value
 from chimera.training.experiment.toml import dump_toml
@@ -34,6 +35,7 @@ PLUGINS = ("data", "model", "strategy", "codec", "partition", "engine")
 TABLES = ("data", "model", "train", "strategy", "codec", "partition", "engine")
 _IN_A_FILE = (str, bool, int, float, list, Mapping, date, time)
 _IN_A_PY_FILE = re.compile(r"([^:]*\.py):([\w.]+)")
+_IN_A_MODULE = re.compile(r"([A-Za-z_][\w.]*):[\w.]+")
 _ONLY_IN_CODE = ("callbacks", "out", "resume", "progress")  # arguments of Trainer that do not describe the experiment
 
 
@@ -71,6 +73,8 @@ class Experiment:
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read an experiment file. Relative paths in it (``path``, ``*_path``, ``file.py:name``) start at its folder.
+
+        The folder is put on the import path if it contains a module that the file names (``package.module:name``).
 
         Raises
         ------
@@ -267,7 +271,7 @@ def _is_secret(option: str, value: Any) -> bool:
 
 
 def _anchored(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the tables with absolute paths, so that they do not depend on the working folder."""
+    """Return the tables with absolute paths, so that they do not depend on the working folder; make its modules importable."""
 
     def walk(key: str, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -278,6 +282,8 @@ def _anchored(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             return value
         if in_a_file := _IN_A_PY_FILE.fullmatch(value):  # a plug-in, in any option
             return f"{folder / Path(in_a_file[1]).expanduser()}:{in_a_file[2]}"
+        if in_a_module := _IN_A_MODULE.fullmatch(value):
+            make_importable(in_a_module[1], folder)
         return str(folder / Path(value).expanduser()) if is_path(key, value) else value
 
     return {name: walk(name, table) if name in (*PLUGINS, "train") else table for name, table in tables.items()}
