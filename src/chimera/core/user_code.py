@@ -48,6 +48,16 @@ def user_folders() -> list[Path]:
     ]
 
 
+def make_importable(module: str, folder: Path) -> None:
+    """Put ``folder`` at the end of the import path if it contains ``module``, or the package of it.
+
+    Engines give workers the same path. At the end of it, a file ``json.py`` of the user replaces no module of a library.
+    """
+    first = module.partition(".")[0]
+    if ((folder / f"{first}.py").is_file() or (folder / first).is_dir()) and str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
 def is_installed(path: Path) -> bool:
     """Return whether a file or folder is part of an installation of Python or of its packages."""
     installed = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from chimera.models.model import Model
 from chimera.strategies.strategy import Strategy
 from chimera.training.artifacts.checkpoint import Checkpoints, check_fits
 from chimera.training.artifacts.folder import RunFolder
-from chimera.training.artifacts.result import Cost, Run
+from chimera.training.artifacts.result import Run
 from chimera.training.artifacts.signature import Signature
 from chimera.training.assembly import Assembly
 from chimera.training.cluster.cluster import TrainingCluster
@@ -48,6 +47,7 @@ from chimera.training.run.first_calls import first_calls
 from chimera.training.run.gc_freeze import frozen_gc
 from chimera.training.run.intervals import Intervals
 from chimera.training.run.loop import TrainingLoop
+from chimera.training.run.result import result_of
 from chimera.training.worker.shared_parameters import SharedParameters
 
 
@@ -352,27 +352,10 @@ class Trainer:
             self._recovery.end()
             self._recovery = None
             history.close()
-        used = loop.counters
-        cost = Cost(**asdict(used), epochs=used.samples / train_size, virtual_time=engine.virtual_time)
-        run = Run(
-            run_dir=self._folder.path,
-            model=getattr(model, "module", getattr(model, "estimator", model)),
-            cost=cost,
-            metrics=loop.metrics,
-            stopped_by=stopped_by,
-            names=self._names(),
-            events=history.events,
-            rows=history.metrics,
-            trained=model,
-            staleness=dict(sorted(loop.staleness.items())),
-            figures={
-                **getattr(split.train, "figures", dict)(),
-                **settings.strategy.figures(),
-                **guarantee.figures(),
-                **({"kept_round": watched.kept_round} if watched.kept_round is not None else {}),
-                **({"peak_mb": loop.peak_mb} if loop.peak_mb else {}),
-            },
-        )
+        run = result_of(
+            loop, engine, settings, split, model, history=history, guarantee=guarantee, folder=self._folder.path,
+            names=self._names(), stopped_by=stopped_by, train_size=train_size,
+        )  # fmt: skip
         self._folder.finish(run)
         notify(self.callbacks, "on_end", run)
         return run

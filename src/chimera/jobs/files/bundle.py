@@ -21,7 +21,8 @@ from chimera.core.user_code import is_installed, user_folders
 from chimera.jobs.files.content_store import check_manifest, hash_file, hash_text
 from chimera.jobs.files.imports import ImportScan, collect_imports, module_file
 from chimera.jobs.store.records import File, Function
-from chimera.training.experiment.experiment import Experiment, is_path
+from chimera.training.experiment.experiment import Experiment
+from chimera.training.experiment.paths import is_path
 from chimera.training.experiment.toml import literal
 
 EXPERIMENT = "experiment.toml"

@@ -25,6 +25,7 @@ from chimera.core.errors import ConfigurationError, did_you_mean
 from chimera.core.toml import read_toml
 from chimera.core.validation_message import validation_message
 from chimera.training.experiment.overrides import full_path, place, read_value
+from chimera.training.experiment.paths import anchored
 from chimera.training.experiment.toml import dump_toml
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 PLUGINS = ("data", "model", "strategy", "codec", "partition", "engine")
 TABLES = ("data", "model", "train", "strategy", "codec", "partition", "engine")
 _IN_A_FILE = (str, bool, int, float, list, Mapping, date, time)
-_IN_A_PY_FILE = re.compile(r"([^:]*\.py):([\w.]+)")
 _ONLY_IN_CODE = ("callbacks", "out", "resume", "progress")  # arguments of Trainer that do not describe the experiment
 
 
@@ -72,6 +72,8 @@ class Experiment:
     def load(cls, path: str | Path) -> Self:
         """Read an experiment file. Relative paths in it (``path``, ``*_path``, ``file.py:name``) start at its folder.
 
+        The folder is put on the import path if it contains a module that the file names (``package.module:name``).
+
         Raises
         ------
         ConfigurationError : the file does not exist, is not TOML (with line and column), or is not an experiment.
@@ -89,7 +91,7 @@ class Experiment:
             raise ConfigurationError(f"{path}:{_syntax_error(error, text)}") from None
         except ValueError as error:
             raise ConfigurationError(f"the experiment file {str(path)!r} cannot be read: {error}") from None
-        return cls(_anchored(tables, path.resolve().parent), str(path))
+        return cls(anchored(tables, path.resolve().parent), str(path))
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -121,10 +123,10 @@ class Experiment:
         if path[0] not in TABLES:
             raise ConfigurationError(f"{what}: {_no_table(path[0])}")
         if len(path) == 1:
-            return self.with_table(path[0], _anchored({path[0]: value}, Path.cwd())[path[0]])
+            return self.with_table(path[0], anchored({path[0]: value}, Path.cwd())[path[0]])
         tables = {**self.tables, path[0]: _default(path[0], self.tables)}
         place(tables, full_path(path, tables.get("engine")), value, what)
-        return type(self)(_anchored(tables, Path.cwd()), self.source)
+        return type(self)(anchored(tables, Path.cwd()), self.source)
 
     def with_table(self, name: str, value: Any) -> Self:
         """Return a copy with another table. If ``value`` is the current plug-in's name, its options are kept."""
@@ -256,31 +258,9 @@ def _syntax_error(error: tomllib.TOMLDecodeError, text: str) -> str:
     return f"{numbers_found[0]}:{numbers_found[1]}: not valid TOML: {what}"
 
 
-def is_path(key: str, value: str) -> bool:
-    """Return whether an option's value is a local path, judging by the option's name. URLs are not."""
-    return (key == "path" or key.endswith("_path")) and "://" not in value
-
-
 def _is_secret(option: str, value: Any) -> bool:
     """Return whether an option of an engine holds tokens. The path of a file with tokens is not secret."""
     return option == "token" or (option == "tokens" and not isinstance(value, str))
-
-
-def _anchored(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the tables with absolute paths, so that they do not depend on the working folder."""
-
-    def walk(key: str, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {k: walk(k, v) for k, v in value.items()}
-        if isinstance(value, list):
-            return [walk(key, each) for each in value]
-        if not isinstance(value, str):
-            return value
-        if in_a_file := _IN_A_PY_FILE.fullmatch(value):  # a plug-in, in any option
-            return f"{folder / Path(in_a_file[1]).expanduser()}:{in_a_file[2]}"
-        return str(folder / Path(value).expanduser()) if is_path(key, value) else value
-
-    return {name: walk(name, table) if name in (*PLUGINS, "train") else table for name, table in tables.items()}
 
 
 def _default(table: str, tables: Mapping[str, Any]) -> Any:

@@ -90,6 +90,11 @@ class TrainingLoop:
         """What the run has used so far."""
         return self._meter.counters
 
+    @property
+    def kept_round(self) -> int | None:
+        """The round of the model that the run keeps; None if it keeps the last one."""
+        return self._watched.kept_round
+
     def run(self) -> str:
         """Train until a limit is reached; return its name. `metrics` are then those of the model that the run keeps.
 

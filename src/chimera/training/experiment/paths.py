@@ -1,0 +1,37 @@
+"""Paths and modules that an experiment file names, which start at its folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chimera.core.user_code import make_importable
+
+_IN_A_PY_FILE = re.compile(r"([^:]*\.py):([\w.]+)")
+_IN_A_MODULE = re.compile(r"([A-Za-z_][\w.]*):[\w.]+")
+
+
+def is_path(key: str, value: str) -> bool:
+    """Return whether an option's value is a local path, judging by the option's name. URLs are not."""
+    return (key == "path" or key.endswith("_path")) and "://" not in value
+
+
+def anchored(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the tables with absolute paths, so that they do not depend on the working folder; make its modules importable."""
+
+    def walk(key: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {k: walk(k, v) for k, v in value.items()}
+        if isinstance(value, list):
+            return [walk(key, each) for each in value]
+        if not isinstance(value, str):
+            return value
+        if in_a_file := _IN_A_PY_FILE.fullmatch(value):  # a plug-in, in any option
+            return f"{folder / Path(in_a_file[1]).expanduser()}:{in_a_file[2]}"
+        if in_a_module := _IN_A_MODULE.fullmatch(value):
+            make_importable(in_a_module[1], folder)
+        return str(folder / Path(value).expanduser()) if is_path(key, value) else value
+
+    return {name: walk(name, table) for name, table in tables.items()}

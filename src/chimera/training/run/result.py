@@ -1,0 +1,54 @@
+"""The result of a run, collected from its parts at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from chimera.core.engine import Engine
+from chimera.data.dataset import Split
+from chimera.models.model import Model
+from chimera.training.artifacts.result import Cost, Run
+from chimera.training.experiment.settings import Settings
+from chimera.training.privacy.guarantee import Guarantee
+from chimera.training.progress.history import History
+from chimera.training.run.loop import TrainingLoop
+
+
+def result_of(
+    loop: TrainingLoop,
+    engine: Engine,
+    settings: Settings,
+    split: Split,
+    model: Model,
+    *,
+    history: History,
+    guarantee: Guarantee,
+    folder: Path,
+    names: Mapping[str, Any],
+    stopped_by: str,
+    train_size: int,
+) -> Run:
+    """Return the result of a loop that ended; ``names`` are those of strategy, codec and engine, and the number of workers."""
+    used = loop.counters
+    return Run(
+        run_dir=folder,
+        model=getattr(model, "module", getattr(model, "estimator", model)),
+        cost=Cost(**asdict(used), epochs=used.samples / train_size, virtual_time=engine.virtual_time),
+        metrics=loop.metrics,
+        stopped_by=stopped_by,
+        names=dict(names),
+        events=history.events,
+        rows=history.metrics,
+        trained=model,
+        staleness=dict(sorted(loop.staleness.items())),
+        figures={
+            **getattr(split.train, "figures", dict)(),
+            **settings.strategy.figures(),
+            **guarantee.figures(),
+            **({"kept_round": loop.kept_round} if loop.kept_round is not None else {}),
+            **({"peak_mb": loop.peak_mb} if loop.peak_mb else {}),
+        },
+    )
