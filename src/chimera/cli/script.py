@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import ParamSpec
 
-from chimera.cli.display import Display, title_of
+from chimera.cli.display import Display
 from chimera.cli.notebook_display import NotebookDisplay, in_notebook
 from chimera.training.artifacts.result import Run
 from chimera.training.trainer import Trainer
@@ -26,7 +26,7 @@ def _trains(trainer_of: Callable[P, Trainer]) -> Callable[P, Run]:
 
     def train(*args: P.args, **options: P.kwargs) -> Run:
         trainer = trainer_of(*args, **options)
-        display = _display(trainer) if trainer.progress else Display()
+        display = _display(trainer.title) if trainer.progress else Display()
         trainer.callbacks.append(display)
         with display:
             run = trainer.fit()
@@ -40,8 +40,7 @@ def _trains(trainer_of: Callable[P, Trainer]) -> Callable[P, Run]:
     return train
 
 
-def _display(trainer: Trainer) -> Display:
-    title = title_of(trainer.experiment)
+def _display(title: str) -> Display:
     return NotebookDisplay(title) if in_notebook() else Display.on_terminal(title)
 
 

@@ -202,11 +202,15 @@ class Trainer:
         self._folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
 
     @property
-    def experiment(self) -> Experiment:
-        """The experiment, with all options."""
-        return Experiment.of(
-            **{**self._settings.table, "data": self._data, "model": self._model, "engine": self._engine}
-        )
+    def _workers(self) -> str:
+        count = self._settings.workers
+        return "1 worker" if count == 1 else f"{count} workers"
+
+    @property
+    def title(self) -> str:
+        """The names of data, model, strategy, codec and engine, and the number of workers."""
+        names = [label(self._data), label(self._model), *map(str, list(self._names().values())[:-1])]
+        return " · ".join([*names, self._workers])
 
     @property
     def run_dir(self) -> Path:
@@ -271,14 +275,14 @@ class Trainer:
             model = configured(model_of(self._model, split.train, settings.seed), settings.compute)
             if settings.privacy is not None:
                 settings.privacy.check_model(model, settings.strategy)
-            self._folder.begin(self.experiment.to_toml(), settings.seed, Signature.of(split))
+            table = {**settings.table, "data": self._data, "model": self._model, "engine": self._engine}
+            self._folder.begin(Experiment.of(**table).to_toml(), settings.seed, Signature.of(split))
             checkpoints = Checkpoints(str(safe_path(self._folder.path, "checkpoints")))
             saved = checkpoints.read_last() if self._folder.resumes else None
             if saved:
                 check_fits(saved, model.layout.size)
             monitor = HeartbeatMonitor(engine, settings.tolerance.worker_timeout_s)
-            workers = "1 worker" if settings.workers == 1 else f"{settings.workers} workers"
-            notify(self.callbacks, "on_wait", f"{workers} on the engine {label(self._engine)}")
+            notify(self.callbacks, "on_wait", f"{self._workers} on the engine {label(self._engine)}")
             cluster = Assembly(settings, engine, model, split.train, saved).cluster(monitor)
             try:
                 return self._fit(engine, monitor, cluster, split, model, checkpoints, saved)
