@@ -315,7 +315,7 @@ def test_non_finite_parameters_are_never_checkpointed(fit: Fit, tmp_path: Path) 
         ({"strategy": 3}, "int is not a strategy: give a name, a table or an object"),
         ({"codec": Identity()}, "codec Identity is neither a name nor a table"),
         ({"partition": Iid}, "Iid is not a partition: give an object of it"),
-        ({"engine": 3}, "engine = 3 is neither a name nor a table"),
+        ({"engine": 3}, "int is not an engine"),
         ({"partition": "fair"}, "unknown partition 'fair'"),
         ({"engine": "cloud"}, "unknown engine 'cloud'; known: .*local"),
         ({"model": "mpl"}, "unknown model 'mpl'"),
