@@ -271,3 +271,58 @@ def test_a_causal_language_model_with_tied_weights_trains(tmp_path: Path) -> Non
     run = chimera.train(Language(), data, optimizer={"name": "adam", "lr": 0.03}, **options)
     assert run.metrics["loss"] < 0.5
     assert run.model.out.weight is run.model.words.weight
+
+
+@pytest.mark.parametrize("strategy", ["parameter-server", "all-reduce", "ring-all-reduce"])
+def test_the_mean_gradient_is_clipped_as_by_one_worker(tmp_path: Path, strategy: str) -> None:
+    data, limit = (Images(60), TEST), 0.3
+    options: dict[str, Any] = {"max_gradient_norm": limit, "optimizer": {"name": "sgd", "lr": 0.5}, "rounds": 4}
+    many = fit(tmp_path / "many", data, strategy=strategy, workers=3, **options)
+    one = fit(tmp_path / "one", data, workers=1, batch_size=18, **options)
+    np.testing.assert_allclose(weights(many), weights(one), atol=2e-6)
+    free = fit(tmp_path / "free", data, workers=1, batch_size=18, optimizer=options["optimizer"], rounds=4)
+    assert not np.allclose(weights(free), weights(one), atol=1e-3)
+
+
+def test_clipping_is_that_of_torch(tmp_path: Path) -> None:
+    source, module = Images(60), network()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    order = GlobalOrder(60, world_size=1, rank=0, batch_size=18, seed=0)
+    for step in range(3):
+        samples = [source[row] for row in order.batch(step).tolist()]
+        optimizer.zero_grad()
+        outputs = module(torch.stack([image for image, _ in samples]))
+        nn.functional.cross_entropy(outputs, torch.tensor([label for _, label in samples])).backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 0.3)
+        optimizer.step()
+    run = fit(
+        tmp_path,
+        (source, TEST),
+        workers=1,
+        batch_size=18,
+        rounds=3,
+        max_gradient_norm=0.3,
+        optimizer={"name": "sgd", "lr": 0.5},
+    )
+    expected = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
+    np.testing.assert_allclose(weights(run), expected, atol=1e-6)
+
+
+def test_local_steps_clip_the_gradient_of_each_worker(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"strategy": "fed-avg", "optimizer": {"name": "sgd", "lr": 0.5}, "rounds": 2}
+    data = Images(60), TEST
+    start = chimera.TorchModel(network()).parameters().copy()
+    moved = weights(fit(tmp_path / "clipped", data, max_gradient_norm=1e-3, **options)) - start
+    assert 0 < np.linalg.norm(moved) < 1e-3 * 0.5 * 2 * 30
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_gradient_norm": 0.0}, "max_gradient_norm must be above 0, not 0.0"),
+        ({"max_gradient_norm": 1.0, "strategy": {"name": "parameter-server", "shards": 2}}, "set shards to 1"),
+    ],
+)
+def test_a_norm_that_cannot_be_kept_is_refused(tmp_path: Path, options: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        fit(tmp_path, (Images(60), TEST), **options)

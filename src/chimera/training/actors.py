@@ -137,6 +137,10 @@ class Actors(cluster.Actors):
     def servers(self, shards: int) -> list[Any]:
         """Start a server for each of ``shards`` slices of the parameters."""
         self._layout.bounds(shards)  # raises if there are too many
+        if shards > 1 and self._server_optimizer.max_gradient_norm is not None:
+            raise ConfigurationError(
+                f"max_gradient_norm: {shards} servers hold a slice of the gradient each, not its norm: set shards to 1"
+            )
         self._engine.reserve([self._server_resources] * shards)
         return [self.server(index, shards) for index in range(shards)]
 

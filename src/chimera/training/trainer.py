@@ -75,6 +75,8 @@ class Trainer:
         `optimizer_table`). It turns gradients into steps: on workers if they take local steps or there are no servers, else on
         servers. Default: ``adam`` with learning rate 1e-3, or the strategy's own (see `Strategy.default_optimizer`). A mapping
         without a name changes options of the default.
+    max_gradient_norm : scale each gradient with a larger Euclidean norm to this norm, where the optimizer steps: the mean
+        gradient of all workers, or that of a worker that takes local steps. Default: no limit.
     epochs, rounds, max_seconds, max_bytes, target : when the run stops, see `Budget`; by default after one epoch.
     patience : stop after this many evaluations without improvement of ``monitor``; default: never.
     monitor : the metric that decides which model is best, such as ``loss``; default: ``accuracy`` if it is measured, else
@@ -128,6 +130,7 @@ class Trainer:
         activation_checkpointing: bool = False,
         compile: bool = False,  # noqa: A002 - the word for it in PyTorch
         optimizer: Any = None,
+        max_gradient_norm: float | None = None,
         epochs: float | None = None,
         rounds: int | None = None,
         max_seconds: float | None = None,
@@ -170,6 +173,7 @@ class Trainer:
                 "activation_checkpointing": activation_checkpointing,
                 "compile": compile,
                 "optimizer": optimizer,
+                "max_gradient_norm": max_gradient_norm,
                 "epochs": epochs,
                 "rounds": rounds,
                 "max_seconds": max_seconds,

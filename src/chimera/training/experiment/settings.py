@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from chimera.core.engine import Resources
@@ -114,7 +114,10 @@ class Settings:
             partition=instantiate(PARTITIONERS, options["partition"], Callable),
             codec=codec,
             downlink=downlink,
-            optimizer=OptimizerSettings.of(*named(strategy.optimizer_of(optimizer, workers))),
+            optimizer=replace(
+                OptimizerSettings.of(*named(strategy.optimizer_of(optimizer, workers))),
+                max_gradient_norm=options["max_gradient_norm"],
+            ),
             server_optimizer=None if servers is None else OptimizerSettings.of(*named(servers)),
             workers=used,
             batch_size=options["batch_size"] * compute.accumulate,

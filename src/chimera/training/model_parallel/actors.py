@@ -61,6 +61,10 @@ class PartActors(Actors, ABC):
             raise ConfigurationError(
                 "this strategy sends parts of the model to the workers, but the nodes of this engine have their own models"
             )
+        if optimizer.max_gradient_norm is not None:
+            raise ConfigurationError(
+                "max_gradient_norm: each worker holds a part of the model, not the norm of the whole gradient: leave it out"
+            )
         self._engine, self._batch_size, self._resources = engine, batch_size, worker_resources
         self._server_resources, self._parts = server_resources, parts
         self.schedules = (optimizer.schedule,)

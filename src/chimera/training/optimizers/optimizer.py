@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -35,13 +36,17 @@ class OptimizerSettings:
     options : keyword arguments of the class. The learning rate of ``sgd`` and ``momentum`` is 0.1 unless it is set; those of
         other optimizers are torch's.
     schedule : schedule of the learning rate.
+    max_gradient_norm : a gradient with a larger Euclidean norm is scaled to this norm before a step; None: no gradient is.
     """
 
     name: str = "sgd"
     options: Mapping[str, Any] = field(default_factory=dict)
     schedule: Schedule = field(default_factory=Schedule)
+    max_gradient_norm: float | None = None
 
     def __post_init__(self) -> None:
+        if self.max_gradient_norm is not None and not self.max_gradient_norm > 0:
+            raise ConfigurationError(f"max_gradient_norm must be above 0, not {self.max_gradient_norm}")
         if self.name.lower() == "sgd" and "lr" not in self.options:
             object.__setattr__(self, "options", {**self.options, "lr": _SGD_LEARNING_RATE})
 
@@ -61,6 +66,7 @@ class OptimizerSettings:
             for key, value in self.options.items()
         ]
         said += [f"schedule {self.schedule.decay}"] if self.schedule.changes else []
+        said += [f"gradient norm at most {self.max_gradient_norm:g}"] if self.max_gradient_norm else []
         return f"{self.name} ({', '.join(said) or 'default options'})"
 
     def over(self, steps: int | None) -> Self:
@@ -83,8 +89,8 @@ class OptimizerSettings:
 
     @property
     def plain(self) -> bool:
-        """Whether the optimizer is SGD without momentum or other options, which has no state."""
-        return self.name.lower() == "sgd" and set(self.options) <= {"lr"}
+        """Whether the optimizer is SGD without momentum, clipping or other options, which has no state."""
+        return self.name.lower() == "sgd" and set(self.options) <= {"lr"} and self.max_gradient_norm is None
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step of plain SGD."""
@@ -163,13 +169,15 @@ class FlatOptimizer:
         except (TypeError, ValueError, RuntimeError) as error:
             raise ConfigurationError(f"the optimizer {settings.name!r} refuses its options: {error}") from error
         self._schedule, self._group = settings.schedule, self._optimizer.param_groups[0]
-        self._plain = settings.plain
+        self._plain, self._max_norm = settings.plain, settings.max_gradient_norm
         self._learning_rate = self._group["lr"]
 
     def step(self, gradient: Flat, number: int) -> None:
         """Take step ``number`` (from 0) with ``gradient``, shape (P,), writable."""
         if self._schedule.changes:
             self._group["lr"] = self._learning_rate * self._schedule.at(number)
+        if self._max_norm is not None:
+            _clip(gradient, self._max_norm)
         if gradient is not self._gradient:
             self._gradient = gradient
             self._parameter.grad = self._torch.as_tensor(gradient)
@@ -278,3 +286,10 @@ def _avoid_compiler_import() -> None:
         plain = getattr(method, "__wrapped__", None)
         if plain is not None and not hasattr(plain, "__dynamo_disable"):
             plain.__dynamo_disable = plain
+
+
+def _clip(gradient: Any, max_norm: float) -> None:
+    """Scale a gradient, an array or a tensor of shape (P,), to a norm of at most ``max_norm``, in place, as torch does."""
+    norm = math.sqrt(float(gradient @ gradient))
+    if norm > max_norm:
+        gradient *= max_norm / (norm + 1e-6)
