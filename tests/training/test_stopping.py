@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import chimera
+from chimera.cli.outcome import outcome
 from chimera.core.errors import ConfigurationError
 from chimera.data.scikit_learn import digits
 from chimera.training.experiment.experiment import Experiment
@@ -99,6 +100,8 @@ def test_the_best_model_is_returned_written_and_reported(fit: Fit, strategy: str
     assert run.metrics["accuracy"] == best
     summary = json.loads((run.run_dir / "summary.json").read_text())
     assert summary["metrics"]["accuracy"] == best == rows[summary["kept_round"]]
+    assert ("model", f"the best one, of round {summary['kept_round']}") in outcome(summary)
+    assert "model of round" in (run.run_dir / "report.html").read_text()
     test = chimera.Split.of(digits()).test
     assert run.trained.evaluate((test.inputs, test.targets))["accuracy"] == best
     tensors = safetensors.numpy.load_file(run.run_dir / "weights.safetensors")
