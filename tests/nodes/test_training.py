@@ -132,6 +132,22 @@ def test_strategies_without_links_between_workers_reach_the_target(tmp_path: Pat
     assert run.events == []
 
 
+@pytest.mark.parametrize("privacy", [None, {"clip": 1e6, "secure_aggregation": True}], ids=["open", "private"])
+def test_a_plateau_reduces_the_rate_of_nodes(tmp_path: Path, privacy: Any) -> None:
+    falls = {"name": "sgd", "lr": 30.0, "schedule": {"decay": "plateau", "factor": 1e-30, "patience": 1}}
+    strategy = {"name": "fed-avg", "local_steps": 2, "local_optimizer": falls}
+    with two_nodes(tmp_path) as urls:
+        run = fit(
+            urls, strategy=strategy, optimizer="sgd", batch_size=20, rounds=20, evaluate_every=1, monitor="loss",
+            privacy=privacy,
+        )  # fmt: skip
+    reduced = min(event.round for event in run.events if event.event == "learning rate reduced")
+    losses = [row["loss"] for row in run.rows]
+    assert reduced < 15
+    assert len(set(losses[:reduced])) > 1
+    assert losses[reduced:] == pytest.approx([losses[reduced]] * len(losses[reduced:]), rel=1e-4)
+
+
 @pytest.mark.parametrize("strategy", ["parameter-server", "async-parameter-server"])
 def test_a_delta_downlink_reaches_the_target(tmp_path: Path, strategy: str) -> None:
     codec = {"name": "identity", "downlink": {"name": "delta", "codec": "int8"}}

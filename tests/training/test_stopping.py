@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import chimera
+from chimera.cli.outcome import outcome
 from chimera.core.errors import ConfigurationError
 from chimera.data.scikit_learn import digits
 from chimera.training.experiment.experiment import Experiment
@@ -98,6 +100,8 @@ def test_the_best_model_is_returned_written_and_reported(fit: Fit, strategy: str
     assert run.metrics["accuracy"] == best
     summary = json.loads((run.run_dir / "summary.json").read_text())
     assert summary["metrics"]["accuracy"] == best == rows[summary["kept_round"]]
+    assert ("model", f"the best one, of round {summary['kept_round']}") in outcome(summary)
+    assert "model of round" in (run.run_dir / "report.html").read_text()
     test = chimera.Split.of(digits()).test
     assert run.trained.evaluate((test.inputs, test.targets))["accuracy"] == best
     tensors = safetensors.numpy.load_file(run.run_dir / "weights.safetensors")
@@ -160,6 +164,19 @@ def test_resuming_a_run_that_stopped_changes_nothing(fit: Fit) -> None:
     first = fit(optimizer=RESTLESS, evaluate_every=2, patience=3, keep="best")
     again = fit(optimizer=RESTLESS, evaluate_every=2, patience=3, keep="best", resume=True)
     assert (again.stopped_by, again.metrics, again.cost) == (first.stopped_by, first.metrics, first.cost)
+
+
+def test_a_finished_run_still_has_its_last_model(fit: Fit) -> None:
+    options: dict[str, Any] = {"optimizer": {"name": "sgd", "lr": 30.0}, "evaluate_every": 3}
+    options["model"] = {"name": "mlp", "hidden": [16], "batch_norm": True}
+    found = [row["accuracy"] for row in fit("probe", **options).rows if "accuracy" in row]
+    options["rounds"] = 3 * next(i for i in range(1, 10) if found[i] < max(found[:i])) + 3
+    best, last = fit(**options, keep="best"), fit("last", **options)
+    assert best.metrics["accuracy"] > last.metrics["accuracy"]
+    again = fit(**options, keep="last", resume=True)
+    assert again.metrics == last.metrics
+    for name, tensor in last.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], tensor), name
 
 
 def test_a_run_that_ends_between_evaluations_keeps_the_better_model(fit: Fit) -> None:

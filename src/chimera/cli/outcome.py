@@ -34,6 +34,7 @@ def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("workers", f"{summary['workers']} on {summary['engine']}"),
         *_privacy(summary),
         ("stopped by", str(summary["stopped_by"])),
+        *([("model", f"the best one, of round {summary['kept_round']:,}")] if "kept_round" in summary else []),
     ]
     for what in ("lost_rounds", "lost_workers"):
         if summary.get(what):

@@ -112,6 +112,7 @@ def cards(run: RunFiles) -> list[tuple[str, str, str]]:
         "seconds": (clock(run.is_virtual).lower(), in_seconds),
         "samples_per_second": ("samples/s, virtual" if run.is_virtual else "samples/s", number),
         "rounds": ("rounds", number),
+        "kept_round": ("model of round", number),
         "epochs": ("epochs", lambda value: number(float(value), 3)),
         "samples": ("samples", number),
         "bytes_up": ("up from workers", in_bytes),

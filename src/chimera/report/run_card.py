@@ -43,4 +43,8 @@ def _image(panel: Panel) -> str:
     text = f"{opening}{bracket}<style><![CDATA[{style}{own}]]></style>{rest}"
     data = base64.b64encode(text.encode()).decode()
     label = safe_text(f"{panel.y_label} over {panel.x_label}")
-    return f'<img alt="{label}" width="400" height="236" src="data:image/svg+xml;base64,{data}">'
+    title = safe_text(f"{panel.y_label}: {', '.join(curve.label for curve in panel.curves)}")
+    image = f'<img alt="{label}" width="400" height="236" src="data:image/svg+xml;base64,{data}">'
+    return (
+        f'<figure style="display: inline-block; margin: 0 8px 8px 0"><figcaption>{title}</figcaption>{image}</figure>'
+    )

@@ -9,6 +9,7 @@ from typing import Any
 
 from chimera.core.engine import Engine
 from chimera.core.errors import ActorLost
+from chimera.core.parameters import Flat
 from chimera.strategies.strategy import Round, Strategy
 from chimera.training.artifacts.checkpoint import Checkpoints
 from chimera.training.cluster.cluster import TrainingCluster
@@ -125,7 +126,7 @@ class TrainingLoop:
                         # A run that resumes here restarts the strategy. So does this one: both then compute the same weights.
                         rounds = self._strategy.rounds(self._cluster)
                     if self._interrupt.requested:
-                        self._checkpoint()
+                        self._checkpoint(self._evaluator.model.buffers())
                         raise KeyboardInterrupt
                 except ActorLost as error:
                     self._survive(error)
@@ -215,20 +216,21 @@ class TrainingLoop:
                 self._cluster.reduce_rates()
                 self._notifier.events([("learning rate reduced", "", "the monitored metric did not improve")])
         over = over or self._limit() is not None
+        buffers = self._evaluator.model.buffers()  # of the last model, as the weights in checkpoints
         if over:
-            self._watched.load_kept(self._evaluator.model)  # the next evaluation loads the current weights again
+            self._watched.load_kept(self._evaluator.model)
         if evaluate or over:
             self._notifier.evaluated(self._evaluator.model, over)
         checkpoint = over or rounds % intervals.checkpoint_every == 0
         if unevaluated or ((evaluate or log or over) and recorder.recorded_at != rounds):
             recorder.record(of_all=checkpoint)  # so that the metrics do not depend on whether the run ends here
         if checkpoint:
-            self._checkpoint(over=over)
+            self._checkpoint(buffers, over=over)
         elif rounds % intervals.snapshot_every == 0:
             self._take_snapshot()
         return checkpoint
 
-    def _checkpoint(self, *, over: bool = False) -> None:
+    def _checkpoint(self, buffers: Flat, *, over: bool = False) -> None:
         rounds = self.counters.rounds
         self._cluster.settle()
         weights = self._evaluator.weights()
@@ -241,7 +243,7 @@ class TrainingLoop:
             "ended_at": rounds if over else self._ended_at,
             "files": self._history.sizes(),
             "weights": weights,
-            "buffers": self._evaluator.model.buffers(),
+            "buffers": buffers,
             "began_s": self._meter.began_s,
             "guarantee": self._guarantee.state(),
             "engine": self._engine.state(),
