@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +17,7 @@ from torch.utils.data import Dataset
 
 import chimera
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.data.loader import Loading, Reader
 from chimera.data.order import GlobalOrder
-from chimera.data.samples import SampleDataset
 
 
 class Images(Dataset):  # type: ignore[type-arg]
@@ -135,21 +137,64 @@ def test_a_resumed_run_has_the_same_bits_with_augmentation(tmp_path: Path, engin
     assert np.array_equal(weights(whole), weights(resumed))
 
 
+@pytest.mark.takes("it starts processes that import torch")
 def test_reading_ahead_changes_nothing(tmp_path: Path) -> None:
     data = Images(60, flips=True), TEST
     line, ahead = (fit(tmp_path / str(n), data, engine="local", loader={"workers": n, "ahead": 2}) for n in (0, 2))
     assert np.array_equal(weights(line), weights(ahead))
 
 
-def test_reading_processes_end_with_their_reader_and_start_at_any_step() -> None:
-    data, order = SampleDataset(Images(20, flips=True)), GlobalOrder(20, world_size=2, rank=1, batch_size=4, seed=3)
-    ahead, line = Reader(data, 5, Loading(workers=2)), Reader(data, 5, Loading())
-    for step in (3, 4, 5, 1, 2):
-        for one, other in zip(ahead.batch(order, 1, step), line.batch(order, 1, step), strict=True):
-            assert torch.equal(one, other)
-    processes = [process.pid for process in ahead._batches._workers]  # type: ignore[attr-defined]
+READER = """
+import sys
+from pathlib import Path
+
+import torch
+from chimera.data.loader import Loading, Reader
+from chimera.data.order import GlobalOrder
+from chimera.data.samples import SampleDataset
+
+sys.path.insert(0, sys.argv[1])
+from test_any_data import Images
+
+data, order = SampleDataset(Images(20, flips=True)), GlobalOrder(20, world_size=2, rank=1, batch_size=4, seed=3)
+ahead, line = Reader(data, 5, Loading(workers=2)), Reader(data, 5, Loading())
+for step in (3, 4, 5, 1, 2):
+    for one, other in zip(ahead.batch(order, 1, step), line.batch(order, 1, step), strict=True):
+        assert torch.equal(one, other)
+processes = [process.pid for process in ahead._batches._workers]
+if sys.argv[2] == "dropped":
     del ahead
     assert not any(Path(f"/proc/{pid}/stat").exists() for pid in processes)
+print(*processes, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("end", ["dropped", "killed"])
+@pytest.mark.takes("it starts a process that imports torch")
+def test_reading_processes_end_with_their_reader_and_start_at_any_step(end: str) -> None:
+    command = [sys.executable, "-c", READER, str(Path(__file__).parent), end]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        processes = [int(pid) for pid in reader.stdout.readline().split()]
+        if end == "killed":
+            reader.kill()
+    assert len(processes) == 2
+    assert all(gone(pid) for pid in processes)
+
+
+def gone(pid: int) -> bool:
+    """Wait until a process that is no child has ended, at most 20 s; return whether it has."""
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        os.sched_yield()
+    return False
 
 
 def test_accumulated_batches_equal_one_batch(tmp_path: Path) -> None:
@@ -217,6 +262,7 @@ def test_a_sample_that_is_not_finite_ends_the_run_with_its_number(tmp_path: Path
         fit(tmp_path, (Broken(20), TEST))
 
 
+@pytest.mark.takes("it imports transformers")
 def test_a_transformer_of_hugging_face_trains_on_mappings(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(

@@ -91,7 +91,7 @@ class Experiment:
             raise ConfigurationError(f"{path}:{_syntax_error(error, text)}") from None
         except ValueError as error:
             raise ConfigurationError(f"the experiment file {str(path)!r} cannot be read: {error}") from None
-        return cls(anchored(tables, path.resolve().parent), str(path))
+        return cls(anchored(tables, path.resolve().parent, TABLES), str(path))
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -123,10 +123,10 @@ class Experiment:
         if path[0] not in TABLES:
             raise ConfigurationError(f"{what}: {_no_table(path[0])}")
         if len(path) == 1:
-            return self.with_table(path[0], anchored({path[0]: value}, Path.cwd())[path[0]])
+            return self.with_table(path[0], anchored({path[0]: value}, Path.cwd(), TABLES)[path[0]])
         tables = {**self.tables, path[0]: _default(path[0], self.tables)}
         place(tables, full_path(path, tables.get("engine")), value, what)
-        return type(self)(anchored(tables, Path.cwd()), self.source)
+        return type(self)(anchored(tables, Path.cwd(), TABLES), self.source)
 
     def with_table(self, name: str, value: Any) -> Self:
         """Return a copy with another table. If ``value`` is the current plug-in's name, its options are kept."""

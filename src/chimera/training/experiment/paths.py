@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,11 @@ def is_path(key: str, value: str) -> bool:
     return (key == "path" or key.endswith("_path")) and "://" not in value
 
 
-def anchored(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the tables with absolute paths, so that they do not depend on the working folder; make its modules importable."""
+def anchored(tables: Mapping[str, Any], folder: Path, names: Collection[str]) -> dict[str, Any]:
+    """Return the tables with absolute paths, so that they do not depend on the working folder; make its modules importable.
+
+    Tables whose name is not in ``names`` are unchanged.
+    """
 
     def walk(key: str, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -34,4 +37,4 @@ def anchored(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             make_importable(in_a_module[1], folder)
         return str(folder / Path(value).expanduser()) if is_path(key, value) else value
 
-    return {name: walk(name, table) for name, table in tables.items()}
+    return {name: walk(name, table) if name in names else table for name, table in tables.items()}
