@@ -70,14 +70,16 @@ def chimera(folder: Path, *arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize(
+    "engine", ["local", *(pytest.param(name, marks=pytest.mark.long) for name in ("simulated", "ray"))]
+)
 @pytest.mark.takes("it starts processes that import torch")
-@pytest.mark.parametrize("engine", ["simulated", "local", pytest.param("ray", marks=pytest.mark.long)])
 def test_commands_and_workers_import_them(tmp_path: Path, experiment: Path, engine: str) -> None:
     shown = chimera(tmp_path, "train", experiment, "--engine", engine, "--json", "--out", tmp_path / "run")
     assert json.loads(shown)["rounds"] == 3
 
 
-@pytest.mark.takes("it starts processes that import torch")
+@pytest.mark.long
 def test_cells_of_a_comparison_import_them(tmp_path: Path, experiment: Path) -> None:
     arguments = ["--vary", "train.batch_size=8,16", "--set", "engine=simulated", "--out", tmp_path / "grid", "--json"]
     assert len(json.loads(chimera(tmp_path, "compare", experiment, *arguments))["rows"]) == 2

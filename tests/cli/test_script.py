@@ -71,9 +71,17 @@ def test_errors_of_users_stay_exceptions(tmp_path: Path) -> None:
         chimera.train("mlp", "digits", strategy="parameter-serve", out=tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("engine", "stdin"),
+    [
+        pytest.param(engine, stdin, marks=[] if quick else pytest.mark.long, id=f"{'stdin' if stdin else 'file'}-{engine}")
+        for engine, stdin, quick in [
+            ("local", False, True), ("local", True, False), ("simulated", True, True), ("simulated", False, False),
+            ("ray", False, False), ("ray", True, False),
+        ]
+    ],
+)  # fmt: skip
 @pytest.mark.takes("it starts processes that import torch")
-@pytest.mark.parametrize("engine", ["simulated", "local", pytest.param("ray", marks=pytest.mark.long)])
-@pytest.mark.parametrize("stdin", [False, True], ids=["file", "stdin"])
 def test_a_script_needs_no_guard_and_prints_nothing_in_a_pipe(tmp_path: Path, engine: str, stdin: bool) -> None:
     (tmp_path / "user.py").write_text(script(engine))
     command = [sys.executable, "-" if stdin else "user.py"]
@@ -123,7 +131,7 @@ def test_ctrl_c_names_the_call_that_resumes(tmp_path: Path, monkeypatch: pytest.
     assert run.cost.rounds == 9
 
 
-@pytest.mark.takes("it starts a kernel and processes that import torch")
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("nbclient") is None or find_spec("ipykernel") is None, reason="needs nbclient, ipykernel")
 def test_a_notebook_shows_one_line_that_is_updated_and_the_run(tmp_path: Path) -> None:
     cells = [

@@ -132,13 +132,14 @@ def test_strategies_without_links_between_workers_reach_the_target(tmp_path: Pat
     assert run.events == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("privacy", [None, {"clip": 1e6, "secure_aggregation": True}], ids=["open", "private"])
 def test_a_plateau_reduces_the_rate_of_nodes(tmp_path: Path, privacy: Any) -> None:
     falls = {"name": "sgd", "lr": 30.0, "schedule": {"decay": "plateau", "factor": 1e-30, "patience": 1}}
-    strategy = {"name": "fed-avg", "local_steps": 2, "local_optimizer": falls}
+    strategy = {"name": "fed-avg", "local_steps": 2}
     with two_nodes(tmp_path) as urls:
         run = fit(
-            urls, strategy=strategy, optimizer="sgd", batch_size=20, rounds=20, evaluate_every=1, monitor="loss",
+            urls, strategy=strategy, optimizer=falls, batch_size=20, rounds=20, evaluate_every=1, monitor="loss",
             privacy=privacy,
         )  # fmt: skip
     reduced = min(event.round for event in run.events if event.event == "learning rate reduced")

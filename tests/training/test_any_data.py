@@ -170,8 +170,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("end", ["dropped", "killed"])
-@pytest.mark.takes("it starts a process that imports torch")
+@pytest.mark.parametrize("end", [pytest.param("dropped", marks=pytest.mark.long), "killed"])
 def test_reading_processes_end_with_their_reader_and_start_at_any_step(end: str) -> None:
     command = [sys.executable, "-c", READER, str(Path(__file__).parent), end]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:

@@ -143,7 +143,7 @@ def test_an_interrupted_run_stops_and_keeps_like_one_that_never_stopped(fit: Fit
         assert (again.run_dir / file).read_bytes() == (whole.run_dir / file).read_bytes(), file
 
 
-@pytest.mark.takes("it kills and resumes processes that import torch")
+@pytest.mark.long
 def test_the_best_weights_survive_a_kill(tmp_path: Path) -> None:
     options = {"optimizer": RESTLESS, "evaluate_every": 2, "checkpoint_every": 4, "patience": 3, "keep": "best"}
 

@@ -122,7 +122,7 @@ def test_built_in_extensions_are_found_by_name() -> None:
     assert {"gossip", "chunked-sum", "coded-shuffle", "fragments"} <= {e.name for e in WORKER_EXTENSIONS.entries()}
 
 
-@pytest.mark.takes("it runs the kit in a process")
+@pytest.mark.long
 def test_the_strategy_of_the_page_passes_the_conformance_kit(file: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "chimera.testing", "-p", "no:cacheprovider"]
     command += ["--pyargs", "chimera.testing", "--strategy", f"{file}:Elastic", "--engines", "simulated"]
