@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from chimera.core.call import get
     from chimera.core.engine import Engine
     from chimera.data.dataset import Dataset, Split
+    from chimera.data.iterable import IterableSamples
     from chimera.data.samples import SampleDataset
     from chimera.embeddings.recipe import embed
     from chimera.inference.session import InferenceCluster, InferenceJob, infer
@@ -46,6 +47,7 @@ _PLACES = {
     "InferenceJob": "chimera.inference.session",
     "JobHandle": "chimera.jobs.client.handle",
     "Progress": "chimera.training.progress.callback",
+    "IterableSamples": "chimera.data.iterable",
     "Run": "chimera.training.artifacts.result",
     "SampleDataset": "chimera.data.samples",
     "SklearnModel": "chimera.models.sklearn_model",
@@ -70,6 +72,7 @@ __all__ = [
     "Experiment",
     "InferenceCluster",
     "InferenceJob",
+    "IterableSamples",
     "JobHandle",
     "Progress",
     "Run",

@@ -291,6 +291,7 @@ def test_every_data_set_is_listed_with_a_summary():
         "fashion-mnist",
         "california-housing",
         "csv",
+        "huggingface",
         "image-folder",
         "npz",
         "parquet",

@@ -131,10 +131,19 @@ def test_the_error_names_a_column_that_cannot_be_converted(column, message):
         Dataset.of(pd.DataFrame({"c": column, "y": [0, 1, 0]}))
 
 
-def test_a_column_with_too_many_texts_is_rejected():
-    frame = pd.DataFrame({"id": [f"row {i}" for i in range(1200)], "y": range(1200)})
-    with pytest.raises(DataError, match="'id' holds 1200 different texts"):
+def test_a_column_with_too_many_texts_is_rejected_with_the_ways_out(tmp_path):
+    frame = pd.DataFrame({"id": [f"row {i}" for i in range(60)], "a": np.arange(60) / 7, "y": np.arange(60) / 2})
+    with pytest.raises(
+        DataError, match=r"'id' holds 60 different texts, more than 50: leave it out \(drop\), .*\(one_hot"
+    ):
         Dataset.of(frame)
+    assert Dataset.of(frame.astype({"id": "category"})).inputs.shape == (60, 61)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    options = {"path": str(tmp_path / "t.csv"), "standardize": False}
+    assert DATASETS.create("csv", {**options, "drop": ["id"]}).train.features == ("a",)
+    assert len(DATASETS.create("csv", {**options, "one_hot": ["id"]}).train.features) == 61
+    with pytest.raises(DataError, match="no column 'no'; its columns: id, a, y"):
+        DATASETS.create("csv", {**options, "drop": ["no"]})
 
 
 def test_a_text_that_only_the_test_part_has_is_0_in_all_one_hot_columns(tmp_path):

@@ -371,3 +371,45 @@ def test_local_steps_clip_the_gradient_of_each_worker(tmp_path: Path) -> None:
 def test_a_norm_that_cannot_be_kept_is_refused(tmp_path: Path, options: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         fit(tmp_path, (Images(60), TEST), **options)
+
+
+class Stream(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+    """The images in sequence, with random flips."""
+
+    def __iter__(self) -> Any:
+        source = Images(60, flips=True)
+        return (source[row] for row in range(60))
+
+
+def test_n_workers_read_a_stream_as_one_worker_reads_it(tmp_path: Path) -> None:
+    class Plain(Stream):
+        def __iter__(self) -> Any:
+            return (Images(60)[row] for row in range(60))
+
+    many = fit(tmp_path / "many", (chimera.IterableSamples(Plain(), 60), TEST), workers=3)
+    one = fit(tmp_path / "one", (chimera.IterableSamples(Plain(), 60), TEST), workers=1, batch_size=18)
+    np.testing.assert_allclose(weights(many), weights(one), atol=2e-6)
+    assert many.cost.epochs == pytest.approx(6 * 18 / 60)
+
+
+@pytest.mark.parametrize("strategy", ["parameter-server", "fed-avg", "d-psgd", "async-parameter-server"])
+def test_a_resumed_run_continues_its_stream(tmp_path: Path, strategy: str) -> None:
+    data = chimera.IterableSamples(Stream(), 60), TEST
+    options: dict[str, Any] = {
+        "checkpoint_every": 2,
+        "evaluate_every": 2,
+        "log_every": 1,
+        "rounds": 8,
+        "strategy": strategy,
+    }
+    whole = fit(tmp_path / "whole", data, **options)
+    with pytest.raises(KilledError):
+        fit(tmp_path / "killed", data, callbacks=[Kill()], **options)
+    resumed = fit(tmp_path / "killed", data, resume=True, **options)
+    assert np.array_equal(weights(whole), weights(resumed))
+
+
+def test_a_stream_on_processes_equals_one_in_virtual_time(tmp_path: Path) -> None:
+    data = chimera.IterableSamples(Stream(), 60), TEST
+    runs = [fit(tmp_path / engine, data, engine=engine, rounds=4) for engine in ("simulated", "local")]
+    np.testing.assert_allclose(weights(runs[0]), weights(runs[1]), atol=1e-6)

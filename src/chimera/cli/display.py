@@ -62,6 +62,10 @@ class Display(Callback):
     ) -> None:
         """End the live view, also after a failure."""
 
+    def on_data(self, description: str) -> None:
+        """Show the line about the data."""
+        self.say(description)
+
     def say(self, text: str) -> None:
         """Show a line that a process of the run printed."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.registry import Registry
+from chimera.data.iterable import IterableSamples
+from chimera.data.lazy import is_lazy, lazy_dataset, whole_of
 from chimera.data.readers import sources, table
 from chimera.data.readers.arrays import Task, as_inputs, as_targets
-from chimera.data.samples import SampleDataset, check_no_loader
+from chimera.data.samples import SampleDataset
 from chimera.data.scaling import Scaling
 
 
@@ -181,8 +183,10 @@ class _Conversion:
         return Dataset(inputs, targets, labels, features, self.name)
 
 
-TrainingData: TypeAlias = Dataset | SampleDataset
-"""A data set in memory, or one whose samples are read one by one."""
+RowData: TypeAlias = Dataset | SampleDataset
+"""A data set whose samples have numbers: in memory, or read one by one."""
+TrainingData: TypeAlias = RowData | IterableSamples
+"""Any data set: one whose samples have numbers, or one that is read in sequence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +202,7 @@ class Split:
     test: TrainingData
 
     def __post_init__(self) -> None:
-        if isinstance(self.train, SampleDataset) or isinstance(self.test, SampleDataset):
+        if not isinstance(self.train, Dataset) or not isinstance(self.test, Dataset):
             return  # comparing all of them would read all samples
         for what in ("input_shape", "classes", "outputs"):
             ours, theirs = getattr(self.train, what), getattr(self.test, what)
@@ -238,13 +242,17 @@ class Split:
         return split.standardized(inputs=standardize, targets=scale_target)
 
     @staticmethod
-    def _read(source: Any, reading: dict[str, Any]) -> Split | TrainingData:
+    def _read(source: Any, reading: dict[str, Any]) -> Split | RowData:
         """Read a source: a train and a test part, or one data set that must still be split."""
         if isinstance(source, Split | Dataset):
             return source
-        if (lazy := _lazy(source, reading)) is not None:
-            return lazy
+        if is_lazy(source):
+            return whole_of(lazy_dataset(source, reading))
         if isinstance(source, tuple | list) and len(source) == 2:
+            if any(map(is_lazy, source)):
+                return Split(
+                    *(lazy_dataset(part, reading) if is_lazy(part) else Dataset.of(part, **reading) for part in source)
+                )
             frames = all(map(sources.is_frame, source)) and (
                 reading.get("target") is not None or list(source[0].columns) == list(source[1].columns)
             )
@@ -261,7 +269,7 @@ class Split:
         return Split(train, _Conversion(**reading | {"like": train}).dataset(*found[1]))
 
     @classmethod
-    def _split_off_test(cls, whole: TrainingData, test_fraction: float, seed: int) -> Self:
+    def _split_off_test(cls, whole: RowData, test_fraction: float, seed: int) -> Self:
         labels = whole.known_labels if isinstance(whole, SampleDataset) else whole.targets if whole.classes else None
         train, test = split_indices(len(whole), test_fraction, seed, labels=labels)
         return cls(whole.subset(train), whole.subset(test))
@@ -270,6 +278,8 @@ class Split:
         """Return a split with at most this many train samples, chosen at random; their order is kept."""
         if samples < 1:
             raise ConfigurationError(f"the limit of train samples is {samples}: at least 1 is needed")
+        if isinstance(self.train, IterableSamples):
+            raise ConfigurationError(f"{self.train.name!r} is read in sequence: set its samples instead of a limit")
         if samples >= len(self.train):
             return self
         kept = _generator(seed, "limit").permutation(len(self.train))[:samples]
@@ -282,7 +292,7 @@ class Split:
         """
         train, test = dict[str, Any](), dict[str, Any]()
         for what in ["inputs"] * inputs + ["targets"] * targets:
-            if isinstance(self.train, SampleDataset):
+            if not isinstance(self.train, Dataset) or not isinstance(self.test, Dataset):
                 raise ConfigurationError(
                     f"{self.train.name!r} is read sample by sample and cannot be standardized: use a transform"
                 )
@@ -295,35 +305,6 @@ class Split:
                 changed[what] = scaling.apply(getattr(part, what))
                 changed[key] = scaling.after(getattr(part, key))
         return Split(replace(self.train, **train), replace(self.test, **test)) if train else self
-
-
-def _is_lazy(source: Any) -> bool:
-    return isinstance(source, SampleDataset) or sources.is_sampled(source)
-
-
-def _lazy(source: Any, reading: Mapping[str, Any]) -> Split | SampleDataset | None:
-    """Return a source that is read sample by sample, or a pair (train, test) of such sources; None for other sources.
-
-    Raises
-    ------
-    ConfigurationError : a data loader, or options for such a source.
-    """
-    check_no_loader(source)
-    if isinstance(source, tuple | list) and len(source) == 2 and all(map(_is_lazy, source)):
-        train, test = (_lazy(part, reading) for part in source)
-        assert isinstance(train, SampleDataset)
-        assert isinstance(test, SampleDataset)
-        return Split(train, test)
-    if isinstance(source, SampleDataset):
-        return source
-    if not sources.is_sampled(source):
-        return None
-    if unused := [key for key, value in reading.items() if value is not None and key != "name"]:
-        raise ConfigurationError(
-            f"{type(source).__name__} is read sample by sample, so the options {', '.join(unused)} do not apply: change it "
-            "before"
-        )
-    return SampleDataset(source, name=reading.get("name") or type(source).__name__)
 
 
 def split_indices(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ def csv(
     path: str,
     test_path: str | None = None,
     target: str | int | list[str | int] | None = None,
+    drop: list[str] | None = None,
+    one_hot: list[str] | None = None,
     task: Task | None = None,
     header: bool | None = None,
     limit: int | None = None,
@@ -31,6 +34,8 @@ def csv(
     path : the file, gzipped or not. The separator is detected from the first lines.
     test_path : a second file with the test part; by default a fraction of the first file is the test part.
     target : the name or the index of the target column, or a list of them; default the last column.
+    drop : names of columns to leave out.
+    one_hot : names of text columns that become one column for each text, however many there are; others may hold 50 texts.
     task : ``"classification"`` or ``"regression"``; by default texts and integers are classes, other numbers values.
     header : whether the first line has the names of the columns; by default it does if no cell in it is a number.
     limit : number of train samples to keep, chosen at random; default all.
@@ -45,6 +50,8 @@ def csv(
     return _split_of_frames(
         frames,
         target=target,
+        drop=drop or (),
+        one_hot=one_hot or (),
         task=task,
         name=Path(path).name,
         limit=limit,
@@ -62,6 +69,8 @@ def parquet(
     test_path: str | None = None,
     columns: list[str] | None = None,
     target: str | int | list[str | int] | None = None,
+    drop: list[str] | None = None,
+    one_hot: list[str] | None = None,
     task: Task | None = None,
     limit: int | None = None,
     test_fraction: float = 0.2,
@@ -76,7 +85,7 @@ def parquet(
     path : the file.
     test_path : a second file with the test part; by default a fraction of the first file is the test part.
     columns : names of the columns to read, the target included; default all.
-    target, task, limit, test_fraction, seed, standardize, scale_target : as for ``csv``.
+    target, drop, one_hot, task, limit, test_fraction, seed, standardize, scale_target : as for ``csv``.
     """
     frames = [
         table.read_parquet(sources.existing_file(file), columns) for file in (path, test_path) if file is not None
@@ -84,6 +93,8 @@ def parquet(
     return _split_of_frames(
         frames,
         target=target,
+        drop=drop or (),
+        one_hot=one_hot or (),
         task=task,
         name=Path(path).name,
         limit=limit,
@@ -133,7 +144,10 @@ def npz(
     )
 
 
-def _split_of_frames(frames: list[Any], *, target: table.Target, **options: Any) -> Split:
+def _split_of_frames(
+    frames: list[Any], *, target: table.Target, drop: Sequence[str], one_hot: Sequence[str], **options: Any
+) -> Split:
     """Return the split of one frame, or of two, which are the train and the test part."""
-    last = frames[0].columns[-1] if target is None else target
-    return Split.of((frames[0], frames[1]) if len(frames) > 1 else frames[0], target=last, **options)
+    chosen = [table.with_columns(frame, drop, one_hot) for frame in frames]
+    last = chosen[0].columns[-1] if target is None else target
+    return Split.of((chosen[0], chosen[1]) if len(chosen) > 1 else chosen[0], target=last, **options)

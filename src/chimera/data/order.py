@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.data.dataset import TrainingData
+from chimera.data.dataset import RowData
 from chimera.data.partition import Partitioner
 
 Indices = NDArray[np.int64]
@@ -188,7 +188,7 @@ class OwnOrder:
 
 def orders(
     partitioner: Partitioner,
-    dataset: TrainingData,
+    dataset: RowData,
     world_size: int,
     batch_size: int,
     seed: int,

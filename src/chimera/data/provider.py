@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from chimera.data.dataset import TrainingData
+from chimera.data.dataset import RowData
 from chimera.data.order import Order, OwnOrder, orders
 from chimera.data.partition import Partitioner
 
@@ -48,7 +48,7 @@ class PartitionedData(DataProvider):
     batch_size, seed : arguments of the orders.
     """
 
-    dataset: TrainingData
+    dataset: RowData
     partitioner: Partitioner
     batch_size: int
     seed: int

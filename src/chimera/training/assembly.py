@@ -10,6 +10,7 @@ from typing import Any
 from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import TrainingData
+from chimera.data.iterable import IterableSamples
 from chimera.models.model import Model
 from chimera.strategies.model_partition import ModelPartition, SplitPartition
 from chimera.training.actors import Actors
@@ -103,6 +104,10 @@ class Assembly:
 
     def _part_actors(self, parts: ModelPartition | SplitPartition) -> PartActors:
         settings = self.settings
+        if isinstance(self.train, IterableSamples):
+            raise ConfigurationError(
+                "this strategy splits batches over workers, so it needs a data set whose samples have numbers"
+            )
         return ACTORS[type(parts)](
             self.engine,
             self.model,

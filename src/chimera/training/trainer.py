@@ -11,6 +11,7 @@ from chimera.core.engine import Engine
 from chimera.core.errors import RunError
 from chimera.core.safe_path import safe_path
 from chimera.data.dataset import Split
+from chimera.data.description import described
 from chimera.data.partition import Partitioner
 from chimera.models.compute import Precision
 from chimera.models.model import Model
@@ -273,6 +274,8 @@ class Trainer:
         try:
             notify(self.callbacks, "on_wait", f"the data {label(self._data)}")
             split = split_of(self._data, settings.seed)
+            if not engine.nodes_own_data:
+                notify(self.callbacks, "on_data", described(split))
             check_data(engine, split.train, settings.workers, settings.tolerance)
             check_attacks(settings.faults, settings.strategy, split.train)
             self.check_optimizers()

@@ -24,8 +24,8 @@ Target: TypeAlias = str | int | Sequence[str | int] | None
 SUFFIXES = (".csv", ".tsv", ".txt", ".data")
 """Endings of files that are read as tables; also with ``.gz`` appended."""
 
-MAX_CATEGORIES = 1000
-"""Largest number of one-hot columns of a text column; more means identifiers or free text."""
+MAX_CATEGORIES = 50
+"""Largest number of one-hot columns of a text column that is not categorical; more means identifiers or free text."""
 
 _SEPARATORS = "\t;|, "  # in this order: a comma may also be a decimal sign, and a text may contain spaces
 _SAMPLE_LINES = 20
@@ -146,6 +146,19 @@ def is_number(cell: str) -> bool:
     return True
 
 
+def with_columns(frame: Any, drop: Sequence[str], one_hot: Sequence[str]) -> Any:
+    """Return a frame without the columns ``drop``, and with the columns ``one_hot`` as categories.
+
+    Raises
+    ------
+    DataError : the frame has no such column.
+    """
+    for column in (*drop, *one_hot):
+        if column not in frame.columns:
+            raise DataError(f"the table has no column {column!r}; its columns: {', '.join(map(str, frame.columns))}")
+    return frame.drop(columns=list(drop)).astype(dict.fromkeys(one_hot, "category"))
+
+
 def split_target(frame: Any, target: Target = None) -> tuple[Any, Any]:
     """Return the feature columns and the target of a frame.
 
@@ -204,9 +217,10 @@ def _encoded(name: str, series: Any, like: Sequence[str] | None) -> tuple[NDArra
         known = [str(category) for category in series.cat.categories]
     else:
         known = sorted(set(texts))
-    if len(known) > MAX_CATEGORIES:
+    if len(known) > MAX_CATEGORIES and like is None and not isinstance(series.dtype, _categorical()):
         raise DataError(
-            f"the column {name!r} holds {len(known)} different texts, more than {MAX_CATEGORIES}: drop or encode it"
+            f"the column {name!r} holds {len(known)} different texts, more than {MAX_CATEGORIES}: leave it out (drop), "
+            "encode it as one column for each text (one_hot; in a frame, make it categorical), or convert it to numbers"
         )
     place = {text: index for index, text in enumerate(known)}
     codes = np.array([place.get(text, -1) for text in texts])

@@ -16,6 +16,7 @@ from chimera.models.conversion import build_model
 from chimera.models.instantiation import parameter_limit
 from chimera.models.model import MODELS, Model
 from chimera.training.artifacts.result import load_weights
+from chimera.training.artifacts.signature import FILE as SIGNATURE
 from chimera.training.artifacts.signature import Signature
 from chimera.training.plugin import named
 
@@ -44,6 +45,10 @@ def load(run_dir: str | Path, *, trust_code: bool = False) -> Any:
         f"module.load_state_dict(safetensors.torch.load_file({str(folder / WEIGHTS)!r}))"
     )
     source = RunSource(folder, trust_code, "if you trust the folder, set trust_code=True", hint)
+    if not safe_path(folder, SIGNATURE).is_file():
+        raise ConfigurationError(
+            f"{folder} has no {SIGNATURE}, since the inputs of its model are not one array: {hint}"
+        )
     model: Any = source.load(Signature.read(folder))
     if hasattr(model, "module"):
         return model.module.eval()

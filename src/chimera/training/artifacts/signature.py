@@ -11,6 +11,7 @@ import numpy as np
 from chimera.core.errors import ConfigurationError
 from chimera.core.safe_path import safe_path
 from chimera.data.dataset import Split
+from chimera.data.iterable import IterableSamples
 from chimera.data.samples import SampleDataset
 from chimera.data.scaling import Scaling
 from chimera.models.model import Task
@@ -51,7 +52,7 @@ class Signature(msgspec.Struct, frozen=True):
     def of(cls, split: Split) -> Signature | None:
         """Return the signature for the data of a run; None if its inputs are not one array, or its classes are not known."""
         data = split.train
-        if isinstance(data, SampleDataset) and not data.is_plain:
+        if isinstance(data, SampleDataset | IterableSamples) and not data.is_plain:
             return None
         return cls(
             task=data.task,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from chimera.codecs.codec import CODECS
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
-from chimera.data.dataset import DATASETS, Split, TrainingData
+from chimera.data.dataset import DATASETS, RowData, Split, TrainingData
 from chimera.data.partition import Partitioner
 from chimera.data.provider import DataProvider, PartitionedData, WorkerData
 from chimera.models.compute import Compute
@@ -92,7 +92,7 @@ def provider_of(
         return WorkerData(batch_size, seed)
     own: Callable[..., DataProvider] | None = getattr(train, "provider", None)
     if own is None:
-        return PartitionedData(train, partition, batch_size, seed)
+        return PartitionedData(cast(RowData, train), partition, batch_size, seed)
     return own(engine, partition, workers=workers, batch_size=batch_size, seed=seed)
 
 

@@ -12,7 +12,7 @@ from chimera.core.batch import pair_of
 from chimera.core.engine import Engine, Resources
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat
-from chimera.data.dataset import TrainingData
+from chimera.data.dataset import RowData
 from chimera.data.order import Order
 from chimera.models.device import GPU
 from chimera.models.model import Model
@@ -47,7 +47,7 @@ class PartActors(Actors, ABC):
         self,
         engine: Engine,
         model: Model,
-        train: TrainingData,
+        train: RowData,
         parts: Any,
         *,
         batch_size: int,
@@ -74,7 +74,7 @@ class PartActors(Actors, ABC):
         self._dataset = engine.put(train)
 
     @abstractmethod
-    def cut(self, model: Model, train: TrainingData, saved: Mapping[str, Any] | None) -> list[Part]:
+    def cut(self, model: Model, train: RowData, saved: Mapping[str, Any] | None) -> list[Part]:
         """Return the parts."""
 
     def reserve_workers(self, count: int, timeout_s: float | None = None) -> None:
@@ -119,7 +119,7 @@ class Stages(PartActors):
 
     _parts: ModelPartition
 
-    def cut(self, model: Model, train: TrainingData, saved: Mapping[str, Any] | None) -> list[Part]:
+    def cut(self, model: Model, train: RowData, saved: Mapping[str, Any] | None) -> list[Part]:
         """Return parts of equal cost."""
         micro_batches = self._parts.micro_batches
         if self._batch_size < micro_batches:
@@ -142,7 +142,7 @@ class Sides(PartActors):
 
     _parts: SplitPartition
 
-    def cut(self, model: Model, train: TrainingData, saved: Mapping[str, Any] | None) -> list[Part]:  # noqa: ARG002 - cut by number
+    def cut(self, model: Model, train: RowData, saved: Mapping[str, Any] | None) -> list[Part]:  # noqa: ARG002 - cut by number
         """Return the clients' part and the server's part."""
         return split_model(model, self._parts)
 

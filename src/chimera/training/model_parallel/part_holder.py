@@ -11,7 +11,7 @@ from chimera.core.call import work
 from chimera.core.errors import NonFiniteError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat
-from chimera.data.dataset import TrainingData
+from chimera.data.dataset import RowData
 from chimera.data.order import Order
 from chimera.models.device import device_view, move
 from chimera.training.messages.rejection import ADVICE, Applied, fault_of_gradient
@@ -47,7 +47,7 @@ class PartHolder:
         name: str,
         rank: int,
         part: Part,
-        dataset: TrainingData | None,
+        dataset: RowData | None,
         order: Order | None,
         *,
         optimizer: OptimizerSettings,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from chimera.core.batch import pair_of
 from chimera.core.call import work
-from chimera.data.dataset import TrainingData
+from chimera.data.dataset import RowData
 from chimera.data.order import Order
 from chimera.strategies.model_partition import SplitPartition
 from chimera.training.messages.rejection import Applied
@@ -37,7 +37,7 @@ class SplitClient(PartHolder):
         self,
         rank: int,
         part: Part,
-        dataset: TrainingData,
+        dataset: RowData,
         order: Order,
         *,
         halves: SplitPartition,

@@ -12,7 +12,7 @@ from chimera.core.batch import pair_of
 from chimera.core.call import work
 from chimera.core.device import copy_to, to_host
 from chimera.core.engine import Group
-from chimera.data.dataset import TrainingData
+from chimera.data.dataset import RowData
 from chimera.data.order import Order
 from chimera.strategies.model_partition import ModelPartition
 from chimera.training.messages.rejection import Applied
@@ -38,7 +38,7 @@ class Stage(PartHolder):
         self,
         rank: int,
         part: Part,
-        dataset: TrainingData | None,
+        dataset: RowData | None,
         order: Order,
         *,
         parts: ModelPartition,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from chimera.core.errors import ConfigurationError, did_you_mean
 
 CLIENT = "client_"  # before the names of metrics of each worker on its own data
-_SMALLER_IS_BETTER = ("loss", "mse", "mae", "rmse")
+_SMALLER_IS_BETTER = ("loss", "mse", "mae", "rmse", "cross-entropy", "perplexity", "consensus_distance")
 
 
 def smaller_is_better(metric: str) -> bool:

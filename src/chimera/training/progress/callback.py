@@ -62,6 +62,9 @@ class Callback:
     def on_wait(self, what: str) -> None:
         """Called before training starts, when the run waits for ``what``, such as the data or the workers."""
 
+    def on_data(self, description: str) -> None:
+        """Called before training starts, when the data was read, with one line that describes it."""
+
     def on_start(self, progress: Progress) -> None:
         """Called when the workers are up and training starts, or resumes from a checkpoint."""
 

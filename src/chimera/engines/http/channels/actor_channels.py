@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -105,6 +104,7 @@ class RemoteChannel(Channel):
         self.key: str | None = None  # the actor's name on a node that hosts it
         self.called_s: float | None = None  # when the current request was sent
         self._retries_left = 0  # of the current request, also in the pause before it is sent again
+        self._attempted: Call | None = None  # the last call for which a request was sent
 
     def last_sign_s(self, now_s: float) -> float:
         """Return the last heartbeat of the node or the actor. During a call, a reachable node is no heartbeat of its actor."""
@@ -116,8 +116,11 @@ class RemoteChannel(Channel):
 
     @property
     def tries_again(self) -> bool:
-        """Whether a request will be sent again after a failure: the current one, or the creation, until it was answered."""
-        return self._retries_left > 0 or (self._retries > 0 and self.made_s == math.inf)
+        """Whether the request of the current call will be sent, or sent again; False while the call waits for values."""
+        if self._retries_left > 0:
+            return True
+        oldest = next(iter(self.calls.copy()), None)
+        return self._retries > 0 and oldest is not None and oldest is not self._attempted and not oldest.needs
 
     def tidy(self) -> None:
         """Report the received answers."""
@@ -141,6 +144,7 @@ class RemoteChannel(Channel):
             self._retries_left = 0
 
     def _send_repeatedly(self, verb: str, path: str, body: bytes, content_type: str, *, idempotent: bool) -> Answer:
+        self._attempted = next(iter(self.calls.copy()), None)
         for left in reversed(range(self._retries + 1)):
             self._retries_left = left
             self.sign_s = self.called_s = time.monotonic()

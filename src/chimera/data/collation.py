@@ -1,0 +1,136 @@
+"""What data sets have in common whose samples are read one by one: collation, checks, and facts of the first sample."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from chimera.core.batch import Batch, inputs_of, leaves, targets_of
+from chimera.core.errors import DataError
+from chimera.data.readers.arrays import Task
+
+Collate = Callable[[list[Any]], Batch]
+"""A function of a list of samples that returns a batch, as for torch's ``DataLoader``."""
+
+COLUMNS = ("label", "labels", "target", "targets")
+"""Columns that hold labels, in this order."""
+
+
+class FirstBatch(ABC):
+    """Facts about a data set that its first sample shows.
+
+    Attributes
+    ----------
+    name : name of the data set in messages and reports.
+    """
+
+    features: ClassVar[None] = None
+    input_scaling: ClassVar[None] = None
+    target_scaling: ClassVar[None] = None
+
+    name: str
+
+    @property
+    @abstractmethod
+    def first(self) -> Batch:
+        """A batch of the first sample."""
+
+    @property
+    @abstractmethod
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes; None for a regression, or if they are not known without reading all samples."""
+
+    @abstractmethod
+    def largest_target(self) -> int:
+        """Return the largest class index."""
+
+    @property
+    def task(self) -> Task:
+        """Classification if the targets of the first sample are integers, or if there are none; else regression."""
+        target = targets_of(self.first)
+        kind = "i" if target is None else np.asarray(as_host_array(target)).dtype.kind
+        return "regression" if kind == "f" else "classification"
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs of a model for this data. Unless the classes are known, all samples are read once."""
+        if self.task == "regression":
+            shape = np.asarray(as_host_array(targets_of(self.first))).shape
+            return int(shape[-1]) if len(shape) > 1 else 1
+        return len(self.classes or ()) or self.largest_target() + 1
+
+    @property
+    def input_type(self) -> Literal["float32", "int64"]:
+        """The type of the first array of the inputs: integers or real numbers."""
+        first = np.asarray(as_host_array(next(leaves(inputs_of(self.first)))))
+        return "int64" if first.dtype.kind in "iu" else "float32"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether inputs are one array, and the number of outputs is known without reading all samples."""
+        batch = self.first
+        known = self.task == "regression" or self.classes is not None
+        return known and isinstance(batch, tuple) and len(batch) == 2 and hasattr(batch[0], "shape")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of the first array of one input."""
+        return tuple(next(leaves(inputs_of(self.first))).shape[1:])
+
+
+def collated(samples: list[Any], collate: Collate | None, name: str, numbers: Sequence[int]) -> Batch:
+    """Return samples as a batch; ``collate`` is torch's ``default_collate`` if it is None.
+
+    Raises
+    ------
+    DataError : the samples do not fit together; the error names the data set ``name`` and the ``numbers`` of the samples.
+    """
+    if collate is None:
+        from torch.utils.data import default_collate
+
+        collate = default_collate
+    try:
+        batch = collate(samples)
+    except (RuntimeError, TypeError, ValueError, KeyError) as error:
+        raise DataError(
+            f"samples {numbers[0]} to {numbers[-1]} of {name!r} cannot be collated into a batch: {_line(error)}; if "
+            "they differ in length, give a collate function that pads them"
+        ) from error
+    return tuple(batch) if type(batch) is list else batch  # default_collate returns tuples as lists
+
+
+def check_finite(batch: Batch, name: str, numbers: Sequence[int]) -> None:
+    """Raise DataError if a batch has NaN or infinite values; the error names the sample by its number."""
+    for leaf in leaves(batch):
+        array = np.asarray(as_host_array(leaf))
+        if array.dtype.kind != "f" or np.isfinite(array).all():
+            continue
+        row = int(np.argwhere(~np.isfinite(array))[0, 0])
+        where = f"sample {numbers[row]}" if len(array) == len(numbers) else f"one of samples {list(numbers)}"
+        raise DataError(f"{where} of {name!r} has NaN or infinite values")
+
+
+def classes_of(source: Any) -> tuple[str, ...] | None:
+    """Return the names of the classes that a data set knows: its attribute ``classes``, or those of its label column."""
+    names = getattr(source, "classes", None)
+    if isinstance(names, list | tuple) and names:
+        return tuple(map(str, names))
+    features = getattr(source, "features", None)
+    if isinstance(features, dict):
+        for name in COLUMNS:
+            if (names := getattr(features.get(name), "names", None)) is not None:
+                return tuple(map(str, names))
+    inner = getattr(source, "dataset", None)
+    return None if inner is None or not hasattr(source, "indices") else classes_of(inner)
+
+
+def as_host_array(value: Any) -> Any:
+    """Return a tensor as an array; other values are unchanged."""
+    return value.numpy() if hasattr(value, "numpy") else value
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,70 @@
+"""Data sets of the library datasets, from folders: columns, parts, transforms, mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chimera.core.errors import ConfigurationError
+from chimera.data.dataset import DATASETS
+
+datasets: Any = pytest.importorskip("datasets")
+
+
+@pytest.fixture
+def rows() -> Any:
+    kinds = {"x": datasets.Sequence(datasets.Value("float32")), "label": datasets.ClassLabel(names=["no", "yes"])}
+    features = datasets.Features({**kinds, "text": datasets.Value("string")})
+    columns = {
+        "x": [[float(row), 1.0] for row in range(20)],
+        "label": [row % 2 for row in range(20)],
+        "text": ["a"] * 20,
+    }
+    return datasets.Dataset.from_dict(columns, features=features)
+
+
+def create(path: Path, **options: Any) -> Any:
+    return DATASETS.create("huggingface", {"path": str(path), **options})
+
+
+def test_a_folder_is_split_and_keeps_its_labels_and_classes(rows: Any, tmp_path: Path) -> None:
+    rows.save_to_disk(tmp_path / "rows")
+    split = create(tmp_path / "rows", columns=["x", "label"], rename={"x": "inputs"})
+    assert (len(split.train), len(split.test), split.train.classes) == (16, 4, ("no", "yes"))
+    assert np.bincount(split.test.targets).tolist() == [2, 2]
+    batch = split.train.take(np.array([1, 3]))
+    assert set(batch) == {"inputs", "label"}
+    assert batch["inputs"].shape == (2, 2)
+
+
+def test_parts_and_a_transform(rows: Any, tmp_path: Path) -> None:
+    parts = datasets.DatasetDict({"train": rows, "validation": rows.select(range(4))})
+    parts.save_to_disk(tmp_path / "parts")
+    split = create(tmp_path / "parts", columns=["x", "label"], transform=lambda row: (row["x"] * 2, row["label"]))
+    assert (len(split.train), len(split.test)) == (20, 4)
+    inputs, labels = split.test.take(np.arange(4))
+    assert inputs[:, 0].tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert labels.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": ["z"]}, "has no column 'z'; its columns: x, label, text"),
+        ({"train": "training"}, "has no part 'training'; its parts: train"),
+    ],
+)
+def test_mistakes_get_a_clear_message(rows: Any, tmp_path: Path, options: Any, message: str) -> None:
+    datasets.DatasetDict({"train": rows}).save_to_disk(tmp_path / "rows")
+    with pytest.raises(ConfigurationError, match=message):
+        create(tmp_path / "rows", **options)
+
+
+def test_a_data_set_that_cannot_be_read_gives_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigurationError, match="cannot be read") as caught:
+        create(tmp_path / "empty")
+    assert "\n" not in str(caught.value)
