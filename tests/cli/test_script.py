@@ -132,7 +132,10 @@ def test_ctrl_c_names_the_call_that_resumes(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.long
-@pytest.mark.skipif(find_spec("nbclient") is None or find_spec("ipykernel") is None, reason="needs nbclient, ipykernel")
+@pytest.mark.skipif(
+    find_spec("nbclient") is None or find_spec("ipykernel") is None,
+    reason="nbclient or ipykernel is missing: make install",
+)
 def test_a_notebook_shows_one_line_that_is_updated_and_the_run(tmp_path: Path) -> None:
     cells = [
         script("local").replace('print("started", flush=True)', "").replace("print(run.stopped_by)", ""),
