@@ -30,7 +30,8 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 TORCH_INDEX ?=
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
-.PHONY: demo test test-long test-long-parallel test-long-serial check audit mutants bench bench-codecs bench-accuracy clean install
+.PHONY: demo test test-long test-long-parallel test-long-serial check types format layers english audit mutants bench bench-codecs \
+	bench-accuracy clean install
 .DEFAULT_GOAL := demo
 
 demo: $(BASE)
@@ -51,10 +52,19 @@ mutants: $(TESTABLE)
 	$(BIN)/python tests/mutants/run.py
 
 check: $(TESTABLE)
+	@$(MAKE) --no-print-directory --jobs 2 types format layers english
+
+types: $(TESTABLE)
+	$(BIN)/mypy
+
+format: $(TESTABLE)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+
+layers: $(TESTABLE)
 	$(BIN)/lint-imports
+
+english: $(TESTABLE)
 	$(BIN)/python tests/english.py
 
 audit: $(INSTALLED) # pip-audit has its own environment, separate from the tested packages

@@ -50,6 +50,7 @@ def test_a_hanging_or_cut_off_actor_is_silent_and_not_lost(engine: Engine, world
     assert engine.lost() == []
 
 
+@pytest.mark.takes("it waits for 4 s, longer than the call lasts")
 def test_a_running_call_does_not_end_while_its_actor_hangs(engine: Engine, world: World) -> None:
     victim, _ = spawned(engine, world)
     under_way = world.compute(victim, 3.0)

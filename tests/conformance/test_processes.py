@@ -91,6 +91,7 @@ def test_a_stopped_process_ends_as_soon_as_any_other(world: World, end: str) -> 
     assert psutil.wait_procs(processes, timeout=KNOWN_WITHIN_S)[1] == []
 
 
+@pytest.mark.takes("it observes actors for 5 s")
 def test_a_long_computation_is_silent_unless_it_declares_its_work(engine: Engine, world: World) -> None:
     quiet, declaring = (engine.spawn(Relay, name=name) for name in ("quiet", "declaring"))
     engine.get([quiet.echo(1), declaring.echo(1)], timeout_s=world.limit_s)

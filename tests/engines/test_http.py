@@ -29,7 +29,8 @@ from chimera.core.errors import ActorError, ActorLost, ConfigurationError, RunEr
 from chimera.engines.http import HttpEngine, Route, wire
 from chimera.engines.http.connection import JSON, Connection
 from chimera.engines.http.failure import Refusal
-from chimera.engines.http.hosting.host import Host, Reply
+from chimera.engines.http.hosting.host import Host
+from chimera.engines.http.hosting.hosted_actor import Reply
 from conformance.actors import Counter, Holder, Member, Relay
 from conformance.node import NodeProcess, start_node
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from chimera.cli.infer import up
+from chimera.cli.infer_cluster import up
 from chimera.core.errors import ConfigurationError
 from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.inference.cluster_folder import ClusterFolder

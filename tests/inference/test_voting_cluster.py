@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from chimera.cli.infer import up
+from chimera.cli.infer_cluster import up
 from chimera.core.errors import ConfigurationError
 from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.inference.cluster_folder import ClusterFolder

@@ -14,13 +14,14 @@ import pytest
 from torch import nn
 
 import chimera
-from chimera.cli.infer import takes_code_by_default
+from chimera.cli.infer_cluster import takes_code_by_default
 from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.core.registry import load_object, registered_names_only
 from chimera.data.order import OwnOrder
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Answer, Connection
-from chimera.engines.http.hosting.host import Host, Reply
+from chimera.engines.http.hosting.host import Host
+from chimera.engines.http.hosting.hosted_actor import Reply
 from chimera.inference import models
 from chimera.nodes.workers import TorchWorker
 from chimera.nodes.workers.gradient_worker import GradientWorker

@@ -37,7 +37,7 @@ BY_NAME = frozenset(
 REVIEWED = {
     "__init__.py": "names of the package's own table",
     "cli/demo.py": "a constant",
-    "cli/infer.py": "a constant",
+    "cli/infer_cluster.py": "a constant",
     "cli/list.py": "the table of the registries",
     "codecs/kernels/__init__.py": "constants",
     "core/device.py": "constants",

@@ -27,7 +27,7 @@ from chimera.core.private import FILE, UMASK
 from chimera.core.processes import RestartPause, describe_exit
 from chimera.jobs.cluster.folder import ClusterFolder, Options
 from chimera.jobs.cluster.log import log
-from chimera.jobs.daemon import daemon
+from chimera.jobs.daemon import process as daemon_process
 from chimera.jobs.worker import worker
 from chimera.web.folder import write_lock_holder
 
@@ -99,7 +99,7 @@ class Supervisor:
         self._own = self._parent_end, self._wake, wake
         self._stopped = False
         parent_pipe = self._parent_pipe
-        self._daemon = Child("the daemon", lambda: daemon.run(folder, options, web, workers, parent_pipe))
+        self._daemon = Child("the daemon", lambda: daemon_process.run(folder, options, web, workers, parent_pipe))
         self._workers = [
             Child(name, lambda name=name: worker.run(folder, name, parent_pipe, options.ray))  # type: ignore[misc]
             for name in (f"w{i}" for i in range(options.workers))

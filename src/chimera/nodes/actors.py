@@ -12,7 +12,8 @@ from fastapi import APIRouter, Request, Response
 
 from chimera.core.errors import ActorLost, ConfigurationError, DataError, UnavailableError
 from chimera.engines.http import wire
-from chimera.engines.http.hosting.host import Done, Host, Reply, error_reply
+from chimera.engines.http.hosting.host import Host
+from chimera.engines.http.hosting.hosted_actor import Done, Reply, error_reply
 from chimera.web.errors import UnsupportedMediaTypeError
 from chimera.web.routing import plain_router
 

@@ -7,8 +7,6 @@ import importlib.util
 import itertools
 import os
 import secrets
-import socket
-import ssl
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,15 +14,16 @@ from typing import Any
 
 from chimera.core.address import Address
 from chimera.core.engine import ENGINES, Disturbance, Resources
-from chimera.core.errors import ConfigurationError, MissingExtraError, RunError
+from chimera.core.errors import ConfigurationError, MissingExtraError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import CONSTRUCT, check_returns
-from chimera.engines.http.channels.actor_channels import DriverChannel, HostedChannel, RemoteChannel
+from chimera.engines.http.channels.actor_channels import RemoteChannel
 from chimera.engines.http.channels.channel import Channel
-from chimera.engines.http.channels.routed_channel import RoutedChannel
 from chimera.engines.http.hosting.thread_context import close_for_threads, open_for_threads
 from chimera.engines.http.node import Node
+from chimera.engines.http.placement import Placement
 from chimera.engines.http.refs import Call, CallTracker, HttpActor, Ref, value_of
+from chimera.engines.http.tls import tls_context
 from chimera.engines.http.tokens import tokens_of
 from chimera.engines.real_time import RealTime
 
@@ -99,16 +98,13 @@ class HttpEngine(RealTime):
             raise MissingExtraError("the http engine", "httptools", "nodes")
         super().__init__()
         self.key = secrets.token_hex(8)
-        self._remote = {"timeout_s": timeout_s, "retries": retries, "on_answer": on_answer}
-        tls = _tls(tls_ca, tls_check_host, tls_client)
+        remote = {"timeout_s": timeout_s, "retries": retries, "on_answer": on_answer}
+        tls = tls_context(tls_ca, tls_check_host, tls_client)
         options: dict[str, Any] = {"tls": tls, "most_bytes": most_bytes}
         options |= {"engine_key": self.key, "health_every_s": health_every_s}
         self._nodes = [Node(address, token=its, **options) for address, its in zip(addresses, own, strict=True)]
-        self._addresses = addresses
-        self._bound = 0
-        self._homes: dict[str, Node] = {}
-        self._taken: set[Node] = set()  # nodes of actors that must be alone there
         self._tracker = CallTracker(self._began_s, keeps_rows)
+        self._placement = Placement(self._tracker, self._nodes, addresses, self.key, remote)
         self._channels: list[Channel] = []
         self._handles: list[HttpActor] = []
         open_for_threads()
@@ -135,7 +131,7 @@ class HttpEngine(RealTime):
         """
         self._check_open()
         rank = len(self._handles)
-        channel = self._channel(actor_type, name or f"actor {rank}", rank, resources or Resources())
+        channel = self._placement.channel(actor_type, name or f"actor {rank}", rank, resources or Resources())
         made = self._call(channel, CONSTRUCT, None, args, kwargs)
         self._channels.append(channel)
         self._handles.append(HttpActor(self, channel))
@@ -233,89 +229,6 @@ class HttpEngine(RealTime):
         call = Call(channel, method, returns, args, kwargs)
         channel.prepare(call)
         return call
-
-    def _channel(self, actor_type: Callable[..., Any], name: str, rank: int, resources: Resources) -> Channel:
-        if getattr(actor_type, "routes", None):
-            node = self._nodes[self._bound % len(self._nodes)]
-            self._bound += 1
-            return RoutedChannel(self._tracker, name, rank, node, actor_type=actor_type, **self._remote)
-        hosting: list[Node] = []
-        module, kind = actor_type.__module__, f"{actor_type.__module__}.{getattr(actor_type, '__qualname__', '')}"
-        wanted = getattr(actor_type, "hosted", None)
-        if wanted is not False:
-            told = {node: node.kinds() for node in self._nodes}
-            hosting = [node for node, kinds in told.items() if not isinstance(kinds, str) and kind in kinds]
-            if wanted and not hosting:
-                silent = [kinds for kinds in told.values() if isinstance(kinds, str)]
-                raise RunError(f"no node hosts {kind!r}: {'; '.join(silent) or 'it is on none of their lists'}")
-        if not hosting:
-            return DriverChannel(self._tracker, name, rank, actor_type)
-        # A worker that replaces a lost one finds its data on the node of the lost one.
-        home = self._homes.get(name)
-        if home is None:
-            alone = bool(getattr(actor_type, "one_per_node", False))
-            home = self._own_node(name, hosting, told) if alone else min(hosting, key=lambda each: each.actors)
-            self._homes[name] = home
-            if alone:
-                self._taken.add(home)
-        key = f"{self.key}.{rank}"
-        return HostedChannel(
-            self._tracker, name, rank, home, key=key, kind=kind, module=module, threads=resources.threads,
-            failure_is_loss=bool(getattr(actor_type, "failure_is_loss", False)), **self._remote
-        )  # fmt: skip
-
-    def _own_node(self, name: str, hosting: Sequence[Node], told: Mapping[Node, frozenset[str] | str]) -> Node:
-        """Return a node that no other actor has reserved for itself."""
-        silent = [kinds for kinds in told.values() if isinstance(kinds, str)]
-        if (
-            silent and not self._taken
-        ):  # at the start only: later, a dead node must not prevent other nodes from joining
-            raise RunError(f"a node does not answer: {'; '.join(silent)}; start it, or take its address out of 'nodes'")
-        if not self._taken:
-            _check_apart(self._addresses)
-        free = [node for node in hosting if node not in self._taken]
-        if not free:
-            count = f"{len(self._nodes)} node{'s' if len(self._nodes) > 1 else ''}"
-            raise RunError(f"{name} has no node of its own among {count}: give as many nodes as workers")
-        return free[0]
-
-
-def _check_apart(addresses: Sequence[Address]) -> None:
-    """Raise ConfigurationError if two addresses are of the same node."""
-    seen: dict[tuple[Any, int, str], str] = {}
-    for address in addresses:
-        try:
-            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-            hosts = {each[4][0] for each in found}
-        except OSError:
-            hosts = {address.host}
-        for host in hosts:
-            key = host, address.port, address.path
-            if key in seen:
-                raise ConfigurationError(
-                    f"engine 'http', option 'nodes': {seen[key]!r} and {address.url!r} are the same node: give each once"
-                )
-        seen |= dict.fromkeys([(host, address.port, address.path) for host in hosts], address.url)
-
-
-def _tls(ca: str | None, check_host: bool, client: Sequence[str] | None) -> ssl.SSLContext | None:
-    if ca is None and check_host and client is None:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=ca)
-    except OSError as error:
-        raise ConfigurationError(f"engine 'http', option 'tls_ca': {ca!r} cannot be used: {error}") from error
-    if client is not None:
-        try:
-            certificate, key = client
-            context.load_cert_chain(certificate, key)
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(
-                f"engine 'http', option 'tls_client': {client!r} cannot be used: {error}; give a certificate and its key"
-            ) from error
-    context.check_hostname = check_host
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context
 
 
 def _end(tracker: CallTracker, channels: list[Channel], nodes: list[Node]) -> None:

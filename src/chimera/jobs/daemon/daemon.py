@@ -17,11 +17,12 @@ from typing import Any
 import msgspec
 
 from chimera.core.errors import ChimeraError, NoSpaceError
-from chimera.jobs.cluster.connection import Connection, Hello, connection_to_worker
+from chimera.jobs.cluster.connection import Hello
 from chimera.jobs.cluster.folder import ClusterFolder, Options
 from chimera.jobs.cluster.log import log
 from chimera.jobs.daemon.deletion import INTERVAL_S, delete_expired
 from chimera.jobs.daemon.driver_shutdown import DriverShutdown
+from chimera.jobs.daemon.worker_connections import WorkerConnections
 from chimera.jobs.driver.progress_file import read_fraction
 from chimera.jobs.scheduling.attempt_start import AttemptStart, Phase
 from chimera.jobs.scheduling.messages import (
@@ -64,7 +65,7 @@ class Daemon:
     store : store of the jobs.
     wait_reasons : reason why each queued job waits, by id.
     problem : problem of the daemon, for users; empty if there is none.
-    workers : connected workers by name.
+    connections : connections to workers.
     """
 
     def __init__(self, folder: ClusterFolder, options: Options, workers: socket.socket, limits: Limits) -> None:
@@ -73,13 +74,12 @@ class Daemon:
         self.wait_reasons: dict[str, str] = {}
         self.problem = ""
         self._disk_full: NoSpaceError | None = None
-        self.workers: dict[str, Hello] = {}
-        self._limits, self._listener = limits, workers
+        self._limits = limits
         self._queue_settings = QueueSettings(workers_per_user=options.limit_per_user or 0)
-        self._connections: dict[str, Connection[Any]] = {}
         self._starts: dict[str, AttemptStart] = {}
         self._shutdowns: dict[str, DriverShutdown] = {}
         self._lock, self._wake_event, self._stopped = threading.RLock(), threading.Event(), threading.Event()
+        self.connections = WorkerConnections(workers, self._lock, self)
         self._started_s, self._progress_s = time.monotonic(), 0.0
         self._recover()
 
@@ -90,7 +90,7 @@ class Daemon:
     def start_threads(self) -> None:
         """Start the threads of the daemon."""
         deletion = [] if self.options.keep_days is None else [self._delete_expired]
-        for work in (self._accept_workers, self._loop, *deletion):
+        for work in (self.connections.accept, self._loop, *deletion):
             threading.Thread(target=work, name=f"chimera {work.__name__}", daemon=True).start()
 
     def row_of(self, job: Job) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Daemon:
             ]
             rows += [
                 ("worker", name, worker.pid, "busy" if name in busy else "free", busy.get(name))
-                for name, worker in sorted(self.workers.items())
+                for name, worker in sorted(self.connections.workers.items())
             ]
             for job in self.store.jobs((State.RUNNING,)):
                 pid = self.folder.job(job.id).driver_pid()
@@ -176,7 +176,7 @@ class Daemon:
         if now_s - self._started_s > _RECONNECT_S:
             for start in list(self._starts.values()):
                 for name in active[start.attempt.job].workers if start.attempt.job in active else ():
-                    if name not in self._connections:
+                    if name not in self.connections:
                         self._execute(start, start.worker_lost(name, "it has not reconnected"))
         self._check_drivers(now_s)
         for shutdown in list(self._shutdowns.values()):
@@ -203,7 +203,7 @@ class Daemon:
         job_folder = self.folder.job(attempt.job)
         pid = job_folder.driver_pid()
         if pid is not None:
-            shutdown.signal_driver(pid, now_s, lead_lost=shutdown.lead not in self._connections)
+            shutdown.signal_driver(pid, now_s, lead_lost=shutdown.lead not in self.connections)
             return
         del self._shutdowns[attempt.job]
         if not shutdown.broke:
@@ -230,10 +230,7 @@ class Daemon:
     def _execute(self, start: AttemptStart, actions: list[CoordinatorAction]) -> None:
         for action in actions:
             if isinstance(action, Send):
-                connection = self._connections.get(action.worker)
-                if connection is not None:
-                    with contextlib.suppress(OSError):  # `_receive` handles the lost connection
-                        connection.send(action.message)
+                self.connections.send(action.worker, action.message)
             elif isinstance(action, RecordCommit):
                 job, number = start.attempt.job, start.attempt.number
                 if self.store.apply(job, Event.COMMITTED, attempt=number, now_s=time.time()) is None:
@@ -260,7 +257,7 @@ class Daemon:
             return
         active, now_s = self._active_jobs(), time.time()
         busy = {name for job in active for name in job.workers}
-        free = [name for name in sorted(self._connections) if name not in busy]
+        free = [name for name in sorted(self.connections.workers) if name not in busy]
         dependencies = {other: self.store.job(other) for job in waiting for other in job.submission.after}
         usage = self.store.usage(now_s - self._queue_settings.usage_window_s)
         decision = schedule(
@@ -290,74 +287,28 @@ class Daemon:
     def _active_jobs(self) -> list[Job]:
         return self.store.jobs((State.STARTING, State.RUNNING))
 
-    def _accept_workers(self) -> None:
-        while not self._stopped.is_set():
-            own, _ = self._listener.accept()
-            threading.Thread(
-                target=self._serve_worker, args=(connection_to_worker(own),), name="chimera worker", daemon=True
-            ).start()
+    def worker_message(self, name: str, message: ToCoordinator) -> None:
+        """Handle a message of a worker about an attempt."""
+        if start := self._starts.get(message.attempt.job):
+            self._execute(start, start.receive(name, message, time.monotonic()))
 
-    def _serve_worker(self, connection: Connection[Hello | ToCoordinator]) -> None:
-        try:
-            self._receive(connection)
-        except NoSpaceError as error:
-            self._disk_full = error
-
-    def _receive(self, connection: Connection[Hello | ToCoordinator]) -> None:
-        """Handle the messages of a worker until its connection ends."""
-        name = ""
-        try:
-            while True:
-                for message in connection.receive():
-                    with self._lock:
-                        if isinstance(message, Hello):
-                            name = message.name
-                            self._register(message, connection)
-                        elif start := self._starts.get(message.attempt.job):
-                            self._execute(start, start.receive(name, message, time.monotonic()))
-        except (EOFError, msgspec.MsgspecError):
-            pass
-        finally:
-            connection.close()
-            with self._lock:
-                if self._connections.get(name) is connection:
-                    del self._connections[name], self.workers[name]
-                    for start in list(self._starts.values()):
-                        self._execute(start, start.worker_lost(name, "its process was killed"))
-            self._wake_event.set()
-
-    def _register(self, hello: Hello, connection: Connection[Any]) -> None:
-        """Register a worker, and release it if its lease is for an attempt that is over."""
-        self._connections[hello.name], self.workers[hello.name] = connection, hello
+    def worker_connected(self, hello: Hello) -> None:
+        """Receive the lease of a worker, and release the worker if its attempt is over."""
         held = hello.attempt
         for start in list(self._starts.values()):
             if start.attempt != held:
                 self._execute(start, start.worker_lost(hello.name, "its process was killed"))
         known = self._starts.get(held.job) if held is not None else None
         if held is not None and (known is None or known.attempt != held):
-            with contextlib.suppress(OSError):
-                connection.send(Release(held, "it is over"))
+            self.connections.send(hello.name, Release(held, "it is over"))
         self._wake_event.set()
 
+    def worker_disconnected(self, name: str) -> None:
+        """Tell all starts that the process of a worker has ended."""
+        for start in list(self._starts.values()):
+            self._execute(start, start.worker_lost(name, "its process was killed"))
+        self._wake_event.set()
 
-def run(folder: ClusterFolder, options: Options, web: socket.socket, workers: socket.socket, parent_pipe: int) -> None:
-    """Run the daemon of a cluster until SIGTERM or the end of the cluster.
-
-    Parameters
-    ----------
-    web : listening socket for HTTP requests.
-    workers : listening socket for workers.
-    parent_pipe : descriptor that becomes readable when the supervisor exits; then the daemon exits, too.
-    """
-    from chimera.jobs.daemon.app import create_jobs_app
-    from chimera.web.app import serve
-
-    threading.Thread(target=_exit_with_parent, args=(parent_pipe,), name="chimera parent watch", daemon=True).start()
-    daemon = Daemon(folder, options, workers, Limits())
-    app, access = create_jobs_app(daemon)
-    serve(app, host=options.host, port=options.port, settings=access, on_started=daemon.start_threads, listener=web)
-
-
-def _exit_with_parent(parent_pipe: int) -> None:
-    os.read(parent_pipe, 1)
-    os._exit(1)
+    def disk_is_full(self, error: NoSpaceError) -> None:
+        """Let the next step of the daemon's loop raise the error, in the loop's thread."""
+        self._disk_full = error

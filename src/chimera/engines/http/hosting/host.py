@@ -2,49 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import queue
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
-import msgspec
-
-from chimera.core import call as actor_context
-from chimera.core.call import nbytes
 from chimera.core.errors import ActorLost, ConfigurationError, DataError, UnavailableError
-from chimera.core.registry import registered_names_only
-from chimera.engines.handle import CONSTRUCT, check_returns, results
+from chimera.engines.handle import CONSTRUCT
 from chimera.engines.http import wire
-from chimera.engines.http.connection import JSON
-from chimera.engines.http.failure import described
-from chimera.engines.http.hosting.thread_context import ThreadContext, close_for_threads, enter_thread, open_for_threads
+from chimera.engines.http.hosting.hosted_actor import Done, HostedActor, Reply
 from chimera.engines.http.wire_reader import MOST_VALUES
 from chimera.engines.threads import limit_threads
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,199}")
-_MOST_RETURNS = 100_000
 _MOST_THREADS = 1024
 _MOST_WAITING = 64
 """Maximum number of waiting calls of one actor; a driver sends the next call after the answer."""
 _MOST_WAITING_BYTES = 1 << 30
 """Maximum size of all waiting calls together, in bytes."""
-
-
-class Reply(NamedTuple):
-    """A reply to a driver."""
-
-    status: int
-    content_type: str
-    body: bytes
-
-
-Done: TypeAlias = Callable[[Reply], None]
-"""Receives the reply, in the actor's thread."""
 
 
 class Host:
@@ -64,7 +42,7 @@ class Host:
         self.kinds = dict(kinds)
         self._forget_after_s, self._most_actors = forget_after_s, most_actors
         self._lock = threading.Lock()
-        self._actors: dict[str, _Hosted] = {}
+        self._actors: dict[str, HostedActor] = {}
         self._heard_s: dict[str, float] = {}  # by the key of the driver's engine
         self._sweeper: threading.Thread | None = None
         self._closed = threading.Event()
@@ -93,7 +71,7 @@ class Host:
                 why = "the name is taken" if actor in self._actors else f"the node has {len(self._actors)} already"
                 raise ConfigurationError(f"no actor {actor!r} can be made here: {why}")
             self._limit_threads(threads)
-            hosted = self._actors[actor] = _Hosted(actor, self.kinds[kind])
+            hosted = self._actors[actor] = HostedActor(actor, self.kinds[kind])
             self._heard_s[_engine(actor)] = time.monotonic()
             if self._sweeper is None:
                 self._sweeper = threading.Thread(target=self._sweep, name="chimera-host", daemon=True)
@@ -124,7 +102,7 @@ class Host:
             raise ActorLost(f"there is no actor {actor!r} here")
         hosted.ask(method, request, self._counted(hosted, len(body), done))
 
-    def _counted(self, hosted: _Hosted, size: int, done: Done) -> Done:
+    def _counted(self, hosted: HostedActor, size: int, done: Done) -> Done:
         """Count a call as waiting until it is answered.
 
         Raises
@@ -201,110 +179,6 @@ class Host:
             self._give_back_threads = threads, limit_threads(threads)
 
 
-class _Hosted:
-    """An actor and its thread."""
-
-    def __init__(self, name: str, kind: Callable[..., Any]) -> None:
-        self._name, self._kind = name, kind
-        self._target: Any = None
-        self._unmade: dict[str, Any] | None = None
-        self._actor_context = ThreadContext()
-        self._queue: queue.SimpleQueue[tuple[str, dict[str, Any], Done] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._dead = False
-        self.waiting = 0  # calls without an answer
-        threading.Thread(target=self._live, name=f"chimera-{name}", daemon=True).start()
-
-    def ask(self, method: str, request: dict[str, Any], done: Done) -> None:
-        with self._lock:  # after the end of the queue, nothing would answer
-            if not self._dead:
-                self._queue.put((method, request, done))
-                return
-        done(_gone(self._name))
-
-    def silent_s(self, now_s: float) -> float:
-        return now_s - (self._actor_context.sign_s or now_s)
-
-    def end(self) -> None:
-        with self._lock:
-            self._dead = True
-            self._queue.put(None)
-
-    def _live(self) -> None:
-        open_for_threads()
-        enter_thread(self._actor_context)
-        try:
-            with registered_names_only("a driver"):
-                self._answer_calls()
-        finally:
-            self._target = None
-            close_for_threads()
-
-    def _answer_calls(self) -> None:
-        while (asked := self._queue.get()) is not None:
-            method, request, done = asked
-            done(_gone(self._name) if self._dead else self._run(method, request))
-
-    def _run(self, method: str, request: dict[str, Any]) -> Reply:
-        began_s = self._actor_context.sign_s = time.monotonic()
-        cost: dict[str, Any] = {"bytes_in": 0, "bytes_out": []}
-        told: dict[str, Any] = {"cost": cost}
-        status = 200
-        try:
-            if self._unmade is not None:
-                told["failure"] = self._unmade
-            else:
-                given, named, returns = _arguments(request)
-                cost["bytes_in"] = sum(map(nbytes, (*given, *named.values())))
-                values = self._values(method, given, named, returns)
-                told["values"] = [wire.Packed(wire.pack(value)) for value in values]
-                cost["bytes_out"] = [nbytes(value) for value in values]
-        except (Exception, SystemExit) as error:  # any exception of an actor is the result of the call
-            told["failure"] = described(error, method)
-            if method == CONSTRUCT:
-                self._unmade = told["failure"]
-        if "failure" in told:
-            status = 500
-        self._actor_context.sign_s = None
-        cost["samples"] = actor_context.take_work().samples
-        cost["lasted_s"] = time.monotonic() - began_s
-        return Reply(status, wire.CONTENT_TYPE, wire.pack(told))
-
-    def _values(self, method: str, given: list[Any], named: dict[str, Any], returns: int | None) -> list[Any]:
-        if method == CONSTRUCT:
-            self._target = self._kind(*given, **named)
-            return [None]
-        call = _method_of(self._target, method)
-        return results(call(*given, **named), self._name, method, returns)
-
-
-def _method_of(target: Any, method: str) -> Callable[..., Any]:
-    """Return a method of the actor's class, or what the class's ``__getattr__`` returns.
-
-    A peer must not call functions or objects in the attributes of an actor.
-
-    Raises
-    ------
-    AttributeError : the class defines no such method.
-    """
-    kind = type(target)
-    if inspect.isfunction(getattr(kind, method, None)):
-        return getattr(target, method)  # type: ignore[no-any-return]
-    if (dynamic := getattr(kind, "__getattr__", None)) is not None:
-        return dynamic(target, method)  # type: ignore[no-any-return]
-    raise AttributeError(f"{kind.__name__} has no method {method!r}")
-
-
-def error_reply(status: int, error: BaseException) -> Reply:
-    """Return an error in the documented form."""
-    details = {"errorCode": status, "errorMessage": type(error).__name__}
-    return Reply(status, JSON, msgspec.json.encode({"message": str(error), "details": details}))
-
-
-def _gone(name: str) -> Reply:
-    return error_reply(404, ActorLost(f"{name} was dropped"))
-
-
 def _threads(request: dict[str, Any]) -> int:
     """Return the number of threads for an actor: its request, limited by the cores of this machine."""
     threads, cores = request.get("threads", 1), os.cpu_count() or 1
@@ -318,24 +192,6 @@ def _read(body: bytes) -> dict[str, Any]:
     if not isinstance(request, dict):
         raise DataError("the body is no dictionary")
     return request
-
-
-def _arguments(request: dict[str, Any]) -> tuple[list[Any], dict[str, Any], int | None]:
-    """Return positional and named arguments, and the number of results."""
-    try:
-        given, named = request.get("call", [[], {}])
-        given, named, returns = list(given), dict(named), request.get("returns")
-        for place, value in request.get("places", {}).items():
-            if not 0 <= int(place) < len(given):
-                raise IndexError(f"there is no argument {place}")
-            given[int(place)] = value
-        named |= request.get("names", {})
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise DataError(f"the body is no call: {error}") from error
-    if returns is not None and not (type(returns) is int and returns <= _MOST_RETURNS):
-        raise DataError(f"returns is a whole number of at most {_MOST_RETURNS}, not {returns!r:.40}")
-    check_returns(returns, "the actor", "it")
-    return given, named, returns
 
 
 def _engine(actor: str) -> str:

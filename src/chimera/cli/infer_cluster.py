@@ -1,0 +1,137 @@
+"""``chimera infer up`` and ``chimera infer down``: start and stop a cluster that serves queries."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from chimera.core.errors import ConfigurationError, MissingExtraError
+
+Cluster = Annotated[
+    Path, typer.Option("--cluster", metavar="DIR", envvar="CHIMERA_CLUSTER", help="Use the cluster of this folder.")
+]
+HERE = Path("runs/inference")
+STOP_S = 30.0
+
+
+def up(
+    workers: Annotated[int, typer.Option("--workers", min=0, metavar="N", help="Start N workers.")] = 2,
+    standbys: Annotated[
+        int | None,
+        typer.Option(
+            "--standbys", min=0, metavar="N", help="Start N hot standby coordinators; default: 1. Not with --voters."
+        ),
+    ] = None,
+    policy: Annotated[
+        str, typer.Option("--policy", metavar="NAME", help="Share workers by this policy; see 'chimera list policies'.")
+    ] = "fair-share",
+    preload: Annotated[
+        str,
+        typer.Option(
+            "--preload", metavar="MODULES", help="Import these modules when a worker starts, e.g. torch,transformers."
+        ),
+    ] = "",
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray", metavar="ADDRESS", help="Run workers as actors of this Ray cluster: 'auto' or HOST:PORT."
+        ),
+    ] = None,
+    voters: Annotated[
+        str,
+        typer.Option(
+            "--voters",
+            metavar="A,B,C",
+            help="Replicate the journal on three voters, each HOST:PORT, and start those of this machine.",
+        ),
+    ] = "",
+    keep_days: Annotated[
+        float | None,
+        typer.Option(
+            "--keep-days",
+            min=0,
+            metavar="D",
+            help="Delete a job and its results D days after its end; default: keep them.",
+        ),
+    ] = None,
+    keep_models: Annotated[
+        int, typer.Option("--keep-models", min=1, metavar="N", help="Keep at most N models in the memory of a worker.")
+    ] = 4,
+    gpus: Annotated[
+        float, typer.Option("--gpus", min=0, metavar="G", help="Reserve G of Ray's GPUs for each worker, e.g. 0.5.")
+    ] = 0.0,
+    code: Annotated[
+        bool | None,
+        typer.Option(
+            "--code/--no-code",
+            help="Accept models that run code: kind 'factory', or keys that trust a file. "
+            "Default: --code, unless a voter listens beyond this machine.",
+        ),
+    ] = None,
+    cluster: Cluster = HERE,
+) -> None:
+    """Start a coordinator, standbys and workers; run until Ctrl-C or `chimera infer down`."""
+    from chimera.inference.cluster_folder import ClusterFolder
+    from chimera.inference.supervisor import ClusterOptions, keep_up
+
+    if gpus and not ray:
+        raise ConfigurationError("--gpus is for workers of Ray (--ray); CUDA_VISIBLE_DEVICES says which others see")
+    if voters and standbys is not None:
+        raise ConfigurationError("--standbys has no effect with --voters: all voters but the leader are standbys")
+    addresses = _voters(voters)
+    options = ClusterOptions(
+        workers, 1 if standbys is None else standbys, policy, preload, ray, addresses, keep_days, keep_models, gpus,
+        takes_code_by_default(addresses) if code is None else code,
+    )  # fmt: skip
+    keep_up(ClusterFolder(cluster), options, typer.echo)
+    typer.echo("all have ended")
+
+
+def _voters(given: str) -> list[str]:
+    """Return the addresses of the voters, checked."""
+    from chimera.core.address import Address
+    from chimera.inference.supervisor import is_here
+
+    addresses = [address.strip() for address in given.split(",") if address.strip()]
+    if not addresses:
+        return []
+    wrong = [address for address in addresses if not re.fullmatch(r".+:[0-9]{1,5}", address)]
+    if wrong or len(set(addresses)) != 3:
+        raise ConfigurationError(f"--voters are three different addresses, host:port with commas, not {given!r}")
+    if importlib.util.find_spec("pysyncobj") is None:
+        raise MissingExtraError("--voters", "pysyncobj", "inference")
+    if not any(map(is_here, addresses)):
+        raise ConfigurationError(f"--voters: none of {given} is an address of this machine")
+    for address in addresses:  # clients send the cluster's token there
+        Address.of(f"http://{address}", "--voters:").check_token_is_protected()
+    return addresses
+
+
+def takes_code_by_default(addresses: Sequence[str]) -> bool:
+    """Return whether a cluster with these voters accepts models that run code by default."""
+    from chimera.core.address import is_loopback
+
+    return all(is_loopback(address.rpartition(":")[0].strip("[]")) for address in addresses)
+
+
+def down(cluster: Cluster = HERE) -> None:
+    """Stop the cluster. Its jobs and results are kept; jobs continue after the next `chimera infer up`."""
+    from chimera.inference.cluster_folder import ClusterFolder
+
+    folder = ClusterFolder(cluster)
+    pid = folder.lock_holder()
+    if pid is None:
+        typer.echo(f"no cluster runs from {folder.path}")
+        return
+    os.kill(pid, signal.SIGTERM)
+    if not folder.await_end(STOP_S):
+        typer.echo(f"error: process {pid} has not ended within {STOP_S:g} s", err=True)
+        raise typer.Exit(1)
+    typer.echo("the cluster has ended")

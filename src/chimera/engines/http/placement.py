@@ -1,0 +1,111 @@
+"""Placement: where the actors of the HTTP engine run, by the class of the actor and what the nodes host."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from chimera.core.address import Address
+from chimera.core.engine import Resources
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.engines.http.channels.actor_channels import DriverChannel, HostedChannel
+from chimera.engines.http.channels.channel import Channel
+from chimera.engines.http.channels.routed_channel import RoutedChannel
+from chimera.engines.http.node import Node
+from chimera.engines.http.refs import CallTracker
+
+
+class Placement:
+    """Selects a node, or the driver's process, for each new actor of an engine.
+
+    Parameters
+    ----------
+    tracker : tracks the calls of the engine.
+    nodes, addresses : the nodes of the engine, and their addresses in the same order.
+    key : key of the engine.
+    remote : options of the channels to nodes.
+    """
+
+    def __init__(
+        self,
+        tracker: CallTracker,
+        nodes: Sequence[Node],
+        addresses: Sequence[Address],
+        key: str,
+        remote: Mapping[str, Any],
+    ) -> None:
+        self._tracker, self._nodes, self._addresses, self._key, self._remote = tracker, nodes, addresses, key, remote
+        self._routed = 0  # actors with routes so far
+        self._homes: dict[str, Node] = {}
+        self._reserved: set[Node] = set()  # nodes of actors that must be alone there
+
+    def channel(self, actor_type: Callable[..., Any], name: str, rank: int, resources: Resources) -> Channel:
+        """Return the channel of a new actor, see `HttpEngine`.
+
+        Raises
+        ------
+        RunError : the class must be hosted, and no reachable node hosts it, or none is free.
+        ConfigurationError : two addresses are of the same node, and the actor needs a node of its own.
+        """
+        if getattr(actor_type, "routes", None):
+            node = self._nodes[self._routed % len(self._nodes)]
+            self._routed += 1
+            return RoutedChannel(self._tracker, name, rank, node, actor_type=actor_type, **self._remote)
+        hosting: list[Node] = []
+        module, kind = actor_type.__module__, f"{actor_type.__module__}.{getattr(actor_type, '__qualname__', '')}"
+        wanted = getattr(actor_type, "hosted", None)
+        if wanted is not False:
+            answers = {node: node.kinds() for node in self._nodes}
+            hosting = [node for node, kinds in answers.items() if not isinstance(kinds, str) and kind in kinds]
+            if wanted and not hosting:
+                failures = [kinds for kinds in answers.values() if isinstance(kinds, str)]
+                raise RunError(f"no node hosts {kind!r}: {'; '.join(failures) or 'it is on none of their lists'}")
+        if not hosting:
+            return DriverChannel(self._tracker, name, rank, actor_type)
+        # A worker that replaces a lost one finds its data on the node of the lost one.
+        home = self._homes.get(name)
+        if home is None:
+            alone = bool(getattr(actor_type, "one_per_node", False))
+            home = self._free_node(name, hosting, answers) if alone else min(hosting, key=lambda each: each.actors)
+            self._homes[name] = home
+            if alone:
+                self._reserved.add(home)
+        key = f"{self._key}.{rank}"
+        return HostedChannel(
+            self._tracker, name, rank, home, key=key, kind=kind, module=module, threads=resources.threads,
+            failure_is_loss=bool(getattr(actor_type, "failure_is_loss", False)), **self._remote
+        )  # fmt: skip
+
+    def _free_node(self, name: str, hosting: Sequence[Node], answers: Mapping[Node, frozenset[str] | str]) -> Node:
+        """Return a node that no other actor has reserved for itself."""
+        if not self._reserved:  # at the start only: later, a dead node must not prevent other nodes from joining
+            failures = [kinds for kinds in answers.values() if isinstance(kinds, str)]
+            if failures:
+                raise RunError(
+                    f"a node does not answer: {'; '.join(failures)}; start it, or take its address out of 'nodes'"
+                )
+            _check_apart(self._addresses)
+        free = [node for node in hosting if node not in self._reserved]
+        if not free:
+            count = f"{len(self._nodes)} node{'s' if len(self._nodes) > 1 else ''}"
+            raise RunError(f"{name} has no node of its own among {count}: give as many nodes as workers")
+        return free[0]
+
+
+def _check_apart(addresses: Sequence[Address]) -> None:
+    """Raise ConfigurationError if two addresses are of the same node."""
+    seen: dict[tuple[Any, int, str], str] = {}
+    for address in addresses:
+        try:
+            found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            hosts = {each[4][0] for each in found}
+        except OSError:
+            hosts = {address.host}
+        for host in hosts:
+            key = host, address.port, address.path
+            if key in seen:
+                raise ConfigurationError(
+                    f"engine 'http', option 'nodes': {seen[key]!r} and {address.url!r} are the same node: give each once"
+                )
+        seen |= dict.fromkeys([(host, address.port, address.path) for host in hosts], address.url)

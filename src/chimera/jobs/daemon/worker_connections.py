@@ -1,0 +1,96 @@
+"""Connections of the daemon to its workers: a thread for each receives messages and passes them to the daemon."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import Any, Protocol
+
+import msgspec
+
+from chimera.core.errors import NoSpaceError
+from chimera.jobs.cluster.connection import Connection, Hello, connection_to_worker
+from chimera.jobs.scheduling.messages import ToCoordinator, ToWorker
+
+
+class WorkerEvents(Protocol):
+    """Receives the events of connections. Calls hold the lock of `WorkerConnections`."""
+
+    def worker_connected(self, hello: Hello) -> None:
+        """Handle a new connection of a worker."""
+
+    def worker_message(self, name: str, message: ToCoordinator) -> None:
+        """Handle a message of a worker."""
+
+    def worker_disconnected(self, name: str) -> None:
+        """Handle the end of a worker's connection."""
+
+    def disk_is_full(self, error: NoSpaceError) -> None:
+        """Handle a disk that became full while an event was handled. This call does not hold the lock."""
+
+
+class WorkerConnections:
+    """The connected workers of one daemon.
+
+    Parameters
+    ----------
+    listener : listening socket for workers.
+    lock : held while an event is handled.
+    events : receives the events.
+
+    Attributes
+    ----------
+    workers : the first message of each connected worker, by name.
+    """
+
+    def __init__(self, listener: socket.socket, lock: threading.RLock, events: WorkerEvents) -> None:
+        self.workers: dict[str, Hello] = {}
+        self._listener, self._lock, self._events = listener, lock, events
+        self._connections: dict[str, Connection[Any]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._connections
+
+    def send(self, name: str, message: ToWorker) -> None:
+        """Send a message to a worker. Without a connection, or if it breaks, the message is dropped."""
+        connection = self._connections.get(name)
+        if connection is not None:
+            with contextlib.suppress(OSError):  # `_receive` handles the lost connection
+                connection.send(message)
+
+    def accept(self) -> None:
+        """Accept workers until the process ends."""
+        while True:
+            own, _ = self._listener.accept()
+            threading.Thread(
+                target=self._serve, args=(connection_to_worker(own),), name="chimera worker", daemon=True
+            ).start()
+
+    def _serve(self, connection: Connection[Hello | ToCoordinator]) -> None:
+        try:
+            self._receive(connection)
+        except NoSpaceError as error:
+            self._events.disk_is_full(error)
+
+    def _receive(self, connection: Connection[Hello | ToCoordinator]) -> None:
+        """Handle the messages of a worker until its connection ends."""
+        name = ""
+        try:
+            while True:
+                for message in connection.receive():
+                    with self._lock:
+                        if isinstance(message, Hello):
+                            name = message.name
+                            self._connections[name], self.workers[name] = connection, message
+                            self._events.worker_connected(message)
+                        else:
+                            self._events.worker_message(name, message)
+        except (EOFError, msgspec.MsgspecError):
+            pass
+        finally:
+            connection.close()
+            with self._lock:
+                if self._connections.get(name) is connection:
+                    del self._connections[name], self.workers[name]
+                    self._events.worker_disconnected(name)
