@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import skops.io
 from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, make_friedman1
 from sklearn.ensemble import (
@@ -234,6 +233,8 @@ def test_dead_workers_are_replaced_up_to_the_limit_without_a_change_of_the_resul
 )
 def test_an_ensemble_can_be_saved_loaded_and_served(ensemble: Any, tmp_path: Path) -> None:
     inputs, others, targets, _ = CANCER
+    import skops.io  # here, since this import takes seconds
+
     file = tmp_path / "ensemble.skops"
     table = ensemble.set_params(engine="simulated").fit(inputs, targets).save(file)
     served = models.load(models.read(str(table))).predict(others[:5].tolist())

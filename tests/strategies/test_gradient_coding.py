@@ -172,7 +172,8 @@ def test_weights_do_not_depend_on_stragglers(fit: Fit, whole: np.ndarray, option
     assert run.figures.get("coding_error", 0) == 0
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["local", "ray"])
 def test_weights_do_not_depend_on_stragglers_on_processes(fit: Fit, whole: np.ndarray, engine: str) -> None:
     np.testing.assert_allclose(parameters(fit({}, engine=engine)), whole, atol=2e-6)
 

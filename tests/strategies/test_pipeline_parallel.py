@@ -62,7 +62,7 @@ def fit(tmp_path: Path) -> Fit:
         (2, {"recompute": True}),
         (2, {"cuts": [1]}),
         (2, {"balance": "time"}),
-        (2, {"engine": "local"}),
+        pytest.param(2, {"engine": "local"}, marks=pytest.mark.long),
         pytest.param(3, {"engine": "ray"}, marks=pytest.mark.slow),
     ],
     ids=str,

@@ -137,7 +137,7 @@ def test_a_resumed_run_has_the_same_bits_with_augmentation(tmp_path: Path, engin
     assert np.array_equal(weights(whole), weights(resumed))
 
 
-@pytest.mark.takes("it starts processes that import torch")
+@pytest.mark.long
 def test_reading_ahead_changes_nothing(tmp_path: Path) -> None:
     data = Images(60, flips=True), TEST
     line, ahead = (fit(tmp_path / str(n), data, engine="local", loader={"workers": n, "ahead": 2}) for n in (0, 2))

@@ -16,6 +16,7 @@ from torch import nn
 
 import chimera
 from chimera.core.errors import CodeRefusedError, ConfigurationError
+from chimera.inference.models.chimera import ChimeraRun
 from training.conftest import Fit
 
 WORDS = np.random.default_rng(0).integers(0, 16, (60, 5))
@@ -145,3 +146,23 @@ def test_an_estimator_by_name_is_loaded(fit: Fit) -> None:
 def test_a_folder_without_a_finished_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="is not the folder of a finished run"):
         chimera.load(tmp_path)
+
+
+class Mappings(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Samples that are mappings, of two known classes."""
+
+    classes = ("no", "yes")
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return {"input": torch.full((3,), float(row % 2)), "labels": row % 2}
+
+
+def test_a_model_of_mappings_is_loaded_and_not_served(fit: Fit, factory: str) -> None:
+    run = fit(model=factory, data=Mappings(), rounds=3)
+    loaded = chimera.load(run.run_dir, trust_code=True)
+    assert torch.equal(loaded.weight, run.model.weight)
+    with pytest.raises(ConfigurationError, match='are not one array: serve it as kind = "factory"'):
+        ChimeraRun(run=str(run.run_dir), trust_code=True).load()

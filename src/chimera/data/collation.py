@@ -69,11 +69,15 @@ class FirstBatch(ABC):
         return "int64" if first.dtype.kind in "iu" else "float32"
 
     @property
-    def is_plain(self) -> bool:
-        """Whether inputs are one array, and the number of outputs is known without reading all samples."""
+    def nested(self) -> bool:
+        """Whether a batch is another nesting than ``(inputs, targets)`` with one array of inputs."""
         batch = self.first
-        known = self.task == "regression" or self.classes is not None
-        return known and isinstance(batch, tuple) and len(batch) == 2 and hasattr(batch[0], "shape")
+        return not (isinstance(batch, tuple) and len(batch) == 2 and hasattr(batch[0], "shape"))
+
+    @property
+    def outputs_are_known(self) -> bool:
+        """Whether `outputs` need no reading of all samples."""
+        return self.task == "regression" or self.classes is not None
 
     @property
     def input_shape(self) -> tuple[int, ...]:

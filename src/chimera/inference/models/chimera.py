@@ -58,6 +58,10 @@ class ChimeraRun:
     def load(self) -> RunPredictor:
         """Make the model of the experiment, and load the run's weights."""
         signature = Signature.read(Path(self.run))
+        if signature.nested:
+            raise ConfigurationError(
+                f'the inputs of the model of {self.run} are not one array: serve it as kind = "factory"'
+            )
         return RunPredictor(self._source().load(signature), signature)
 
     def _source(self) -> RunSource:

@@ -47,7 +47,7 @@ def load(run_dir: str | Path, *, trust_code: bool = False) -> Any:
     source = RunSource(folder, trust_code, "if you trust the folder, set trust_code=True", hint)
     if not safe_path(folder, SIGNATURE).is_file():
         raise ConfigurationError(
-            f"{folder} has no {SIGNATURE}, since the inputs of its model are not one array: {hint}"
+            f"{folder} has no {SIGNATURE}, since the number of classes of its data was not known: {hint}"
         )
     model: Any = source.load(Signature.read(folder))
     if hasattr(model, "module"):

@@ -32,6 +32,7 @@ class Signature(msgspec.Struct, frozen=True):
     classes : label of each class index.
     features : name of each input column.
     input_scaling, target_scaling : mean and standard deviation of each feature, as nested lists; None if not standardized.
+    nested : whether the inputs are a nesting of arrays, such as a mapping. ``input_shape`` is then that of the first array.
     """
 
     task: Task
@@ -42,6 +43,7 @@ class Signature(msgspec.Struct, frozen=True):
     features: tuple[str, ...] | None
     input_scaling: tuple[Any, Any] | None
     target_scaling: tuple[Any, Any] | None
+    nested: bool = False
 
     def __post_init__(self) -> None:
         if self.outputs < 1 or any(length < 1 for length in self.input_shape):
@@ -50,9 +52,10 @@ class Signature(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, split: Split) -> Signature | None:
-        """Return the signature for the data of a run; None if its inputs are not one array, or its classes are not known."""
+        """Return the signature for the data of a run; None if the number of classes is not known."""
         data = split.train
-        if isinstance(data, SampleDataset | IterableSamples) and not data.is_plain:
+        lazy = isinstance(data, SampleDataset | IterableSamples)
+        if lazy and not data.outputs_are_known:
             return None
         return cls(
             task=data.task,
@@ -63,6 +66,7 @@ class Signature(msgspec.Struct, frozen=True):
             features=data.features,
             input_scaling=_lists(data.input_scaling),
             target_scaling=_lists(data.target_scaling),
+            nested=lazy and data.nested,
         )
 
     @classmethod
