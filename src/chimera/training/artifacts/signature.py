@@ -54,9 +54,11 @@ class Signature(msgspec.Struct, frozen=True):
     def of(cls, split: Split) -> Signature | None:
         """Return the signature for the data of a run; None if the number of classes is not known."""
         data = split.train
-        lazy = isinstance(data, SampleDataset | IterableSamples)
-        if lazy and not data.outputs_are_known:
-            return None
+        nested = False
+        if isinstance(data, SampleDataset | IterableSamples):
+            if not data.outputs_are_known:
+                return None
+            nested = data.nested
         return cls(
             task=data.task,
             input_shape=data.input_shape,
@@ -66,7 +68,7 @@ class Signature(msgspec.Struct, frozen=True):
             features=data.features,
             input_scaling=_lists(data.input_scaling),
             target_scaling=_lists(data.target_scaling),
-            nested=lazy and data.nested,
+            nested=nested,
         )
 
     @classmethod
