@@ -91,7 +91,7 @@ def test_a_script_needs_no_guard_and_prints_nothing_in_a_pipe(tmp_path: Path, en
 
 
 @pytest.mark.takes("it starts processes that import torch")
-@pytest.mark.parametrize("progress", ["", "progress=False"])
+@pytest.mark.parametrize("progress", ["", pytest.param("progress=False", marks=pytest.mark.long)])
 def test_a_terminal_shows_the_display_unless_it_is_turned_off(tmp_path: Path, progress: str) -> None:
     terminal, program = pty.openpty()
     process = subprocess.Popen(

@@ -128,7 +128,16 @@ if importlib.util.find_spec("chimera.engines.local") and importlib.util.find_spe
     )
 if importlib.util.find_spec("ray"):
     RAY_AT_LEISURE = frozenset(
-        {"test_disturbance", "test_handles", "test_immutability", "test_lifetime", "test_processes", "test_trace"}
+        {
+            "test_disturbance",
+            "test_errors",
+            "test_handles",
+            "test_immutability",
+            "test_lifetime",
+            "test_processes",
+            "test_time_limits",
+            "test_trace",
+        }
     )
     WORLDS.append(World("ray", virtual_time=False, real_processes=True, ground=one_ray_node, at_leisure=RAY_AT_LEISURE))
     WORLDS.append(

@@ -44,6 +44,8 @@ def test_an_estimator_object_names_its_modules() -> None:
     from sklearn.linear_model import SGDClassifier  # this module's own imports reach the actors of this test
 
     assert preload_of(model=SGDClassifier())[-1].startswith("sklearn.linear_model")
+    likewise = type("Likewise", (torch.nn.Linear,), {"__module__": "transformers.models.likewise"})(1, 1)
+    assert preload_of(model=chimera.TorchModel(likewise))[-1] == "transformers.models.likewise"
 
 
 class NeedsKernels(torch.nn.Linear):

@@ -27,6 +27,7 @@ _PRELOADED = (
     "chimera.training.server.parameter_shard",
     "chimera.models.torch_model",
 )
+_SLOW_LIBRARIES = {"sklearn", "transformers"}  # a model of theirs is imported with the modules of a run
 
 
 def preload_of(data: Any = None, model: Any = None, codecs: Iterable[Any] = ()) -> list[str]:
@@ -36,8 +37,9 @@ def preload_of(data: Any = None, model: Any = None, codecs: Iterable[Any] = ()) 
     for registry, part in parts:
         if _is_named(part):
             found += registry.find(named(part)[0]).preload
-    if type(model).__module__.startswith("sklearn."):
-        found.append(type(model).__module__)
+    module = type(getattr(model, "module", model)).__module__
+    if module.partition(".")[0] in _SLOW_LIBRARIES:
+        found.append(module)
     return found
 
 
