@@ -263,3 +263,32 @@ print((first.parameters() == second.parameters()).all())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
+
+
+def test_the_task_of_a_loss_function_is_that_of_the_data():
+    def focal(outputs, targets):
+        log_p = torch.log_softmax(outputs, 1).gather(1, targets[:, None])
+        return (-((1 - log_p.exp()) ** 2) * log_p).mean()
+
+    about = {"outputs": 3, "input_shape": (4,)}
+    model = as_model(TorchModel(nn.Linear(4, 3), loss=focal), task="classification", **about)
+    inputs, targets = np.ones((6, 4), np.float32), np.arange(6) % 3
+    assert set(model.evaluate((inputs, targets))) == {"loss", "accuracy"}
+    assert model.predict(inputs).shape == (6,)
+    own = as_model(TorchModel(nn.Linear(4, 3), loss=focal, task="regression"), task="classification", **about)
+    assert own.task == "regression"
+
+
+def test_a_loss_module_of_torch_has_the_task_of_its_name():
+    weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0]))
+    model = TorchModel(nn.Linear(4, 2), loss=weighted)
+    inputs, targets = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32), np.arange(6) % 2
+    figures = model.evaluate((inputs, targets))
+    assert figures["loss"] == pytest.approx(
+        weighted(model.module(torch.from_numpy(inputs)), torch.from_numpy(targets)).item()
+    )
+    assert "accuracy" in figures
+    several = TorchModel(nn.Linear(4, 3), loss=nn.BCEWithLogitsLoss())
+    assert several.predict(inputs).shape == (6, 3)
+    with pytest.raises(ConfigurationError, match="the loss 'cross-entropy' is for classification"):
+        TorchModel(nn.Linear(4, 2), loss=weighted, task="regression")

@@ -92,6 +92,7 @@ CASES: dict[str, tuple[type, dict[str, Any], Any, Callable[[Any], Any]]] = {
     "inputs in a mapping": (TwoTower, {}, ({"b": Z, "a": X}, Y), lambda m: F.cross_entropy(m(t(X), t(Z)), t(Y))),
     "tensors": (Plain, {}, (t(X), t(Y)), lambda m: F.cross_entropy(m(t(X)), t(Y))),
     "a mapping without a loss": (Plain, {}, {"x": X, "label": Y}, lambda m: F.cross_entropy(m(t(X)), t(Y))),
+    "one input of another name": (Plain, {}, {"pixels": X, "label": Y}, lambda m: F.cross_entropy(m(t(X)), t(Y))),
     "a mapping with the module's loss": (WithLoss, {}, {"x": X, "labels": Y}, lambda m: m(t(X), t(Y)).loss),
     "an encoding": (WithLoss, {}, Encoding({"x": X, "labels": Y}), lambda m: m(t(X), t(Y)).loss),
     "a step for a dataclass": (Plain, {"step": own_step}, Parts(X, Y), lambda m: F.cross_entropy(m(t(X)), t(Y))),

@@ -114,6 +114,8 @@ def as_model(
         return _estimator_model(thing, task, outputs, input_shape, metrics, seed)
     if _is_model(thing):
         _refuse(given, ("loss", "metrics", "buffers", "step"), f"{what} is a complete model: set it where that is made")
+        if hasattr(thing, "fit_task"):
+            thing.fit_task(task)
         return cast(Model, thing)
     raise ConfigurationError(
         f"cannot make a model of {thing!r} ({what}): give a torch.nn.Module, a scikit-learn estimator with partial_fit, "

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ class Loss:
         ``any`` (int64 or float32 as given; a user's function).
     task : the task that the loss is for; decides how outputs become predictions.
     metrics : default metrics.
+    task_is_known : whether the loss or the user determines the task; otherwise it follows the data, see `for_task`.
     """
 
     name: str
@@ -39,6 +40,13 @@ class Loss:
     targets: Literal["classes", "values", "any"]
     task: Task
     metrics: tuple[str, ...]
+    task_is_known: bool = True
+
+    def for_task(self, task: Task) -> Loss:
+        """Return the loss for a data set of this task; a loss whose task is known is unchanged."""
+        if self.task_is_known or task == self.task:
+            return self
+        return replace(self, task=task, metrics=_OF_FUNCTIONS[task])
 
     def tensor(self, targets: NDArray[Any]) -> Tensor:
         """Return a batch's targets as a tensor of the type that the loss needs.
@@ -164,8 +172,22 @@ _NAMED: dict[str, tuple[str, Literal["classes", "values"], Task, tuple[str, ...]
 }
 
 
+_MODULES = {
+    "BCEWithLogitsLoss": "bce-with-logits",
+    "CrossEntropyLoss": "cross-entropy",
+    "HuberLoss": "huber",
+    "L1Loss": "l1",
+    "MSELoss": "mse",
+    "NLLLoss": "nll",
+    "SmoothL1Loss": "smooth-l1",
+}
+_OF_FUNCTIONS: dict[Task, tuple[str, ...]] = {"classification": _ACCURACY, "regression": _VALUES}
+
+
 def make_loss(loss: str | LossFunction, task: Task | None = None) -> Loss:
     """Return the loss for a name, ``package.module:function`` or a function; check that it is for ``task``, if given.
+
+    A loss module of torch, such as ``CrossEntropyLoss`` with class weights, has the targets and the task of the loss by name.
 
     Raises
     ------
@@ -174,18 +196,28 @@ def make_loss(loss: str | LossFunction, task: Task | None = None) -> Loss:
     """
     if isinstance(loss, str) and ":" in loss:
         loss = load_object(loss)
+    if isinstance(loss, str) and loss not in _NAMED:
+        raise UnknownNameError("loss", loss, _NAMED)
+    if not isinstance(loss, str) and not callable(loss):
+        raise ConfigurationError(f"a loss must be a name or a function (outputs, targets), not {loss!r}")
+    name = loss if isinstance(loss, str) else _name_of(loss)
+    if name not in _NAMED:
+        known = task or "regression"
+        return Loss(name, cast("LossFunction", loss), "any", known, _OF_FUNCTIONS[known], task is not None)
+    function, targets, meant, metrics = _NAMED[name]
+    if task is not None and task != meant:
+        fitting = ", ".join(name for name, known in _NAMED.items() if known[2] == task)
+        raise ConfigurationError(f"the loss {name!r} is for {meant}, the task is {task}; losses for it: {fitting}")
     if isinstance(loss, str):
-        if loss not in _NAMED:
-            raise UnknownNameError("loss", loss, _NAMED)
         import torch.nn.functional
 
-        function, targets, meant, metrics = _NAMED[loss]
-        if task is not None and task != meant:
-            fitting = ", ".join(name for name, known in _NAMED.items() if known[2] == task)
-            raise ConfigurationError(f"the loss {loss!r} is for {meant}, the task is {task}; losses for it: {fitting}")
-        return Loss(loss, getattr(torch.nn.functional, function), targets, meant, metrics)
-    if not callable(loss):
-        raise ConfigurationError(f"a loss must be a name or a function (outputs, targets), not {loss!r}")
-    name = str(getattr(loss, "__name__", type(loss).__name__))
-    task = task or "regression"
-    return Loss(name, loss, "any", task, _ACCURACY if task == "classification" else _VALUES)
+        loss = cast("LossFunction", getattr(torch.nn.functional, function))
+    return Loss(name, loss, targets, meant, metrics)
+
+
+def _name_of(loss: LossFunction) -> str:
+    """Return the name in `_NAMED` of a loss module of torch, or the name of a function or class."""
+    kind = type(loss)
+    if kind.__module__ == "torch.nn.modules.loss" and kind.__name__ in _MODULES:
+        return _MODULES[kind.__name__]
+    return str(getattr(loss, "__name__", kind.__name__))

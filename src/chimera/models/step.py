@@ -50,7 +50,7 @@ class DefaultStep:
       inputs that are a mapping its keywords. In ``(a, b, targets)`` all parts but the last are arguments.
     - A mapping: ``module(**batch)``. If the result has a ``loss``, this is the loss, and its ``logits`` are the outputs.
       Otherwise the loss is that of the outputs and the targets (see `TARGET_KEYS`). Targets are passed to the module only if
-      its ``forward`` has a parameter of their name.
+      its ``forward`` has a parameter of their name. A single input of another name than the parameter is passed by position.
 
     Parameters
     ----------
@@ -89,6 +89,8 @@ class DefaultStep:
             given = dict(batch)
             if key is not None and not _accepts(module, key):
                 del given[key]
+            if len(given) == 1 and not _accepts(module, *given):
+                return module(*given.values())
             return module(**given)
         return module(batch)
 

@@ -42,15 +42,16 @@ class TorchModel:
     Parameters
     ----------
     module_or_factory : an ``nn.Module``, or a function without arguments (a class, say) that returns one.
-    loss : ``cross-entropy``, ``nll``, ``bce-with-logits``, ``mse``, ``l1``, ``huber``, ``smooth-l1``, or a function
-        ``(outputs, targets) -> scalar tensor``, the mean over the batch.
+    loss : ``cross-entropy``, ``nll``, ``bce-with-logits``, ``mse``, ``l1``, ``huber``, ``smooth-l1``, a loss module of torch,
+        such as ``CrossEntropyLoss`` with class weights, or a function ``(outputs, targets) -> scalar tensor``, the mean over
+        the batch.
     step : ``step(module, batch)`` returns the mean loss, ``(loss, outputs)``, or a mapping with ``loss``; tensors are on the
         module's device. Default: see `DefaultStep`.
     metrics : names (``accuracy``, ``top-5-accuracy``, ``f1``, ``auroc``, ``perplexity``, ``mse``, ``mae``, ``rmse``, ``r2``),
         functions ``(targets, predictions) -> number`` of arrays, as in scikit-learn, functions ``(outputs, batch) -> number``
         of a tensor and a batch, or objects of ``torchmetrics``; keys of a mapping rename them. The default depends on the loss.
-    task : ``classification`` or ``regression``; decides how outputs become predictions. The default depends on the loss; it is
-        regression for a function.
+    task : ``classification`` or ``regression``; decides how outputs become predictions. The default depends on the loss. With
+        a function it is the task of the training data; outside of a run it is regression.
     target_transform : function of a tensor that returns a tensor, applied to targets before the loss but not before metrics.
     predict_transform : function of the outputs, a tensor, that returns predictions; by default the class with the largest
         output, or the value.
@@ -94,7 +95,6 @@ class TorchModel:
         BUFFER_POLICIES.find(buffers)
         self.buffer_policy = buffers
         made = make_loss(loss, task)
-        self.task: Task = made.task
         self._metrics = metric_factories(made.metrics if metrics is None else metrics)
         self._by_default = metrics is None  # then metrics that do not fit the outputs are left out
         self._predict_transform = predict_transform
@@ -115,6 +115,17 @@ class TorchModel:
     def loss(self) -> Loss:
         """The loss, for modules and steps that return none."""
         return self._pass.loss
+
+    @property
+    def task(self) -> Task:
+        """The task, which decides how outputs become predictions."""
+        return self.loss.task
+
+    def fit_task(self, task: Task) -> None:
+        """Take over the task of the data, if neither the loss nor the user determines the task."""
+        self._pass.loss = self.loss.for_task(task)
+        if self._by_default:
+            self._metrics = metric_factories(self.loss.metrics)
 
     def configure(self, compute: Compute) -> None:
         """Compute gradients as ``compute`` says from now on.
