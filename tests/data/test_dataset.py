@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.data.dataset import Dataset, Split, split_indices
+from chimera.data.dataset import Dataset
+from chimera.data.split import Split, split_indices
 
 X = np.arange(12, dtype=np.float64).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])

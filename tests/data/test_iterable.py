@@ -14,9 +14,9 @@ from torch.utils.data import IterableDataset
 
 from chimera.core.batch import samples_in
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.data.dataset import Split
 from chimera.data.iterable import IterableSamples
 from chimera.data.partition import PARTITIONERS
+from chimera.data.split import Split
 from chimera.data.stream_provider import StreamOrder
 
 

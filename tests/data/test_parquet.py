@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from chimera.core.errors import DataError
-from chimera.data.dataset import DATASETS, Dataset, Split
+from chimera.data.dataset import Dataset
+from chimera.data.split import DATASETS, Split
 
 RNG = np.random.default_rng(0)
 FRAME = pd.DataFrame(RNG.standard_normal((40, 2)), columns=["a", "b"]).assign(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chimera.data.dataset import Split
 from chimera.data.scaling import Scaling
+from chimera.data.split import Split
 
 
 def test_scaling_gives_mean_0_and_deviation_1_and_can_be_undone() -> None:

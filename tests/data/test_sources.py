@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.data.dataset import DATASETS, Dataset, Split
+from chimera.data.dataset import Dataset
+from chimera.data.split import DATASETS, Split
 
 TABLES = {
     "header": "a,b,y\n1,2,0\n3,4,1\n",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from chimera.data.dataset import Dataset, Split
+from chimera.data.dataset import Dataset
 from chimera.data.iterable import IterableSamples
 from chimera.data.samples import SampleDataset
+from chimera.data.split import Split
 
 _MOST_NAMES = 5
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chimera.data.dataset import DATASETS, Split
 from chimera.data.readers import sources, table
 from chimera.data.readers.arrays import Task
+from chimera.data.split import DATASETS, Split
 
 
 @DATASETS.register("csv")

@@ -10,9 +10,9 @@ from typing import Any
 from chimera.core.engine import Engine
 from chimera.core.errors import RunError
 from chimera.core.safe_path import safe_path
-from chimera.data.dataset import Split
 from chimera.data.description import described
 from chimera.data.partition import Partitioner
+from chimera.data.split import Split
 from chimera.models.compute import Precision
 from chimera.models.model import Model
 from chimera.strategies.strategy import Strategy

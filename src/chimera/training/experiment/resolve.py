@@ -10,9 +10,10 @@ from typing import Any, cast
 from chimera.codecs.codec import CODECS
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
-from chimera.data.dataset import DATASETS, RowData, Split, TrainingData
+from chimera.data.dataset import RowData, TrainingData
 from chimera.data.partition import Partitioner
 from chimera.data.provider import DataProvider, PartitionedData, WorkerData
+from chimera.data.split import DATASETS, Split
 from chimera.models.compute import Compute
 from chimera.models.conversion import as_model, build_model
 from chimera.models.model import MODELS, Model

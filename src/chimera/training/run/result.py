@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core.engine import Engine
-from chimera.data.dataset import Split
+from chimera.data.split import Split
 from chimera.models.model import Model
 from chimera.training.artifacts.result import Cost, Run
 from chimera.training.experiment.settings import Settings
