@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from chimera.core.errors import DataError
 from chimera.data.iterable import IterableSamples
 from chimera.data.readers import sources, table
-from chimera.data.readers.arrays import Task, as_inputs, as_targets
+from chimera.data.readers.arrays import Task, as_array, as_inputs, as_targets
 from chimera.data.samples import SampleDataset
 from chimera.data.scaling import Scaling
 
@@ -33,9 +33,11 @@ class Dataset:
     features : names of the columns of ``inputs``, if known.
     name : name of the data set in messages and reports.
     input_scaling, target_scaling : the scaling that turned raw rows into these, if they were standardized.
+    integers : whether the inputs were an array of integers. They may be indices, so only ``standardize=True`` changes them.
     """
 
     immutable: ClassVar[bool] = True  # so that all workers of a process can share one
+    blocks: ClassVar[None] = None  # rows in memory can be read in any order
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
@@ -44,6 +46,7 @@ class Dataset:
     name: str = "data"
     input_scaling: Scaling | None = None
     target_scaling: Scaling | None = None
+    integers: bool = False
 
     def __post_init__(self) -> None:
         for what, kinds in {"inputs": ("float32", "int64"), "targets": ("int64", "float32")}.items():
@@ -148,6 +151,16 @@ class Dataset:
         inputs, targets = self.take(indices)
         return replace(self, inputs=inputs, targets=targets)
 
+    def values_of(self, what: str) -> NDArray[Any]:
+        """Return the ``"inputs"`` or ``"targets"``."""
+        return self.inputs if what == "inputs" else self.targets
+
+    def scaled(self, what: str, scaling: Scaling) -> Dataset:
+        """Return a data set with scaled ``"inputs"`` or ``"targets"``."""
+        key = f"{what.removesuffix('s')}_scaling"
+        changed: dict[str, Any] = {what: scaling.apply(self.values_of(what)), key: scaling.after(getattr(self, key))}
+        return replace(self, **changed)
+
     def fingerprint(self) -> str:
         """Return a hash of the content, 64 hexadecimal digits; about 2 GB/s. Equal data has equal fingerprints."""
         content = hashlib.sha256(repr((self.classes, self.features)).encode())
@@ -177,9 +190,10 @@ class Conversion:
         if hasattr(targets, "isna"):  # a series or a frame
             targets, known = table.target_values(targets)
             classes = known if classes is None and self.task != "regression" else classes
-        inputs = as_inputs(inputs, keep_integers=self.keep_integers)
+        raw = as_array(inputs, "inputs")
+        inputs = as_inputs(raw, keep_integers=self.keep_integers)
         targets, labels = as_targets(targets, task=task, classes=classes)
-        return Dataset(inputs, targets, labels, features, self.name)
+        return Dataset(inputs, targets, labels, features, self.name, integers=raw.dtype.kind in "iu")
 
 
 RowData: TypeAlias = Dataset | SampleDataset

@@ -15,7 +15,8 @@ from chimera.data.iterable import IterableSamples
 from chimera.data.lazy import is_lazy, lazy_dataset, whole_of
 from chimera.data.readers import sources
 from chimera.data.samples import SampleDataset
-from chimera.data.scaling import Scaling
+from chimera.data.scaling import Scaling, Standardize, needs_scaling
+from chimera.data.table_samples import TableSamples
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class Split:
         *,
         test_fraction: float = 0.2,
         seed: int = 0,
-        standardize: bool = False,
+        standardize: Standardize = "auto",
         scale_target: bool = False,
         limit: int | None = None,
         **reading: Any,
@@ -59,15 +60,20 @@ class Split:
         ----------
         test_fraction : share of the samples that becomes the test part if there is none; the same share of each class.
         seed : seed of the choice of test samples and of the samples that ``limit`` keeps.
-        standardize : give every input feature mean 0 and standard deviation 1, computed on the train part.
+        standardize : give every input feature mean 0 and standard deviation 1, computed on the train part. ``"auto"``: if the
+            inputs are a table, shape (n, k), that `needs_scaling`. A `Split` and arrays of integers stay as they are.
         scale_target : the same for the values of a regression. Losses are then in squared standard deviations.
         limit : number of train samples to keep, chosen at random; default all. The test part is not changed.
         reading : further options of `Dataset.of`.
         """
+        if standardize not in (True, False, "auto"):
+            raise ConfigurationError(f"standardize must be true, false or 'auto', not {standardize!r}")
         whole = cls._read(source, reading)
         split = whole if isinstance(whole, Split) else cls._split_off_test(whole, test_fraction, seed)
         if limit is not None:
             split = split.limited(limit, seed)
+        if standardize == "auto":
+            standardize = not isinstance(source, Split) and split.needs_scaling()
         return split.standardized(inputs=standardize, targets=scale_target)
 
     @staticmethod
@@ -79,9 +85,11 @@ class Split:
             return whole_of(lazy_dataset(source, reading))
         if isinstance(source, tuple | list) and len(source) == 2:
             if any(map(is_lazy, source)):
-                return Split(
-                    *(lazy_dataset(part, reading) if is_lazy(part) else Dataset.of(part, **reading) for part in source)
-                )
+                train = lazy_dataset(source[0], reading) if is_lazy(source[0]) else Dataset.of(source[0], **reading)
+                if sources.is_large_parquet(source[1]) or (isinstance(train, TableSamples) and not is_lazy(source[1])):
+                    reading = reading | {"like": train}
+                test = lazy_dataset(source[1], reading) if is_lazy(source[1]) else Dataset.of(source[1], **reading)
+                return Split(train, test)
             frames = all(map(sources.is_frame, source)) and (
                 reading.get("target") is not None or list(source[0].columns) == list(source[1].columns)
             )
@@ -114,26 +122,31 @@ class Split:
         kept = _generator(seed, "limit").permutation(len(self.train))[:samples]
         return Split(self.train.subset(np.sort(kept)), self.test)
 
+    def needs_scaling(self) -> bool:
+        """Return whether the inputs are a table that is not standardized yet, and whose train part `needs_scaling`."""
+        train = self.train
+        if isinstance(train, Dataset):
+            table = len(train.input_shape) == 1 and train.input_type == "float32" and not train.integers
+        else:
+            table = isinstance(train, TableSamples) and isinstance(self.test, Dataset | TableSamples)
+        return table and train.input_scaling is None and needs_scaling(train.values_of("inputs"))  # type: ignore[union-attr]
+
     def standardized(self, *, inputs: bool = True, targets: bool = False) -> Split:
         """Return a split in which each feature has mean 0 and standard deviation 1 in the train part.
 
         A constant feature becomes 0. The test part is scaled with the mean and deviation of the train part.
         """
-        train, test = dict[str, Any](), dict[str, Any]()
+        train, test = self.train, self.test
         for what in ["inputs"] * inputs + ["targets"] * targets:
-            if not isinstance(self.train, Dataset) or not isinstance(self.test, Dataset):
+            if not isinstance(train, Dataset | TableSamples) or not isinstance(test, Dataset | TableSamples):
                 raise ConfigurationError(
-                    f"{self.train.name!r} is read sample by sample and cannot be standardized: use a transform"
+                    f"{train.name!r} is read sample by sample and cannot be standardized: use a transform"
                 )
-            values = getattr(self.train, what)
-            if values.dtype.kind != "f":
-                raise ConfigurationError(f"the {what} of {self.train.name!r} are indices, which cannot be standardized")
-            scaling = Scaling.of(values)
-            for changed, part in ((train, self.train), (test, self.test)):
-                key = f"{what.removesuffix('s')}_scaling"
-                changed[what] = scaling.apply(getattr(part, what))
-                changed[key] = scaling.after(getattr(part, key))
-        return Split(replace(self.train, **train), replace(self.test, **test)) if train else self
+            if (train.input_type if what == "inputs" else train.targets.dtype.name) == "int64":
+                raise ConfigurationError(f"the {what} of {train.name!r} are indices, which cannot be standardized")
+            scaling = Scaling.of(train.values_of(what))
+            train, test = train.scaled(what, scaling), test.scaled(what, scaling)
+        return Split(train, test)
 
 
 def split_indices(

@@ -273,7 +273,8 @@ class Trainer:
         engine, owned = open_engine(self._engine, preload_of(self._data, self._model, codecs))
         try:
             notify(self.callbacks, "on_wait", f"the data {label(self._data)}")
-            split = split_of(self._data, settings.seed)
+            # nodes train on their own rows, so the rows of the test set stay as they are, too
+            split = split_of(self._data, settings.seed, False if engine.nodes_own_data else "auto")
             if not engine.nodes_own_data:
                 notify(self.callbacks, "on_data", described(split))
             check_data(engine, split.train, settings.workers, settings.tolerance)

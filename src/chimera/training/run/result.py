@@ -51,4 +51,6 @@ def result_of(
             **({"kept_round": loop.kept_round} if loop.kept_round is not None else {}),
             **({"peak_mb": loop.peak_mb} if loop.peak_mb else {}),
         },
+        input_scaling=getattr(split.train, "input_scaling", None),  # data sets of texts have none
+        target_scaling=getattr(split.train, "target_scaling", None),
     )
