@@ -40,7 +40,7 @@ class Blocks:
 
     def of(self, samples: NDArray[Any]) -> Blocks:
         """Return the blocks of some of the samples, whose numbers ascend; these samples are numbered from 0."""
-        return Blocks(np.unique(np.searchsorted(samples, self.bounds)), self.together)
+        return Blocks(np.unique(np.searchsorted(samples, self.bounds.astype(samples.dtype))), self.together)
 
     def batch(self, seed: tuple[int, ...], first: int, count: int) -> Indices:
         """Return ``count`` samples of an endless stream of permutations, from number ``first`` on.
@@ -69,7 +69,7 @@ def _shuffled(blocks: Blocks, seed: tuple[int, ...]) -> tuple[Indices, Indices]:
     return order, ends[np.minimum(last, len(ends) - 1)]
 
 
-@lru_cache(maxsize=4)  # a process with many workers, such as that of the simulated engine, shuffles only once
+@lru_cache(maxsize=2)  # a process with many workers, such as that of the simulated engine, shuffles only once
 def _samples(blocks: Blocks, seed: tuple[int, ...], window: int) -> Indices:
     """Return the shuffled samples of a window."""
     order, _ = _shuffled(blocks, seed)

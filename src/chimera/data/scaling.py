@@ -68,8 +68,8 @@ def needs_scaling(values: NDArray[Any] | Blocks) -> bool:
     times the smallest.
     """
     blocks = _blocks_of(values)
-    squares, _ = _summed(np.square(block, dtype=np.float64) for block in blocks())
-    held, _ = _summed(block != 0 for block in blocks())
+    both, _ = _summed(np.hstack([np.square(block, dtype=np.float64), block != 0]) for block in blocks())
+    squares, held = np.split(both, 2)
     sizes = np.sqrt(squares[held > 0] / held[held > 0])
     if not sizes.size or sizes.max() <= min(LARGEST, RATIO * sizes.min()):
         return False

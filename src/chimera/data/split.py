@@ -142,7 +142,9 @@ class Split:
                 raise ConfigurationError(
                     f"{train.name!r} is read sample by sample and cannot be standardized: use a transform"
                 )
-            if (train.input_type if what == "inputs" else train.targets.dtype.name) == "int64":
+            if (what == "inputs" and train.input_type == "int64") or (
+                what == "targets" and train.task == "classification"
+            ):
                 raise ConfigurationError(f"the {what} of {train.name!r} are indices, which cannot be standardized")
             scaling = Scaling.of(train.values_of(what))
             train, test = train.scaled(what, scaling), test.scaled(what, scaling)

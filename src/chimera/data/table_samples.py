@@ -41,6 +41,8 @@ class TableSamples(SampleDataset):
         """Read and scale these rows; ``key`` is not used."""
         rows = np.asarray(indices if self.rows is None else self.rows[indices])
         inputs, targets = self.source.inputs(rows), self.source.targets[rows]
+        if targets.dtype.kind in "iu":
+            targets = targets.astype(np.int64)
         return (
             inputs if self.input_scaling is None else self.input_scaling.apply(inputs),
             targets if self.target_scaling is None else self.target_scaling.apply(targets),
@@ -60,9 +62,17 @@ class TableSamples(SampleDataset):
     def blocks(self) -> Blocks | None:
         """The blocks in which rows should be read; None if a process can keep all of them, or the rows do not ascend."""
         whole = Blocks(self.source.bounds, self.source.together)
-        if len(whole.bounds) - 1 <= whole.together or (self.rows is not None and (np.diff(self.rows) < 0).any()):
+        if len(whole.bounds) - 1 <= whole.together or (
+            self.rows is not None and (self.rows[1:] < self.rows[:-1]).any()
+        ):
             return None
-        return whole.of(np.arange(len(self.source)) if self.rows is None else self.rows)
+        return whole if self.rows is None else whole.of(self.rows)
+
+    def subset(self, indices: NDArray[np.int64]) -> TableSamples:
+        """Return a table of these rows, in this order."""
+        rows = np.asarray(indices if self.rows is None else self.rows[indices])
+        small = np.int32 if len(self.source) <= np.iinfo(np.int32).max else np.int64
+        return replace(self, rows=rows.astype(small, copy=False))
 
     def values_of(self, what: str) -> Values:
         """Return the ``"inputs"`` or ``"targets"``, in pieces."""

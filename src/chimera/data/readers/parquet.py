@@ -15,7 +15,7 @@ from chimera.core.errors import DataError, MissingExtraError
 from chimera.data.readers import table
 from chimera.data.readers.arrays import Task, as_inputs, as_targets
 
-CACHE_BYTES = 256 << 20
+CACHE_BYTES = 128 << 20
 """Bytes of decoded rows that a process keeps."""
 
 
@@ -138,7 +138,7 @@ class ParquetRows:
     ----------
     target : the target column.
     features : names of the input columns.
-    targets : class index or value of each row.
+    targets : class index, in the smallest type of integers, or value of each row.
     classes : the labels of the class indices; None for a regression.
     bounds : first row of each row group, and the number of all rows.
     together : number of row groups that a process can keep.
@@ -271,7 +271,7 @@ class _Labels:
             different, places = np.unique(values, return_inverse=True)
             numbers = [self._texts.setdefault(str(text), len(self._texts)) for text in different]
             values = np.array(numbers, np.int32)[places]
-        self._values.append(values)
+        self._values.append(_narrow(values))
 
     def indices(
         self, task: Task | None, classes: int | Sequence[str] | None
@@ -281,9 +281,17 @@ class _Labels:
         if self._known and classes is None and task != "regression":
             classes = tuple(self._known)
         if not self._texts:
-            return as_targets(values, task=task, classes=classes)
+            indices, names = as_targets(values, task=task, classes=classes)
+            return _narrow(indices), names
         indices, names = as_targets(np.array(list(self._texts)), task=task, classes=classes)
-        return indices[values], names
+        return _narrow(indices)[values], names
+
+
+def _narrow(values: NDArray[Any]) -> NDArray[Any]:
+    """Return integers in the smallest type that holds them; other values are unchanged."""
+    if values.dtype.kind not in "iu" or not values.size:
+        return values
+    return values.astype(np.result_type(np.min_scalar_type(values.min()), np.min_scalar_type(values.max())), copy=False)
 
 
 def _check_finite(inputs: NDArray[np.float32]) -> None:
