@@ -33,7 +33,8 @@ def milliseconds(strategy: Any, workers: int, batch: int) -> float:
     """Return the milliseconds of a step, after the steps to warm up."""
     import numpy as np
 
-    from chimera.data.dataset import Dataset, Split
+    from chimera.data.dataset import Dataset
+    from chimera.data.split import Split
     from chimera.training.trainer import Trainer
 
     rng = np.random.default_rng(0)

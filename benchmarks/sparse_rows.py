@@ -31,9 +31,10 @@ from threadpoolctl import threadpool_limits
 
 import chimera
 from chimera.core.parameters import Flat, Layout
-from chimera.data.dataset import Dataset, Split
+from chimera.data.dataset import Dataset
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
+from chimera.data.split import Split
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.server.parameter_shard import ParameterShard
 from chimera.training.worker.learner import Learner

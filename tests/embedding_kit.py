@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.parameters import Flat, Layout
-from chimera.data.dataset import Dataset, Split
+from chimera.data.dataset import Dataset
+from chimera.data.split import Split
 
 WORDS, WIDTH = 400, 6
 

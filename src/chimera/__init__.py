@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from chimera.cli.script import train
     from chimera.core.call import get
     from chimera.core.engine import Engine
-    from chimera.data.dataset import Dataset, Split
+    from chimera.data.dataset import Dataset
     from chimera.data.iterable import IterableSamples
     from chimera.data.samples import SampleDataset
+    from chimera.data.split import Split
     from chimera.embeddings.recipe import embed
     from chimera.inference.session import InferenceCluster, InferenceJob, infer
     from chimera.jobs.client.handle import JobHandle, submit
@@ -51,7 +52,7 @@ _PLACES = {
     "Run": "chimera.training.artifacts.result",
     "SampleDataset": "chimera.data.samples",
     "SklearnModel": "chimera.models.sklearn_model",
-    "Split": "chimera.data.dataset",
+    "Split": "chimera.data.split",
     "TorchModel": "chimera.models.torch_model",
     "Trainer": "chimera.training.trainer",
     "compare": "chimera.training.comparison.comparison",

@@ -19,7 +19,7 @@ from chimera.codecs.codec import CODECS, decode
 from chimera.codecs.loss_aware import best_scale
 from chimera.core.errors import CodecError
 from chimera.core.parameters import Flat, Layout
-from chimera.data.dataset import DATASETS
+from chimera.data.split import DATASETS
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.server.parameter_shard import ParameterShard
 from codecs_kit import hard_vectors, layout_of

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.data.dataset import Dataset, Split, split_indices
+from chimera.data.dataset import Dataset
+from chimera.data.split import Split, split_indices
 
 X = np.arange(12, dtype=np.float64).reshape(6, 2)
 Y = np.array([0, 1, 2, 0, 1, 2])
@@ -297,7 +298,7 @@ def test_standardized_features_have_mean_0_and_deviation_1_in_the_train_part_onl
 @given(limit=st.integers(1, 60), seed=st.integers(0, 20))
 def test_a_limit_keeps_some_train_samples_and_all_test_samples(limit, seed):
     data = (np.arange(50.0), np.arange(50) % 2)
-    whole, limited = Split.of(data, seed=seed), Split.of(data, seed=seed, limit=limit)
+    whole, limited = (Split.of(data, seed=seed, limit=kept, standardize=False) for kept in (None, limit))
     assert len(limited.train) == min(limit, 40)
     assert set(limited.train.inputs[:, 0]) <= set(whole.train.inputs[:, 0])
     assert limited.test.fingerprint() == whole.test.fingerprint()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from chimera.data.dataset import DATASETS, Split
 from chimera.data.description import described
 from chimera.data.samples import SampleDataset
+from chimera.data.split import DATASETS, Split
 
 FRAME = pd.DataFrame(
     {"a": np.arange(20.0), "b": np.arange(20.0) % 3, "kind": ["x", "y"] * 10, "churn": ["no", "yes", "yes", "no"] * 5}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chimera.core.errors import ConfigurationError
-from chimera.data.dataset import DATASETS
+from chimera.data.split import DATASETS
 
 datasets: Any = pytest.importorskip("datasets")
 

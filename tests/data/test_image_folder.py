@@ -11,7 +11,7 @@ from PIL import Image
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data import image_folder as module
-from chimera.data.dataset import DATASETS
+from chimera.data.split import DATASETS
 
 
 def write(folder: Path, classes: tuple[str, ...] = ("cat", "dog"), images: int = 6, size: int = 8) -> Path:

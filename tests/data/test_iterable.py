@@ -14,9 +14,10 @@ from torch.utils.data import IterableDataset
 
 from chimera.core.batch import samples_in
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.data.dataset import Split
 from chimera.data.iterable import IterableSamples
 from chimera.data.partition import PARTITIONERS
+from chimera.data.split import Split
+from chimera.data.stream import StreamState, encoded
 from chimera.data.stream_provider import StreamOrder
 
 
@@ -87,6 +88,76 @@ def test_epochs_are_announced() -> None:
     for step in range(3):
         data.take(order.batch(step))
     assert source.epochs == [0, 1, 2]
+
+
+class Stateful(Numbers):
+    """Numbers that count the samples that they read, and continue from a state."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.next, self.read = 0, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        begin, self.next = self.next, 0
+        for number in range(begin, self.size):
+            self.next, self.read = number + 1, self.read + 1
+            yield torch.tensor([number + float(torch.rand(())) / 2]), number % 2
+        self.next = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.next = state["next"]
+
+
+@pytest.mark.parametrize("until", [1, 4, 5, 6, 9])
+def test_a_place_with_a_state_continues_without_reading_again(until: int) -> None:
+    (order,) = orders(1, 4, samples=10)
+    whole, before, after = (IterableSamples(Stateful(10), 10) for _ in range(3))
+    expected = [whole.take(order.batch(step), (3, 0, step))[0] for step in range(12)]
+    for step in range(until):
+        before.take(order.batch(step), (3, 0, step))
+    after.go_to((3, 0), before.place((3, 0)))
+    for step in range(until, 12):
+        assert torch.equal(after.take(order.batch(step), (3, 0, step))[0], expected[step])
+    assert after._streams[3, 0]._source.read == 4 * (12 - until)
+    back = after.take(order.batch(0), (3, 0, 0))[0]  # before the place: read from the start
+    assert torch.equal(back, expected[0])
+
+
+@pytest.mark.parametrize("state", [{"tensor": torch.zeros(2)}, {"pair": (1, 2)}, {"large": "x" * (1 << 21)}, {1: 2}])
+def test_a_state_that_is_not_small_plain_data_is_not_kept(state: Any) -> None:
+    class Odd(Stateful):
+        def state_dict(self) -> dict[str, Any]:
+            return state
+
+    data = IterableSamples(Odd(10), 10)
+    data.take(orders(1, 4)[0].batch(0), (3, 0, 0))
+    assert data.place((3, 0)) == b""
+    assert IterableSamples(Numbers(10), 10).place((3, 0)) == b""
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        b"",
+        b"\x00",
+        b"\xc1" * 9,
+        b"\x91" * 5000,
+        encoded(StreamState(-1, 0, 0, 1, {})),
+        encoded(StreamState(0, 0, 0, 0, {})),
+    ],
+)
+def test_a_damaged_place_is_refused(place: bytes) -> None:
+    with pytest.raises(DataError, match="the place of a stream in the checkpoint is damaged"):
+        IterableSamples(Stateful(10), 10).go_to((3, 0), place)
+
+
+def test_a_place_of_other_shards_is_not_used() -> None:
+    data = IterableSamples(Stateful(10), 10)
+    data.go_to((3, 0), encoded(StreamState(4, 0, 1, 2, {"next": 9})))
+    assert numbers(data.take(orders(1, 4)[0].batch(1), (3, 0, 1))) == [4, 5, 6, 7]
 
 
 def generated() -> Iterator[dict[str, Any]]:

@@ -14,8 +14,8 @@ import sklearn.datasets
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data import mnist as mnist_module
 from chimera.data import scikit_learn
-from chimera.data.dataset import DATASETS
 from chimera.data.readers.idx import read_idx
+from chimera.data.split import DATASETS
 
 REAL = Path(os.environ.get("CHIMERA_DATA", "nowhere")) / "mnist"
 FILES = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]

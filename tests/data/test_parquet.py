@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import chimera
 from chimera.core.errors import DataError
-from chimera.data.dataset import DATASETS, Dataset, Split
+from chimera.data.dataset import Dataset
+from chimera.data.description import described
+from chimera.data.readers import parquet
+from chimera.data.split import DATASETS, Split
 
 RNG = np.random.default_rng(0)
 FRAME = pd.DataFrame(RNG.standard_normal((40, 2)), columns=["a", "b"]).assign(
@@ -62,3 +68,130 @@ def test_a_file_that_cannot_be_read_gives_a_one_line_error(file: Path, monkeypat
     with pytest.raises(DataError, match="cannot be read as a Parquet file") as caught:
         Dataset.of(file)
     assert "\n" not in str(caught.value)
+
+
+ROWS = 400
+WIDE = pd.DataFrame(RNG.normal(100, 30, (ROWS, 3)), columns=["a", "b", "c"]).assign(
+    kind=RNG.choice(["x", "y", "z"], ROWS),
+    size=pd.Categorical(RNG.choice(["low", "high"], ROWS), categories=["low", "middle", "high"]),
+    flag=RNG.random(ROWS) > 0.5,
+    city=RNG.integers(0, 9, ROWS),
+    label=RNG.choice(["no", "yes"], ROWS),
+)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "limited, another seed": {"limit": 100, "test_fraction": 0.5, "seed": 3},
+    "raw": {"standardize": False},
+    "a regression": {"target": "a", "scale_target": True},
+    "some columns": {"columns": ["a", "kind", "label"]},
+    "numbers as categories": {"one_hot": ["city"], "drop": ["b"]},
+    "several targets": {"target": ["a", "b"]},
+    "integers as labels": {"target": "city"},
+}
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    path = tmp_path / "wide.parquet"
+    WIDE.to_parquet(path, row_group_size=37)
+    return path
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_rows_read_lazily_have_the_numbers_of_the_table_in_memory(
+    wide: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "CACHE_BYTES", 5000)  # a few row groups
+    whole, lazy = (DATASETS.create("parquet", {"path": str(wide), "lazy": lazy, **options}) for lazy in (False, True))
+    for name in ("train", "test"):
+        ours, theirs = getattr(lazy, name), getattr(whole, name)
+        for what in ("features", "classes", "name", "input_shape", "input_type", "outputs", "task"):
+            assert getattr(ours, what) == getattr(theirs, what)
+        rows = RNG.permutation(len(theirs))
+        for found, wanted in zip(pickle.loads(pickle.dumps(ours)).take(rows), theirs.take(rows), strict=True):
+            assert found.dtype == wanted.dtype
+            np.testing.assert_array_equal(found, wanted)
+        for found, wanted in zip(next(ours.whole().pieces(ROWS)), theirs.whole(), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_second_file_has_the_columns_and_classes_of_the_train_part(wide: Path, tmp_path: Path) -> None:
+    odd = WIDE[:30].assign(kind="w", label="yes")
+    odd.to_parquet(tmp_path / "test.parquet", row_group_size=7)
+    options = {"path": str(wide), "test_path": str(tmp_path / "test.parquet")}
+    whole, lazy = (DATASETS.create("parquet", {**options, "lazy": lazy}) for lazy in (False, True))
+    for found, wanted in zip(lazy.test.take(np.arange(30)), whole.test.take(np.arange(30)), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_file_larger_than_memory_trains_by_name_and_by_path(
+    wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(data: Any, name: str) -> Any:
+        options: dict[str, Any] = {"engine": "simulated", "rounds": 4, "batch_size": 8, "out": tmp_path / name}
+        return chimera.train({"name": "mlp", "hidden": [4]}, data, **options).trained.parameters().copy()
+
+    in_memory = trained({"name": "parquet", "path": str(wide)}, "memory")
+    monkeypatch.setattr(parquet, "_memory", lambda: 20_000)
+    for name, data in {"name": {"name": "parquet", "path": str(wide)}, "path": wide, "pair": (wide, wide)}.items():
+        split = DATASETS.create("parquet", {"path": str(wide)}) if name == "name" else Split.of(data)
+        assert "rows are read by the workers" in described(split)
+        weights = trained(data, name)
+        assert name == "pair" or np.array_equal(weights, in_memory)
+
+
+def test_a_process_keeps_a_bounded_part_of_the_rows(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "CACHE_BYTES", 8000)
+    split = DATASETS.create("parquet", {"path": str(wide), "lazy": True})
+    source, blocks = split.train.source, split.train.blocks
+    decoded = []
+    real = parquet.RowGroups.frame
+    monkeypatch.setattr(parquet.RowGroups, "frame", lambda *given: decoded.append(given[1]) or real(*given))
+    for step in range(len(split.train) // 4):
+        split.train.take(blocks.batch((0,), 4 * step, 4))
+        assert sum(rows.nbytes for rows in source._decoded.values()) <= 8000
+    assert len(decoded) <= len(source.bounds) - 1  # in an epoch, each row group is decoded once
+    in_any_order = RNG.permutation(len(split.train))
+    before = len(decoded)
+    for step in range(20):
+        split.train.take(in_any_order[4 * step : 4 * step + 4])
+    assert len(decoded) - before > 30  # what the order saves
+
+
+@pytest.mark.long
+def test_reading_processes_read_the_same_rows(wide: Path, tmp_path: Path) -> None:
+    data = {"name": "parquet", "path": str(wide), "lazy": True}
+    options: dict[str, Any] = {"rounds": 4, "batch_size": 8, "workers": 1, "engine": "local"}
+    runs = [
+        chimera.train({"name": "mlp", "hidden": [4]}, data, loader={"workers": n}, out=tmp_path / str(n), **options)
+        for n in (0, 1)
+    ]
+    assert np.array_equal(*(run.trained.parameters() for run in runs))
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({"a": [np.nan]}, {}, r"row group 3 from row 111: the column 'a' lacks 1 of 37 values"),
+        ({"a": [np.inf]}, {}, r"row group 3 from row 111: the inputs are not all finite"),
+        ({}, {"drop": ["z"]}, "no column 'z'"),
+        ({"kind": [f"text {row}" for row in range(ROWS)]}, {}, "'kind' holds .* different texts, more than 50"),
+    ],
+)
+def test_mistakes_in_rows_name_their_row_group(
+    tmp_path: Path, change: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    frame = WIDE.copy()
+    for column, values in change.items():
+        frame.loc[frame.index[115 : 115 + len(values)] if len(values) == 1 else frame.index, column] = values
+    frame.to_parquet(tmp_path / "t.parquet", row_group_size=37)
+    with pytest.raises(DataError, match=message):
+        DATASETS.create("parquet", {"path": str(tmp_path / "t.parquet"), "lazy": True, **options})
+
+
+def test_a_row_group_that_does_not_fit_in_memory_is_refused(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "_memory", lambda: 2000)
+    with pytest.raises(
+        DataError, match="more than a quarter of this machine's memory: write the file with smaller row"
+    ):
+        DATASETS.create("parquet", {"path": str(wide)})

@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from chimera.core.batch import samples_in
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.data.dataset import Split
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.data.samples import SampleDataset
+from chimera.data.split import Split
 
 
 class Noisy(Dataset):  # type: ignore[type-arg]

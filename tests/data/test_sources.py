@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.data.dataset import DATASETS, Dataset, Split
+from chimera.data.dataset import Dataset
+from chimera.data.split import DATASETS, Split
 
 TABLES = {
     "header": "a,b,y\n1,2,0\n3,4,1\n",
@@ -200,7 +201,9 @@ def test_invalid_npz_files_give_a_one_line_error(tmp_path):
 def test_the_csv_data_set_accepts_options(tmp_path):
     rows = "\n".join(f"{i},{'even' if i % 2 == 0 else 'odd'},{i / 10}" for i in range(20))
     path = write(tmp_path / "t.csv", "n,parity,value\n" + rows)
-    split = DATASETS.create("csv", {"path": path, "target": "parity", "test_fraction": 0.25, "limit": 10})
+    split = DATASETS.create(
+        "csv", {"path": path, "target": "parity", "test_fraction": 0.25, "limit": 10, "standardize": True}
+    )
     assert (len(split.train), len(split.test), split.train.classes) == (10, 5, ("even", "odd"))
     assert abs(split.train.inputs.mean()) < 1e-6
     split = DATASETS.create("csv", {"path": path, "test_path": path, "scale_target": True, "standardize": False})

@@ -11,7 +11,7 @@ import pytest
 
 from chimera.core.errors import ConfigurationError
 from chimera.data import text_blocks as module
-from chimera.data.dataset import DATASETS
+from chimera.data.split import DATASETS
 
 TEXT = "The whale is white. Who ain't a slave? Ä\n" * 40
 

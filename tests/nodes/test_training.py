@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 import chimera
 from chimera.cli.main import app
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError
-from chimera.data.dataset import DATASETS, Dataset
+from chimera.data.dataset import Dataset
+from chimera.data.split import DATASETS
 from chimera.nodes.workers import SGDWorker, TorchWorker
 from chimera.training.progress.callback import Callback
 from nodes.served import free_port, serving, settings, worker_process, write_data

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import chimera
-from chimera.data.dataset import Dataset, Split
+from chimera.data.dataset import Dataset
+from chimera.data.split import Split
 from chimera.training.artifacts.checkpoint import Checkpoints
 from reproductions.conftest import Claim
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import chimera
-from chimera.data.dataset import Dataset, Split
+from chimera.data.dataset import Dataset
+from chimera.data.split import Split
 from reproductions.conftest import Claim
 
 pytestmark = pytest.mark.long

@@ -13,9 +13,9 @@ from chimera.codecs.codec import CODECS, decode, rows_of
 from chimera.core.errors import CodecError, ConfigurationError, DataError, PrivacyError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
-from chimera.data.dataset import DATASETS
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
+from chimera.data.split import DATASETS
 from chimera.models.conversion import build_model
 from chimera.training.messages.message_key import Key, keyed
 from chimera.training.messages.rejection import Applied, Rejected

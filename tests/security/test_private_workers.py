@@ -17,8 +17,8 @@ from torch import nn
 
 import chimera
 from chimera.core.errors import DataError, PrivacyError
-from chimera.data.dataset import DATASETS
 from chimera.data.order import ShardOrder
+from chimera.data.split import DATASETS
 from chimera.models.torch_model import TorchModel
 from chimera.nodes.workers import TorchWorker
 from chimera.strategies.strategy import STRATEGIES

@@ -14,9 +14,9 @@ import torch
 
 import chimera
 from chimera.core.errors import ConfigurationError
-from chimera.data.dataset import DATASETS
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
+from chimera.data.split import DATASETS
 from chimera.models.conversion import build_model
 
 Fit = Callable[..., chimera.Run]

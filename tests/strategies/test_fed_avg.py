@@ -14,10 +14,10 @@ import torch
 import chimera
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
-from chimera.data.dataset import DATASETS, Split
 from chimera.data.order import ShardOrder, orders
 from chimera.data.partition import PARTITIONERS
 from chimera.data.provider import PartitionedData
+from chimera.data.split import DATASETS, Split
 from chimera.models.conversion import build_model
 from chimera.strategies.participation import Participation, Work
 from chimera.training.artifacts.checkpoint import Checkpoints

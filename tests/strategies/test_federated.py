@@ -13,8 +13,8 @@ import torch
 
 import chimera
 from chimera.core.errors import ConfigurationError
-from chimera.data.dataset import DATASETS
 from chimera.data.order import ShardOrder
+from chimera.data.split import DATASETS
 from chimera.models.conversion import build_model
 from chimera.strategies.participation import Participation
 from chimera.training.artifacts.checkpoint import Checkpoints

@@ -196,6 +196,31 @@ def gone(pid: int) -> bool:
     return False
 
 
+class Table(Dataset):  # type: ignore[type-arg]
+    """Arrays, of which a sample is a view: read-only in a worker, where they are in shared memory."""
+
+    def __init__(self) -> None:
+        self.images = np.random.default_rng(0).standard_normal((60, 1, 6, 6)).astype(np.float32)
+        self.images.flags.writeable = False
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, row: int) -> Any:
+        return (torch.from_numpy(self.images[row]) if row % 2 else torch.as_tensor(self.images[row])), row % 3
+
+
+class ArrayTable(Table):
+    def __getitem__(self, row: int) -> Any:
+        return self.images[row], row % 3
+
+
+@pytest.mark.parametrize("kind", [Table, ArrayTable])
+def test_samples_that_are_views_of_shared_arrays_give_no_warning(tmp_path: Path, kind: type, capfd: Any) -> None:
+    fit(tmp_path, (kind(), kind()), engine="local", rounds=2)
+    assert "not writable" not in capfd.readouterr().err
+
+
 def test_accumulated_batches_equal_one_batch(tmp_path: Path) -> None:
     data = Images(60), TEST
     small = fit(tmp_path / "small", data, batch_size=3, accumulate=4)
@@ -407,6 +432,50 @@ def test_a_resumed_run_continues_its_stream(tmp_path: Path, strategy: str) -> No
         fit(tmp_path / "killed", data, callbacks=[Kill()], **options)
     resumed = fit(tmp_path / "killed", data, resume=True, **options)
     assert np.array_equal(weights(whole), weights(resumed))
+
+
+class Stateful(Stream):
+    """The same stream, which continues from a state; each pass over the data counts the samples it reads in a file."""
+
+    def __init__(self, log: Path) -> None:
+        self.log, self.next = log, 0
+
+    def __iter__(self) -> Any:
+        source, begin = Images(60, flips=True), self.next
+        for row in range(begin, 60):
+            self.next = row + 1
+            with self.log.open("a") as file:
+                print(row, file=file)
+            yield source[row]
+        self.next = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.next = state["next"]
+
+
+@pytest.mark.parametrize("engine", ["simulated", pytest.param("local", marks=pytest.mark.long)])
+def test_a_resumed_run_does_not_read_again_what_the_checkpoint_has_passed(tmp_path: Path, engine: str) -> None:
+    options: dict[str, Any] = {
+        "checkpoint_every": 2,
+        "evaluate_every": 2,
+        "log_every": 1,
+        "rounds": 8,
+        "engine": engine,
+    }
+
+    def fitted(name: str, log: str, **more: Any) -> chimera.Run:
+        return fit(tmp_path / name, (chimera.IterableSamples(Stateful(tmp_path / log), 60), TEST), **options, **more)
+
+    whole = fitted("whole", "of the whole run")
+    with pytest.raises(KilledError):
+        fitted("killed", "of the killed run", callbacks=[Kill()])
+    resumed = fitted("killed", "of the resumed run", resume=True)
+    assert np.array_equal(weights(whole), weights(resumed))
+    rows = {log: len((tmp_path / log).read_text().splitlines()) for log in ("of the whole run", "of the resumed run")}
+    assert rows["of the resumed run"] <= rows["of the whole run"] / 2 + 4  # from round 4 or 6 of 8
 
 
 def test_a_stream_on_processes_equals_one_in_virtual_time(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from chimera.core.errors import ConfigurationError
-from chimera.data.dataset import DATASETS
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
+from chimera.data.split import DATASETS
 from chimera.models.conversion import build_model
 from chimera.training.fault_tolerance.injection import Fault, as_sentences
 from chimera.training.optimizers.optimizer import OptimizerSettings

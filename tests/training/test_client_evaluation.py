@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError
-from chimera.data.dataset import DATASETS
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
+from chimera.data.split import DATASETS
 from chimera.models.conversion import build_model
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.run.client_fairness import client_fairness

@@ -14,9 +14,9 @@ from chimera.codecs.codec import CODECS, decode
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat
-from chimera.data.dataset import DATASETS
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
+from chimera.data.split import DATASETS
 from chimera.models.conversion import build_model
 from chimera.models.model import Model
 from chimera.strategies.d_psgd import DPSGD

@@ -9,9 +9,10 @@ import pytest
 
 import chimera
 from chimera.core.engine import Engine
-from chimera.data.dataset import Dataset, Split
+from chimera.data.dataset import Dataset
 from chimera.data.partition import Partitioner
 from chimera.data.provider import PartitionedData
+from chimera.data.split import Split
 from chimera.training.experiment.resolve import split_of
 from chimera.training.run.intervals import Intervals
 from training.conftest import Fit

@@ -15,7 +15,8 @@ from sklearn.linear_model import SGDClassifier
 
 import chimera
 from chimera.core.errors import ConfigurationError, DataError, RunError
-from chimera.data.dataset import Dataset, Split
+from chimera.data.dataset import Dataset
+from chimera.data.split import Split
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((80, 3)).astype(np.float32)
@@ -38,7 +39,7 @@ def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
             """
             import numpy as np
             import pandas as pd
-            from chimera.data.dataset import Split
+            from chimera.data.split import Split
             X = np.random.default_rng(0).standard_normal((80, 3)).astype(np.float32)
             def pair(rows=80):
                 return X[:rows], (X[:rows, 0] > 0).astype(int)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import chimera
 from chimera.core.errors import ConfigurationError
-from chimera.data.dataset import DATASETS
 from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
+from chimera.data.split import DATASETS
 from chimera.models.conversion import build_model
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.optimizers.schedule import Schedule

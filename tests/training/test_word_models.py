@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chimera.data.dataset import Dataset, Split
+from chimera.data.dataset import Dataset
+from chimera.data.split import Split
 from training.conftest import Fit
 
 WORDS = 30

@@ -21,7 +21,7 @@ FAMILIES = {
     "engines": "chimera.core.engine:ENGINES",
     "partitions": "chimera.data.partition:PARTITIONERS",
     "models": "chimera.models.model:MODELS",
-    "datasets": "chimera.data.dataset:DATASETS",
+    "datasets": "chimera.data.split:DATASETS",
     "policies": "chimera.inference.policies.policy:POLICIES",
 }
 GIVEN = {

@@ -9,6 +9,7 @@ run's own processes have written, on a channel that no other user can write to:
 - `models/flat_module`: a module within such a value, so that its parameters are sent once.
 - `models/pickling`: whether a model can be pickled; nothing is loaded.
 - `remote`: results of functions on workers that the same program started.
+- `data/stream`: a copy of a data set of this process, whose pickle leaves no process.
 - `training/comparison`: an experiment for a process that the comparison started, over its stdin.
 
 Data from a network, from a file, or from another user must not be loaded here: use msgspec, `engines/http/wire` or

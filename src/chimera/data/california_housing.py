@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chimera.data.dataset import DATASETS, Dataset, Split
+from chimera.data.dataset import Dataset
 from chimera.data.download import data_folder, downloading
+from chimera.data.split import DATASETS, Split
 
 _NAME = "california-housing"
 _FILES = (f"{_NAME}.npz", f"{_NAME}.csv", "california_housing.csv")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import numpy as np
 
 from chimera.core.batch import Batch, inputs_of, leaves, targets_of
 from chimera.core.errors import DataError
 from chimera.data.readers.arrays import Task
+from chimera.data.scaling import Scaling
 
 Collate = Callable[[list[Any]], Batch]
 """A function of a list of samples that returns a batch, as for torch's ``DataLoader``."""
@@ -25,11 +28,12 @@ class FirstBatch(ABC):
     Attributes
     ----------
     name : name of the data set in messages and reports.
+    features, input_scaling, target_scaling : see `chimera.data.dataset.Dataset`; None unless the samples are rows of a table.
     """
 
-    features: ClassVar[None] = None
-    input_scaling: ClassVar[None] = None
-    target_scaling: ClassVar[None] = None
+    features: tuple[str, ...] | None = None
+    input_scaling: Scaling | None = None
+    target_scaling: Scaling | None = None
 
     name: str
 
@@ -104,6 +108,14 @@ def collated(samples: list[Any], collate: Collate | None, name: str, numbers: Se
             "they differ in length, give a collate function that pads them"
         ) from error
     return tuple(batch) if type(batch) is list else batch  # default_collate returns tuples as lists
+
+
+@contextmanager
+def read_only_arrays() -> Iterator[None]:
+    """Let torch read arrays of a data set that are read-only, as they are in shared memory, without a warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        yield
 
 
 def check_finite(batch: Batch, name: str, numbers: Sequence[int]) -> None:

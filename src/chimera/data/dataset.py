@@ -1,21 +1,19 @@
-"""Data in memory: a data set, its split into a train and a test part, and the registry of data sets."""
+"""Data sets in memory, and the types of data that a run trains on."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.core.errors import ConfigurationError, DataError
-from chimera.core.registry import Registry
+from chimera.core.errors import DataError
 from chimera.data.iterable import IterableSamples
-from chimera.data.lazy import is_lazy, lazy_dataset, whole_of
 from chimera.data.readers import sources, table
-from chimera.data.readers.arrays import Task, as_inputs, as_targets
+from chimera.data.readers.arrays import Task, as_array, as_inputs, as_targets
 from chimera.data.samples import SampleDataset
 from chimera.data.scaling import Scaling
 
@@ -35,9 +33,11 @@ class Dataset:
     features : names of the columns of ``inputs``, if known.
     name : name of the data set in messages and reports.
     input_scaling, target_scaling : the scaling that turned raw rows into these, if they were standardized.
+    integers : whether the inputs were an array of integers. They may be indices, so only ``standardize=True`` changes them.
     """
 
     immutable: ClassVar[bool] = True  # so that all workers of a process can share one
+    blocks: ClassVar[None] = None  # rows in memory can be read in any order
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
@@ -46,6 +46,7 @@ class Dataset:
     name: str = "data"
     input_scaling: Scaling | None = None
     target_scaling: Scaling | None = None
+    integers: bool = False
 
     def __post_init__(self) -> None:
         for what, kinds in {"inputs": ("float32", "int64"), "targets": ("int64", "float32")}.items():
@@ -109,7 +110,7 @@ class Dataset:
         if len(found) > 1:
             raise DataError(f"{source} holds a train and a test part: read both with Split.of")
         name = name or (sources.name_of(source) if like is None else like.name)
-        conversion = _Conversion(task, classes, keep_integers, like, name)
+        conversion = Conversion(task, classes, keep_integers, like, name)
         return conversion.dataset(*found[0])
 
     def __len__(self) -> int:
@@ -150,6 +151,16 @@ class Dataset:
         inputs, targets = self.take(indices)
         return replace(self, inputs=inputs, targets=targets)
 
+    def values_of(self, what: str) -> NDArray[Any]:
+        """Return the ``"inputs"`` or ``"targets"``."""
+        return self.inputs if what == "inputs" else self.targets
+
+    def scaled(self, what: str, scaling: Scaling) -> Dataset:
+        """Return a data set with scaled ``"inputs"`` or ``"targets"``."""
+        key = f"{what.removesuffix('s')}_scaling"
+        changed: dict[str, Any] = {what: scaling.apply(self.values_of(what)), key: scaling.after(getattr(self, key))}
+        return replace(self, **changed)
+
     def fingerprint(self) -> str:
         """Return a hash of the content, 64 hexadecimal digits; about 2 GB/s. Equal data has equal fingerprints."""
         content = hashlib.sha256(repr((self.classes, self.features)).encode())
@@ -160,7 +171,7 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class _Conversion:
+class Conversion:
     """The conversion of raw inputs and targets to a `Dataset`. The fields are arguments of `Dataset.of`."""
 
     task: Task | None = None
@@ -170,6 +181,7 @@ class _Conversion:
     name: str = "data"
 
     def dataset(self, inputs: Any, targets: Any) -> Dataset:
+        """Return the data set of a frame or array of inputs, and of targets."""
         task, classes, features = self.task, self.classes, None
         if self.like is not None:
             task, classes = self.like.task, self.like.classes
@@ -178,169 +190,13 @@ class _Conversion:
         if hasattr(targets, "isna"):  # a series or a frame
             targets, known = table.target_values(targets)
             classes = known if classes is None and self.task != "regression" else classes
-        inputs = as_inputs(inputs, keep_integers=self.keep_integers)
+        raw = as_array(inputs, "inputs")
+        inputs = as_inputs(raw, keep_integers=self.keep_integers)
         targets, labels = as_targets(targets, task=task, classes=classes)
-        return Dataset(inputs, targets, labels, features, self.name)
+        return Dataset(inputs, targets, labels, features, self.name, integers=raw.dtype.kind in "iu")
 
 
 RowData: TypeAlias = Dataset | SampleDataset
 """A data set whose samples have numbers: in memory, or read one by one."""
 TrainingData: TypeAlias = RowData | IterableSamples
 """Any data set: one whose samples have numbers, or one that is read in sequence."""
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """A train part and a test part.
-
-    Attributes
-    ----------
-    train, test : data sets with inputs of the same shape and the same classes.
-    """
-
-    train: TrainingData
-    test: TrainingData
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.train, Dataset) or not isinstance(self.test, Dataset):
-            return  # comparing all of them would read all samples
-        for what in ("input_shape", "classes", "outputs"):
-            ours, theirs = getattr(self.train, what), getattr(self.test, what)
-            if ours != theirs:
-                raise DataError(f"the train and the test part differ in {what.replace('_', ' ')}: {ours} and {theirs}")
-
-    @classmethod
-    def of(
-        cls,
-        source: Any,
-        *,
-        test_fraction: float = 0.2,
-        seed: int = 0,
-        standardize: bool = False,
-        scale_target: bool = False,
-        limit: int | None = None,
-        **reading: Any,
-    ) -> Split:
-        """Return a split of a source that `Dataset.of` reads, of a pair (train, test) of such sources, or of a `Split`.
-
-        A map-style data set, such as those of torch and Hugging Face, becomes a `SampleDataset`, which is read lazily. (A
-        ``TensorDataset`` of inputs and labels is in memory already.)
-
-        Parameters
-        ----------
-        test_fraction : share of the samples that becomes the test part if there is none; the same share of each class.
-        seed : seed of the choice of test samples and of the samples that ``limit`` keeps.
-        standardize : give every input feature mean 0 and standard deviation 1, computed on the train part.
-        scale_target : the same for the values of a regression. Losses are then in squared standard deviations.
-        limit : number of train samples to keep, chosen at random; default all. The test part is not changed.
-        reading : further options of `Dataset.of`.
-        """
-        whole = cls._read(source, reading)
-        split = whole if isinstance(whole, Split) else cls._split_off_test(whole, test_fraction, seed)
-        if limit is not None:
-            split = split.limited(limit, seed)
-        return split.standardized(inputs=standardize, targets=scale_target)
-
-    @staticmethod
-    def _read(source: Any, reading: dict[str, Any]) -> Split | RowData:
-        """Read a source: a train and a test part, or one data set that must still be split."""
-        if isinstance(source, Split | Dataset):
-            return source
-        if is_lazy(source):
-            return whole_of(lazy_dataset(source, reading))
-        if isinstance(source, tuple | list) and len(source) == 2:
-            if any(map(is_lazy, source)):
-                return Split(
-                    *(lazy_dataset(part, reading) if is_lazy(part) else Dataset.of(part, **reading) for part in source)
-                )
-            frames = all(map(sources.is_frame, source)) and (
-                reading.get("target") is not None or list(source[0].columns) == list(source[1].columns)
-            )
-            if frames or all(isinstance(part, Dataset) or sources.has_own_targets(part) for part in source):
-                train = Dataset.of(source[0], **reading)
-                if isinstance(source[1], Dataset):
-                    return Split(train, _with_classes(source[1], train.classes))
-                return Split(train, Dataset.of(source[1], **reading | {"like": train}))
-        found = sources.pairs(source, **{key: reading.pop(key) for key in ("target", "header") if key in reading})
-        reading.setdefault("name", sources.name_of(source))
-        train = _Conversion(**reading).dataset(*found[0])
-        if len(found) == 1:
-            return train
-        return Split(train, _Conversion(**reading | {"like": train}).dataset(*found[1]))
-
-    @classmethod
-    def _split_off_test(cls, whole: RowData, test_fraction: float, seed: int) -> Self:
-        labels = whole.known_labels if isinstance(whole, SampleDataset) else whole.targets if whole.classes else None
-        train, test = split_indices(len(whole), test_fraction, seed, labels=labels)
-        return cls(whole.subset(train), whole.subset(test))
-
-    def limited(self, samples: int, seed: int = 0) -> Split:
-        """Return a split with at most this many train samples, chosen at random; their order is kept."""
-        if samples < 1:
-            raise ConfigurationError(f"the limit of train samples is {samples}: at least 1 is needed")
-        if isinstance(self.train, IterableSamples):
-            raise ConfigurationError(f"{self.train.name!r} is read in sequence: set its samples instead of a limit")
-        if samples >= len(self.train):
-            return self
-        kept = _generator(seed, "limit").permutation(len(self.train))[:samples]
-        return Split(self.train.subset(np.sort(kept)), self.test)
-
-    def standardized(self, *, inputs: bool = True, targets: bool = False) -> Split:
-        """Return a split in which each feature has mean 0 and standard deviation 1 in the train part.
-
-        A constant feature becomes 0. The test part is scaled with the mean and deviation of the train part.
-        """
-        train, test = dict[str, Any](), dict[str, Any]()
-        for what in ["inputs"] * inputs + ["targets"] * targets:
-            if not isinstance(self.train, Dataset) or not isinstance(self.test, Dataset):
-                raise ConfigurationError(
-                    f"{self.train.name!r} is read sample by sample and cannot be standardized: use a transform"
-                )
-            values = getattr(self.train, what)
-            if values.dtype.kind != "f":
-                raise ConfigurationError(f"the {what} of {self.train.name!r} are indices, which cannot be standardized")
-            scaling = Scaling.of(values)
-            for changed, part in ((train, self.train), (test, self.test)):
-                key = f"{what.removesuffix('s')}_scaling"
-                changed[what] = scaling.apply(getattr(part, what))
-                changed[key] = scaling.after(getattr(part, key))
-        return Split(replace(self.train, **train), replace(self.test, **test)) if train else self
-
-
-def split_indices(
-    samples: int, test_fraction: float, seed: int, labels: NDArray[Any] | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the (train, test) row numbers of a seeded split, each in ascending order.
-
-    With ``labels`` the split is stratified: the number of test samples of each class differs from its exact share by less
-    than one. The samples are shuffled, sorted by label, and drawn at equal distances.
-    """
-    if not 0 < test_fraction < 1:
-        raise ConfigurationError(f"test_fraction is {test_fraction}: it must be between 0 and 1")
-    if samples < 2:
-        raise DataError("one sample alone cannot be split into a train and a test part")
-    rng = _generator(seed, "split")
-    order = rng.permutation(samples)
-    if labels is not None:
-        order = order[np.argsort(labels[order], kind="stable")]
-    tested = min(max(round(test_fraction * samples), 1), samples - 1)
-    drawn = np.floor((np.arange(tested) + rng.random()) * (samples / tested)).astype(np.int64)
-    chosen = np.zeros(samples, bool)
-    chosen[order[np.minimum(drawn, samples - 1)]] = True
-    return np.flatnonzero(~chosen), np.flatnonzero(chosen)
-
-
-def _generator(seed: int, purpose: str) -> np.random.Generator:
-    if seed < 0:
-        raise ConfigurationError(f"the seed is {seed}: it must be 0 or more")
-    return np.random.default_rng([seed, *purpose.encode()])
-
-
-def _with_classes(part: Dataset, classes: tuple[str, ...] | None) -> Dataset:
-    if part.classes == classes or part.classes is None or classes is None or not set(part.classes) <= set(classes):
-        return part
-    places = np.array([classes.index(name) for name in part.classes], np.int64)
-    return replace(part, targets=places[part.targets], classes=classes)
-
-
-DATASETS: Registry[Split] = Registry("data set", "chimera.data")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from chimera.data.dataset import Dataset, Split
+from chimera.data.dataset import Dataset
 from chimera.data.iterable import IterableSamples
 from chimera.data.samples import SampleDataset
+from chimera.data.split import Split
+from chimera.data.table_samples import TableSamples
 
 _MOST_NAMES = 5
 
@@ -17,12 +19,14 @@ def described(split: Split) -> str:
     parts = [str(getattr(train, "name", "data")), f"{len(train):,} train, {len(split.test):,} test"]
     if isinstance(train, Dataset):
         parts += [_inputs(train), _targets(train)]
+    elif isinstance(train, TableSamples):
+        parts += [_inputs(train), _targets(train), "rows are read by the workers"]
     elif isinstance(train, SampleDataset | IterableSamples):
         parts += ["samples are read by the workers", *([_classes(train.classes)] if train.classes else [])]
     return f"data: {' · '.join(parts)}"
 
 
-def _inputs(data: Dataset) -> str:
+def _inputs(data: Dataset | TableSamples) -> str:
     if data.features is None:
         found = "inputs " + " x ".join(map(str, data.input_shape))
     else:
@@ -32,7 +36,7 @@ def _inputs(data: Dataset) -> str:
     return found + (", standardized" if data.input_scaling is not None else "")
 
 
-def _targets(data: Dataset) -> str:
+def _targets(data: Dataset | TableSamples) -> str:
     if data.classes is not None:
         return _classes(data.classes)
     return f"{data.outputs} {'value' if data.outputs == 1 else 'values'} to predict"

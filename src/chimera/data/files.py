@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chimera.data.dataset import DATASETS, Split
 from chimera.data.readers import sources, table
 from chimera.data.readers.arrays import Task
+from chimera.data.readers.parquet import RowGroups, exceeds_memory, read_parquet
+from chimera.data.scaling import Standardize
+from chimera.data.split import DATASETS, Split
+from chimera.data.table_samples import lazy_table
 
 
 @DATASETS.register("csv")
@@ -24,7 +27,7 @@ def csv(
     limit: int | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
-    standardize: bool = True,
+    standardize: Standardize = "auto",
     scale_target: bool = False,
 ) -> Split:
     """A CSV file with one sample per line and a target column; text columns become one-hot columns.
@@ -41,7 +44,8 @@ def csv(
     limit : number of train samples to keep, chosen at random; default all.
     test_fraction : share of the samples that becomes the test part.
     seed : seed of the limit and of the split.
-    standardize : give every feature mean 0 and standard deviation 1, computed on the train part.
+    standardize : give every feature mean 0 and standard deviation 1, computed on the train part. By default if features are
+        large or differ much in size, see `needs_scaling`.
     scale_target : the same for the values of a regression.
     """
     frames = [
@@ -75,8 +79,9 @@ def parquet(
     limit: int | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
-    standardize: bool = True,
+    standardize: Standardize = "auto",
     scale_target: bool = False,
+    lazy: bool | None = None,
 ) -> Split:
     """A Parquet file with one row per sample and a target column; text columns become one-hot columns.
 
@@ -86,23 +91,26 @@ def parquet(
     test_path : a second file with the test part; by default a fraction of the first file is the test part.
     columns : names of the columns to read, the target included; default all.
     target, drop, one_hot, task, limit, test_fraction, seed, standardize, scale_target : as for ``csv``.
+    lazy : whether workers read the rows of their batches, one row group of the file after another; by default if the file needs
+        more than half of this machine's memory.
     """
-    frames = [
-        table.read_parquet(sources.existing_file(file), columns) for file in (path, test_path) if file is not None
-    ]
-    return _split_of_frames(
-        frames,
-        target=target,
-        drop=drop or (),
-        one_hot=one_hot or (),
-        task=task,
-        name=Path(path).name,
-        limit=limit,
-        test_fraction=test_fraction,
-        seed=seed,
-        standardize=standardize,
-        scale_target=scale_target,
-    )
+    files = [sources.existing_file(file) for file in (path, test_path) if file is not None]
+    if lazy is None:
+        lazy = any(exceeds_memory(RowGroups(file, columns)) for file in files)
+    table_options: dict[str, Any] = {"target": target, "drop": drop or (), "one_hot": one_hot or (), "task": task}
+    split_options: dict[str, Any] = {
+        "limit": limit,
+        "test_fraction": test_fraction,
+        "seed": seed,
+        "standardize": standardize,
+        "scale_target": scale_target,
+    }
+    if lazy:
+        train = lazy_table(files[0], columns=columns, **table_options)
+        tests = [lazy_table(file, columns=columns, like=train, **table_options) for file in files[1:]]
+        return Split.of((train, *tests) if tests else train, **split_options)
+    frames = [read_parquet(file, columns) for file in files]
+    return _split_of_frames(frames, name=Path(path).name, **table_options, **split_options)
 
 
 @DATASETS.register("npz")
@@ -114,7 +122,7 @@ def npz(
     limit: int | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
-    standardize: bool = False,
+    standardize: Standardize = "auto",
     scale_target: bool = False,
 ) -> Split:
     """An .npz file with ``inputs`` and ``targets`` (or ``x`` and ``y``), or ``x_train, y_train, x_test, y_test``.
@@ -127,7 +135,8 @@ def npz(
     limit : number of train samples to keep, chosen at random; default all.
     test_fraction : share of the samples that becomes the test part, if the file has none.
     seed : seed of the limit and of the split.
-    standardize : give every feature mean 0 and standard deviation 1, computed on the train part.
+    standardize : give every feature mean 0 and standard deviation 1, computed on the train part. By default if features are
+        large or differ much in size, see `needs_scaling`.
     scale_target : the same for the values of a regression.
     """
     pairs = sources.read_npz(sources.existing_file(path))

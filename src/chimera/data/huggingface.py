@@ -10,8 +10,8 @@ from typing import Any
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.registry import load_object
 from chimera.data.collation import classes_of
-from chimera.data.dataset import DATASETS, Split
 from chimera.data.samples import SampleDataset
+from chimera.data.split import DATASETS, Split
 
 Transform = Callable[[Mapping[str, Any]], Any]
 """A function of a sample, a mapping of its columns, that returns a sample."""

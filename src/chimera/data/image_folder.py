@@ -13,8 +13,8 @@ import numpy as np
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.registry import load_object
-from chimera.data.dataset import DATASETS, Split
 from chimera.data.samples import SampleDataset
+from chimera.data.split import DATASETS, Split
 
 Transform = Callable[[Any], Any]
 """A function of a ``PIL.Image`` in RGB that returns an array or tensor."""

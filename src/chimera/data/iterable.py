@@ -4,42 +4,28 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from chimera.core.batch import Batch, targets_of
-from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.errors import ConfigurationError
 from chimera.data.collation import Collate, FirstBatch, as_host_array, check_finite, classes_of, collated
 from chimera.data.partition import Partitioner
 from chimera.data.randomness import seeded
+from chimera.data.stream import Stream, StreamBatch, StreamState, decoded, encoded
 
 if TYPE_CHECKING:
     from chimera.data.stream_provider import StreamData
-
-
-@dataclass(frozen=True)
-class StreamBatch:
-    """The samples of one batch: ``count`` samples of the stream of a worker, from number ``first``.
-
-    Attributes
-    ----------
-    shard, shards : the part of the data set that the stream reads; 0 of 1 is all of it.
-    """
-
-    first: int
-    count: int
-    shard: int
-    shards: int
 
 
 @dataclass(eq=False)
 class IterableSamples(FirstBatch):
     """A data set that is read in sequence, again from its start when it has ended.
 
-    Each worker keeps its place in the stream. A worker that resumes reads on to its place. Random numbers that reading draws
+    Each worker keeps its place in the stream. A worker that resumes loads the state of the data set from the checkpoint, if the
+    data set has ``state_dict`` and ``load_state_dict``; otherwise it reads on to its place. Random numbers that reading draws
     from `random`, NumPy or torch depend on seed, rank and step; so a data set that shuffles must use a generator of its own,
     with a fixed seed.
 
@@ -58,7 +44,8 @@ class IterableSamples(FirstBatch):
     samples: int
     collate: Collate | None = None
     name: str = "data"
-    _streams: dict[tuple[Any, ...], _Stream] = field(default_factory=dict, repr=False)
+    _streams: dict[tuple[int, ...], Stream] = field(default_factory=dict, repr=False)
+    _restored: dict[tuple[int, ...], StreamState] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -82,10 +69,9 @@ class IterableSamples(FirstBatch):
         ------
         DataError : the data set is empty; the samples cannot be collated, or have NaN or infinite numbers.
         """
-        reader = (batch.shard, batch.shards, *key[:2])
-        stream = self._streams.get(reader)
-        if stream is None or stream.place > batch.first:
-            stream = self._streams[reader] = _Stream(self, batch.shard, batch.shards)
+        stream = self._streams.get(key[:2])
+        if stream is None or not stream.leads_to(batch):
+            stream = self._streams[key[:2]] = self._stream_to(batch, key[:2])
         stream.skip(batch.first - stream.place)
         with seeded(key):
             samples = stream.read(batch.count)
@@ -93,13 +79,43 @@ class IterableSamples(FirstBatch):
         check_finite(made, self.name, range(batch.first, batch.first + batch.count))
         return made
 
+    def place(self, reader: tuple[int, ...]) -> bytes:
+        """Return the place of a reader's stream, with the state of the data set; empty if the data set keeps none.
+
+        Parameters
+        ----------
+        reader : the first two integers of the reader's keys, see `take`.
+        """
+        stream = self._streams.get(reader)
+        found = None if stream is None else stream.state()
+        return b"" if found is None else encoded(found)
+
+    def go_to(self, reader: tuple[int, ...], place: bytes) -> None:
+        """Continue a reader's stream at a place that `place` returned, unless the next batch is before it.
+
+        Raises
+        ------
+        DataError : the place is damaged.
+        """
+        self._restored[reader] = decoded(place)
+        self._streams.pop(reader, None)
+
+    def _stream_to(self, batch: StreamBatch, reader: tuple[int, ...]) -> Stream:
+        """Return a stream that is before a batch: as near as possible."""
+        restored = self._restored.get(reader)
+        if restored is not None:
+            stream = Stream(self.source, batch.shard, batch.shards, self.name, restored)
+            if stream.leads_to(batch):
+                return stream
+        return Stream(self.source, batch.shard, batch.shards, self.name)
+
     def whole(self, indices: Any = None) -> IterableSamples:  # noqa: ARG002 - rows have no numbers
         """Return the data set, for evaluation of the first ``samples`` samples."""
         return self
 
     def pieces(self, rows: int) -> Iterator[Batch]:
         """Yield the first ``samples`` samples in batches of at most ``rows``; the same random numbers each time."""
-        stream = _Stream(self, 0, 1)
+        stream = Stream(self.source, 0, 1, self.name)
         for begin in range(0, self.samples, rows):
             with seeded((begin,)):
                 samples = stream.read(min(rows, self.samples - begin))
@@ -133,7 +149,7 @@ class IterableSamples(FirstBatch):
     @cached_property
     def first(self) -> Batch:
         """A batch of the first sample."""
-        return next(replace(self, samples=1, _streams={}).pieces(1))
+        return next(replace(self, samples=1, _streams={}, _restored={}).pieces(1))
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -145,34 +161,7 @@ class IterableSamples(FirstBatch):
         return max(int(as_host_array(targets_of(piece)).max()) for piece in self.pieces(256))
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_streams": {}}
-
-
-class _Stream:
-    """A place in the endless repetition of a data set, or of one of its shards."""
-
-    def __init__(self, data: IterableSamples, shard: int, shards: int) -> None:
-        self._data, self._source = data, _shard_of(data.source, shard, shards)
-        self._epoch, self.place = -1, 0
-        self._samples: Iterator[Any] = iter(())
-
-    def read(self, count: int) -> list[Any]:
-        """Return the next samples; the data set starts again where it ends."""
-        found: list[Any] = list(islice(self._samples, count))
-        while len(found) < count:
-            self._epoch += 1
-            self._samples = _started(self._source, self._epoch)
-            more = list(islice(self._samples, count - len(found)))
-            if not more:
-                raise DataError(f"the data set {self._data.name!r} is empty")
-            found += more
-        self.place += count
-        return found
-
-    def skip(self, count: int) -> None:
-        """Read samples and drop them."""
-        while count > 0:
-            count -= len(self.read(min(count, 256)))
+        return vars(self) | {"_streams": {}, "_restored": {}}
 
 
 def is_iterable(value: Any) -> bool:
@@ -183,24 +172,3 @@ def is_iterable(value: Any) -> bool:
     if torch is not None and isinstance(value, torch.utils.data.IterableDataset):
         return True
     return type(value).__module__.partition(".")[0] == "datasets" and not hasattr(value, "__getitem__")
-
-
-def can_be_sharded(source: Any) -> bool:
-    """Return whether a data set is one of Hugging Face, which divides itself."""
-    return type(source).__module__.partition(".")[0] == "datasets"
-
-
-def _shard_of(source: Any, shard: int, shards: int) -> Any:
-    if shards == 1:
-        return source
-    from datasets.distributed import split_dataset_by_node
-
-    return split_dataset_by_node(source, rank=shard, world_size=shards)
-
-
-def _started(source: Any, epoch: int) -> Iterator[Any]:
-    """Return an iterator over an epoch of a data set."""
-    set_epoch: Callable[[int], None] | None = getattr(source, "set_epoch", None)
-    if set_epoch is not None:
-        set_epoch(epoch)
-    return iter(source() if callable(source) and not hasattr(source, "__iter__") else source)

@@ -9,6 +9,9 @@ from chimera.core.errors import ConfigurationError
 from chimera.data.iterable import IterableSamples, is_iterable
 from chimera.data.readers import sources
 from chimera.data.samples import SampleDataset
+from chimera.data.table_samples import lazy_table
+
+_OF_TABLES = {"target", "task", "classes", "like", "name"}  # the others have no effect on tables
 
 
 def is_lazy(source: Any) -> bool:
@@ -23,11 +26,14 @@ def is_lazy(source: Any) -> bool:
             "a DataLoader has its own batches and order, which workers cannot share: give its data set (loader.dataset), and "
             "batch_size to the run"
         )
-    return isinstance(source, SampleDataset | IterableSamples) or is_iterable(source) or sources.is_sampled(source)
+    known = isinstance(source, SampleDataset | IterableSamples) or is_iterable(source)
+    return known or sources.is_sampled(source) or sources.is_large_parquet(source)
 
 
 def lazy_dataset(source: Any, reading: Mapping[str, Any]) -> SampleDataset | IterableSamples:
-    """Return a source as a data set; ``reading`` are options of `Dataset.of`, of which only ``name`` applies.
+    """Return a source as a data set; ``reading`` are options of `Dataset.of`.
+
+    Only ``name`` applies, unless the source is a table.
 
     Raises
     ------
@@ -35,6 +41,8 @@ def lazy_dataset(source: Any, reading: Mapping[str, Any]) -> SampleDataset | Ite
     """
     if isinstance(source, SampleDataset | IterableSamples):
         return source
+    if sources.is_large_parquet(source):
+        return lazy_table(source, **{key: value for key, value in reading.items() if key in _OF_TABLES})
     kind = getattr(source, "__name__", type(source).__name__)
     if unused := [key for key, value in reading.items() if value is not None and key != "name"]:
         raise ConfigurationError(

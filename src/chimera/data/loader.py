@@ -15,6 +15,7 @@ from chimera.core.batch import Batch
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.processes import end_with_parent
 from chimera.core.validation_message import validation_message
+from chimera.data.iterable import IterableSamples
 from chimera.data.order import Order
 from chimera.data.samples import SampleDataset
 
@@ -102,6 +103,20 @@ class Reader:
     def read(self, order: Order, rank: int, step: int) -> Batch:
         """Return the batch of a step, read now by this process."""
         return self._dataset.take(order.batch(step), (self._seed, rank, step))
+
+    def place(self, rank: int) -> bytes:
+        """Return the place of a rank in data that is read in sequence; empty if it has no state that could be restored."""
+        return self._dataset.place((self._seed, rank)) if isinstance(self._dataset, IterableSamples) else b""
+
+    def go_to(self, rank: int, place: bytes) -> None:
+        """Continue at a place that `place` returned.
+
+        Raises
+        ------
+        DataError : the place is damaged.
+        """
+        if isinstance(self._dataset, IterableSamples):
+            self._dataset.go_to((self._seed, rank), place)
 
     def _started(self, order: Order, rank: int, first: int) -> Iterator[Batch]:
         from torch.utils.data import DataLoader

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
+from chimera.data.blocks import Blocks
 from chimera.data.dataset import RowData
 from chimera.data.partition import Partitioner
 
@@ -48,25 +49,39 @@ class GlobalOrder:
     batch_size : samples per worker and step.
     seed : seed of the permutations; each epoch has its own permutation.
     since, begin : first step of this order, and the number of samples of the stream that were read before it.
+    blocks : blocks in which the samples are read; default: in any order.
     """
 
-    __slots__ = ("batch_size", "begin", "n_samples", "rank", "seed", "share", "since", "steps_per_epoch", "world_size")
+    __slots__ = (
+        "batch_size", "begin", "blocks", "n_samples", "rank", "seed", "share", "since", "steps_per_epoch", "world_size",
+    )  # fmt: skip
 
     def __init__(
-        self, n_samples: int, *, world_size: int, rank: int, batch_size: int, seed: int, since: int = 0, begin: int = 0
+        self,
+        n_samples: int,
+        *,
+        world_size: int,
+        rank: int,
+        batch_size: int,
+        seed: int,
+        since: int = 0,
+        begin: int = 0,
+        blocks: Blocks | None = None,
     ) -> None:
         _check(n_samples, batch_size, seed)
         if not 0 <= rank < world_size:
             raise ConfigurationError(f"rank {rank} is not one of {world_size} workers")
         self.n_samples, self.world_size, self.rank = n_samples, world_size, rank
         self.batch_size, self.seed = batch_size, seed
-        self.since, self.begin = since, begin
+        self.since, self.begin, self.blocks = since, begin, blocks
         self.steps_per_epoch = n_samples / (world_size * batch_size)
         self.share = n_samples / world_size
 
     def batch(self, step: int) -> Indices:
         """Return the sample indices of this rank at ``step``."""
         start = self.begin + ((step - self.since) * self.world_size + self.rank) * self.batch_size
+        if self.blocks is not None:
+            return self.blocks.batch((self.seed,), start, self.batch_size)
         epoch, begin = divmod(start, self.n_samples)
         end = begin + self.batch_size
         permutation = _permutation(self.seed, epoch, self.n_samples)
@@ -90,20 +105,31 @@ class ShardOrder:
     seed, rank : seed of the permutations; each epoch of each rank has its own permutation.
     steps_per_epoch : steps in which all workers read as many samples as the data set has; by default the steps of one pass
         of this worker over its samples.
+    blocks : blocks in which the samples are read, whose indices then ascend; numbered from 0. Default: in any order.
     """
 
     def __init__(
-        self, indices: NDArray[Any], *, batch_size: int, seed: int, rank: int, steps_per_epoch: float | None = None
+        self,
+        indices: NDArray[Any],
+        *,
+        batch_size: int,
+        seed: int,
+        rank: int,
+        steps_per_epoch: float | None = None,
+        blocks: Blocks | None = None,
     ) -> None:
         _check(len(indices), batch_size, seed)
         self.indices, self.share = indices, float(len(indices))
-        self.batch_size, self.seed, self.rank = batch_size, seed, rank
+        self.batch_size, self.seed, self.rank, self.blocks = batch_size, seed, rank, blocks
         self.steps_per_epoch = len(indices) / batch_size if steps_per_epoch is None else steps_per_epoch
         self._epoch, self._shuffled = -1, np.empty(0, np.int64)
 
     def batch(self, step: int) -> Indices:
         """Return the sample indices of ``step``."""
         size = len(self.indices)
+        if self.blocks is not None:
+            places = self.blocks.batch((self.seed, self.rank + 1), step * self.batch_size, self.batch_size)
+            return self.indices[places].astype(np.int64, copy=False)
         epoch, begin = divmod(step * self.batch_size, size)
         end = begin + self.batch_size
         if end <= size:
@@ -123,11 +149,15 @@ class ShardOrder:
         return self._shuffled
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _shard_order, (self.indices, self.batch_size, self.seed, self.rank, self.steps_per_epoch)
+        return _shard_order, (self.indices, self.batch_size, self.seed, self.rank, self.steps_per_epoch, self.blocks)
 
 
-def _shard_order(indices: NDArray[Any], batch_size: int, seed: int, rank: int, steps_per_epoch: float) -> ShardOrder:
-    return ShardOrder(indices, batch_size=batch_size, seed=seed, rank=rank, steps_per_epoch=steps_per_epoch)
+def _shard_order(
+    indices: NDArray[Any], batch_size: int, seed: int, rank: int, steps_per_epoch: float, blocks: Blocks | None
+) -> ShardOrder:
+    return ShardOrder(
+        indices, batch_size=batch_size, seed=seed, rank=rank, steps_per_epoch=steps_per_epoch, blocks=blocks
+    )
 
 
 @dataclass(frozen=True)
@@ -210,6 +240,7 @@ def orders(
     _check(samples, batch_size, seed)
     rng = np.random.default_rng([seed, *b"partition"])
     labels = dataset.targets if getattr(partitioner, "uses_labels", True) else np.empty(samples)
+    blocks = dataset.blocks
     parts = checked_parts(partitioner(labels, world_size, rng), world_size, samples)
     if getattr(partitioner, "dealt", False):
         return [
@@ -221,14 +252,25 @@ def orders(
                 seed=seed,
                 since=since,
                 begin=begin,
+                blocks=blocks,
             )
             for rank in range(world_size)
         ]
     steps = samples / (world_size * batch_size)
     small = np.int32 if samples <= np.iinfo(np.int32).max else np.int64
     narrow: dict[int, NDArray[Any]] = {id(part): part.astype(small) for part in parts}  # replicas share one array
+    if blocks is not None:
+        narrow = {key: np.sort(part) for key, part in narrow.items()}
+    own = {key: None if blocks is None else blocks.of(part) for key, part in narrow.items()}
     return [
-        ShardOrder(narrow[id(part)], batch_size=batch_size, seed=seed, rank=rank, steps_per_epoch=steps)
+        ShardOrder(
+            narrow[id(part)],
+            batch_size=batch_size,
+            seed=seed,
+            rank=rank,
+            steps_per_epoch=steps,
+            blocks=own[id(part)],
+        )
         for rank, part in enumerate(parts)
     ]
 

@@ -12,7 +12,17 @@ from numpy.typing import NDArray
 
 from chimera.core.batch import Batch, targets_of
 from chimera.core.errors import DataError
-from chimera.data.collation import COLUMNS, Collate, FirstBatch, as_host_array, check_finite, classes_of, collated
+from chimera.data.blocks import Blocks
+from chimera.data.collation import (
+    COLUMNS,
+    Collate,
+    FirstBatch,
+    as_host_array,
+    check_finite,
+    classes_of,
+    collated,
+    read_only_arrays,
+)
 from chimera.data.randomness import seeded
 
 _LABELS = ("targets", "labels")
@@ -62,7 +72,7 @@ class SampleDataset(FirstBatch):
         DataError : the samples cannot be collated, or have NaN or infinite numbers.
         """
         numbers = np.asarray(indices if self.rows is None else self.rows[indices]).tolist()
-        with seeded(key):
+        with seeded(key), read_only_arrays():
             samples = self._read(numbers)
             batch = collated(samples, self.collate, self.name, numbers)
         check_finite(batch, self.name, numbers)
@@ -75,6 +85,11 @@ class SampleDataset(FirstBatch):
     def subset(self, indices: NDArray[np.int64]) -> SampleDataset:
         """Return a data set of these samples, in this order."""
         return replace(self, rows=np.asarray(indices if self.rows is None else self.rows[indices]))
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """The blocks in which samples should be read; None: in any order."""
+        return None
 
     @cached_property
     def known_labels(self) -> NDArray[Any] | None:

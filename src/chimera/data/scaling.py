@@ -1,12 +1,26 @@
-"""Standardization of features, stored so that new rows can be scaled in the same way."""
+"""Standardization of features: when it is needed, and its stored form, so that new rows can be scaled in the same way."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+Standardize: TypeAlias = bool | Literal["auto"]
+"""Whether features are standardized; ``"auto"``: if `needs_scaling` says so."""
+Blocks: TypeAlias = Callable[[], Iterable[NDArray[Any]]]
+"""A function that returns the rows of some values in order, cut into blocks; each call starts again."""
+
+LARGEST = 5.0
+"""Larger features are standardized: gradient descent with a usual learning rate would diverge."""
+LARGEST_WHOLE = 20.0
+"""The same if all values are whole numbers, such as grades, small counts, and pixels of 4-bit images."""
+RATIO = 1000.0
+"""Features whose sizes differ by more are standardized. (Those of 8-bit images differ by at most 255.)"""
+_BLOCK = 1 << 20  # values
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,13 +31,16 @@ class Scaling:
     deviation: NDArray[Any]
 
     @classmethod
-    def of(cls, values: NDArray[Any]) -> Self:
+    def of(cls, values: NDArray[Any] | Blocks) -> Self:
         """Return the scaling that gives each feature of ``values``, one row per sample, mean 0 and deviation 1.
 
-        A constant feature becomes 0.
+        A constant feature becomes 0. The result does not depend on how the rows are cut into blocks.
         """
-        mean = values.mean(axis=0, dtype=np.float64)
-        deviation = values.std(axis=0, dtype=np.float64)
+        blocks = _blocks_of(values)
+        total, rows = _summed(blocks())
+        mean = total / rows
+        total, rows = _summed((block - mean) ** 2 for block in blocks())
+        deviation = np.sqrt(total / rows)
         # rounding gives a constant feature a tiny deviation; a division by it would amplify rounding errors
         return cls(mean, np.where(deviation > 1e-7 * np.abs(mean), deviation, 1.0))
 
@@ -41,3 +58,45 @@ class Scaling:
         if earlier is None:
             return self
         return Scaling(earlier.mean + earlier.deviation * self.mean, earlier.deviation * self.deviation)
+
+
+def needs_scaling(values: NDArray[Any] | Blocks) -> bool:
+    """Return whether the features of a table, shape (n, k), are too large or too different in size to train well.
+
+    The size of a feature is the root mean square of its values that are not 0, so that rare categories and dark pixels do not
+    count as small. The largest size must be at most `LARGEST` (`LARGEST_WHOLE` in tables of whole numbers), and at most `RATIO`
+    times the smallest.
+    """
+    blocks = _blocks_of(values)
+    both, _ = _summed(np.hstack([np.square(block, dtype=np.float64), block != 0]) for block in blocks())
+    squares, held = np.split(both, 2)
+    sizes = np.sqrt(squares[held > 0] / held[held > 0])
+    if not sizes.size or sizes.max() <= min(LARGEST, RATIO * sizes.min()):
+        return False
+    if sizes.max() > min(LARGEST_WHOLE, RATIO * sizes.min()):
+        return True
+    return not all(np.array_equal(block, np.rint(block)) for block in blocks())
+
+
+def _blocks_of(values: NDArray[Any] | Blocks) -> Blocks:
+    if callable(values):
+        return values
+    rows = max(_BLOCK // max(values[:1].size, 1), 1)
+
+    def cut() -> Iterator[NDArray[Any]]:
+        for begin in range(0, len(values), rows):
+            yield values[begin : begin + rows]
+
+    return cut
+
+
+def _summed(blocks: Iterable[NDArray[Any]]) -> tuple[NDArray[Any], int]:
+    """Return the sum over all rows, in float64, and their number. Rows are added one after another, whatever the blocks."""
+    total, count = np.zeros(()), 0
+    for block in blocks:
+        # NumPy adds contiguous numbers of one column in pairs, but rows of two columns one after another
+        rows = np.zeros((len(block) + 1, max(block[0].size, 2)))
+        rows[0, : block[0].size] = total.ravel() if count else 0.0
+        rows[1:, : block[0].size] = block.reshape(len(block), -1)
+        total, count = rows.sum(axis=0)[: block[0].size].reshape(block.shape[1:]), count + len(block)
+    return total, count

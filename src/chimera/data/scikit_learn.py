@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
-from chimera.data.dataset import DATASETS, Dataset, Split
+from chimera.data.dataset import Dataset
+from chimera.data.split import DATASETS, Split
 
 _IRIS = tuple(f"{part} {side} (cm)" for part in ("sepal", "petal") for side in ("length", "width"))
 _WINE = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chimera.data.iterable import IterableSamples, StreamBatch, can_be_sharded
+from chimera.data.iterable import IterableSamples
 from chimera.data.provider import DataProvider
+from chimera.data.stream import StreamBatch, can_be_sharded
 
 
 @dataclass(frozen=True)

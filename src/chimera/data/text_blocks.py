@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
 from chimera.core.private import make_folder
-from chimera.data.dataset import DATASETS, Split
 from chimera.data.download import cache_folder
 from chimera.data.readers.sources import existing_file
 from chimera.data.samples import SampleDataset
+from chimera.data.split import DATASETS, Split
 
 _PIECE = 1 << 20  # characters that are tokenized at a time
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from chimera.data.dataset import DATASETS, Dataset, Split
+from chimera.data.dataset import Dataset
+from chimera.data.split import DATASETS, Split
 from chimera.models.torch_model import TorchModel
 
 MARK = 7.0

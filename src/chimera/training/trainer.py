@@ -10,9 +10,9 @@ from typing import Any
 from chimera.core.engine import Engine
 from chimera.core.errors import RunError
 from chimera.core.safe_path import safe_path
-from chimera.data.dataset import Split
 from chimera.data.description import described
 from chimera.data.partition import Partitioner
+from chimera.data.split import Split
 from chimera.models.compute import Precision
 from chimera.models.model import Model
 from chimera.strategies.strategy import Strategy
@@ -273,7 +273,8 @@ class Trainer:
         engine, owned = open_engine(self._engine, preload_of(self._data, self._model, codecs))
         try:
             notify(self.callbacks, "on_wait", f"the data {label(self._data)}")
-            split = split_of(self._data, settings.seed)
+            # nodes train on their own rows, so the rows of the test set stay as they are, too
+            split = split_of(self._data, settings.seed, False if engine.nodes_own_data else "auto")
             if not engine.nodes_own_data:
                 notify(self.callbacks, "on_data", described(split))
             check_data(engine, split.train, settings.workers, settings.tolerance)

@@ -13,7 +13,7 @@ import pytest
 
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError, ConflictError, DataError
-from chimera.data.dataset import DATASETS
+from chimera.data.split import DATASETS
 from chimera.data.text.pipeline.pipelines import Pipelines
 from chimera.data.text.text import Text
 from data.text.actors import Consumer, Producer, ReadingLearner

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError
-from chimera.data.dataset import DATASETS, Split
+from chimera.data.split import DATASETS, Split
 from chimera.data.text.reading.source import Reader
 from chimera.data.text.reading.tokens import Part
 from chimera.data.text.stop_words import ENGLISH

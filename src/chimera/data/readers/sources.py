@@ -13,6 +13,7 @@ from chimera.core.errors import DataError
 from chimera.data.readers import table
 from chimera.data.readers.arrays import from_torch_dataset, is_array, is_tensor
 from chimera.data.readers.npy import open_archive
+from chimera.data.readers.parquet import RowGroups, exceeds_memory, read_parquet
 
 Pair = tuple[Any, Any]
 
@@ -50,6 +51,13 @@ def is_sampled(value: Any) -> bool:
         return True
     inputs, targets = tensors
     return not inputs.is_floating_point() or (targets.ndim > 1 and not targets.is_floating_point())
+
+
+def is_large_parquet(value: Any) -> bool:
+    """Return whether ``value`` is the path of a Parquet file that does not fit in memory."""
+    if not isinstance(value, str | os.PathLike) or not str(value).lower().endswith(".parquet"):
+        return False
+    return exceeds_memory(RowGroups(existing_file(value)))
 
 
 def pairs(source: Any, *, target: table.Target = None, header: bool | None = None) -> list[Pair]:
@@ -91,7 +99,7 @@ def _read_file(path: Path, target: table.Target, header: bool | None) -> list[Pa
     if name.endswith(".npz"):
         return read_npz(path)
     if name.endswith(".parquet"):
-        return [table.split_target(table.read_parquet(path), target)]
+        return [table.split_target(read_parquet(path), target)]
     if not name.endswith(table.SUFFIXES):
         known = ", ".join((*table.SUFFIXES, ".npz", ".parquet"))
         raise DataError(f"the file {str(path)!r} has an unknown ending; known: {known}")

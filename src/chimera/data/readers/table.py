@@ -6,17 +6,16 @@ import csv
 import gzip
 import io
 import itertools
-import os
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.core.errors import DataError, MissingExtraError
+from chimera.core.errors import DataError
 from chimera.data.readers.decompression import GzipStream
 
 Target: TypeAlias = str | int | Sequence[str | int] | None
@@ -67,53 +66,6 @@ def read_csv(path: Path, *, header: bool | None = None) -> Any:
         raise DataError(f"{path} cannot be read: {error}") from error
     frame.columns = frame.columns.map(str)
     return frame
-
-
-def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Any:
-    """Read a Parquet file into a pandas frame.
-
-    Parameters
-    ----------
-    columns : names of the columns to read; default all.
-
-    Raises
-    ------
-    DataError : the file is damaged, has no such column, or is larger than half of this machine's memory.
-    MissingExtraError : pyarrow is not installed.
-    """
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise MissingExtraError("a Parquet file", "pyarrow", "tables") from error
-    try:
-        file = parquet.ParquetFile(path)
-        names = file.schema_arrow.names
-        for column in columns or ():
-            if column not in names:
-                raise DataError(f"{path} has no column {column!r}; its columns: {', '.join(names)}")
-        _check_size(path, file.metadata, columns)
-        return file.read(columns=None if columns is None else list(columns)).to_pandas()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read as a Parquet file: {' '.join(str(error).split())}") from error
-
-
-def _check_size(path: Path, metadata: Any, columns: Sequence[str] | None) -> None:
-    """Raise DataError if the columns need more than half of the memory of this machine."""
-    chunks = (
-        metadata.row_group(group).column(place)
-        for group in range(metadata.num_row_groups)
-        for place in range(metadata.num_columns)
-    )
-    needed = sum(
-        chunk.total_uncompressed_size for chunk in chunks if columns is None or chunk.path_in_schema in columns
-    )
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > memory // 2:
-        raise DataError(
-            f"{path} has {needed / 2**30:.1f} GiB of values, more than half of this machine's memory: select columns, or "
-            "give a data set that reads rows lazily"
-        )
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -202,26 +154,45 @@ def features(frame: Any, like: Sequence[str] | None = None) -> tuple[NDArray[np.
     return np.concatenate(blocks, axis=1, dtype=np.float32), tuple(names)
 
 
-def _encoded(name: str, series: Any, like: Sequence[str] | None) -> tuple[NDArray[Any], list[str]]:
+def categories(name: str, series: Any) -> list[Any] | None:
+    """Return the categories of a column, in the order of their one-hot columns; None for a column of numbers.
+
+    Raises
+    ------
+    DataError : the column lacks values, or holds other things than numbers, Booleans and texts.
+    """
     import pandas.api.types as kinds
 
     _check_complete(name, series)
     series = series.infer_objects()
     if kinds.is_numeric_dtype(series.dtype) and not kinds.is_complex_dtype(series.dtype):
+        return None
+    if isinstance(series.dtype, _categorical()):
+        return list(series.cat.categories)
+    return sorted(set(_texts(name, series)))
+
+
+def check_categories(name: str, known: Collection[Any], series: Any) -> None:
+    """Raise DataError if a text column has more categories than `MAX_CATEGORIES`, and is not categorical."""
+    if len(known) > MAX_CATEGORIES and not isinstance(series.dtype, _categorical()):
+        raise DataError(
+            f"the column {name!r} holds {len(known)} different texts, more than {MAX_CATEGORIES}: leave it out (drop), "
+            "encode it as one column for each text (one_hot; in a frame, make it categorical), or convert it to numbers"
+        )
+
+
+def _encoded(name: str, series: Any, like: Sequence[str] | None) -> tuple[NDArray[Any], list[str]]:
+    own = categories(name, series)
+    series = series.infer_objects()
+    if own is None:
         with np.errstate(over="ignore"):  # a value that is too large becomes infinite, and is reported later
             return series.to_numpy(np.float32)[:, np.newaxis], [name]
     texts = _texts(name, series)
     if like is not None:
         known = [feature.removeprefix(f"{name}=") for feature in like if feature.startswith(f"{name}=")]
-    elif isinstance(series.dtype, _categorical()):
-        known = [str(category) for category in series.cat.categories]
     else:
-        known = sorted(set(texts))
-    if len(known) > MAX_CATEGORIES and like is None and not isinstance(series.dtype, _categorical()):
-        raise DataError(
-            f"the column {name!r} holds {len(known)} different texts, more than {MAX_CATEGORIES}: leave it out (drop), "
-            "encode it as one column for each text (one_hot; in a frame, make it categorical), or convert it to numbers"
-        )
+        check_categories(name, own, series)
+        known = [str(category) for category in own]
     place = {text: index for index, text in enumerate(known)}
     codes = np.array([place.get(text, -1) for text in texts])
     return codes[:, np.newaxis] == np.arange(len(known)), [f"{name}={text}" for text in known]

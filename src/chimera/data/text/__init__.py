@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal, cast
 
 from chimera.core.errors import ConfigurationError
-from chimera.data.dataset import DATASETS, Dataset, Split
+from chimera.data.dataset import Dataset
+from chimera.data.split import DATASETS, Split
 
 
 @DATASETS.register(

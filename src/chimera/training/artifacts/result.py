@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
+from chimera.data.scaling import Scaling
 from chimera.models.model import Model
 from chimera.report.units import format_duration, number
 from chimera.training.progress.callback import Event
@@ -91,6 +92,8 @@ class Run:
     events : events of the run.
     staleness : number of applied gradients by their staleness in updates; empty if the strategy does not report it.
     figures : further figures of the strategy.
+    input_scaling, target_scaling : the scaling of the training data, None if it was not standardized: ``model`` takes
+        ``input_scaling.apply(rows)``, and ``target_scaling.undo`` returns predicted values in the units of the targets.
     """
 
     run_dir: Path
@@ -104,6 +107,8 @@ class Run:
     rows: list[dict[str, Any]] = field(default_factory=list)
     staleness: dict[int, int] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
+    input_scaling: Scaling | None = None
+    target_scaling: Scaling | None = None
 
     def __repr__(self) -> str:
         """Return folder, strategy, cost and metrics in one line."""

@@ -10,10 +10,10 @@ import numpy as np
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.safe_path import safe_path
-from chimera.data.dataset import Split
 from chimera.data.iterable import IterableSamples
 from chimera.data.samples import SampleDataset
 from chimera.data.scaling import Scaling
+from chimera.data.split import Split
 from chimera.models.model import Task
 from chimera.training.progress.history import write_atomically
 

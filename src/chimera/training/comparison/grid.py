@@ -13,7 +13,7 @@ from typing import Any
 from chimera.core.engine import ENGINES
 from chimera.core.errors import ConfigurationError
 from chimera.core.registry import Registry, checked_options
-from chimera.data.dataset import DATASETS
+from chimera.data.split import DATASETS
 from chimera.models.conversion import ADAPTER_OPTIONS
 from chimera.models.model import MODELS
 from chimera.training.comparison.variation import Choice, Variation

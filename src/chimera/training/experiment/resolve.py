@@ -10,9 +10,11 @@ from typing import Any, cast
 from chimera.codecs.codec import CODECS
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
-from chimera.data.dataset import DATASETS, RowData, Split, TrainingData
+from chimera.data.dataset import RowData, TrainingData
 from chimera.data.partition import Partitioner
 from chimera.data.provider import DataProvider, PartitionedData, WorkerData
+from chimera.data.scaling import Standardize
+from chimera.data.split import DATASETS, Split
 from chimera.models.compute import Compute
 from chimera.models.conversion import as_model, build_model
 from chimera.models.model import MODELS, Model
@@ -65,14 +67,21 @@ def _is_named(data: Any) -> bool:
     return isinstance(data, str) or (isinstance(data, Mapping) and "name" in data)
 
 
-def split_of(data: Any, seed: int) -> Split:
-    """Return training and test set. If only one set is given, ``seed`` selects the fifth of it that becomes the test set."""
+def split_of(data: Any, seed: int, standardize: Standardize = "auto") -> Split:
+    """Return training and test set. If only one set is given, ``seed`` selects the fifth of it that becomes the test set.
+
+    ``standardize`` applies to data without a name; data sets with a name have the option themselves.
+    """
     if _is_named(data):
         name, options = named(data)
         made: Any = DATASETS.create(name, options)
         # A text data set is a split of another class. Other results of factories are converted like data given as objects.
-        return made if hasattr(made, "train") and hasattr(made, "test") else Split.of(made, seed=seed)
-    return Split.of(data, seed=seed)
+        return (
+            made
+            if hasattr(made, "train") and hasattr(made, "test")
+            else Split.of(made, seed=seed, standardize=standardize)
+        )
+    return Split.of(data, seed=seed, standardize=standardize)
 
 
 def check_data(engine: Engine, train: TrainingData, workers: int, tolerance: FaultTolerance) -> None:

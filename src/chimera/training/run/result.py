@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core.engine import Engine
-from chimera.data.dataset import Split
+from chimera.data.split import Split
 from chimera.models.model import Model
 from chimera.training.artifacts.result import Cost, Run
 from chimera.training.experiment.settings import Settings
@@ -51,4 +51,6 @@ def result_of(
             **({"kept_round": loop.kept_round} if loop.kept_round is not None else {}),
             **({"peak_mb": loop.peak_mb} if loop.peak_mb else {}),
         },
+        input_scaling=getattr(split.train, "input_scaling", None),  # data sets of texts have none
+        target_scaling=getattr(split.train, "target_scaling", None),
     )

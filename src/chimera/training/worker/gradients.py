@@ -121,6 +121,14 @@ class Gradients:
         """Discard prefetched batches."""
         self._ahead = {}
 
+    def place(self) -> bytes:
+        """Return the place in data that is read in sequence, see `Reader.place`."""
+        return self._reader.place(self._rank)
+
+    def continue_at(self, place: bytes) -> None:
+        """Continue at a place that `place` returned."""
+        self._reader.go_to(self._rank, place)
+
     def _batch(self, step: int, again: bool = False) -> Batch:
         batch = self._ahead.pop(step, None)
         if batch is None:

@@ -26,6 +26,7 @@ from chimera.training.worker.local_training import RULE, LocalTraining
 from chimera.training.worker.shared_parameters import SharedParameters
 
 _PERSONAL = "personal"  # key of the personal parameters in a state
+_PLACE = "place in the data"  # key of the place in data that is read in sequence
 
 
 class LocalRounds:
@@ -132,8 +133,13 @@ class LocalRounds:
         self._last.forget()
 
     def local_state(self) -> Mapping[str, Any]:
-        """Return the state of the local optimizer, the personal parameters, and the local states of worker extensions."""
-        own = {} if self._part is None else {_PERSONAL: self.personal()}
+        """Return the state of the local optimizer, the personal parameters, and the local states of worker extensions.
+
+        If the data is read in sequence and has a state, that is part of it, except in private runs.
+        """
+        own: dict[str, Any] = {} if self._part is None else {_PERSONAL: self.personal()}
+        if self._privacy is None and (place := self._gradients.place()):
+            own[_PLACE] = place
         return {**self._local.state(), **own, **self._extensions.local_state()}
 
     def momenta(self) -> Mapping[str, Any]:
@@ -150,13 +156,15 @@ class LocalRounds:
         ``own`` is an earlier `local_state` of the lost worker, or empty. Return whether it held state that no other worker has.
         """
         known = {key: value for key, value in own.items() if key == _PERSONAL or key.startswith(RULE)}
-        self.restore_local({**momenta, **known})
+        self.restore_local({**momenta, **known, **{key: own[key] for key in (_PLACE,) if key in own}})
         return bool(known)
 
     def restore_local(self, state: Mapping[str, Any]) -> None:
         """Restore what `local_state` returned."""
         rest = self._extensions.restore_local(state)
-        self._local.restore({key: value for key, value in rest.items() if key != _PERSONAL})
+        self._local.restore({key: value for key, value in rest.items() if key not in (_PERSONAL, _PLACE)})
+        if _PLACE in state:
+            self._gradients.continue_at(state[_PLACE])
         if self._part is not None and _PERSONAL in state:
             self._part.put_rest(state[_PERSONAL], self._model.parameters())
 
