@@ -71,8 +71,8 @@ def mapped(function: Callable[[Any], Any], batch: Batch) -> Batch:
     return batch
 
 
-def rows_of(batch: Batch, rows: slice) -> Batch:
-    """Return a batch of some of the samples: each leaf with rows, sliced."""
+def rows_of(batch: Batch, rows: slice | NDArray[np.int64]) -> Batch:
+    """Return a batch of some of the samples: these rows of each leaf that has rows."""
     return mapped(lambda leaf: leaf[rows] if len(leaf.shape) else leaf, batch)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,10 +15,13 @@ from chimera.core.errors import ConfigurationError
 from chimera.data.collation import Collate, FirstBatch, as_host_array, check_finite, classes_of, collated
 from chimera.data.partition import Partitioner
 from chimera.data.randomness import seeded
-from chimera.data.stream import Stream, StreamBatch, StreamState, decoded, encoded
+from chimera.data.stream import Stream, StreamBatch, StreamState, decoded, encoded, started
 
 if TYPE_CHECKING:
     from chimera.data.stream_provider import StreamData
+
+COUNT_S = 20.0
+"""Seconds for which the samples of a data set of unknown length are counted."""
 
 
 @dataclass(eq=False)
@@ -162,6 +166,26 @@ class IterableSamples(FirstBatch):
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_streams": {}, "_restored": {}}
+
+
+def counted(source: Any, name: str) -> int:
+    """Return the number of samples of one pass over a data set.
+
+    Raises
+    ------
+    ConfigurationError : the pass takes longer than `COUNT_S`.
+    """
+    stop_s = time.monotonic() + COUNT_S
+    samples = 0
+    with seeded((0,)):
+        for _ in started(source, 0):
+            samples += 1
+            if time.monotonic() > stop_s:
+                raise ConfigurationError(
+                    f"{name!r} is read in sequence, and counting its samples takes longer than {COUNT_S:g} s: give the samples "
+                    "of an epoch by chimera.IterableSamples(data, samples=N)"
+                )
+    return samples
 
 
 def is_iterable(value: Any) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
-from chimera.data.iterable import IterableSamples, is_iterable
+from chimera.data.iterable import IterableSamples, counted, is_iterable
+from chimera.data.nested_arrays import NestedArrays, is_nested
 from chimera.data.readers import sources
 from chimera.data.samples import SampleDataset
 from chimera.data.table_samples import lazy_table
@@ -26,7 +27,7 @@ def is_lazy(source: Any) -> bool:
             "a DataLoader has its own batches and order, which workers cannot share: give its data set (loader.dataset), and "
             "batch_size to the run"
         )
-    known = isinstance(source, SampleDataset | IterableSamples) or is_iterable(source)
+    known = isinstance(source, SampleDataset | IterableSamples) or is_iterable(source) or is_nested(source)
     return known or sources.is_sampled(source) or sources.is_large_parquet(source)
 
 
@@ -37,7 +38,7 @@ def lazy_dataset(source: Any, reading: Mapping[str, Any]) -> SampleDataset | Ite
 
     Raises
     ------
-    ConfigurationError : another option is set, or the number of samples of an iterable data set is not known.
+    ConfigurationError : another option is set, or an iterable data set is too long to count.
     """
     if isinstance(source, SampleDataset | IterableSamples):
         return source
@@ -49,20 +50,25 @@ def lazy_dataset(source: Any, reading: Mapping[str, Any]) -> SampleDataset | Ite
             f"{kind} is read sample by sample, so the options {', '.join(unused)} do not apply: change it before"
         )
     name = reading.get("name") or kind
+    if is_nested(source):
+        return NestedArrays(source).dataset(reading.get("name") or "arrays")
     if not is_iterable(source):
         return SampleDataset(source, name=name)
-    if not hasattr(source, "__len__"):
-        raise ConfigurationError(
-            f"{kind} is read in sequence, and its number of samples per epoch is not known: give chimera.IterableSamples(data, "
-            "samples=N)"
-        )
-    return IterableSamples(source, len(source), name=name)
+    return IterableSamples(source, len(source) if hasattr(source, "__len__") else counted(source, name), name=name)
 
 
-def whole_of(data: SampleDataset | IterableSamples) -> SampleDataset:
-    """Return a data set that can be split; raise ConfigurationError for one that is read in sequence."""
-    if isinstance(data, IterableSamples):
+def divisible_dataset(source: Any, reading: Mapping[str, Any]) -> SampleDataset:
+    """Return a source as a data set that can be split, see `lazy_dataset`.
+
+    Raises
+    ------
+    ConfigurationError : also for a source that is read in sequence.
+    """
+    if isinstance(source, IterableSamples) or is_iterable(source):
+        name = getattr(source, "name", None) or getattr(source, "__name__", type(source).__name__)
         raise ConfigurationError(
-            f"{data.name!r} is read in sequence, so no test part can be split off: give a pair (train, test)"
+            f"{name!r} is read in sequence, so no test part can be split off: give a pair (train, test)"
         )
+    data = lazy_dataset(source, reading)
+    assert isinstance(data, SampleDataset)
     return data

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +14,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.registry import Registry
 from chimera.data.dataset import Conversion, Dataset, RowData, TrainingData
 from chimera.data.iterable import IterableSamples
-from chimera.data.lazy import is_lazy, lazy_dataset, whole_of
+from chimera.data.lazy import divisible_dataset, is_lazy, lazy_dataset
 from chimera.data.readers import sources
 from chimera.data.samples import SampleDataset
 from chimera.data.scaling import Scaling, Standardize, needs_scaling
@@ -54,7 +56,8 @@ class Split:
         """Return a split of a source that `Dataset.of` reads, of a pair (train, test) of such sources, or of a `Split`.
 
         A map-style data set, such as those of torch and Hugging Face, becomes a `SampleDataset`, which is read lazily. (A
-        ``TensorDataset`` of inputs and labels is in memory already.)
+        ``TensorDataset`` of inputs and labels is in memory already.) So do nested arrays, see `NestedArrays`. A folder is read
+        as ``image-folder``, or as ``huggingface`` if the library ``datasets`` wrote it.
 
         Parameters
         ----------
@@ -82,7 +85,9 @@ class Split:
         if isinstance(source, Split | Dataset):
             return source
         if is_lazy(source):
-            return whole_of(lazy_dataset(source, reading))
+            return divisible_dataset(source, reading)
+        if isinstance(source, str | os.PathLike) and Path(source).expanduser().is_dir():
+            return DATASETS.create(_name_for(Path(source).expanduser()), {"path": os.fspath(source), **reading})
         if isinstance(source, tuple | list) and len(source) == 2:
             if any(map(is_lazy, source)):
                 train = lazy_dataset(source[0], reading) if is_lazy(source[0]) else Dataset.of(source[0], **reading)
@@ -149,6 +154,12 @@ class Split:
             scaling = Scaling.of(train.values_of(what))
             train, test = train.scaled(what, scaling), test.scaled(what, scaling)
         return Split(train, test)
+
+
+def _name_for(folder: Path) -> str:
+    """Return the name of the data set that reads a folder."""
+    written = any((folder / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
+    return "huggingface" if written else "image-folder"
 
 
 def split_indices(

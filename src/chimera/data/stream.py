@@ -75,7 +75,7 @@ class Stream:
         if start is not None and (start.shard, start.shards) == (shard, shards) and self._keeps_state:
             self._epoch, self.place = start.epoch, start.place
             self._source.load_state_dict(start.state)
-            self._samples = _started(self._source, start.epoch)
+            self._samples = started(self._source, start.epoch)
 
     def leads_to(self, batch: StreamBatch) -> bool:
         """Return whether the batch is of the same shard, and not before this place."""
@@ -97,7 +97,7 @@ class Stream:
         found: list[Any] = list(islice(self._samples, count))
         while len(found) < count:
             self._epoch += 1
-            self._samples = _started(self._source, self._epoch)
+            self._samples = started(self._source, self._epoch)
             more = list(islice(self._samples, count - len(found)))
             if not more:
                 raise DataError(f"the data set {self._name!r} is empty")
@@ -183,7 +183,7 @@ def _shard_of(source: Any, shard: int, shards: int) -> Any:
     return split_dataset_by_node(source, rank=shard, world_size=shards)
 
 
-def _started(source: Any, epoch: int) -> Iterator[Any]:
+def started(source: Any, epoch: int) -> Iterator[Any]:
     """Return an iterator over an epoch of a data set."""
     set_epoch: Callable[[int], None] | None = getattr(source, "set_epoch", None)
     if set_epoch is not None:
