@@ -27,7 +27,9 @@ def is_lazy(source: Any) -> bool:
 
 
 def lazy_dataset(source: Any, reading: Mapping[str, Any]) -> SampleDataset | IterableSamples:
-    """Return a source as a data set; ``reading`` are options of `Dataset.of`, of which only ``name`` applies.
+    """Return a source as a data set; ``reading`` are options of `Dataset.of`, of which ``name`` applies.
+
+    For a map-style source, ``labels`` and ``groups`` apply too, see `SampleDataset`.
 
     Raises
     ------
@@ -36,13 +38,14 @@ def lazy_dataset(source: Any, reading: Mapping[str, Any]) -> SampleDataset | Ite
     if isinstance(source, SampleDataset | IterableSamples):
         return source
     kind = getattr(source, "__name__", type(source).__name__)
-    if unused := [key for key, value in reading.items() if value is not None and key != "name"]:
+    applied = ("name",) if is_iterable(source) else ("name", "labels", "groups")
+    if unused := [key for key, value in reading.items() if value is not None and key not in applied]:
         raise ConfigurationError(
             f"{kind} is read sample by sample, so the options {', '.join(unused)} do not apply: change it before"
         )
     name = reading.get("name") or kind
     if not is_iterable(source):
-        return SampleDataset(source, name=name)
+        return SampleDataset(source, labels=reading.get("labels"), groups=reading.get("groups"), name=name)
     if not hasattr(source, "__len__"):
         raise ConfigurationError(
             f"{kind} is read in sequence, and its number of samples per epoch is not known: give chimera.IterableSamples(data, "

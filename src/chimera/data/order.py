@@ -203,14 +203,14 @@ def orders(
 
     Raises
     ------
-    DataError : there are fewer samples than workers, or values where the partition needs classes.
+    DataError : there are fewer samples than workers, values where the partition needs classes, or no groups where it needs
+        them.
     ConfigurationError : the partitioner does not return one array of sample indices for each worker.
     """
     samples = len(dataset)
     _check(samples, batch_size, seed)
     rng = np.random.default_rng([seed, *b"partition"])
-    labels = dataset.targets if getattr(partitioner, "uses_labels", True) else np.empty(samples)
-    parts = checked_parts(partitioner(labels, world_size, rng), world_size, samples)
+    parts = checked_parts(partitioner(_seen_by(partitioner, dataset), world_size, rng), world_size, samples)
     if getattr(partitioner, "dealt", False):
         return [
             GlobalOrder(
@@ -231,6 +231,22 @@ def orders(
         ShardOrder(narrow[id(part)], batch_size=batch_size, seed=seed, rank=rank, steps_per_epoch=steps)
         for rank, part in enumerate(parts)
     ]
+
+
+def _seen_by(partitioner: Partitioner, dataset: RowData) -> NDArray[Any]:
+    """Return what a partitioner gets of each sample, see `Partitioner`."""
+    uses = getattr(partitioner, "uses", "labels")
+    if uses is None:
+        return np.empty(len(dataset))
+    if uses == "labels":
+        return dataset.partition_labels
+    groups = dataset.partition_groups
+    if groups is None:
+        raise DataError(
+            f"the partition needs the group of each sample, and the data {dataset.name!r} has no groups: set groups to a "
+            'column, such as groups = "hospital" in [data], or to an array or a function'
+        )
+    return groups.indices
 
 
 def checked_parts(parts: Sequence[Any], world_size: int, samples: int) -> list[Indices]:
