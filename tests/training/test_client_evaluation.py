@@ -235,3 +235,5 @@ def test_groups_labels_and_test_rows_are_the_same_on_processes(fit: Fit) -> None
     assert np.array_equal(*[run.trained.parameters() for run in runs])
     clients, others = [run.rows[-1]["clients"] for run in runs]
     assert clients == others
+    written = [(run.run_dir / "data.json").read_text() for run in runs]
+    assert written[0] == written[1]

@@ -37,6 +37,7 @@ from chimera.training.experiment.settings import Settings
 from chimera.training.fault_tolerance.injection import FaultScript, check_attacks
 from chimera.training.fault_tolerance.recovery import Recovery
 from chimera.training.fault_tolerance.settings import OnWorkerLoss
+from chimera.training.inspection import Inspection, counts_of_run, inspect_data
 from chimera.training.plugin import Named, label
 from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.privacy.settings import Privacy
@@ -262,6 +263,15 @@ class Trainer:
         if self._settings.server_optimizer is not None:
             self._settings.server_optimizer.check()
 
+    def inspect_data(self) -> Inspection:
+        """Return what the data is and what each worker would hold, without starting an engine or training.
+
+        Raises
+        ------
+        ConfigurationError : the data cannot be read, or not be divided among the workers.
+        """
+        return inspect_data(self._settings, self._engine, self._data)
+
     def fit(self) -> Run:
         """Train, write the run's folder and its report, and return the result.
 
@@ -304,6 +314,7 @@ class Trainer:
             assembly = Assembly(settings, engine, model, split.train, saved)
             cluster = assembly.cluster(monitor)
             try:
+                self._folder.describe_data(counts_of_run(settings, split.train, cluster.orders))
                 return self._fit(engine, monitor, cluster, split, model, checkpoints, saved, assembly.train_size)
             except KeyboardInterrupt as error:
                 if checkpoints.paths():
