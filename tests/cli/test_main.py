@@ -20,7 +20,7 @@ def test_version(invoke):
 def test_help_names_every_command(invoke, arguments):
     result = invoke(*arguments)
     assert result.exit_code == 0
-    for command in ("train", "demo", "list", "report"):
+    for command in ("train", "data", "demo", "list", "report"):
         assert command in result.stdout
 
 

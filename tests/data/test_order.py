@@ -105,7 +105,7 @@ def regression(n: int) -> Dataset:
 
 
 def test_iid_uses_a_global_order_and_other_partitions_use_shards():
-    data = Dataset(np.zeros((120, 1), np.float32), np.arange(120) % 3)
+    data = Dataset(np.zeros((120, 1), np.float32), np.arange(120) % 3, groups=np.arange(120) % 12)
     for entry in PARTITIONERS.entries():
         found = orders(entry.factory(), data, 4, 5, seed=2)
         assert {type(order) for order in found} == {GlobalOrder if entry.name == "iid" else ShardOrder}
@@ -116,6 +116,7 @@ def test_iid_uses_a_global_order_and_other_partitions_use_shards():
             "contiguous",
             "by-label",
             "dirichlet",
+            "by-group",
         ):  # parts of equal size: the samples of one epoch
             assert sorted(read.tolist()) == list(range(120))
 

@@ -195,3 +195,27 @@ def test_a_row_group_that_does_not_fit_in_memory_is_refused(wide: Path, monkeypa
         DataError, match="more than a quarter of this machine's memory: write the file with smaller row"
     ):
         DATASETS.create("parquet", {"path": str(wide)})
+
+
+@pytest.mark.parametrize("labels", ["shift", lambda row: row["shift"]], ids=["column", "function"])
+def test_lazy_rows_have_the_labels_and_groups_of_those_in_memory(tmp_path: Path, labels: Any) -> None:
+    rng = np.random.default_rng(4)
+    columns = {
+        "shift": rng.choice(["day", "night"], 60),
+        "ward": rng.choice(["a", "b", "c"], 60),
+        "age": rng.standard_normal(60),
+        "stay": rng.standard_normal(60),
+    }
+    path = tmp_path / "visits.parquet"
+    pd.DataFrame(columns).to_parquet(path, row_group_size=7)
+    options = {"path": str(path), "target": "stay", "labels": labels, "groups": "ward"}
+    memory, lazy = (DATASETS.create("parquet", {**options, "lazy": lazy}).train for lazy in (False, True))
+    assert lazy.features == memory.features == ("shift=day", "shift=night", "age")
+    for ours, theirs in (
+        (lazy.partition_groups, memory.partition_groups),
+        (lazy.labels.take(lazy.rows), memory.labels),
+    ):
+        assert np.array_equal(ours.indices, theirs.indices)
+        assert (ours.names, ours.dropped) == (theirs.names, theirs.dropped)
+    assert np.array_equal(lazy.partition_labels, memory.partition_labels)
+    assert lazy.classes is memory.classes is None

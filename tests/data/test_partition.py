@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError, DataError, UnknownNameError
-from chimera.data.partition import PARTITIONERS, ByLabel, Dirichlet, Iid, Quantity, Replicate
+from chimera.data.partition import PARTITIONERS, ByGroup, ByLabel, Dirichlet, Iid, Quantity, Replicate
 
 TRUE_PARTITIONS: list[tuple[str, dict[str, Any]]] = [
     ("iid", {}),
@@ -172,3 +172,47 @@ def test_no_workers_and_unknown_names_are_errors():
 def test_all_samples_are_assigned_to_a_thousand_workers():
     labels = rng().integers(0, 10, 60_000)
     assert sum(map(len, Dirichlet(alpha=0.3)(labels, 1000, rng()))) == 60_000
+
+
+groups_and_workers = st.lists(st.integers(0, 12), min_size=1, max_size=80).flatmap(
+    lambda groups: st.tuples(st.just(np.array(groups)), st.integers(1, len(set(groups))))
+)
+
+
+@given(case=groups_and_workers, seed=st.integers(0, 1000))
+def test_groups_are_never_divided_and_sizes_differ_by_one_group_at_most(case, seed):
+    groups, world_size = case
+    parts = ByGroup()(groups, world_size, rng(seed))
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(groups)))
+    held = [set(groups[part].tolist()) for part in parts]
+    assert all(held)
+    assert sum(map(len, held)) == len(set(groups.tolist()))
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= np.bincount(groups).max()
+    assert all(map(np.array_equal, parts, ByGroup()(groups, world_size, rng(seed))))
+
+
+def test_the_largest_group_goes_first_to_the_worker_with_the_fewest_samples():
+    groups = np.repeat(np.arange(5), [50, 40, 30, 20, 10])
+    sizes = sorted(len(part) for part in ByGroup()(groups, 3, rng()))
+    assert sizes == [50, 50, 50]
+
+
+def test_seeds_decide_between_equal_groups_only():
+    equal, unequal = np.repeat(np.arange(6), 5), np.repeat(np.arange(6), [1, 2, 4, 8, 16, 32])
+    pairs = {tuple(sorted(map(tuple, (part.tolist() for part in ByGroup()(equal, 3, rng(seed)))))) for seed in range(9)}
+    assert len(pairs) > 1
+    sets = {
+        tuple(sorted(map(tuple, (part.tolist() for part in ByGroup()(unequal, 3, rng(seed)))))) for seed in range(9)
+    }
+    assert len(sets) == 1
+
+
+def test_one_group_per_worker_follows_the_order_of_the_groups():
+    groups = np.array([7, 3, 7, 5, 3])
+    parts = ByGroup(one_per_worker=True)(groups, 3, rng())
+    assert [part.tolist() for part in parts] == [[1, 4], [3], [0, 2]]
+    with pytest.raises(DataError, match="has 3 groups for 2 workers: set workers to 3"):
+        ByGroup(one_per_worker=True)(groups, 2, rng())
+    with pytest.raises(DataError, match="has 3 groups for 4 workers: use at most 3 workers"):
+        ByGroup()(groups, 4, rng())

@@ -252,6 +252,7 @@ def test_an_ensemble_can_be_saved_loaded_and_served(ensemble: Any, tmp_path: Pat
         (Bagging(workers=0), "workers must be at least 1"),
         (Bagging(LogisticRegression(C=-1.0)), "worker 0 cannot fit: InvalidParameterError"),
         (Bagging(partition="nowhere"), "nowhere"),
+        (Bagging(partition="by-group"), "the rows of an ensemble have no groups"),
         (Voting([]), "regressors only; there are none"),
         (Voting([*NAMED[:1], *VALUES[:1]]), "regressors only; there are both"),
         (Voting(NAMED, weights=[1.0]), "one value for each of the 3 estimators, not 1"),

@@ -177,6 +177,18 @@ def test_each_node_evaluates_the_model_on_its_own_rows(tmp_path: Path) -> None:
     assert min(own) > 0.5
 
 
+@pytest.mark.long
+def test_each_node_keeps_rows_for_its_evaluation(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"strategy": {"name": "fed-avg", "local_steps": 2}, "batch_size": 32, "rounds": 4}
+    with two_nodes(tmp_path) as urls:
+        all_rows = fit(urls, evaluate_clients=True, out=tmp_path / "all", **options)
+        run = fit(urls, evaluate_clients=True, test_per_client=0.25, out=tmp_path / "kept", **options)
+    assert run.cost.epochs == pytest.approx(all_rows.cost.epochs / 0.75, rel=0.02)
+    kept = round(HALF / 4)
+    for each in run.rows[-1]["clients"].values():
+        assert each["accuracy"] * kept == pytest.approx(round(each["accuracy"] * kept), abs=1e-6)
+
+
 def test_strategies_with_links_between_workers_are_refused(tmp_path: Path) -> None:
     with two_nodes(tmp_path) as urls, pytest.raises(ConfigurationError, match="has no groups") as caught:
         fit(urls, strategy="all-reduce", rounds=2)

@@ -45,6 +45,7 @@ REVIEWED = {
     "core/kernels.py": "a constant of the caller",
     "core/registry.py": "load_object itself, which refuses names of others; the families' own packages",
     "data/huggingface.py": "a transform that the user names; by-path names of others go through load_object",
+    "data/row_labels.py": "a function of labels or groups that the user names; by-path names of others go through load_object",
     "data/image_folder.py": "a transform that the user names; by-path names of others go through load_object",
     "data/scikit_learn.py": "a constant",
     "embeddings/files.py": "a constant",

@@ -72,7 +72,10 @@ def linked(path: Path, target: Path) -> None:
     path.symlink_to(target)
 
 
-FILES = ("experiment.toml", "metrics.jsonl", "events.jsonl", "trace.jsonl", "summary.json", "environment.json")
+FILES = (
+    *("experiment.toml", "metrics.jsonl", "events.jsonl", "trace.jsonl"),
+    *("summary.json", "environment.json", "data.json"),
+)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -144,7 +147,7 @@ def test_resuming_with_a_damaged_history_raises_a_one_line_error(content: bytes,
 HUGE = [10**400, 1e308, -1e308, float("inf"), "<script>alert(1)</script>", None, [], {}, True]
 
 
-@pytest.mark.parametrize("name", ["summary.json", "environment.json", "metrics.jsonl", "events.jsonl", "trace.jsonl"])
+@pytest.mark.parametrize("name", FILES[1:])
 def test_no_value_in_a_file_breaks_the_report(name: str, folder: Path) -> None:
     lines = (folder / name).read_text().splitlines() or ['{"event": "worker lost", "actor": "worker 0", "seconds": 1}']
     row = json.loads("".join(lines) if name.endswith(".json") else lines[0])

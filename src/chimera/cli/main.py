@@ -17,6 +17,7 @@ import typer.core
 from chimera.cli import jobs
 from chimera.cli.cluster import app as cluster
 from chimera.cli.compare import compare
+from chimera.cli.data import data
 from chimera.cli.demo import demo
 from chimera.cli.embed import app as embed
 from chimera.cli.failure import exit_code_of
@@ -60,6 +61,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("train")(train)
+app.command("data")(data)
 app.command("compare")(compare)
 app.command("demo")(demo)
 app.command("list")(list_plugins)

@@ -10,6 +10,8 @@ from rich.filesize import decimal
 from chimera.report.unigram_baseline import unigram_baseline
 from chimera.training.progress.callback import Event
 
+_EVALUATED = "clients_evaluated_on"
+
 
 def _packing(summary: Mapping[str, Any]) -> str:
     """Return the bits per element of messages as text; empty unless a codec compressed some."""
@@ -33,6 +35,7 @@ def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("traffic", f"up {decimal(summary['bytes_up'])}  down {decimal(summary['bytes_down'])}{_packing(summary)}"),
         ("workers", f"{summary['workers']} on {summary['engine']}"),
         *_privacy(summary),
+        *([("clients", f"evaluated on {summary[_EVALUATED]}")] if _EVALUATED in summary else []),
         ("stopped by", str(summary["stopped_by"])),
         *([("model", f"the best one, of round {summary['kept_round']:,}")] if "kept_round" in summary else []),
     ]

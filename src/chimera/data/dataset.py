@@ -14,6 +14,7 @@ from chimera.core.errors import DataError
 from chimera.data.iterable import IterableSamples
 from chimera.data.readers import sources, table
 from chimera.data.readers.arrays import Task, as_array, as_inputs, as_targets
+from chimera.data.row_labels import RowLabels
 from chimera.data.samples import SampleDataset
 from chimera.data.scaling import Scaling
 
@@ -30,6 +31,8 @@ class Dataset:
     inputs : float32 features (or int64 indices), shape (n, ...).
     targets : int64 class indices, shape (n,), or float32 values, shape (n,) or (n, k).
     classes : the labels of the class indices, or None for a regression; "0", "1", ... if the indices have no labels.
+    labels : what partitions by labels and stratified splits see of each row, if not the target; an array or `RowLabels`.
+    groups : the group of each row, for the partition ``by-group``; an array or `RowLabels`.
     features : names of the columns of ``inputs``, if known.
     name : name of the data set in messages and reports.
     input_scaling, target_scaling : the scaling that turned raw rows into these, if they were standardized.
@@ -47,6 +50,8 @@ class Dataset:
     input_scaling: Scaling | None = None
     target_scaling: Scaling | None = None
     integers: bool = False
+    labels: RowLabels | None = None
+    groups: RowLabels | None = None
 
     def __post_init__(self) -> None:
         for what, kinds in {"inputs": ("float32", "int64"), "targets": ("int64", "float32")}.items():
@@ -60,6 +65,9 @@ class Dataset:
             raise DataError(f"there are {len(self.inputs)} inputs but {len(self.targets)} targets")
         if not self.inputs.size or not self.targets.size:
             raise DataError(f"the data set {self.name!r} is empty")
+        for what in ("labels", "groups"):
+            if (given := getattr(self, what)) is not None:
+                object.__setattr__(self, what, RowLabels.of(given, what, len(self.inputs)))
         if self.targets.dtype.kind == "i":
             low, high = int(self.targets.min()), int(self.targets.max())
             if self.classes is None:
@@ -83,6 +91,9 @@ class Dataset:
         keep_integers: bool = False,
         like: Dataset | None = None,
         name: str | None = None,
+        drop: Sequence[str] = (),
+        labels: Any = None,
+        groups: Any = None,
     ) -> Dataset:
         """Read a data set from arrays, tensors, lists, a torch data set, a pandas frame, a CSV file or an .npz file.
 
@@ -99,6 +110,11 @@ class Dataset:
         keep_integers : keep integer inputs, as int64, such as indices into an embedding.
         like : the train part, to read the test part with the same classes and one-hot columns.
         name : name of the data set in messages and reports.
+        drop : tables only: names of columns to leave out.
+        labels : what partitions by labels see instead of the target: one value per row, or a function of a pair (input,
+            target). For tables also the name of a column, which remains an input unless ``drop`` names it; a function gets a
+            row, a mapping.
+        groups : the group of each row, for the partition ``by-group``, given in the same ways. The column is not an input.
 
         Raises
         ------
@@ -106,12 +122,13 @@ class Dataset:
         """
         if isinstance(source, Dataset):
             return source
-        found = sources.pairs(source, target=target, header=header)
+        options = table.TableOptions(target, drop, labels, groups, is_test=like is not None)
+        found = sources.pairs(source, options, header=header)
         if len(found) > 1:
             raise DataError(f"{source} holds a train and a test part: read both with Split.of")
         name = name or (sources.name_of(source) if like is None else like.name)
         conversion = Conversion(task, classes, keep_integers, like, name)
-        return conversion.dataset(*found[0])
+        return conversion.dataset(found[0])
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -149,7 +166,30 @@ class Dataset:
     def subset(self, indices: NDArray[np.int64]) -> Dataset:
         """Return a data set of these rows, in this order."""
         inputs, targets = self.take(indices)
-        return replace(self, inputs=inputs, targets=targets)
+        marks = {
+            what: given.take(indices) for what in ("labels", "groups") if (given := getattr(self, what)) is not None
+        }
+        return replace(self, inputs=inputs, targets=targets, **marks)
+
+    @property
+    def partition_labels(self) -> NDArray[Any]:
+        """What a partition by labels sees of each row: its label, if the data has labels, else its target."""
+        return self.targets if self.labels is None else self.labels.indices
+
+    @property
+    def partition_groups(self) -> RowLabels | None:
+        """The group of each row; None if there are no groups."""
+        return self.groups
+
+    @property
+    def known_labels(self) -> NDArray[Any] | None:
+        """The label of each row for stratified choices, shape (n,); None for a regression without labels."""
+        return None if self.labels is None and self.classes is None else self.partition_labels
+
+    @property
+    def label_names(self) -> tuple[str, ...] | None:
+        """The names of `known_labels`, by index; None if there are none."""
+        return self.classes if self.labels is None else self.labels.names
 
     def values_of(self, what: str) -> NDArray[Any]:
         """Return the ``"inputs"`` or ``"targets"``."""
@@ -180,8 +220,9 @@ class Conversion:
     like: Dataset | None = None
     name: str = "data"
 
-    def dataset(self, inputs: Any, targets: Any) -> Dataset:
-        """Return the data set of a frame or array of inputs, and of targets."""
+    def dataset(self, raw: sources.Raw) -> Dataset:
+        """Return the data set of raw inputs and targets."""
+        inputs, targets = raw.inputs, raw.targets
         task, classes, features = self.task, self.classes, None
         if self.like is not None:
             task, classes = self.like.task, self.like.classes
@@ -190,10 +231,18 @@ class Conversion:
         if hasattr(targets, "isna"):  # a series or a frame
             targets, known = table.target_values(targets)
             classes = known if classes is None and self.task != "regression" else classes
-        raw = as_array(inputs, "inputs")
-        inputs = as_inputs(raw, keep_integers=self.keep_integers)
-        targets, labels = as_targets(targets, task=task, classes=classes)
-        return Dataset(inputs, targets, labels, features, self.name, integers=raw.dtype.kind in "iu")
+        array = as_array(inputs, "inputs")
+        targets, names = as_targets(targets, task=task, classes=classes)
+        return Dataset(
+            as_inputs(array, keep_integers=self.keep_integers),
+            targets,
+            names,
+            features,
+            self.name,
+            integers=array.dtype.kind in "iu",
+            labels=raw.labels,
+            groups=raw.groups,
+        )
 
 
 RowData: TypeAlias = Dataset | SampleDataset

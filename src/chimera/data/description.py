@@ -6,6 +6,7 @@ from typing import Any
 
 from chimera.data.dataset import Dataset
 from chimera.data.iterable import IterableSamples
+from chimera.data.row_labels import RowLabels
 from chimera.data.samples import SampleDataset
 from chimera.data.split import Split
 from chimera.data.table_samples import TableSamples
@@ -23,6 +24,10 @@ def described(split: Split) -> str:
         parts += [_inputs(train), _targets(train), "rows are read by the workers"]
     elif isinstance(train, SampleDataset | IterableSamples):
         parts += ["samples are read by the workers", *([_classes(train.classes)] if train.classes else [])]
+    if isinstance(train, Dataset | SampleDataset):
+        rows = getattr(train, "rows", None)
+        marks = {"label": train.labels, "group": train.groups}
+        parts += [_marks(what, given.take(rows)) for what, given in marks.items() if given is not None]
     return f"data: {' · '.join(parts)}"
 
 
@@ -40,6 +45,12 @@ def _targets(data: Dataset | TableSamples) -> str:
     if data.classes is not None:
         return _classes(data.classes)
     return f"{data.outputs} {'value' if data.outputs == 1 else 'values'} to predict"
+
+
+def _marks(what: str, marks: RowLabels) -> str:
+    """Return the number of labels or groups, and the column or function that they come from."""
+    said = f"{marks.count} {what if marks.count == 1 else what + 's'}"
+    return said + (f" from {marks.source}" if marks.source else "") + (" (not an input)" if marks.dropped else "")
 
 
 def _classes(names: tuple[str, ...]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ def csv(
     target: str | int | list[str | int] | None = None,
     drop: list[str] | None = None,
     one_hot: list[str] | None = None,
+    labels: str | Callable[[Mapping[str, Any]], Any] | None = None,
+    groups: str | Callable[[Mapping[str, Any]], Any] | None = None,
     task: Task | None = None,
     header: bool | None = None,
     limit: int | None = None,
@@ -39,6 +41,9 @@ def csv(
     target : the name or the index of the target column, or a list of them; default the last column.
     drop : names of columns to leave out.
     one_hot : names of text columns that become one column for each text, however many there are; others may hold 50 texts.
+    labels : what partitions by labels and stratified splits see instead of the target: a column, or a function of a row, a
+        mapping (``file.py:function``). The column remains an input unless ``drop`` names it.
+    groups : the group of each row, for the partition ``by-group``, given in the same ways. The column is not an input.
     task : ``"classification"`` or ``"regression"``; by default texts and integers are classes, other numbers values.
     header : whether the first line has the names of the columns; by default it does if no cell in it is a number.
     limit : number of train samples to keep, chosen at random; default all.
@@ -56,6 +61,8 @@ def csv(
         target=target,
         drop=drop or (),
         one_hot=one_hot or (),
+        labels=labels,
+        groups=groups,
         task=task,
         name=Path(path).name,
         limit=limit,
@@ -75,6 +82,8 @@ def parquet(
     target: str | int | list[str | int] | None = None,
     drop: list[str] | None = None,
     one_hot: list[str] | None = None,
+    labels: str | Callable[[Mapping[str, Any]], Any] | None = None,
+    groups: str | Callable[[Mapping[str, Any]], Any] | None = None,
     task: Task | None = None,
     limit: int | None = None,
     test_fraction: float = 0.2,
@@ -90,14 +99,23 @@ def parquet(
     path : the file.
     test_path : a second file with the test part; by default a fraction of the first file is the test part.
     columns : names of the columns to read, the target included; default all.
-    target, drop, one_hot, task, limit, test_fraction, seed, standardize, scale_target : as for ``csv``.
+    target, drop, one_hot, labels, groups, task, limit, test_fraction, seed, standardize, scale_target : as for ``csv``.
     lazy : whether workers read the rows of their batches, one row group of the file after another; by default if the file needs
         more than half of this machine's memory.
     """
     files = [sources.existing_file(file) for file in (path, test_path) if file is not None]
     if lazy is None:
         lazy = any(exceeds_memory(RowGroups(file, columns)) for file in files)
-    table_options: dict[str, Any] = {"target": target, "drop": drop or (), "one_hot": one_hot or (), "task": task}
+    extra = [] if columns is None else [name for name in (labels, groups) if isinstance(name, str) and ":" not in name]
+    read = None if columns is None else list(dict.fromkeys([*columns, *extra]))
+    table_options: dict[str, Any] = {
+        "target": target,
+        "drop": [*(drop or ()), *(name for name in extra if name not in (columns or ()))],
+        "one_hot": one_hot or (),
+        "labels": labels,
+        "groups": groups,
+        "task": task,
+    }
     split_options: dict[str, Any] = {
         "limit": limit,
         "test_fraction": test_fraction,
@@ -106,10 +124,10 @@ def parquet(
         "scale_target": scale_target,
     }
     if lazy:
-        train = lazy_table(files[0], columns=columns, **table_options)
-        tests = [lazy_table(file, columns=columns, like=train, **table_options) for file in files[1:]]
+        train = lazy_table(files[0], columns=read, **table_options)
+        tests = [lazy_table(file, columns=read, like=train, **table_options) for file in files[1:]]
         return Split.of((train, *tests) if tests else train, **split_options)
-    frames = [read_parquet(file, columns) for file in files]
+    frames = [read_parquet(file, read) for file in files]
     return _split_of_frames(frames, name=Path(path).name, **table_options, **split_options)
 
 
@@ -154,9 +172,15 @@ def npz(
 
 
 def _split_of_frames(
-    frames: list[Any], *, target: table.Target, drop: Sequence[str], one_hot: Sequence[str], **options: Any
+    frames: list[Any], *, target: table.Target, drop: Sequence[str], one_hot: Sequence[str], groups: Any, **options: Any
 ) -> Split:
     """Return the split of one frame, or of two, which are the train and the test part."""
-    chosen = [table.with_columns(frame, drop, one_hot) for frame in frames]
-    last = chosen[0].columns[-1] if target is None else target
-    return Split.of((chosen[0], chosen[1]) if len(chosen) > 1 else chosen[0], target=last, **options)
+    chosen = [table.with_columns(frame, (), one_hot) for frame in frames]
+    last = table.TableOptions(drop=drop, groups=groups).without_columns(chosen[0]).columns[-1]
+    return Split.of(
+        (chosen[0], chosen[1]) if len(chosen) > 1 else chosen[0],
+        target=last if target is None else target,
+        drop=drop,
+        groups=groups,
+        **options,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.registry import load_object
 from chimera.data.collation import classes_of
+from chimera.data.row_labels import RowLabels, found_labels
 from chimera.data.samples import SampleDataset
 from chimera.data.split import DATASETS, Split
 
@@ -27,6 +29,8 @@ def huggingface(
     columns: list[str] | None = None,
     rename: dict[str, str] | None = None,
     transform: str | Transform | None = None,
+    labels: str | Transform | None = None,
+    groups: str | Transform | None = None,
     test_fraction: float = 0.2,
     limit: int | None = None,
     seed: int = 0,
@@ -45,6 +49,9 @@ def huggingface(
     columns : the columns to read; default all.
     rename : new names of columns by their present names, such as those of a model's arguments.
     transform : function of a sample, a mapping, that returns a sample; or its name ``package.module:function``.
+    labels : what partitions by labels and stratified splits see of a row instead of its label: a column, or a function of a
+        row, a mapping of all columns (``file.py:function``).
+    groups : the group of each row, for the partition ``by-group``, given in the same ways. The column is not in the samples.
     test_fraction : share of the train part that becomes the test part, if there is none.
     limit : number of train samples to keep, chosen at random; default all.
     seed : seed of the limit and of the split.
@@ -52,7 +59,16 @@ def huggingface(
     function = load_object(transform) if isinstance(transform, str) else transform
     parts = _parts(path, subset, train, test)
     name = Path(path).name
-    made = [SampleDataset(_Columns(_selected(part, columns, rename or {}), function), name=name) for part in parts]
+    seen, together = (_marks(parts[0], given, what) for what, given in (("labels", labels), ("groups", groups)))
+    made = [
+        SampleDataset(
+            _Columns(_selected(part, _kept(part, columns, groups), rename or {}), function),
+            labels=None if part is not parts[0] else seen,
+            groups=None if part is not parts[0] else together,
+            name=name,
+        )
+        for part in parts
+    ]
     split = Split.of(made[0] if len(made) == 1 else (made[0], made[1]), test_fraction=test_fraction, seed=seed)
     return split if limit is None else split.limited(limit, seed)
 
@@ -112,6 +128,26 @@ def _load(path: str, subset: str | None) -> Any:
     import datasets
 
     return datasets.load_dataset(path, subset)
+
+
+def _marks(rows: Any, given: str | Transform | None, what: str) -> RowLabels | None:
+    """Return the labels or groups of all rows, from a column or function; None if none are given."""
+    if given is None:
+        return None
+    columns = {name: partial(_values, rows, name) for name in rows.column_names}
+    found = found_labels(given, what, columns, lambda: rows, len(rows))
+    return replace(found, dropped=what == "groups" and found.source in columns)
+
+
+def _values(rows: Any, column: str) -> Any:
+    return rows.with_format("numpy")[column][:]
+
+
+def _kept(rows: Any, columns: list[str] | None, groups: str | Transform | None) -> list[str] | None:
+    """Return the columns to read: those that were named, without the column of the groups; None for all."""
+    if groups not in rows.column_names:
+        return columns
+    return [name for name in (rows.column_names if columns is None else columns) if name != groups]
 
 
 def _selected(rows: Any, columns: list[str] | None, rename: Mapping[str, str]) -> Any:

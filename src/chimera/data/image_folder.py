@@ -13,6 +13,7 @@ import numpy as np
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.registry import load_object
+from chimera.data.row_labels import RowLabels, found_labels
 from chimera.data.samples import SampleDataset
 from chimera.data.split import DATASETS, Split
 
@@ -32,6 +33,8 @@ def image_folder(
     transform: str | Transform | None = None,
     test_transform: str | Transform | None = None,
     size: int | None = None,
+    labels: str | Callable[[str], Any] | None = None,
+    groups: str | Callable[[str], Any] | None = None,
     test_fraction: float = 0.2,
     limit: int | None = None,
     seed: int = 0,
@@ -46,6 +49,9 @@ def image_folder(
         default the pixels as float32 from 0 to 1, shape (3, height, width).
     test_transform : the same for the test part; default: ``transform``.
     size : scale each image to this height and width in pixels before the transform; default: unchanged.
+    labels : what partitions by labels and stratified splits see instead of the class: a function of the path of an image below
+        ``path``, such as ``cat/1.png``, or its name ``package.module:function``.
+    groups : the group of each image, for the partition ``by-group``, given in the same way.
     test_fraction : share of the images that becomes the test part.
     limit : number of train images to keep, chosen at random; default all.
     seed : seed of the limit and of the split.
@@ -53,15 +59,19 @@ def image_folder(
     made = _function(transform)
     tested = made if test_transform is None else _function(test_transform)
     train = ImageFolder(Path(path), made, size)
+    marks = [
+        None if given is None else found_labels(given, what, {}, lambda: train.files, len(train))
+        for what, given in (("labels", labels), ("groups", groups))
+    ]
     if test_path is not None:
         test = ImageFolder(Path(test_path), tested, size)
         if test.classes != train.classes:
             raise DataError(
                 f"{path} has the class folders {_listed(train.classes)}, {test_path} has {_listed(test.classes)}"
             )
-        split = Split(_samples(train), _samples(test))
+        split = Split(_samples(train, *marks), _samples(test))
         return split if limit is None else split.limited(limit, seed)
-    split = Split.of(_samples(train), test_fraction=test_fraction, seed=seed, limit=limit)
+    split = Split.of(_samples(train, *marks), test_fraction=test_fraction, seed=seed, limit=limit)
     assert isinstance(split.test, SampleDataset)
     return Split(
         split.train, SampleDataset(ImageFolder(Path(path), tested, size), rows=split.test.rows, name=split.test.name)
@@ -81,6 +91,7 @@ class ImageFolder:
     ----------
     classes : names of the class folders, sorted.
     targets : class of each image, shape (n,).
+    files : path of each image below the folder, such as ``cat/1.png``.
 
     Raises
     ------
@@ -100,19 +111,19 @@ class ImageFolder:
             raise DataError(
                 f"{path} has no folders with images ({', '.join(sorted(SUFFIXES))}): one folder per class is needed"
             )
-        self._files = [f"{name}/{file}" for name in self.classes for file in _files(path / name)]
+        self.files = [f"{name}/{file}" for name in self.classes for file in _files(path / name)]
 
     @cached_property
     def targets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Class of each image, shape (n,)."""
         numbers = {name: number for number, name in enumerate(self.classes)}
-        return np.array([numbers[file.partition("/")[0]] for file in self._files], np.int64)
+        return np.array([numbers[file.partition("/")[0]] for file in self.files], np.int64)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        image = self._decoded(self.path / self._files[index])
+        image = self._decoded(self.path / self.files[index])
         return (_pixels if self._transform is None else self._transform)(image), int(self.targets[index])
 
     def _decoded(self, path: Path) -> Any:
@@ -143,8 +154,8 @@ def _files(folder: str | Path) -> list[str]:
     return sorted(name for name in names if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."))
 
 
-def _samples(folder: ImageFolder) -> SampleDataset:
-    return SampleDataset(folder, name=folder.path.name)
+def _samples(folder: ImageFolder, labels: RowLabels | None = None, groups: RowLabels | None = None) -> SampleDataset:
+    return SampleDataset(folder, labels=labels, groups=groups, name=folder.path.name)
 
 
 def _function(transform: str | Transform | None) -> Transform | None:

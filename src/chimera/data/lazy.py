@@ -12,7 +12,16 @@ from chimera.data.readers import sources
 from chimera.data.samples import SampleDataset
 from chimera.data.table_samples import lazy_table
 
-_OF_TABLES = {"target", "task", "classes", "like", "name"}  # the others have no effect on tables
+_OF_TABLES = {
+    "target",
+    "task",
+    "classes",
+    "like",
+    "name",
+    "drop",
+    "labels",
+    "groups",
+}  # the others have no effect on tables
 
 
 def is_lazy(source: Any) -> bool:
@@ -34,7 +43,7 @@ def is_lazy(source: Any) -> bool:
 def lazy_dataset(source: Any, reading: Mapping[str, Any]) -> SampleDataset | IterableSamples:
     """Return a source as a data set; ``reading`` are options of `Dataset.of`.
 
-    Only ``name`` applies, unless the source is a table.
+    ``name`` applies; for a map-style source ``labels`` and ``groups``, too (see `SampleDataset`), and more for a table.
 
     Raises
     ------
@@ -45,15 +54,18 @@ def lazy_dataset(source: Any, reading: Mapping[str, Any]) -> SampleDataset | Ite
     if sources.is_large_parquet(source):
         return lazy_table(source, **{key: value for key, value in reading.items() if key in _OF_TABLES})
     kind = getattr(source, "__name__", type(source).__name__)
-    if unused := [key for key, value in reading.items() if value is not None and key != "name"]:
+    applied = ("name",) if is_iterable(source) else ("name", "labels", "groups")
+    if unused := [key for key, value in reading.items() if value is not None and key not in applied]:
         raise ConfigurationError(
             f"{kind} is read sample by sample, so the options {', '.join(unused)} do not apply: change it before"
         )
     name = reading.get("name") or kind
     if is_nested(source):
-        return NestedArrays(source).dataset(reading.get("name") or "arrays")
+        return NestedArrays(source).dataset(
+            reading.get("name") or "arrays", reading.get("labels"), reading.get("groups")
+        )
     if not is_iterable(source):
-        return SampleDataset(source, name=name)
+        return SampleDataset(source, labels=reading.get("labels"), groups=reading.get("groups"), name=name)
     return IterableSamples(source, len(source) if hasattr(source, "__len__") else counted(source, name), name=name)
 
 

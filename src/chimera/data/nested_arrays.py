@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chimera.core.batch import Batch, leaves, mapped, rows_of, targets_of
 from chimera.core.errors import DataError
@@ -41,11 +42,16 @@ class NestedArrays:
     def __getitems__(self, rows: list[int]) -> list[Batch]:
         return [rows_of(self.arrays, np.array(rows))]
 
-    def dataset(self, name: str) -> SampleDataset:
-        """Return the data set for a run; integers of shape (n,) among the targets are labels."""
-        targets = targets_of(self.arrays)
-        known = isinstance(targets, np.ndarray) and targets.ndim == 1 and targets.dtype.kind in "iu"
-        return SampleDataset(self, collate=_only, labels=targets if known else None, name=name)
+    @property
+    def targets(self) -> NDArray[Any] | None:
+        """The labels, shape (n,), if the targets are integers of this shape; else None."""
+        found = targets_of(self.arrays)
+        known = isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype.kind in "iu"
+        return found if known else None
+
+    def dataset(self, name: str, labels: Any = None, groups: Any = None) -> SampleDataset:
+        """Return the data set for a run; ``labels`` and ``groups`` are as in `SampleDataset`."""
+        return SampleDataset(self, collate=_only, labels=labels, groups=groups, name=name)
 
 
 def is_nested(source: Any) -> bool:

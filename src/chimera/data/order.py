@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.blocks import Blocks
 from chimera.data.dataset import RowData
+from chimera.data.held_out import HeldOut
 from chimera.data.partition import Partitioner
+from chimera.data.row_labels import class_labels
 
 Indices = NDArray[np.int64]
+_Parts = dict[int, NDArray[Any]]
 
 
 class Order(Protocol):
@@ -24,7 +27,7 @@ class Order(Protocol):
     Attributes
     ----------
     batch_size : samples in each batch.
-    steps_per_epoch : number of steps in which all workers together process as many samples as the data set has.
+    steps_per_epoch : number of steps in which all workers together process as many samples as they train on.
     share : number of samples that this worker reads per epoch, on average.
     """
 
@@ -103,8 +106,10 @@ class ShardOrder:
     indices : indices of the samples that the worker holds.
     batch_size : samples per step; may be more than the worker holds.
     seed, rank : seed of the permutations; each epoch of each rank has its own permutation.
-    steps_per_epoch : steps in which all workers read as many samples as the data set has; by default the steps of one pass
-        of this worker over its samples.
+    steps_per_epoch : steps in which all workers read as many samples as they train on; by default the steps of one pass of this
+        worker over its samples.
+    kept : indices of further samples, which the worker keeps for its evaluation, see `HeldOut`; default: it is evaluated on the
+        samples that it reads.
     blocks : blocks in which the samples are read, whose indices then ascend; numbered from 0. Default: in any order.
     """
 
@@ -116,10 +121,11 @@ class ShardOrder:
         seed: int,
         rank: int,
         steps_per_epoch: float | None = None,
+        kept: NDArray[Any] | None = None,
         blocks: Blocks | None = None,
     ) -> None:
         _check(len(indices), batch_size, seed)
-        self.indices, self.share = indices, float(len(indices))
+        self.indices, self.share, self.kept = indices, float(len(indices)), kept
         self.batch_size, self.seed, self.rank, self.blocks = batch_size, seed, rank, blocks
         self.steps_per_epoch = len(indices) / batch_size if steps_per_epoch is None else steps_per_epoch
         self._epoch, self._shuffled = -1, np.empty(0, np.int64)
@@ -137,7 +143,7 @@ class ShardOrder:
         return np.concatenate([self._shuffle(epoch + i) for i in range(-(-end // size))])[begin:end]
 
     def own(self) -> Indices:
-        """Return the indices of the samples that the worker holds."""
+        """Return the indices of the samples that the worker holds and reads."""
         return self.indices
 
     def _shuffle(self, epoch: int) -> Indices:
@@ -149,15 +155,12 @@ class ShardOrder:
         return self._shuffled
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _shard_order, (self.indices, self.batch_size, self.seed, self.rank, self.steps_per_epoch, self.blocks)
+        options = {"steps_per_epoch": self.steps_per_epoch, "kept": self.kept, "blocks": self.blocks}
+        return _shard_order, (self.indices, self.batch_size, self.seed, self.rank, options)
 
 
-def _shard_order(
-    indices: NDArray[Any], batch_size: int, seed: int, rank: int, steps_per_epoch: float, blocks: Blocks | None
-) -> ShardOrder:
-    return ShardOrder(
-        indices, batch_size=batch_size, seed=seed, rank=rank, steps_per_epoch=steps_per_epoch, blocks=blocks
-    )
+def _shard_order(indices: NDArray[Any], batch_size: int, seed: int, rank: int, options: dict[str, Any]) -> ShardOrder:
+    return ShardOrder(indices, batch_size=batch_size, seed=seed, rank=rank, **options)
 
 
 @dataclass(frozen=True)
@@ -206,14 +209,19 @@ class OwnOrder:
     ----------
     batch_size : samples per step.
     seed : seed of the permutations.
+    test_share : share of its samples that the worker keeps for its evaluation, see `HeldOut`; default: none.
     """
 
     batch_size: int
     seed: int
+    test_share: float | None = None
 
-    def of(self, samples: int, rank: int) -> ShardOrder:
-        """Return the order in which the worker of a rank reads its own ``samples`` samples."""
-        return ShardOrder(np.arange(samples), batch_size=self.batch_size, seed=self.seed, rank=rank)
+    def of(self, samples: int, rank: int, labels: NDArray[Any] | None = None) -> ShardOrder:
+        """Return the order in which the worker of a rank reads its own ``samples`` samples, whose ``labels`` may be known."""
+        rows, kept = np.arange(samples), None
+        if self.test_share is not None:
+            rows, kept = HeldOut(self.test_share, self.seed, samples, labels).divided(rows)
+        return ShardOrder(rows, batch_size=self.batch_size, seed=self.seed, rank=rank, kept=kept)
 
 
 def orders(
@@ -225,24 +233,26 @@ def orders(
     *,
     since: int = 0,
     begin: int = 0,
+    test_share: float | None = None,
 ) -> list[Order]:
     """Return the order of each worker, in rank order.
 
     ``since`` and ``begin`` are for data that is divided again during a run (see `GlobalOrder`). If each worker has its own
-    samples, all samples are partitioned again, and only the step numbers continue.
+    samples, all samples are partitioned again, and only the step numbers continue. With ``test_share`` each worker has its own
+    samples, and keeps this share of them for its evaluation (see `HeldOut`).
 
     Raises
     ------
-    DataError : there are fewer samples than workers, or values where the partition needs classes.
+    DataError : there are fewer samples than workers, values where the partition needs classes, no groups where it needs them,
+        or no worker has two samples, of which it could keep one.
     ConfigurationError : the partitioner does not return one array of sample indices for each worker.
     """
     samples = len(dataset)
     _check(samples, batch_size, seed)
     rng = np.random.default_rng([seed, *b"partition"])
-    labels = dataset.targets if getattr(partitioner, "uses_labels", True) else np.empty(samples)
     blocks = dataset.blocks
-    parts = checked_parts(partitioner(labels, world_size, rng), world_size, samples)
-    if getattr(partitioner, "dealt", False):
+    parts = checked_parts(partitioner(_seen_by(partitioner, dataset), world_size, rng), world_size, samples)
+    if getattr(partitioner, "dealt", False) and test_share is None:
         return [
             GlobalOrder(
                 samples,
@@ -256,23 +266,52 @@ def orders(
             )
             for rank in range(world_size)
         ]
-    steps = samples / (world_size * batch_size)
     small = np.int32 if samples <= np.iinfo(np.int32).max else np.int64
-    narrow: dict[int, NDArray[Any]] = {id(part): part.astype(small) for part in parts}  # replicas share one array
+    read, kept = {id(part): part.astype(small) for part in parts}, _Parts()  # replicas share one array
+    if test_share is not None:
+        read, kept = _divided(read, HeldOut(test_share, seed, samples, class_labels(dataset.known_labels)))
+        samples = len(np.unique(np.concatenate(list(read.values()))))
     if blocks is not None:
-        narrow = {key: np.sort(part) for key, part in narrow.items()}
-    own = {key: None if blocks is None else blocks.of(part) for key, part in narrow.items()}
+        read = {key: np.sort(part) for key, part in read.items()}
+    own = {key: None if blocks is None else blocks.of(part) for key, part in read.items()}
+    steps = samples / (world_size * batch_size)
     return [
         ShardOrder(
-            narrow[id(part)],
+            read[id(part)],
             batch_size=batch_size,
             seed=seed,
             rank=rank,
             steps_per_epoch=steps,
+            kept=kept.get(id(part)),
             blocks=own[id(part)],
         )
         for rank, part in enumerate(parts)
     ]
+
+
+def _divided(parts: _Parts, held_out: HeldOut) -> tuple[_Parts, _Parts]:
+    """Return the samples of each part that workers read, and those that they keep for their evaluation."""
+    divided = {key: held_out.divided(part) for key, part in parts.items()}
+    read, kept = ({key: pair[place] for key, pair in divided.items()} for place in (0, 1))
+    if not any(map(len, kept.values())):
+        raise DataError("test_per_client: each worker has a single sample, so none can keep one: use fewer workers")
+    return read, kept
+
+
+def _seen_by(partitioner: Partitioner, dataset: RowData) -> NDArray[Any]:
+    """Return what a partitioner gets of each sample, see `Partitioner`."""
+    uses = getattr(partitioner, "uses", "labels")
+    if uses is None:
+        return np.empty(len(dataset))
+    if uses == "labels":
+        return dataset.partition_labels
+    groups = dataset.partition_groups
+    if groups is None:
+        raise DataError(
+            f"the partition needs the group of each sample, and the data {dataset.name!r} has no groups: set groups to a "
+            'column, such as groups = "hospital" in [data], or to an array or a function'
+        )
+    return groups.indices
 
 
 def checked_parts(parts: Sequence[Any], world_size: int, samples: int) -> list[Indices]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.registry import Registry
 
 Indices: TypeAlias = NDArray[np.int64]
+Uses: TypeAlias = Literal["labels", "groups"]
 
 
 class Partitioner(Protocol):
@@ -22,8 +24,9 @@ class Partitioner(Protocol):
 
     Attributes
     ----------
-    global_order : whether all workers read from one global stream instead (see `chimera.data.order.GlobalOrder`). Runs with any
+    dealt : whether all workers read from one global stream instead (see `chimera.data.order.GlobalOrder`). Runs with any
         number of workers then read the same samples in the same step. Optional; default False.
+    uses : what it gets of each sample: ``"labels"`` (the default), ``"groups"``, or None if only their number matters.
     """
 
     def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:
@@ -31,7 +34,8 @@ class Partitioner(Protocol):
 
         Parameters
         ----------
-        labels : the targets, shape (n,) or (n, k); class indices (integers) if the partition depends on classes.
+        labels : the labels of the data set, if it has some, else its targets, shape (n,) or (n, k); class indices (integers) if
+            the partition depends on classes. For a partition by groups: the index of each sample's group, shape (n,).
         world_size : number of workers.
         rng : source of all randomness.
 
@@ -50,7 +54,7 @@ class Iid:
     """All workers read from one shuffled stream: the parts have equal distributions, and sizes that differ by at most 1."""
 
     dealt: ClassVar[bool] = True
-    uses_labels: ClassVar[bool] = False
+    uses: ClassVar[Uses | None] = None
 
     def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:
         """Return equal pieces of a random permutation."""
@@ -63,7 +67,7 @@ class Iid:
 class Contiguous:
     """Every worker holds one contiguous range of samples; sizes differ by at most 1."""
 
-    uses_labels: ClassVar[bool] = False
+    uses: ClassVar[Uses | None] = None
 
     def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:  # noqa: ARG002
         """Return equal pieces of 0 to n-1; ``rng`` is not used."""
@@ -76,7 +80,7 @@ class Contiguous:
 class Replicate:
     """Every worker holds all samples, and reads them in its own order."""
 
-    uses_labels: ClassVar[bool] = False
+    uses: ClassVar[Uses | None] = None
 
     def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:  # noqa: ARG002
         """Return 0 to n-1 for all workers, as one shared array; ``rng`` is not used."""
@@ -94,7 +98,7 @@ class Quantity:
     exponent : exponent of the power law. With 0 all parts are equal; a larger one gives more to the first workers.
     """
 
-    uses_labels: ClassVar[bool] = False
+    uses: ClassVar[Uses | None] = None
 
     exponent: float = 1.0
 
@@ -109,6 +113,54 @@ class Quantity:
         spare = len(labels) - world_size  # besides the one sample that each worker gets
         bounds = np.rint(np.cumsum(weights) / weights.sum() * spare).astype(np.int64) + np.arange(1, world_size + 1)
         return np.split(rng.permutation(len(labels)), bounds[:-1])
+
+
+@PARTITIONERS.register("by-group")
+@dataclass(frozen=True, kw_only=True)
+class ByGroup:
+    """Whole groups for each worker, such as the rows of one hospital or writer: no group is divided.
+
+    The groups are those of the data set, such as ``groups = "hospital"`` of its table. They are assigned one by one, the
+    largest first, to the worker with the fewest samples. Of equal groups and of equal workers, the seed selects one.
+
+    Attributes
+    ----------
+    one_per_worker : worker r holds the r-th group, in the order of their names, and no other. A run can then not divide the
+        data among another number of workers.
+    """
+
+    uses: ClassVar[Uses | None] = "groups"
+
+    one_per_worker: bool = False
+
+    def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:
+        """Return the samples of each worker's groups, in ascending order."""
+        _check("by-group", labels, world_size)
+        _, places = np.unique(labels, return_inverse=True)
+        sizes = np.bincount(places)
+        if len(sizes) < world_size:
+            raise DataError(
+                f"the partition 'by-group' has {len(sizes)} groups for {world_size} workers: use at most {len(sizes)} workers"
+            )
+        if self.one_per_worker and len(sizes) != world_size:
+            raise DataError(
+                f"the partition 'by-group' with one_per_worker has {len(sizes)} groups for {world_size} workers: set "
+                f"workers to {len(sizes)}"
+            )
+        owners = np.arange(len(sizes)) if self.one_per_worker else _balanced_owners(sizes, world_size, rng)
+        owner = owners[places]
+        return np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner))[:-1])
+
+
+def _balanced_owners(sizes: Indices, world_size: int, rng: np.random.Generator) -> Indices:
+    """Return the worker of each group: the largest group goes first, to the worker with the fewest samples."""
+    shuffled = rng.permutation(len(sizes))
+    owners = np.zeros(len(sizes), np.int64)
+    held = [(0, place, worker) for place, worker in enumerate(rng.permutation(world_size).tolist())]  # sorted: a heap
+    for group in shuffled[np.argsort(-sizes[shuffled], kind="stable")].tolist():
+        samples, place, owners[group] = held[0]
+        heapq.heapreplace(held, (samples + int(sizes[group]), place, int(owners[group])))
+    return owners
 
 
 @PARTITIONERS.register("by-label")
@@ -238,5 +290,5 @@ def _check_classes(name: str, labels: NDArray[Any]) -> None:
     if labels.ndim != 1 or labels.dtype.kind not in "biu":
         raise DataError(
             f"the partition {name!r} needs class labels, and these targets are values ({labels.dtype}, shape {labels.shape}): "
-            "use 'iid', 'quantity', 'contiguous' or 'replicate'"
+            "give labels, or use 'iid', 'quantity', 'contiguous' or 'replicate'"
         )

@@ -45,17 +45,33 @@ class PartitionedData(DataProvider):
     Attributes
     ----------
     dataset, partitioner : the data, and the assignment of samples to workers.
-    batch_size, seed : arguments of the orders.
+    batch_size, seed, test_share : arguments of the orders.
     """
 
     dataset: RowData
     partitioner: Partitioner
     batch_size: int
     seed: int
+    test_share: float | None = None
 
     def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[Order]:
         """Return orders by the parts that the partitioner returns."""
-        return orders(self.partitioner, self.dataset, world_size, self.batch_size, self.seed, since=since, begin=begin)
+        return orders(
+            self.partitioner,
+            self.dataset,
+            world_size,
+            self.batch_size,
+            self.seed,
+            since=since,
+            begin=begin,
+            test_share=self.test_share,
+        )
+
+    def train_size(self, world_size: int) -> int:
+        """Return the number of samples that ``world_size`` workers train on: all but those that they keep for evaluation."""
+        if self.test_share is None:
+            return len(self.dataset)
+        return round(self.orders(world_size)[0].steps_per_epoch * world_size * self.batch_size)
 
 
 @dataclass(frozen=True)
@@ -64,7 +80,8 @@ class WorkerData(DataProvider):
 
     batch_size: int
     seed: int
+    test_share: float | None = None
 
     def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[OwnOrder]:  # noqa: ARG002 - local steps continue
         """Return an order of local data for each worker."""
-        return [OwnOrder(self.batch_size, self.seed)] * world_size
+        return [OwnOrder(self.batch_size, self.seed, self.test_share)] * world_size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,8 +24,10 @@ from chimera.data.collation import (
     read_only_arrays,
 )
 from chimera.data.randomness import seeded
+from chimera.data.row_labels import RowLabels, found_labels
 
 _LABELS = ("targets", "labels")
+_COMPARED = 16  # samples whose targets are compared with given labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +42,10 @@ class SampleDataset(FirstBatch):
     source : the data set, such as a ``torch.utils.data.Dataset``.
     collate : default: torch's ``default_collate``.
     rows : numbers of the samples of ``source`` that belong to this data set; default: all.
-    labels : label of each sample of ``source``, for partitions and stratified splits; default: its attribute ``targets`` or
-        ``labels``, or its label column; otherwise read from the samples when they are needed.
+    labels : label of each sample of ``source``, for partitions and stratified splits: an array, the name of a column, or a
+        function of a sample, for which all samples are read once. Default: its attribute ``targets`` or ``labels``, or its
+        label column; otherwise read from the samples when they are needed.
+    groups : group of each sample of ``source``, for the partition ``by-group``, given in the same ways; default: none.
     name : name of the data set in messages and reports.
     """
 
@@ -51,11 +55,18 @@ class SampleDataset(FirstBatch):
     collate: Collate | None = None
     rows: NDArray[np.int64] | None = None
     labels: Any = None
+    groups: Any = None
     name: str = "data"
 
     def __post_init__(self) -> None:
         if not len(self):
             raise DataError(f"the data set {self.name!r} is empty")
+        names = getattr(self.source, "column_names", None)
+        columns = {name: partial(self._column, name) for name in (names if isinstance(names, list) else ())}
+        for what in ("labels", "groups"):
+            if (given := getattr(self, what)) is not None:
+                found = found_labels(given, what, columns, self._samples, len(self.source))
+                object.__setattr__(self, what, found)
 
     def __len__(self) -> int:
         return len(self.source) if self.rows is None else len(self.rows)
@@ -94,14 +105,10 @@ class SampleDataset(FirstBatch):
     @cached_property
     def known_labels(self) -> NDArray[Any] | None:
         """The labels of these samples, shape (n,), if they are known without reading the samples; else None."""
-        found = self.labels if self.labels is not None else _labels_of(self.source)
+        found = _labels_of(self.source) if self.labels is None else self.labels.indices
         if found is None:
             return None
         labels = np.asarray(found)
-        if len(labels) != len(self.source):
-            raise DataError(
-                f"the data set {self.name!r} has {len(self.source)} samples but {len(labels)} labels: give one per sample"
-            )
         return labels if self.rows is None else labels[self.rows]
 
     @cached_property
@@ -118,11 +125,28 @@ class SampleDataset(FirstBatch):
         return np.concatenate(found)
 
     @property
+    def partition_labels(self) -> NDArray[Any]:
+        """What a partition by labels sees of each sample."""
+        return self.targets
+
+    @property
+    def partition_groups(self) -> RowLabels | None:
+        """The group of each of these samples; None if there are no groups."""
+        return None if self.groups is None else self.groups.take(self.rows)
+
+    @property
+    def label_names(self) -> tuple[str, ...] | None:
+        """The names of `known_labels`, by index; None if they are not known."""
+        return self.classes if self.labels is None else self.labels.names
+
+    @property
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes; None for a regression, or if they are not known without reading all samples."""
         names = classes_of(self.source)
-        if names is None and self.known_labels is not None and self.known_labels.dtype.kind in "iu":
-            return tuple(map(str, range(int(self.known_labels.max()) + 1)))
+        if names is None:
+            labels = (self if self._labels_are_targets else replace(self, labels=None)).known_labels
+            if labels is not None and labels.dtype.kind in "iu":
+                return tuple(map(str, range(int(labels.max()) + 1)))
         return names if self.task == "classification" else None
 
     @cached_property
@@ -132,7 +156,26 @@ class SampleDataset(FirstBatch):
 
     def largest_target(self) -> int:
         """Return the largest class index; unless the labels are known, all samples are read once."""
-        return int(self.targets.max())
+        return int((self if self._labels_are_targets else replace(self, labels=None)).targets.max())
+
+    @cached_property
+    def _labels_are_targets(self) -> bool:
+        """Whether the labels are the class indices of the samples; of given labels, a few are compared with the targets."""
+        if self.labels is None:
+            return True
+        rows = np.unique(np.linspace(0, len(self) - 1, _COMPARED).astype(np.int64))
+        targets = targets_of(self.take(rows))
+        return targets is not None and np.array_equal(as_host_array(targets), self.labels.take(self.rows).indices[rows])
+
+    def _column(self, name: str) -> Any:
+        return as_host_array(self.source[name][:])
+
+    def _samples(self) -> Iterator[Any]:
+        """Yield all samples of the source, for a function of a sample; random numbers are the same each time."""
+        for number in range(len(self.source)):
+            with seeded((number,)):
+                (sample,) = self._read([number])
+            yield sample
 
     def _read(self, numbers: list[int]) -> list[Any]:
         many = getattr(self.source, "__getitems__", None)

@@ -15,8 +15,7 @@ from chimera.core.registry import Registry
 from chimera.data.dataset import Conversion, Dataset, RowData, TrainingData
 from chimera.data.iterable import IterableSamples
 from chimera.data.lazy import divisible_dataset, is_lazy, lazy_dataset
-from chimera.data.readers import sources
-from chimera.data.samples import SampleDataset
+from chimera.data.readers import sources, table
 from chimera.data.scaling import Scaling, Standardize, needs_scaling
 from chimera.data.table_samples import TableSamples
 
@@ -91,8 +90,9 @@ class Split:
         if isinstance(source, tuple | list) and len(source) == 2:
             if any(map(is_lazy, source)):
                 train = lazy_dataset(source[0], reading) if is_lazy(source[0]) else Dataset.of(source[0], **reading)
+                reading = reading | table.NO_LABELS
                 if sources.is_large_parquet(source[1]) or (isinstance(train, TableSamples) and not is_lazy(source[1])):
-                    reading = reading | {"like": train}
+                    reading |= {"like": train}
                 test = lazy_dataset(source[1], reading) if is_lazy(source[1]) else Dataset.of(source[1], **reading)
                 return Split(train, test)
             frames = all(map(sources.is_frame, source)) and (
@@ -103,17 +103,17 @@ class Split:
                 if isinstance(source[1], Dataset):
                     return Split(train, _with_classes(source[1], train.classes))
                 return Split(train, Dataset.of(source[1], **reading | {"like": train}))
-        found = sources.pairs(source, **{key: reading.pop(key) for key in ("target", "header") if key in reading})
+        options = table.TableOptions(**{key: reading.pop(key) for key in table.TableOptions._fields if key in reading})
+        found = sources.pairs(source, options, header=reading.pop("header", None))
         reading.setdefault("name", sources.name_of(source))
-        train = Conversion(**reading).dataset(*found[0])
+        train = Conversion(**reading).dataset(found[0])
         if len(found) == 1:
             return train
-        return Split(train, Conversion(**reading | {"like": train}).dataset(*found[1]))
+        return Split(train, Conversion(**reading | {"like": train}).dataset(found[1]))
 
     @classmethod
     def _split_off_test(cls, whole: RowData, test_fraction: float, seed: int) -> Self:
-        labels = whole.known_labels if isinstance(whole, SampleDataset) else whole.targets if whole.classes else None
-        train, test = split_indices(len(whole), test_fraction, seed, labels=labels)
+        train, test = split_indices(len(whole), test_fraction, seed, labels=whole.known_labels)
         return cls(whole.subset(train), whole.subset(test))
 
     def limited(self, samples: int, seed: int = 0) -> Split:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chimera.data.blocks import Blocks
+from chimera.data.readers import table
 from chimera.data.readers.parquet import ParquetRows, RowGroups
 from chimera.data.readers.sources import existing_file
+from chimera.data.row_labels import RowLabels, found_labels
 from chimera.data.samples import SampleDataset
 from chimera.data.scaling import Blocks as Values
 from chimera.data.scaling import Scaling
@@ -48,10 +50,15 @@ class TableSamples(SampleDataset):
             targets if self.target_scaling is None else self.target_scaling.apply(targets),
         )
 
+    @property
+    def partition_labels(self) -> NDArray[Any]:
+        """What a partition by labels sees of each row: its label, if the data has labels, else its target."""
+        return self.targets if self.labels is None else self.labels.take(self.rows).indices
+
     @cached_property
     def known_labels(self) -> NDArray[Any] | None:
-        """The class of each row, shape (n,); None for a regression."""
-        return None if self.source.classes is None else self.targets
+        """The label of each row for stratified choices, shape (n,); None for a regression without labels."""
+        return None if self.labels is None and self.source.classes is None else self.partition_labels
 
     @property
     def targets(self) -> NDArray[Any]:
@@ -96,6 +103,10 @@ def lazy_table(
     columns: Sequence[str] | None = None,
     name: str | None = None,
     like: Any = None,
+    target: table.Target = None,
+    drop: Sequence[str] = (),
+    labels: Any = None,
+    groups: Any = None,
     **options: Any,
 ) -> TableSamples:
     """Return the rows of a Parquet file. The file is read once for its targets and texts.
@@ -105,10 +116,35 @@ def lazy_table(
     columns : names of the columns to read; default all.
     name : name of the data set; default: that of the file.
     like : the train part, to read the test part with the same classes and columns.
-    options : options of `ParquetRows`.
+    target, drop, labels, groups : see `Dataset.of`.
+    options : further options of `ParquetRows`.
     """
     file = existing_file(path)
     if isinstance(like, TableSamples):
-        options |= {"target": like.source.target}
-    source = ParquetRows(RowGroups(file, columns), like=like, **options)
-    return TableSamples(source, name=name or (file.name if like is None else like.name), features=source.features)
+        target = like.source.target
+    chosen = table.TableOptions(target, drop, labels, groups, is_test=like is not None)
+    rows = RowGroups(file, columns)
+    source = ParquetRows(rows, like=like, target=target, drop=chosen.left_out(rows.names), **options)
+    marks: dict[str, Any] = {
+        what: _labels(rows, source, given, what) for what, given in chosen.needed() if given is not None
+    }
+    return TableSamples(
+        source, name=name or (file.name if like is None else like.name), features=source.features, **marks
+    )
+
+
+def _labels(rows: RowGroups, source: ParquetRows, given: Any, what: str) -> RowLabels:
+    """Return the labels or groups of all rows; only the column that is named is read, and all columns for a function."""
+    columns = {name: partial(_values, rows, name) for name in rows.names}
+    found = found_labels(given, what, columns, lambda: _records(rows), len(source))
+    return replace(found, dropped=found.source in columns and found.source not in source.columns)
+
+
+def _values(rows: RowGroups, column: str) -> NDArray[Any]:
+    frames = (rows.frame(group, [column]) for group in range(len(rows)))
+    return np.concatenate([table.target_values(frame[column])[0] for frame in frames if len(frame)])
+
+
+def _records(rows: RowGroups) -> Iterator[Any]:
+    for group in range(len(rows)):
+        yield from rows.frame(group).to_dict("records")

@@ -70,8 +70,12 @@ class WorkerPool:
         self._rows: list[Rows | None] = [None] * workers
         if partition is not None:
             rng = np.random.default_rng([seed, *b"partition"])
-            parts = instantiate(PARTITIONERS, partition, Callable)(targets, workers, rng)
-            self._rows = [*checked_parts(parts, workers, len(targets))]
+            partitioner = instantiate(PARTITIONERS, partition, Callable)
+            if getattr(partitioner, "uses", "labels") == "groups":
+                raise ConfigurationError(
+                    "the rows of an ensemble have no groups: use another partition than 'by-group'"
+                )
+            self._rows = [*checked_parts(partitioner(targets, workers, rng), workers, len(targets))]
         self._restarts_left = max_restarts
         self._engine, self._owned = open_engine(engine, preload=_PRELOADED)
         try:

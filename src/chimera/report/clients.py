@@ -24,7 +24,19 @@ def clients(run: RunFiles) -> str:
         return ""
     last = [each for each in evaluations[-1]["clients"].values() if isinstance(each, Mapping)]
     names = sorted({name for each in last for name in each}, key=lambda name: (name != "accuracy", name))
-    return "".join(_row(name, evaluations, last) for name in names[:_MOST_METRICS])
+    return "".join(_row(name, evaluations, last) for name in names[:_MOST_METRICS]) + _rows_used(run)
+
+
+def _rows_used(run: RunFiles) -> str:
+    """Return a note on which rows the workers were evaluated."""
+    train = run.experiment.get("train")
+    share = finite(train.get("test_per_client") if isinstance(train, Mapping) else None)
+    if not np.isfinite(share):
+        return "<p class='note'>Each worker was evaluated on the rows on which it trains.</p>\n"
+    return (
+        f"<p class='note'>Each worker was evaluated on {share:.0%} of its own rows, on which it does not train. A worker "
+        "with a single row is left out.</p>\n"
+    )
 
 
 def _row(name: str, evaluations: list[dict[str, Any]], last: list[Mapping[str, Any]]) -> str:

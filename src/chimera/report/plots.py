@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +66,6 @@ def draw_run(run_dir: str | os.PathLike[str]) -> Figure:
     ------
     ConfigurationError : ``run_dir`` is not the folder of a run.
     """
-    import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -77,10 +78,10 @@ def draw_run(run_dir: str | os.PathLike[str]) -> Figure:
     heights = [_PANEL_IN] * len(rows) + [
         0.8 + _LANE_IN * len(lanes) + (0.5 if points else 0.3) * (place == 0) for place in range(len(views))
     ]
-    with matplotlib.rc_context(_STYLE):
+    with styled():
         layout = ConstrainedLayoutEngine(w_pad=0.09, h_pad=0.07)
         figure = Figure(figsize=(_WIDTH_IN, 0.45 + (sum(heights) or 1.5)), layout=layout)
-        figure.suptitle(_drawable(_title(run), 90), fontsize=11.5, fontweight="bold", x=0.012, ha="left")
+        figure.suptitle(drawable(_title(run), 90), fontsize=11.5, fontweight="bold", x=0.012, ha="left")
         if not heights:
             figure.text(0.5, 0.4, "This run has not recorded anything yet.", ha="center", color="#3C434B")
             return figure
@@ -101,14 +102,31 @@ def save_plot(run_dir: str | os.PathLike[str], path: str | os.PathLike[str]) -> 
     ------
     ConfigurationError : ``run_dir`` is not the folder of a run, or ``path`` has an unknown ending or cannot be written.
     """
+    return write_figure(lambda: draw_run(run_dir), path)
+
+
+def write_figure(draw: Callable[[], Figure], path: str | os.PathLike[str]) -> Path:
+    """Draw a figure and write it to ``path``, in the format of its suffix; return the path. Images have 150 dpi.
+
+    Raises
+    ------
+    ConfigurationError : ``path`` has an unknown ending, for which nothing is drawn, or cannot be written.
+    """
     kind = Path(path).suffix[1:].lower()
     if kind not in FORMATS:
         known = ", ".join(f".{each}" for each in FORMATS)
         raise ConfigurationError(f"the plot {str(path)!r} is of no format known by its ending; known: {known}")
     picture = io.BytesIO()
-    draw_run(run_dir).savefig(picture, format=kind, dpi=150)
+    draw().savefig(picture, format=kind, dpi=150)
     replace_file(Path(path), picture.getvalue())
     return Path(path)
+
+
+def styled() -> AbstractContextManager[None]:
+    """Return a context in which matplotlib draws in the style of the reports."""
+    import matplotlib
+
+    return matplotlib.rc_context(_STYLE)
 
 
 def _title(run: RunFiles) -> str:
@@ -119,7 +137,7 @@ def _title(run: RunFiles) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _drawable(text: str, most: int = 32) -> str:
+def drawable(text: str, most: int = 32) -> str:
     """Return ``text`` without characters that matplotlib would interpret as a formula or cannot draw."""
     from matplotlib.font_manager import findfont, get_font
 
@@ -142,13 +160,13 @@ def _draw_panels(part: SubFigure, row: list[Panel]) -> None:
                 linewidth=1.2 if marker else 1.0,
                 marker=(marker if few else "") or ("o" if len(curve.x) == 1 else ""),
                 markersize=3.2,
-                label=_drawable(curve.label).lstrip("_"),
+                label=drawable(curve.label).lstrip("_"),
                 clip_on=False,
                 zorder=3 + curve.place,
             )
         for level in panel.levels:
             colour, pattern = _LEVELS[level.kind]
-            label = _drawable(f"{level.label}: {number(level.y)}")
+            label = drawable(f"{level.label}: {number(level.y)}")
             axes.axhline(level.y, color=colour, linewidth=1.0, linestyle=pattern, label=label, zorder=2)
         _mark(axes, panel)
         low, high = y_range(panel)
@@ -162,9 +180,9 @@ def _draw_panels(part: SubFigure, row: list[Panel]) -> None:
         axes.minorticks_off()
         axes.grid(True, color="#E4E7EB", linewidth=0.6)
         axes.set_axisbelow(True)
-        axes.set_xlabel(_drawable(panel.x_label))
+        axes.set_xlabel(drawable(panel.x_label))
         if place == 0:
-            axes.set_ylabel(_drawable(panel.y_label))
+            axes.set_ylabel(drawable(panel.y_label))
 
     part.legend(*part.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=6, handlelength=2.2)
 
@@ -198,12 +216,12 @@ def _draw_timeline(
     axes.set_xlim(view.begin_s / second, view.end_s / second)
     ticks = linear_ticks(view.begin_s / second, view.end_s / second, 9)
     axes.set_xticks(ticks, tick_labels(ticks))
-    names = [_drawable(lane.actor) + (" (lost)" if lane.lost_s is not None else "") for lane in lanes]
+    names = [drawable(lane.actor) + (" (lost)" if lane.lost_s is not None else "") for lane in lanes]
     axes.set_yticks(range(len(lanes) + len(others)), [*names, *others])
     axes.set_ylim(len(lanes) + len(others) - 0.4, -0.6)
     axes.set_xlabel(f"{clock(run.is_virtual)} since the start of training ({unit})")
     some = f", {len(lanes)} of {len(run.lanes):,} actors" if len(lanes) < len(run.lanes) else ""
-    axes.set_title(_drawable(f"Timeline: {view.title[0].lower()}{view.title[1:]}{some}", 90), loc="left")
+    axes.set_title(drawable(f"Timeline: {view.title[0].lower()}{view.title[1:]}{some}", 90), loc="left")
     for each in (axes, shares):
         each.spines["left"].set_visible(False)
         each.tick_params(axis="y", length=0)
@@ -212,7 +230,7 @@ def _draw_timeline(
         return
     _draw_shares(shares, lanes)
     handles: list[Any] = [Patch(facecolor=KIND_COLOURS[kind], label=KINDS[kind]) for kind in range(3)]
-    handles += [_sign(kind.name, kind.marker, _drawable(names, 48)) for kind, names in legend(points)]
+    handles += [_sign(kind.name, kind.marker, drawable(names, 48)) for kind, names in legend(points)]
     part.legend(handles=handles, loc="outside upper left", ncols=4, handlelength=1.4)
 
 

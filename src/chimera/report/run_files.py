@@ -46,6 +46,7 @@ class RunFiles:
     events : the rows of ``events.jsonl``.
     summary : ``summary.json``; empty if the run did not finish.
     environment : ``environment.json``.
+    data : ``data.json``, see `chimera.core.worker_counts.WorkerCounts`; empty if the run does not show what workers hold.
     words : the vectors of frequent words, if the run has any.
     notes : sentences about files or lines that could not be read.
     """
@@ -57,6 +58,7 @@ class RunFiles:
     events: list[dict[str, Any]]
     summary: dict[str, Any]
     environment: dict[str, Any]
+    data: dict[str, Any]
     words: Words | None = None
     notes: tuple[str, ...] = ()
 
@@ -169,6 +171,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> RunFiles:
         events=events,
         summary=_table(folder / "summary.json", notes),
         environment=_table(folder / "environment.json", notes),
+        data=_table(folder / "data.json", notes),
         words=read_words(folder, notes),
         notes=tuple(notes),
     )

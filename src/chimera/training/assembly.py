@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import TrainingData
 from chimera.data.iterable import IterableSamples
+from chimera.data.provider import DataProvider, PartitionedData
 from chimera.models.model import Model
 from chimera.strategies.model_partition import ModelPartition, SplitPartition
 from chimera.training.actors import Actors
@@ -54,17 +55,10 @@ class Assembly:
         parts = settings.strategy.parts(workers)
         actors = self._actors() if parts is None else self._part_actors(parts)
         actors.reserve_workers(workers)
-        readers = 1 if parts is None else parts.readers
-        provider = provider_of(
-            self.engine,
-            self.train,
-            settings.partition,
-            workers=workers // readers,
-            batch_size=settings.batch_size,
-            seed=settings.seed,
-        )
         steps = settings.strategy.steps_per_round()
-        sharding = Sharding(provider, workers, self._samples_per_round, steps, readers, settings.strategy.holds)
+        sharding = Sharding(
+            self._provider, workers, self._samples_per_round, steps, self._readers, settings.strategy.holds
+        )
         kind: Callable[..., TrainingCluster] = TrainingCluster
         if settings.privacy is not None:
             kind = partial(PrivateCluster, settings.privacy, momenta=not settings.optimizer.plain)
@@ -72,14 +66,41 @@ class Assembly:
         return kind(self.engine, actors, sharding, monitor, least, replicas=replicas)
 
     @cached_property
+    def train_size(self) -> int:
+        """The number of samples that workers train on; 0 if nodes own the data, whose size is not known before they start."""
+        if self.engine.nodes_own_data:
+            return 0
+        if self.settings.test_per_client is None:
+            return len(self.train)
+        return cast(PartitionedData, self._provider).train_size(self.settings.workers)
+
+    @cached_property
+    def _readers(self) -> int:
+        """The number of consecutive workers that read the same data."""
+        parts = self.settings.strategy.parts(self.settings.workers)
+        return 1 if parts is None else parts.readers
+
+    @cached_property
+    def _provider(self) -> DataProvider:
+        settings = self.settings
+        return provider_of(
+            self.engine,
+            self.train,
+            settings.partition,
+            workers=settings.workers // self._readers,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            test_share=settings.test_per_client,
+        )
+
+    @cached_property
     def _rounds(self) -> int | None:
         """The number of rounds of the run; None if it is not known in advance."""
-        size = None if self.engine.nodes_own_data else len(self.train)
+        size = None if self.engine.nodes_own_data else self.train_size
         return self.settings.budget.rounds_in_all(size, self._samples_per_round(self.settings.workers))
 
     def _samples_per_round(self, world_size: int) -> int:
-        # The size of data that nodes own is not known before the nodes have started.
-        return self.settings.samples_per_round(world_size, 0 if self.engine.nodes_own_data else len(self.train))
+        return self.settings.samples_per_round(world_size, self.train_size)
 
     def _actors(self) -> Actors:
         settings, rounds = self.settings, self._rounds

@@ -37,6 +37,7 @@ from chimera.training.experiment.settings import Settings
 from chimera.training.fault_tolerance.injection import FaultScript, check_attacks
 from chimera.training.fault_tolerance.recovery import Recovery
 from chimera.training.fault_tolerance.settings import OnWorkerLoss
+from chimera.training.inspection import Inspection, counts_of_run, inspect_data
 from chimera.training.plugin import Named, label
 from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.privacy.settings import Privacy
@@ -85,6 +86,9 @@ class Trainer:
     keep : the model that the run returns and writes, with its metrics: that of the ``best`` evaluation, or the ``last`` one.
     evaluate_clients : evaluate the model on each worker's own data too. Metrics then include the mean, the standard deviation
         and the mean over the worst tenth of the workers; the history has the metrics of each worker.
+    test_per_client : share of its rows that each worker keeps for this evaluation and never trains on, with the same shares of
+        its labels; at least one row. A worker with a single row trains on it and is not evaluated. Each worker then has rows of
+        its own with every partition. Default: workers are evaluated on the rows on which they train.
     evaluate_every, log_every, checkpoint_every : rounds between evaluations (default: one epoch), log rows (default: a hundred
         in a run, fewer with many workers) and checkpoints (default: one at each evaluation).
     min_workers : the run stops with fewer living workers than this.
@@ -141,6 +145,7 @@ class Trainer:
         monitor: str | None = None,
         keep: Keep = "last",
         evaluate_clients: bool = False,
+        test_per_client: float | None = None,
         evaluate_every: int | None = None,
         log_every: int | None = None,
         checkpoint_every: int | None = None,
@@ -184,6 +189,7 @@ class Trainer:
                 "monitor": monitor,
                 "keep": keep,
                 "evaluate_clients": evaluate_clients,
+                "test_per_client": test_per_client,
                 "evaluate_every": evaluate_every,
                 "log_every": log_every,
                 "checkpoint_every": checkpoint_every,
@@ -257,6 +263,15 @@ class Trainer:
         if self._settings.server_optimizer is not None:
             self._settings.server_optimizer.check()
 
+    def inspect_data(self) -> Inspection:
+        """Return what the data is and what each worker would hold, without starting an engine or training.
+
+        Raises
+        ------
+        ConfigurationError : the data cannot be read, or not be divided among the workers.
+        """
+        return inspect_data(self._settings, self._engine, self._data)
+
     def fit(self) -> Run:
         """Train, write the run's folder and its report, and return the result.
 
@@ -277,7 +292,13 @@ class Trainer:
             split = split_of(self._data, settings.seed, False if engine.nodes_own_data else "auto")
             if not engine.nodes_own_data:
                 notify(self.callbacks, "on_data", described(split))
-            check_data(engine, split.train, settings.workers, settings.tolerance)
+            check_data(
+                split.train,
+                settings.workers,
+                settings.tolerance,
+                nodes_own_data=engine.nodes_own_data,
+                test_share=settings.test_per_client,
+            )
             check_attacks(settings.faults, settings.strategy, split.train)
             self.check_optimizers()
             model = configured(model_of(self._model, split.train, settings.seed), settings.compute)
@@ -291,9 +312,11 @@ class Trainer:
                 check_fits(saved, model.layout.size)
             monitor = HeartbeatMonitor(engine, settings.tolerance.worker_timeout_s)
             notify(self.callbacks, "on_wait", f"{self._workers} on the engine {label(self._engine)}")
-            cluster = Assembly(settings, engine, model, split.train, saved).cluster(monitor)
+            assembly = Assembly(settings, engine, model, split.train, saved)
+            cluster = assembly.cluster(monitor)
             try:
-                return self._fit(engine, monitor, cluster, split, model, checkpoints, saved)
+                self._folder.describe_data(counts_of_run(settings, split.train, cluster.orders))
+                return self._fit(engine, monitor, cluster, split, model, checkpoints, saved, assembly.train_size)
             except KeyboardInterrupt as error:
                 if checkpoints.paths():
                     again = f"out={str(self.run_dir)!r}, resume=True"
@@ -315,11 +338,12 @@ class Trainer:
         model: Model,
         checkpoints: Checkpoints,
         saved: dict[str, Any] | None,
+        train_size: int,
     ) -> Run:
         settings = self._settings
         self._recovery = Recovery(engine, cluster, monitor, settings.tolerance)
         sizes = first_calls(engine, monitor, cluster, self._recovery)
-        train_size = sum(sizes) if engine.nodes_own_data else len(split.train)
+        train_size = train_size or sum(sizes)  # 0 where nodes own the data
         engine.trace()
         history = History(self._folder.path, saved["files"] if saved else None)
         guarantee, kept = Guarantee(settings.privacy), settings.strategy.keeps(model)

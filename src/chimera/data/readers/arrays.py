@@ -128,7 +128,7 @@ def as_targets(
         return _as_float32(array, "targets"), None
     if array.ndim != 1:
         raise DataError(f"the targets of a classification have shape {array.shape}: give one label per sample")
-    return _class_indices(array, classes)
+    return class_indices(array, classes)
 
 
 def _check_few(different: int, samples: int) -> None:
@@ -139,9 +139,10 @@ def _check_few(different: int, samples: int) -> None:
         )
 
 
-def _class_indices(
+def class_indices(
     array: NDArray[Any], classes: int | Sequence[str] | None
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return the index of each label, shape (n,), and the names of the classes, see `as_targets`."""
     if array.dtype.kind == "f":
         _as_float32(array, "targets")  # raises if they are not finite
         array = array.astype(np.int64) if (array == np.floor(array)).all() else array.astype(str)

@@ -29,6 +29,7 @@ class RowGroups:
 
     Attributes
     ----------
+    names : names of the columns.
     bounds : first row of each row group, and the number of all rows; shape (groups + 1,).
     categorical : names of the columns that are stored as categories.
     bytes : size of the decoded columns of each row group.
@@ -47,6 +48,7 @@ class RowGroups:
         for column in columns or ():
             if column not in names:
                 raise DataError(f"{path} has no column {column!r}; its columns: {', '.join(names)}")
+        self.names: list[str] = list(names if columns is None else columns)
         found = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         self.bounds = np.cumsum([0, *(group.num_rows for group in found)])
         self.categorical = {field.name for field in file.schema_arrow if hasattr(field.type, "index_type")}
@@ -137,7 +139,8 @@ class ParquetRows:
     Attributes
     ----------
     target : the target column.
-    features : names of the input columns.
+    columns : names of the columns of the file that are inputs.
+    features : names of the inputs: columns, and the categories of text columns.
     targets : class index, in the smallest type of integers, or value of each row.
     classes : the labels of the class indices; None for a regression.
     bounds : first row of each row group, and the number of all rows.
@@ -181,7 +184,7 @@ class ParquetRows:
                 raise DataError(f"{groups.path}, row group {group} from row {self.bounds[group]}: {error}") from error
         if not texts.columns:
             raise DataError(f"{groups.path} is empty")
-        self._columns = texts.columns
+        self.columns = texts.columns
         self._one_hot = [name for name in one_hot if name in texts.columns]
         self.features = tuple(like.features) if like is not None else texts.features(groups.categorical)
         self.targets, self.classes = labels.indices(task, classes)
@@ -206,7 +209,7 @@ class ParquetRows:
     def _group(self, group: int) -> NDArray[np.float32]:
         decoded = self._decoded.pop(group, None)
         if decoded is None:
-            frame = table.with_columns(self._groups.frame(group, self._columns)[self._columns], (), self._one_hot)
+            frame = table.with_columns(self._groups.frame(group, self.columns)[self.columns], (), self._one_hot)
             decoded, _ = table.features(frame, self.features)
             kept = sum(other.nbytes for other in self._decoded.values())
             while self._decoded and kept + decoded.nbytes > self._cache_bytes:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +17,19 @@ from chimera.data.readers import table
 from chimera.data.readers.arrays import from_torch_dataset, is_array, is_tensor
 from chimera.data.readers.npy import open_archive
 from chimera.data.readers.parquet import RowGroups, exceeds_memory, read_parquet
+from chimera.data.row_labels import RowLabels, found_labels
 
 Pair = tuple[Any, Any]
+
+
+class Raw(NamedTuple):
+    """Raw inputs and targets, and the labels and groups of the rows, if some were given."""
+
+    inputs: Any
+    targets: Any
+    labels: RowLabels | None = None
+    groups: RowLabels | None = None
+
 
 _KINDS = "a pair (inputs, targets) of arrays, tensors or lists, a torch data set, a pandas frame, or a CSV or .npz file"
 _INPUTS, _TARGETS = ("inputs", "x"), ("targets", "y")
@@ -60,21 +74,23 @@ def is_large_parquet(value: Any) -> bool:
     return exceeds_memory(RowGroups(existing_file(value)))
 
 
-def pairs(source: Any, *, target: table.Target = None, header: bool | None = None) -> list[Pair]:
-    """Return the raw (inputs, targets) of a source; two pairs if it has a train and a test part.
+def pairs(source: Any, options: table.TableOptions, *, header: bool | None = None) -> list[Raw]:
+    """Return the raw inputs and targets of a source; two pairs if it has a train and a test part.
 
     Raises
     ------
     DataError : the source is of no known kind.
     """
     if isinstance(source, str | os.PathLike):
-        return _read_file(existing_file(source), target, header)
+        source = _read_file(existing_file(source), header)
+        if isinstance(source, list):
+            return [_of_pair(source[0], options), *(Raw(*pair) for pair in source[1:])]
     if is_frame(source):
-        return [table.split_target(source, target)]
+        return [_of_frame(source, options)]
     if isinstance(source, tuple | list) and len(source) == 2:
-        return [(source[0], source[1])]
+        return [_of_pair((source[0], source[1]), options)]
     if _is_map_style(source):
-        return [from_torch_dataset(source)]
+        return [_of_pair(from_torch_dataset(source), options)]
     if is_tensor(source) or isinstance(source, np.ndarray):
         raise DataError(f"an array of shape {tuple(source.shape)} has no targets: give (inputs, targets)")
     length = f" of length {len(source)}" if isinstance(source, tuple | list) else ""
@@ -94,16 +110,52 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
     return file
 
 
-def _read_file(path: Path, target: table.Target, header: bool | None) -> list[Pair]:
+def _of_frame(frame: Any, options: table.TableOptions) -> Raw:
+    raw = Raw(*table.split_target(options.without_columns(frame), options.target))
+    return _labelled(raw, frame, options, partial(frame.to_dict, "records"))
+
+
+def _of_pair(pair: Pair, options: table.TableOptions) -> Raw:
+    inputs, targets = pair
+    if is_frame(inputs):
+        return _labelled(
+            Raw(options.without_columns(inputs), targets), inputs, options, partial(inputs.to_dict, "records")
+        )
+    return _labelled(Raw(inputs, targets), inputs, options, lambda: zip(inputs, targets, strict=True))
+
+
+def _labelled(raw: Raw, source: Any, options: table.TableOptions, samples: Callable[[], Iterable[Any]]) -> Raw:
+    """Return inputs and targets with the labels and groups of a source, which may have further columns."""
+    needed = [(what, given) for what, given in options.needed() if given is not None]
+    if not needed:
+        return raw
+    names = source.columns if is_frame(source) else ()
+    columns = {str(name): partial(_column_values, source, name) for name in names}
+    found = {what: found_labels(given, what, columns, samples, len(source)) for what, given in needed}
+    inputs = set(map(str, raw.inputs.columns if is_frame(source) else ()))
+    return raw._replace(
+        **{
+            what: replace(marks, dropped=marks.source in columns and marks.source not in inputs)
+            for what, marks in found.items()
+        }
+    )
+
+
+def _column_values(frame: Any, name: Any) -> Any:
+    return table.target_values(frame[name])[0]
+
+
+def _read_file(path: Path, header: bool | None) -> Any:
+    """Return a frame, or a list of the pairs of an .npz file."""
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(".npz"):
         return read_npz(path)
     if name.endswith(".parquet"):
-        return [table.split_target(read_parquet(path), target)]
+        return read_parquet(path)
     if not name.endswith(table.SUFFIXES):
         known = ", ".join((*table.SUFFIXES, ".npz", ".parquet"))
         raise DataError(f"the file {str(path)!r} has an unknown ending; known: {known}")
-    return [table.split_target(table.read_csv(path, header=header), target)]
+    return table.read_csv(path, header=header)
 
 
 def read_npz(path: Path) -> list[Pair]:

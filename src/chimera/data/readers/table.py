@@ -8,9 +8,9 @@ import io
 import itertools
 import re
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,50 @@ from chimera.data.readers.decompression import GzipStream
 
 Target: TypeAlias = str | int | Sequence[str | int] | None
 
+NO_LABELS = {"labels": None, "groups": None}
+"""Options for a test part, which needs neither labels nor groups."""
+
 SUFFIXES = (".csv", ".tsv", ".txt", ".data")
 """Endings of files that are read as tables; also with ``.gz`` appended."""
 
 MAX_CATEGORIES = 50
 """Largest number of one-hot columns of a text column that is not categorical; more means identifiers or free text."""
+
+
+class TableOptions(NamedTuple):
+    """Which columns of a table have which purpose, see `Dataset.of`. Labels and groups may be arrays or functions as well.
+
+    Attributes
+    ----------
+    is_test : whether the table is a test part, which needs neither labels nor groups.
+    """
+
+    target: Target = None
+    drop: Sequence[str] = ()
+    labels: Any = None
+    groups: Any = None
+    is_test: bool = False
+
+    def needed(self) -> list[tuple[str, Any]]:
+        """Return the name and the given value of labels and groups; None for a test part."""
+        return [("labels", None if self.is_test else self.labels), ("groups", None if self.is_test else self.groups)]
+
+    def without_columns(self, frame: Any) -> Any:
+        """Return the frame without dropped columns and without the column of the groups, unless that is a target.
+
+        Raises
+        ------
+        DataError : the frame has no such column.
+        """
+        left_out = self.left_out(frame.columns)
+        return with_columns(frame, left_out, ()) if left_out else frame
+
+    def left_out(self, columns: Iterable[Any]) -> list[Any]:
+        """Return the names of the columns that are no inputs or targets: the dropped ones, and that of the groups."""
+        wanted = [self.target] if isinstance(self.target, str | int) else list(self.target or ())
+        of_groups = [name for name in columns if str(name) == self.groups and name not in wanted]
+        return list(dict.fromkeys([*self.drop, *of_groups]))
+
 
 _SEPARATORS = "\t;|, "  # in this order: a comma may also be a decimal sign, and a text may contain spaces
 _SAMPLE_LINES = 20

@@ -48,17 +48,17 @@ class NodeLearner(Learner):
             problem = _problem(node, schema, data)
         schema.check(problem.model.layout, node.name)
         dataset = Dataset(problem.inputs, problem.targets, schema.classes, name=node.name)
-        super().__init__(rank, problem.model, dataset, _bound_order(order, len(dataset), rank), **options)
+        super().__init__(rank, problem.model, dataset, _bound_order(order, dataset, rank), **options)
 
     def follow(self, order: Any, since: int) -> None:
         """Read the node's rows in this order from now on."""
-        super().follow(_bound_order(order, self.samples(), self._rank), since)
+        super().follow(_bound_order(order, self._dataset, self._rank), since)
 
 
-def _bound_order(order: Any, samples: int, rank: int) -> ShardOrder:
+def _bound_order(order: Any, dataset: Any, rank: int) -> ShardOrder:
     if not isinstance(order, OwnOrder):
         raise DataError(f"the reading order of a node's own data must be an OwnOrder, not a {type(order).__name__}")
-    return order.of(samples, rank)
+    return order.of(len(dataset), rank, dataset.known_labels)
 
 
 def _problem(node: GradientWorker, schema: DriverSchema, data: Data) -> Problem:

@@ -14,6 +14,7 @@ import msgspec
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import make_folder
+from chimera.core.worker_counts import WorkerCounts
 from chimera.training.artifacts.result import Run
 from chimera.training.artifacts.signature import Signature
 from chimera.training.progress.history import write_atomically
@@ -89,6 +90,19 @@ class RunFolder:
             "libraries": {name: version for name in _LIBRARIES if (version := _version(name))},
         }
         write_atomically(self.path / "environment.json", msgspec.json.format(msgspec.json.encode(environment)))
+
+    def describe_data(self, counts: WorkerCounts | None) -> None:
+        """Write what each worker holds to ``data.json``. If that is not shown, remove the file of an earlier, failed run.
+
+        Raises
+        ------
+        RunError : the file cannot be written.
+        """
+        path = self.path / "data.json"
+        if counts is None:
+            path.unlink(missing_ok=True)
+        else:
+            write_atomically(path, msgspec.json.encode(counts) + b"\n")
 
     def finish(self, run: Run) -> None:
         """Write weights, summary and report."""

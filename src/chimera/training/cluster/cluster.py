@@ -106,6 +106,11 @@ class TrainingCluster(Gather, ClusterState):
         return [self.names.index(worker.name) for worker in self.workers]
 
     @property
+    def orders(self) -> list[Any]:
+        """The order in which each worker of `sharded_workers` reads its rows."""
+        return self._sharding.orders
+
+    @property
     def sharded_workers(self) -> list[str]:
         """The names of the workers that the data is divided among, in the order of their shards; some may be lost."""
         return sorted(self._places, key=self._places.__getitem__)

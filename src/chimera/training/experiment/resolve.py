@@ -84,9 +84,18 @@ def split_of(data: Any, seed: int, standardize: Standardize = "auto") -> Split:
     return Split.of(data, seed=seed, standardize=standardize)
 
 
-def check_data(engine: Engine, train: TrainingData, workers: int, tolerance: FaultTolerance) -> None:
-    """Raise ConfigurationError if the data is too small for the workers, or cannot be redistributed after a loss."""
-    if not engine.nodes_own_data:
+def check_data(
+    train: TrainingData,
+    workers: int,
+    tolerance: FaultTolerance,
+    *,
+    nodes_own_data: bool,
+    test_share: float | None = None,
+) -> None:
+    """Raise ConfigurationError if the data is too small for the workers, or cannot be divided as the options require."""
+    if test_share is not None and hasattr(train, "provider") and not nodes_own_data:
+        raise ConfigurationError("test_per_client needs a data set whose samples have numbers, not a stream")
+    if not nodes_own_data:
         if workers > len(train):
             raise ConfigurationError(f"{workers} workers cannot share {len(train)} training samples")
     elif tolerance.on_worker_loss == "redistribute":
@@ -96,14 +105,21 @@ def check_data(engine: Engine, train: TrainingData, workers: int, tolerance: Fau
 
 
 def provider_of(
-    engine: Engine, train: TrainingData, partition: Partitioner, *, workers: int, batch_size: int, seed: int
+    engine: Engine,
+    train: TrainingData,
+    partition: Partitioner,
+    *,
+    workers: int,
+    batch_size: int,
+    seed: int,
+    test_share: float | None = None,
 ) -> DataProvider:
     """Return the source of the workers' batches: the nodes' own data, pipelines of the data set, or rows in memory."""
     if engine.nodes_own_data:
-        return WorkerData(batch_size, seed)
+        return WorkerData(batch_size, seed, test_share)
     own: Callable[..., DataProvider] | None = getattr(train, "provider", None)
     if own is None:
-        return PartitionedData(cast(RowData, train), partition, batch_size, seed)
+        return PartitionedData(cast(RowData, train), partition, batch_size, seed, test_share)
     return own(engine, partition, workers=workers, batch_size=batch_size, seed=seed)
 
 

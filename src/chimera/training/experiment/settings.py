@@ -45,6 +45,7 @@ class Settings:
     loading, compute : reading of batches, and computing of gradients.
     every : intervals in rounds; None where not set.
     faults : sentences.
+    test_per_client : share of its rows that each worker keeps for its evaluation; None: they are evaluated on all.
     table : the options as plain values, for the experiment file.
     """
 
@@ -63,6 +64,7 @@ class Settings:
     faults: Sequence[str]
     privacy: Privacy | None
     evaluate_clients: bool
+    test_per_client: float | None
     loading: Loading
     compute: Compute
     worker_resources: Resources
@@ -101,6 +103,7 @@ class Settings:
             raise ConfigurationError(
                 f"evaluate_clients: with {name!r} each worker holds a part of the model, so none can evaluate all of it"
             )
+        _check_test_share(options["test_per_client"], evaluated=options["evaluate_clients"])
         privacy = Privacy.of(options["privacy"])
         if privacy is not None:
             privacy.check(strategy, name, codec, used)
@@ -128,6 +131,7 @@ class Settings:
             faults=faults,
             privacy=privacy,
             evaluate_clients=options["evaluate_clients"],
+            test_per_client=options["test_per_client"],
             loading=Loading.of(options["loader"]),
             compute=compute,
             worker_resources=resources_of("worker_resources", options["worker_resources"]),
@@ -153,6 +157,13 @@ class Settings:
     def samples_per_round(self, world_size: int, train_size: int) -> int:
         """Return the samples that ``world_size`` workers process in a round, of a training set of ``train_size`` samples."""
         return self.strategy.samples_per_round(world_size, self.batch_size, train_size)
+
+
+def _check_test_share(share: float | None, *, evaluated: bool) -> None:
+    if share is not None and not 0 < share < 1:
+        raise ConfigurationError(f"test_per_client is {share}: it must be between 0 and 1")
+    if share is not None and not evaluated:
+        raise ConfigurationError("test_per_client is for the evaluation of clients: set evaluate_clients too")
 
 
 def _tolerance(strategy: Strategy, options: Mapping[str, Any], workers: int) -> FaultTolerance:

@@ -33,7 +33,7 @@ class Evaluator:
 
     Attributes
     ----------
-    of_clients : the metrics of each worker in the last evaluation, by name.
+    of_clients : the metrics of each worker in the last evaluation, by name; without workers that have no rows for evaluation.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Evaluator:
         return metrics
 
     def _evaluate_clients(self) -> None:
-        """Evaluate the global model (without servers, each worker's own model) on each worker's own data."""
+        """Evaluate the global model (without servers, each worker's own model) on each worker's own rows."""
         weights = self._strategy.model(self._cluster) if self._cluster.shards else []
         workers = self._cluster.on_time()
         found = self._monitor.get([worker.evaluate(*weights) for worker in workers])
-        self.of_clients = dict(zip([worker.name for worker in workers], found, strict=True))
+        self.of_clients = {worker.name: own for worker, own in zip(workers, found, strict=True) if own}
 
     def tallies(self, of: set[str]) -> list[Tally]:
         """Return the tallies of these workers since the last call, and remove the workers from ``of``; late workers remain."""

@@ -48,9 +48,17 @@ def result_of(
             **getattr(split.train, "figures", dict)(),
             **settings.strategy.figures(),
             **guarantee.figures(),
+            **({"clients_evaluated_on": _client_rows(settings.test_per_client)} if settings.evaluate_clients else {}),
             **({"kept_round": loop.kept_round} if loop.kept_round is not None else {}),
             **({"peak_mb": loop.peak_mb} if loop.peak_mb else {}),
         },
         input_scaling=getattr(split.train, "input_scaling", None),  # data sets of texts have none
         target_scaling=getattr(split.train, "target_scaling", None),
+    )
+
+
+def _client_rows(test_share: float | None) -> str:
+    """Return on which rows clients were evaluated."""
+    return (
+        "the rows on which they train" if test_share is None else f"their own test rows, {test_share:.0%} of their rows"
     )

@@ -199,8 +199,9 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         return Encoded("identity", self._model.layout.size, (self._model.parameters(),))
 
     def samples(self) -> int:
-        """Return the number of rows of its data set."""
-        return len(self._dataset)
+        """Return the number of rows of its data set, without those that it keeps for its evaluation."""
+        kept = getattr(self._gradients.order, "kept", None)
+        return len(self._dataset) - (0 if kept is None else len(kept))
 
     def share(self) -> float:
         """Return the number of rows of this worker's share."""

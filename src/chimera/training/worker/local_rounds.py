@@ -176,6 +176,7 @@ class LocalRounds:
     def evaluate(self, *weights: Encoded) -> dict[str, float]:
         """Return loss and metrics of these weights on the worker's own rows. The worker's model is unchanged.
 
+        If workers keep rows for their evaluation, the rows are those. A worker with a single row keeps and returns none.
         Personal parameters are the worker's own; without ``weights``, all parameters are.
 
         Raises
@@ -185,6 +186,10 @@ class LocalRounds:
         rows = getattr(self._gradients.order, "own", None)
         if rows is None:
             raise ConfigurationError("evaluate_clients needs a data set in rows, with rows for each worker")
+        own = getattr(self._gradients.order, "kept", None)
+        own = rows() if own is None else own
+        if not len(own):
+            return {}
         kept = self._model.parameters().copy()
         if weights:
             given = np.concatenate([decode(message, message.size) for message in weights])
@@ -192,7 +197,7 @@ class LocalRounds:
                 self._model.load(given)
             else:
                 self._part.put(given, self._model.parameters())
-        metrics = self._model.evaluate(self._dataset.whole(rows()))
+        metrics = self._model.evaluate(self._dataset.whole(own))
         self._model.load(kept)
         return metrics
 
