@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core import call
-from chimera.core.batch import Batch, check_lengths, inputs_of, pieces_of, samples_in, targets_of
+from chimera.core.batch import Batch, check_lengths, inputs_of, pieces_of, targets_of
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat, Layout
+from chimera.models.backward import BackwardPass
 from chimera.models.buffers import BUFFER_POLICIES
 from chimera.models.compute import Compute
 from chimera.models.device_view import DeviceView
@@ -103,6 +104,7 @@ class TorchModel:
         self._evaluate_rows = evaluate_rows
         self._flat = FlatModule(module, memory)
         self._pass = ForwardPass(self._flat, made, step, target_transform, integer_inputs=integer_inputs)
+        self._backward = BackwardPass(self._flat, self._pass)
         self._buffer_names = buffer_names(module)
         pack_buffers(module, self._buffer_names)  # raises now if a buffer cannot be sent
 
@@ -166,9 +168,14 @@ class TorchModel:
 
     def part_of(self, layers: nn.Sequential) -> TorchModel:
         """Return a model of some of the layers, with the loss and transforms of this model."""
+        if self._pass.compute.scales:
+            raise ConfigurationError(
+                'a strategy that cuts the model into parts does not scale losses: set precision = "fp32"'
+            )
         part = copy(self)
         part._flat, part._buffer_names = FlatModule(layers, self._flat.memory), buffer_names(layers)
         part._pass = self._pass.over(part._flat)
+        part._backward = BackwardPass(part._flat, part._pass)
         return part
 
     def stage(self, numbers: Sequence[int], first: int = 0, *, recompute: bool = False) -> TorchStage:
@@ -185,13 +192,7 @@ class TorchModel:
 
     def reseed(self, seed: int) -> None:
         """Seed torch's global generators, from which the next gradients draw (dropout)."""
-        import torch
-
-        seed %= 2**63  # seeds of steps are products with the run's seed; torch accepts no larger ones
-        if self._flat.moved:
-            torch.manual_seed(seed)  # the generators of all devices
-        else:
-            torch.default_generator.manual_seed(seed)
+        self._backward.reseed(seed)
 
     def gradient(self, batch: Batch) -> tuple[Flat, float]:
         """Return the mean gradient over the batch and the mean loss, in training mode.
@@ -205,32 +206,7 @@ class TorchModel:
 
     def backward(self, batch: Batch) -> float:
         """Compute the gradient of a batch, leave it on the module's device, and return the mean loss."""
-        flat = self._flat
-        if not flat.module.training:
-            flat.module.train()
-        flat.upload()
-        flat.zero_gradient()
-        pieces = self._pass.compute.accumulate
-        if pieces == 1:
-            return self._backward_of(batch)
-        rows = samples_in(batch)
-        return sum(self._backward_of(piece, samples_in(piece) / rows) for piece in pieces_of(batch, -(-rows // pieces)))
-
-    def _backward_of(self, batch: Batch, share: float = 1.0) -> float:
-        """Add ``share`` times the gradient of a batch; return ``share`` times its loss."""
-        loss = self._pass(batch).loss
-        if share != 1.0:
-            loss = loss * share
-        try:
-            loss.backward()  # type: ignore[no-untyped-call]
-        except RuntimeError as error:
-            if loss.numel() == 1:
-                raise
-            shape = tuple(loss.shape)
-            raise ConfigurationError(
-                f"the loss {self.loss.name!r} must return a scalar, it returned shape {shape}"
-            ) from error
-        return loss.item()
+        return self._backward(batch)
 
     def loss_of(self, outputs: Tensor, targets: NDArray[Any]) -> Tensor:
         """Return the mean loss of outputs, as a scalar tensor on their device."""

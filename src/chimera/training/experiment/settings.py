@@ -108,6 +108,8 @@ class Settings:
                 raise ConfigurationError(
                     "evaluate_clients reports metrics of each client's data, which privacy protects: remove one of the two"
                 )
+        worker_resources = resources_of("worker_resources", options["worker_resources"])
+        compute.check_device(gpu=worker_resources.gpus > 0)
         faults = as_sentences(options["faults"], max(workers, options["max_workers"] or 0))
         return cls(
             strategy=strategy,
@@ -130,7 +132,7 @@ class Settings:
             evaluate_clients=options["evaluate_clients"],
             loading=Loading.of(options["loader"]),
             compute=compute,
-            worker_resources=resources_of("worker_resources", options["worker_resources"]),
+            worker_resources=worker_resources,
             server_resources=server_resources_of(options["server_resources"]),
             seed=options["seed"],
             table={
