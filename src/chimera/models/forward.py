@@ -96,6 +96,19 @@ class ForwardPass:
             raise
         return outputs
 
+    def evaluating(self) -> AbstractContextManager[dict[str, float]]:
+        """Return a context around an evaluation; its dictionary then holds the metrics of the step, if it has any."""
+        own = getattr(self.step, "evaluating", None)
+        return nullcontext({}) if own is None else own(self.flat.module)
+
+    def own_predictions(self, inputs: Any) -> Any:
+        """Return the predictions of the step itself; None if it makes none."""
+        own = getattr(self.step, "predict", None)
+        if own is None:
+            return None
+        placed = self.tensor_of(inputs) if isinstance(inputs, np.ndarray) else mapped(self._leaf, inputs)
+        return own(self.flat.module, placed)
+
     def tensor_of(self, inputs: NDArray[Any]) -> Tensor:
         """Return inputs as a tensor of the type and on the device that the module needs."""
         whole = self._integer_inputs and inputs.dtype.kind in "iu"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,14 +18,18 @@ from chimera.models.backward import BackwardPass
 from chimera.models.buffers import BUFFER_POLICIES
 from chimera.models.compute import Compute
 from chimera.models.device_view import DeviceView
-from chimera.models.evaluation import Evaluation
+from chimera.models.evaluation import Evaluation, evaluating
 from chimera.models.flat_module import FlatModule, Memory
 from chimera.models.forward import ForwardPass
 from chimera.models.instantiation import instantiate
+from chimera.models.lightning.hooks import is_lightning
+from chimera.models.lightning.step import LightningStep
 from chimera.models.losses import Loss, LossFunction, make_loss
 from chimera.models.metrics import Metrics, metric_factories
 from chimera.models.model import Task
 from chimera.models.module_buffers import buffer_names, pack_buffers, unpack_buffers
+from chimera.models.own_optimizer import OwnOptimizer, Position, RunLength
+from chimera.models.predictions import as_array, predictions_of
 from chimera.models.step import Step
 from chimera.models.torch_stage import TorchStage
 
@@ -42,7 +45,8 @@ class TorchModel:
 
     Parameters
     ----------
-    module_or_factory : an ``nn.Module``, or a function without arguments (a class, say) that returns one.
+    module_or_factory : an ``nn.Module``, or a function without arguments (a class, say) that returns one. A ``LightningModule``
+        trains by its own steps, see `LightningStep`; ``loss`` then only decides how outputs become predictions.
     loss : ``cross-entropy``, ``nll``, ``bce-with-logits``, ``mse``, ``l1``, ``huber``, ``smooth-l1``, or a function
         ``(outputs, targets) -> scalar tensor``, the mean over the batch.
     step : ``step(module, batch)`` returns the mean loss, ``(loss, outputs)``, or a mapping with ``loss``; tensors are on the
@@ -102,6 +106,8 @@ class TorchModel:
         if integer_inputs is None:
             integer_inputs = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
         self._evaluate_rows = evaluate_rows
+        if step is None and is_lightning(module):
+            step = LightningStep(module)
         self._flat = FlatModule(module, memory)
         self._pass = ForwardPass(self._flat, made, step, target_transform, integer_inputs=integer_inputs)
         self._backward = BackwardPass(self._flat, self._pass)
@@ -123,9 +129,11 @@ class TorchModel:
 
         Raises
         ------
-        ConfigurationError : the module does not offer activation checkpointing.
+        ConfigurationError : the module does not offer activation checkpointing, or its step cannot be compiled.
         """
         self._pass.compute = compute
+        if compute.compile:
+            self._check_whole("compile")
         if compute.activation_checkpointing:
             enable = getattr(self.module, "gradient_checkpointing_enable", None)
             if enable is None:
@@ -134,6 +142,26 @@ class TorchModel:
                     "checkpoint activations in its forward method, and leave out the option"
                 )
             enable()
+
+    @property
+    def locate(self) -> Callable[[Position], None] | None:
+        """A function that sets the position of the next steps in the run; None if they do not depend on it."""
+        return getattr(self._pass.step, "locate", None)
+
+    @property
+    def notice(self) -> str | None:
+        """A line that says which parts of the module a run does not use; None if it uses all."""
+        return getattr(self._pass.step, "notice", None)
+
+    def own_optimizer(self, length: RunLength) -> OwnOptimizer | None:
+        """Return the optimizer that the module brings, for a run of this length; None if it brings none.
+
+        Raises
+        ------
+        ConfigurationError : it brings several.
+        """
+        own = getattr(self._pass.step, "own_optimizer", None)
+        return None if own is None else own(self.module, length)
 
     @property
     def layout(self) -> Layout:
@@ -168,6 +196,7 @@ class TorchModel:
 
     def part_of(self, layers: nn.Sequential) -> TorchModel:
         """Return a model of some of the layers, with the loss and transforms of this model."""
+        self._check_whole("a strategy that cuts the model into parts")
         if self._pass.compute.scales:
             raise ConfigurationError(
                 'a strategy that cuts the model into parts does not scale losses: set precision = "fp32"'
@@ -226,48 +255,34 @@ class TorchModel:
         if isinstance(batch, tuple | list):
             check_lengths(inputs_of(batch), targets_of(batch))
         evaluation = Evaluation(self._metrics, self._predictions, by_default=self._by_default)
-        with self._evaluating():
+        with evaluating(self._flat), self._pass.evaluating() as logged:
             for piece in pieces_of(batch, self._evaluate_rows):
                 evaluation.add(self._pass(piece), piece)
-        return evaluation.figures()
+        return evaluation.figures() | {name: value for name, value in logged.items() if name != "loss"}
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Return classes, shape (n,), or values, shape (n,) or (n, k), in evaluation mode.
 
         ``inputs`` is an array, or the arguments of the module as in `DefaultStep`: a tuple, or a mapping of keywords.
         """
-        with self._evaluating():
-            pieces = [self._predictions(self._pass.outputs(piece)) for piece in pieces_of(inputs, self._evaluate_rows)]
+        with evaluating(self._flat):
+            pieces = [self._predicted(piece) for piece in pieces_of(inputs, self._evaluate_rows)]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def _predicted(self, inputs: Any) -> NDArray[Any]:
+        own = self._pass.own_predictions(inputs)
+        return self._predictions(self._pass.outputs(inputs)) if own is None else as_array(own)
 
     def _predictions(self, outputs: Tensor) -> NDArray[Any]:
         if self._predict_transform is not None:
-            made = self._predict_transform(outputs)
-            return np.asarray(made.cpu().numpy() if hasattr(made, "cpu") else made)
-        if self.task == "regression":
-            values = outputs
-        elif self.loss.name == "bce-with-logits" or outputs.ndim == 1 or outputs.shape[1] == 1:
-            values = (outputs > 0).long()
-        else:
-            values = outputs.argmax(1)
-        column = values.ndim == 2 and values.shape[1] == 1
-        return (values[:, 0] if column else values).cpu().numpy().copy()
+            return as_array(self._predict_transform(outputs))
+        return predictions_of(outputs, self.task, self.loss.name)
 
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """Switch to evaluation mode without gradients inside the block; restore each submodule's mode after it."""
-        import torch
-
-        self._flat.rebind()
-        self._flat.upload()
-        training = [part for part in self.module.modules() if part.training]
-        self.module.eval()
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            for part in training:
-                part.training = True
+    def _check_whole(self, user: str) -> None:
+        if getattr(self._pass.step, "whole", False):
+            raise ConfigurationError(
+                f"{user} calls the layers of a module, but {type(self.module).__name__} trains by its own training_step"
+            )
 
     def batch_norms(self) -> list[str]:
         """Return the names of the parameters of batch normalisation."""

@@ -74,8 +74,7 @@ class Assembly:
     @cached_property
     def _rounds(self) -> int | None:
         """The number of rounds of the run; None if it is not known in advance."""
-        size = None if self.engine.nodes_own_data else len(self.train)
-        return self.settings.budget.rounds_in_all(size, self._samples_per_round(self.settings.workers))
+        return self.settings.rounds(None if self.engine.nodes_own_data else len(self.train))
 
     def _samples_per_round(self, world_size: int) -> int:
         # The size of data that nodes own is not known before the nodes have started.
