@@ -137,6 +137,15 @@ def test_gradient_coding_does_not_wait_for_stragglers_and_draws_its_plot(tmp_pat
     assert (tmp_path / "coding.png").stat().st_size < 100_000
 
 
+@pytest.mark.long
+def test_a_lightning_module_trains_as_it_is(tmp_path):
+    pytest.importorskip("lightning", reason="Lightning is not installed: pip install lightning")
+    command = [sys.executable, EXAMPLES / "lightning_module.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert float(re.search(r"'val_acc': ([\d.]+)", done.stdout)[1]) > 0.95
+
+
 EXPERIMENTS_AND_PROGRAMS = sorted({*EXAMPLES.glob("*.toml"), *EXAMPLES.glob("*.py"), *EXAMPLES.glob("*/client.py")})
 
 

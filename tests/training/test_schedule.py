@@ -63,6 +63,13 @@ def test_without_a_schedule_the_rate_is_constant() -> None:
     assert not Schedule(steps=10).changes
 
 
+def test_a_table_holds_each_factor_for_the_same_steps_and_the_last_one_to_the_end() -> None:
+    factors = {"decay": "table", "factors": [1.0, 2.0, 0.5]}
+    for every, steps in ((2, None), (0.2, 10)):
+        schedule = OptimizerSettings.of("sgd", {"schedule": {**factors, "every": every}}).over(steps).schedule
+        assert [schedule.at(step) for step in range(8)] == [1.0, 1.0, 2.0, 2.0, 0.5, 0.5, 0.5, 0.5]
+
+
 @pytest.mark.parametrize(
     "strategy", ["single-worker", "all-reduce", "parameter-server", "async-parameter-server", "fed-avg", "fed-buff"]
 )
@@ -111,6 +118,9 @@ def test_epochs_determine_the_length_of_a_schedule(fit: Fit) -> None:
         ({"schedule": {"warm_up": 1.5}}, "warm_up must be a fraction"),
         ({"schedule": {"final": -1.0}}, "final must be a fraction"),
         ({"schedule": 3}, "neither a decay nor a table"),
+        ({"schedule": "table"}, "factors must be numbers of at least 0, at least one"),
+        ({"schedule": {"decay": "table", "factors": [1.0, -1.0]}}, "factors must be numbers of at least 0"),
+        ({"schedule": {"decay": "cosine", "factors": [1.0]}}, "neither a decay nor a table of decay, final, warm_up"),
     ],
 )
 def test_invalid_options_raise_a_one_line_error(fit: Fit, options: dict[str, Any], message: str) -> None:

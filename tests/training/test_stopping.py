@@ -23,6 +23,7 @@ from chimera.cli.outcome import outcome
 from chimera.core.errors import ConfigurationError
 from chimera.data.scikit_learn import digits
 from chimera.training.experiment.experiment import Experiment
+from chimera.training.progress.budget import smaller_is_better
 from chimera.training.progress.metric_monitor import MetricMonitor, Stopping
 from training.conftest import Fit
 
@@ -272,3 +273,8 @@ def test_a_stopped_run_resumes_to_the_bits_of_a_whole_one(tmp_path: Path, fit: F
     assert stop.trainer.fit().cost.rounds == 10
     again = chimera.train({"name": "mlp", "hidden": [16]}, "digits", **options, resume=True)
     assert (again.run_dir / "weights.safetensors").read_bytes() == (whole.run_dir / "weights.safetensors").read_bytes()
+
+
+def test_names_of_losses_say_that_they_fall() -> None:
+    assert all(map(smaller_is_better, ["loss", "val_loss", "val/loss", "test-mse", "Val_Loss"]))
+    assert not any(map(smaller_is_better, ["val_acc", "lossless_share", "f1"]))

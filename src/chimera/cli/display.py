@@ -66,6 +66,10 @@ class Display(Callback):
         """Show the line about the data."""
         self.say(description)
 
+    def on_notice(self, notice: str) -> None:
+        """Show the line."""
+        self.say(notice)
+
     def say(self, text: str) -> None:
         """Show a line that a process of the run printed."""
 

@@ -102,8 +102,6 @@ def run_experiment(
             trainer.callbacks.append(file_writer(trainer.run_dir))
         try:
             with display:
-                if not as_json:
-                    display.say(trainer.optimizers)
                 run = trainer.fit()
         except KeyboardInterrupt:
             _say_interrupted(trainer.run_dir, shlex.join([*command, "--out", str(trainer.run_dir), "--resume"]))

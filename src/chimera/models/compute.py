@@ -11,7 +11,8 @@ import msgspec
 from chimera.core.errors import ConfigurationError
 from chimera.core.validation_message import validation_message
 
-Precision: TypeAlias = Literal["fp32", "bf16-mixed"]
+Precision: TypeAlias = Literal["fp32", "bf16-mixed", "fp16-mixed"]
+_AUTOCAST = {"bf16-mixed": "bfloat16", "fp16-mixed": "float16"}
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Compute:
 
     Attributes
     ----------
-    precision : ``bf16-mixed`` runs the step under autocast to bfloat16; default ``fp32``.
+    precision : ``bf16-mixed`` runs the step under autocast to bfloat16, ``fp16-mixed`` to float16, with a scaled loss, on a GPU
+        only; default ``fp32``.
     accumulate : number of pieces in which a batch is computed, one after another, to save memory; their gradients are averaged.
     activation_checkpointing : recompute activations in the backward pass, by the module's ``gradient_checkpointing_enable``.
     compile : compile the module by ``torch.compile`` at the first step.
@@ -34,6 +36,24 @@ class Compute:
     def __post_init__(self) -> None:
         if self.accumulate < 1:
             raise ConfigurationError(f"accumulate must be at least 1, not {self.accumulate}")
+
+    @property
+    def autocast(self) -> str | None:
+        """The type of torch to which the step is cast automatically; None: it is not."""
+        return _AUTOCAST.get(self.precision)
+
+    @property
+    def scales(self) -> bool:
+        """Whether the loss is scaled, since small gradients would be zero in the type of the step."""
+        return self.precision == "fp16-mixed"
+
+    def check_device(self, *, gpu: bool) -> None:
+        """Raise ConfigurationError if the device cannot compute a gradient so; ``gpu``: whether it is a GPU."""
+        if self.scales and not gpu:
+            raise ConfigurationError(
+                'precision "fp16-mixed" needs a GPU: set worker_resources = { gpus = 1 }, or, on the CPU, '
+                'precision = "bf16-mixed"'
+            )
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from chimera.core.batch import Batch, samples_in, targets_of
 from chimera.core.errors import ConfigurationError
 from chimera.models.batch_metrics import BatchMetric
+from chimera.models.flat_module import FlatModule
 from chimera.models.metrics import Metric
 
 if TYPE_CHECKING:
@@ -80,3 +82,20 @@ class Evaluation:
     def figures(self) -> dict[str, float]:
         """Return the mean loss over all rows, and the metrics."""
         return {"loss": self._total / self._rows} | {name: metric.result() for name, metric in self._metrics.items()}
+
+
+@contextmanager
+def evaluating(flat: FlatModule) -> Iterator[None]:
+    """Switch to evaluation mode without gradients inside the block; restore each submodule's mode after it."""
+    import torch
+
+    flat.rebind()
+    flat.upload()
+    training = [part for part in flat.module.modules() if part.training]
+    flat.module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part in training:
+            part.training = True

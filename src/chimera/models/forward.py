@@ -43,7 +43,7 @@ class ForwardPass:
         integer_inputs: bool,
     ) -> None:
         self.flat, self.loss, self.compute = flat, loss, Compute()
-        self._step, self._target_transform, self._integer_inputs = step, target_transform, integer_inputs
+        self.step, self._target_transform, self._integer_inputs = step, target_transform, integer_inputs
         self._compiled: Any = None
 
     def __call__(self, batch: Batch) -> Outcome:
@@ -54,7 +54,7 @@ class ForwardPass:
         DataError : the batch has no rows.
         ConfigurationError : see `DefaultStep` and `outcome_of`.
         """
-        is_pair = self._step is None and _is_pair_of_arrays(batch)  # the most frequent case
+        is_pair = self.step is None and _is_pair_of_arrays(batch)  # the most frequent case
         if not (len(batch[1]) if is_pair else samples_in(batch)):
             raise DataError("a batch without rows has no loss")
         with self._autocast():
@@ -65,9 +65,9 @@ class ForwardPass:
 
     def _of_nesting(self, batch: Batch) -> Outcome:
         placed = mapped(self._leaf, batch)
-        if self._step is not None:
-            name = getattr(self._step, "__name__", type(self._step).__name__)
-            return outcome_of(self._step(self._module(), placed), f"the step {name!r}")
+        if self.step is not None:
+            name = getattr(self.step, "__name__", type(self.step).__name__)
+            return outcome_of(self.step(self._module(), placed), f"the step {name!r}")
         if isinstance(placed, tuple) and hasattr(placed[0], "shape") and not self._integer_inputs:
             placed = (placed[0].float(), *placed[1:])
         try:
@@ -95,6 +95,19 @@ class ForwardPass:
             error.add_note(f"in the forward pass of {name} on {tensor.dtype} inputs of shape {shape}")
             raise
         return outputs
+
+    def evaluating(self) -> AbstractContextManager[dict[str, float]]:
+        """Return a context around an evaluation; its dictionary then holds the metrics of the step, if it has any."""
+        own = getattr(self.step, "evaluating", None)
+        return nullcontext({}) if own is None else own(self.flat.module)
+
+    def own_predictions(self, inputs: Any) -> Any:
+        """Return the predictions of the step itself; None if it makes none."""
+        own = getattr(self.step, "predict", None)
+        if own is None:
+            return None
+        placed = self.tensor_of(inputs) if isinstance(inputs, np.ndarray) else mapped(self._leaf, inputs)
+        return own(self.flat.module, placed)
 
     def tensor_of(self, inputs: NDArray[Any]) -> Tensor:
         """Return inputs as a tensor of the type and on the device that the module needs."""
@@ -137,11 +150,13 @@ class ForwardPass:
         return self._compiled
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        if self.compute.precision == "fp32":
+        kind, device = self.compute.autocast, self.flat.device.type
+        # The driver evaluates on the CPU, where operations in float16 are slow and some are missing.
+        if kind is None or (self.compute.scales and device == "cpu"):
             return nullcontext()
         import torch
 
-        return torch.autocast(self.flat.device.type, torch.bfloat16)
+        return torch.autocast(device, getattr(torch, kind))
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_compiled": None}  # compiled code cannot be pickled; the next step compiles again

@@ -39,6 +39,10 @@ class Model(Protocol):
     of ``rows``) and their gradients, float32, shape (k, ...), which the next call may overwrite. All other rows are zero. It
     reads no parameters of rows that ``rows`` did not return: those may be stale. After the same `reseed`, all three methods
     draw the same random numbers (negative samples, say), so that they use the same rows.
+
+    A model may also have a method ``own_optimizer(length)``, whose `OwnOptimizer` steps unless the user sets another one, and a
+    method ``locate(position)``, which receives the `Position` of the next gradient before it is computed; an attribute
+    ``notice`` is a line that the run shows at its start. Each of the three may be None.
     """
 
     @property

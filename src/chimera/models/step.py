@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Step: TypeAlias = "Callable[[nn.Module, Any], Any]"
-"""``step(module, batch)`` returns the mean loss, ``(loss, outputs)``, or a mapping with ``loss`` and ``logits``."""
+"""``step(module, batch)`` returns the mean loss, ``(loss, outputs)``, or a mapping with ``loss`` and ``logits``.
+
+A step that is an object may have more methods, see `chimera.models.lightning.step.LightningStep`: ``evaluating(module)``, a
+context whose dictionary gets further metrics of the evaluation; ``predict(module, inputs)``; ``locate(position)``; and
+``own_optimizer(module, length)``. Its ``notice`` is a line for the user, and ``whole`` is set if it calls other methods of the
+module than ``forward``, so that it needs the module itself, not its layers or a compiled module.
+"""
 
 
 class Outcome(NamedTuple):
@@ -30,17 +36,23 @@ def outcome_of(result: Any, source: str) -> Outcome:
     ------
     ConfigurationError : it holds no loss.
     """
+    found = found_in(result)
+    if found is None:
+        raise ConfigurationError(
+            f"{source} returned {type(result).__name__} without a loss: return a scalar tensor, (loss, outputs), or a mapping "
+            "with 'loss'"
+        )
+    return found
+
+
+def found_in(result: Any) -> Outcome | None:
+    """Return loss and outputs of what a step returned; None if it holds no loss."""
     if hasattr(result, "backward"):
         return Outcome(result, None)
     if isinstance(result, tuple | list) and len(result) == 2 and hasattr(result[0], "backward"):
         return Outcome(*result)
     loss = _entry(result, "loss")
-    if hasattr(loss, "backward"):
-        return Outcome(loss, _outputs_in(result))
-    raise ConfigurationError(
-        f"{source} returned {type(result).__name__} without a loss: return a scalar tensor, (loss, outputs), or a mapping with "
-        "'loss'"
-    )
+    return Outcome(loss, _outputs_in(result)) if hasattr(loss, "backward") else None
 
 
 class DefaultStep:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,20 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core import call
-from chimera.core.batch import Batch, check_lengths, inputs_of, pieces_of, samples_in, targets_of
+from chimera.core.batch import Batch, check_lengths, inputs_of, pieces_of, targets_of
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat, Layout
+from chimera.models.backward import BackwardPass
 from chimera.models.buffers import BUFFER_POLICIES
 from chimera.models.compute import Compute
 from chimera.models.device_view import DeviceView
-from chimera.models.evaluation import Evaluation
+from chimera.models.evaluation import Evaluation, evaluating
 from chimera.models.flat_module import FlatModule, Memory
 from chimera.models.forward import ForwardPass
 from chimera.models.instantiation import instantiate
+from chimera.models.lightning.hooks import is_lightning
+from chimera.models.lightning.step import LightningStep
 from chimera.models.losses import Loss, LossFunction, make_loss
 from chimera.models.metrics import Metrics, metric_factories
 from chimera.models.model import Task
 from chimera.models.module_buffers import buffer_names, pack_buffers, unpack_buffers
+from chimera.models.own_optimizer import OwnOptimizer, Position, RunLength
+from chimera.models.predictions import as_array, predictions_of
 from chimera.models.step import Step
 from chimera.models.torch_stage import TorchStage
 
@@ -41,7 +45,8 @@ class TorchModel:
 
     Parameters
     ----------
-    module_or_factory : an ``nn.Module``, or a function without arguments (a class, say) that returns one.
+    module_or_factory : an ``nn.Module``, or a function without arguments (a class, say) that returns one. A ``LightningModule``
+        trains by its own steps, see `LightningStep`; ``loss`` then only decides how outputs become predictions.
     loss : ``cross-entropy``, ``nll``, ``bce-with-logits``, ``mse``, ``l1``, ``huber``, ``smooth-l1``, a loss module of torch,
         such as ``CrossEntropyLoss`` with class weights, or a function ``(outputs, targets) -> scalar tensor``, the mean over
         the batch.
@@ -101,8 +106,11 @@ class TorchModel:
         if integer_inputs is None:
             integer_inputs = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
         self._evaluate_rows = evaluate_rows
+        if step is None and is_lightning(module):
+            step = LightningStep(module)
         self._flat = FlatModule(module, memory)
         self._pass = ForwardPass(self._flat, made, step, target_transform, integer_inputs=integer_inputs)
+        self._backward = BackwardPass(self._flat, self._pass)
         self._buffer_names = buffer_names(module)
         pack_buffers(module, self._buffer_names)  # raises now if a buffer cannot be sent
 
@@ -132,9 +140,11 @@ class TorchModel:
 
         Raises
         ------
-        ConfigurationError : the module does not offer activation checkpointing.
+        ConfigurationError : the module does not offer activation checkpointing, or its step cannot be compiled.
         """
         self._pass.compute = compute
+        if compute.compile:
+            self._check_whole("compile")
         if compute.activation_checkpointing:
             enable = getattr(self.module, "gradient_checkpointing_enable", None)
             if enable is None:
@@ -143,6 +153,26 @@ class TorchModel:
                     "checkpoint activations in its forward method, and leave out the option"
                 )
             enable()
+
+    @property
+    def locate(self) -> Callable[[Position], None] | None:
+        """A function that sets the position of the next steps in the run; None if they do not depend on it."""
+        return getattr(self._pass.step, "locate", None)
+
+    @property
+    def notice(self) -> str | None:
+        """A line that says which parts of the module a run does not use; None if it uses all."""
+        return getattr(self._pass.step, "notice", None)
+
+    def own_optimizer(self, length: RunLength) -> OwnOptimizer | None:
+        """Return the optimizer that the module brings, for a run of this length; None if it brings none.
+
+        Raises
+        ------
+        ConfigurationError : it brings several.
+        """
+        own = getattr(self._pass.step, "own_optimizer", None)
+        return None if own is None else own(self.module, length)
 
     @property
     def layout(self) -> Layout:
@@ -177,9 +207,15 @@ class TorchModel:
 
     def part_of(self, layers: nn.Sequential) -> TorchModel:
         """Return a model of some of the layers, with the loss and transforms of this model."""
+        self._check_whole("a strategy that cuts the model into parts")
+        if self._pass.compute.scales:
+            raise ConfigurationError(
+                'a strategy that cuts the model into parts does not scale losses: set precision = "fp32"'
+            )
         part = copy(self)
         part._flat, part._buffer_names = FlatModule(layers, self._flat.memory), buffer_names(layers)
         part._pass = self._pass.over(part._flat)
+        part._backward = BackwardPass(part._flat, part._pass)
         return part
 
     def stage(self, numbers: Sequence[int], first: int = 0, *, recompute: bool = False) -> TorchStage:
@@ -196,13 +232,7 @@ class TorchModel:
 
     def reseed(self, seed: int) -> None:
         """Seed torch's global generators, from which the next gradients draw (dropout)."""
-        import torch
-
-        seed %= 2**63  # seeds of steps are products with the run's seed; torch accepts no larger ones
-        if self._flat.moved:
-            torch.manual_seed(seed)  # the generators of all devices
-        else:
-            torch.default_generator.manual_seed(seed)
+        self._backward.reseed(seed)
 
     def gradient(self, batch: Batch) -> tuple[Flat, float]:
         """Return the mean gradient over the batch and the mean loss, in training mode.
@@ -216,32 +246,7 @@ class TorchModel:
 
     def backward(self, batch: Batch) -> float:
         """Compute the gradient of a batch, leave it on the module's device, and return the mean loss."""
-        flat = self._flat
-        if not flat.module.training:
-            flat.module.train()
-        flat.upload()
-        flat.zero_gradient()
-        pieces = self._pass.compute.accumulate
-        if pieces == 1:
-            return self._backward_of(batch)
-        rows = samples_in(batch)
-        return sum(self._backward_of(piece, samples_in(piece) / rows) for piece in pieces_of(batch, -(-rows // pieces)))
-
-    def _backward_of(self, batch: Batch, share: float = 1.0) -> float:
-        """Add ``share`` times the gradient of a batch; return ``share`` times its loss."""
-        loss = self._pass(batch).loss
-        if share != 1.0:
-            loss = loss * share
-        try:
-            loss.backward()  # type: ignore[no-untyped-call]
-        except RuntimeError as error:
-            if loss.numel() == 1:
-                raise
-            shape = tuple(loss.shape)
-            raise ConfigurationError(
-                f"the loss {self.loss.name!r} must return a scalar, it returned shape {shape}"
-            ) from error
-        return loss.item()
+        return self._backward(batch)
 
     def loss_of(self, outputs: Tensor, targets: NDArray[Any]) -> Tensor:
         """Return the mean loss of outputs, as a scalar tensor on their device."""
@@ -261,48 +266,34 @@ class TorchModel:
         if isinstance(batch, tuple | list):
             check_lengths(inputs_of(batch), targets_of(batch))
         evaluation = Evaluation(self._metrics, self._predictions, by_default=self._by_default)
-        with self._evaluating():
+        with evaluating(self._flat), self._pass.evaluating() as logged:
             for piece in pieces_of(batch, self._evaluate_rows):
                 evaluation.add(self._pass(piece), piece)
-        return evaluation.figures()
+        return evaluation.figures() | {name: value for name, value in logged.items() if name != "loss"}
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Return classes, shape (n,), or values, shape (n,) or (n, k), in evaluation mode.
 
         ``inputs`` is an array, or the arguments of the module as in `DefaultStep`: a tuple, or a mapping of keywords.
         """
-        with self._evaluating():
-            pieces = [self._predictions(self._pass.outputs(piece)) for piece in pieces_of(inputs, self._evaluate_rows)]
+        with evaluating(self._flat):
+            pieces = [self._predicted(piece) for piece in pieces_of(inputs, self._evaluate_rows)]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def _predicted(self, inputs: Any) -> NDArray[Any]:
+        own = self._pass.own_predictions(inputs)
+        return self._predictions(self._pass.outputs(inputs)) if own is None else as_array(own)
 
     def _predictions(self, outputs: Tensor) -> NDArray[Any]:
         if self._predict_transform is not None:
-            made = self._predict_transform(outputs)
-            return np.asarray(made.cpu().numpy() if hasattr(made, "cpu") else made)
-        if self.task == "regression":
-            values = outputs
-        elif self.loss.name == "bce-with-logits" or outputs.ndim == 1 or outputs.shape[1] == 1:
-            values = (outputs > 0).long()
-        else:
-            values = outputs.argmax(1)
-        column = values.ndim == 2 and values.shape[1] == 1
-        return (values[:, 0] if column else values).cpu().numpy().copy()
+            return as_array(self._predict_transform(outputs))
+        return predictions_of(outputs, self.task, self.loss.name)
 
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """Switch to evaluation mode without gradients inside the block; restore each submodule's mode after it."""
-        import torch
-
-        self._flat.rebind()
-        self._flat.upload()
-        training = [part for part in self.module.modules() if part.training]
-        self.module.eval()
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            for part in training:
-                part.training = True
+    def _check_whole(self, user: str) -> None:
+        if getattr(self._pass.step, "whole", False):
+            raise ConfigurationError(
+                f"{user} calls the layers of a module, but {type(self.module).__name__} trains by its own training_step"
+            )
 
     def batch_norms(self) -> list[str]:
         """Return the names of the parameters of batch normalisation."""

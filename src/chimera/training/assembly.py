@@ -96,8 +96,7 @@ class Assembly:
     @cached_property
     def _rounds(self) -> int | None:
         """The number of rounds of the run; None if it is not known in advance."""
-        size = None if self.engine.nodes_own_data else self.train_size
-        return self.settings.budget.rounds_in_all(size, self._samples_per_round(self.settings.workers))
+        return self.settings.rounds(None if self.engine.nodes_own_data else self.train_size)
 
     def _samples_per_round(self, world_size: int) -> int:
         return self.settings.samples_per_round(world_size, self.train_size)

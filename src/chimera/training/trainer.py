@@ -75,8 +75,8 @@ class Trainer:
     optimizer : any optimizer of `torch.optim` or your own: a name; a mapping with its options and a ``schedule`` of the
         learning rate (see `Schedule`); its class, a `functools.partial` of the class, or an instance (see
         `optimizer_table`). It turns gradients into steps: on workers if they take local steps or there are no servers, else on
-        servers. Default: ``adam`` with learning rate 1e-3, or the strategy's own (see `Strategy.default_optimizer`). A mapping
-        without a name changes options of the default.
+        servers. Default: that of the model, if it is a ``LightningModule``; else ``adam`` with learning rate 1e-3, or the
+        strategy's own (see `Strategy.default_optimizer`). A mapping without a name changes options of the default.
     max_gradient_norm : scale each gradient with a larger Euclidean norm to this norm, where the optimizer steps: the mean
         gradient of all workers, or that of a worker that takes local steps. Default: no limit.
     epochs, rounds, max_seconds, max_bytes, target : when the run stops, see `Budget`; by default after one epoch.
@@ -300,8 +300,12 @@ class Trainer:
                 test_share=settings.test_per_client,
             )
             check_attacks(settings.faults, settings.strategy, split.train)
-            self.check_optimizers()
             model = configured(model_of(self._model, split.train, settings.seed), settings.compute)
+            train_size = None if engine.nodes_own_data else len(split.train)
+            self._settings = settings = settings.following(model, train_size)
+            self.check_optimizers()
+            for notice in filter(None, (self.optimizers, getattr(model, "notice", None))):
+                notify(self.callbacks, "on_notice", notice)
             if settings.privacy is not None:
                 settings.privacy.check_model(model, settings.strategy)
             table = {**settings.table, "data": self._data, "model": self._model, "engine": self._engine}

@@ -29,7 +29,8 @@ _PRELOADED = (
     "chimera.training.server.parameter_shard",
     "chimera.models.torch_model",
 )
-_SLOW_LIBRARIES = {"sklearn", "transformers"}  # a model of theirs is imported with the modules of a run
+# A model of theirs, or of a class derived from theirs, is imported with the modules of a run.
+_SLOW_LIBRARIES = {"sklearn", "transformers", "lightning", "pytorch_lightning"}
 
 
 def preload_of(data: Any = None, model: Any = None, codecs: Iterable[Any] = ()) -> list[str]:
@@ -39,10 +40,8 @@ def preload_of(data: Any = None, model: Any = None, codecs: Iterable[Any] = ()) 
     for registry, part in parts:
         if _is_named(part):
             found += registry.find(named(part)[0]).preload
-    module = type(getattr(model, "module", model)).__module__
-    if module.partition(".")[0] in _SLOW_LIBRARIES:
-        found.append(module)
-    return found
+    bases = [kind.__module__ for kind in type(getattr(model, "module", model)).__mro__]
+    return found + [module for module in bases if module.partition(".")[0] in _SLOW_LIBRARIES][:1]
 
 
 def open_engine(engine: Any, preload: Sequence[str]) -> tuple[Engine, bool]:

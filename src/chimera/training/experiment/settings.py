@@ -12,12 +12,15 @@ from chimera.core.optimizer_table import optimizer_table
 from chimera.data.loader import Loading
 from chimera.data.partition import PARTITIONERS, Partitioner
 from chimera.models.compute import Compute
+from chimera.models.model import Model
+from chimera.models.own_optimizer import RunLength
 from chimera.strategies.strategy import STRATEGIES, Strategy
 from chimera.training.experiment.resolve import check_aggregation, check_codecs
 from chimera.training.experiment.resources import resources_of, resources_table, server_resources_of
 from chimera.training.fault_tolerance.injection import as_sentences
 from chimera.training.fault_tolerance.settings import FaultTolerance
-from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.optimizers.optimizer import OptimizerSettings, avoid_compiler_import
+from chimera.training.optimizers.own import suggestion
 from chimera.training.plugin import instantiate, label, named, uplink_and_downlink
 from chimera.training.privacy.settings import Privacy
 from chimera.training.progress.budget import Budget
@@ -39,6 +42,7 @@ class Settings:
     strategy, partition : objects.
     codec, downlink : name and options of the codecs of the uplink and the downlink.
     optimizer : turns gradients into steps, on servers or workers.
+    given_optimizer : the user's option from which it was made; None if it is the default.
     server_optimizer : with which servers step by the changes of workers that take local steps; None without local steps.
     workers : number of workers that the strategy uses.
     batch_size : samples of a worker per step, all accumulated batches together.
@@ -54,6 +58,7 @@ class Settings:
     codec: tuple[str, dict[str, Any]]
     downlink: tuple[str, dict[str, Any]]
     optimizer: OptimizerSettings
+    given_optimizer: Any
     server_optimizer: OptimizerSettings | None
     workers: int
     batch_size: int
@@ -111,16 +116,16 @@ class Settings:
                 raise ConfigurationError(
                     "evaluate_clients reports metrics of each client's data, which privacy protects: remove one of the two"
                 )
+        worker_resources = resources_of("worker_resources", options["worker_resources"])
+        compute.check_device(gpu=worker_resources.gpus > 0)
         faults = as_sentences(options["faults"], max(workers, options["max_workers"] or 0))
         return cls(
             strategy=strategy,
             partition=instantiate(PARTITIONERS, options["partition"], Callable),
             codec=codec,
             downlink=downlink,
-            optimizer=replace(
-                OptimizerSettings.of(*named(strategy.optimizer_of(optimizer, workers))),
-                max_gradient_norm=options["max_gradient_norm"],
-            ),
+            optimizer=_optimizer(strategy, optimizer, options),
+            given_optimizer=given,
             server_optimizer=None if servers is None else OptimizerSettings.of(*named(servers)),
             workers=used,
             batch_size=options["batch_size"] * compute.accumulate,
@@ -134,7 +139,7 @@ class Settings:
             test_per_client=options["test_per_client"],
             loading=Loading.of(options["loader"]),
             compute=compute,
-            worker_resources=resources_of("worker_resources", options["worker_resources"]),
+            worker_resources=worker_resources,
             server_resources=server_resources_of(options["server_resources"]),
             seed=options["seed"],
             table={
@@ -154,6 +159,48 @@ class Settings:
         own = f"optimizer: {self.optimizer} on {self.strategy.steps_on}"
         return own if self.server_optimizer is None else f"{own} · server: {self.server_optimizer}"
 
+    def following(self, model: Model, train_size: int | None) -> Self:
+        """Return these settings with the optimizer that the model brings, if it brings one and the user has named none.
+
+        ``train_size`` is the number of training samples, None if it is not known.
+
+        Raises
+        ------
+        ConfigurationError : the optimizer of the model cannot be used.
+        """
+        named_by_user = self.given_optimizer is not None and "name" in optimizer_table(self.given_optimizer, {})
+        own = getattr(model, "own_optimizer", None)
+        if own is None or named_by_user:
+            return self
+        avoid_compiler_import()  # the model calls constructors of torch.optim
+        brought = own(self.length(train_size))
+        if brought is None:
+            return self
+        suggested = suggestion(brought, self.length(train_size))
+        table = optimizer_table(self.given_optimizer, suggested.table)
+        monitor = self.stopping.monitor or suggested.monitor
+        return replace(
+            self,
+            optimizer=_optimizer(self.strategy, table, self.table),
+            stopping=replace(self.stopping, monitor=monitor),
+            table={**self.table, "optimizer": table, "monitor": monitor},
+        )
+
+    def rounds(self, train_size: int | None) -> int | None:
+        """Return the most rounds that the budget allows; None if it is not known."""
+        return self.budget.rounds_in_all(train_size, self.samples_per_round(self.workers, train_size or 0))
+
+    def length(self, train_size: int | None) -> RunLength:
+        """Return the length of the run with a training set of this size; None: it is not known."""
+        rounds = self.rounds(train_size)
+        if rounds is None:
+            return RunLength(None, self.budget.epochs)
+        epochs = self.budget.epochs
+        if train_size is not None:
+            passes = rounds * self.samples_per_round(self.workers, train_size) / train_size
+            epochs = min(passes, epochs or passes)
+        return RunLength(self.strategy.worker_steps(rounds, self.workers), epochs)
+
     def samples_per_round(self, world_size: int, train_size: int) -> int:
         """Return the samples that ``world_size`` workers process in a round, of a training set of ``train_size`` samples."""
         return self.strategy.samples_per_round(world_size, self.batch_size, train_size)
@@ -164,6 +211,11 @@ def _check_test_share(share: float | None, *, evaluated: bool) -> None:
         raise ConfigurationError(f"test_per_client is {share}: it must be between 0 and 1")
     if share is not None and not evaluated:
         raise ConfigurationError("test_per_client is for the evaluation of clients: set evaluate_clients too")
+
+
+def _optimizer(strategy: Strategy, table: Mapping[str, Any], options: Mapping[str, Any]) -> OptimizerSettings:
+    made = OptimizerSettings.of(*named(strategy.optimizer_of(table, options["workers"])))
+    return replace(made, max_gradient_norm=options["max_gradient_norm"])
 
 
 def _tolerance(strategy: Strategy, options: Mapping[str, Any], workers: int) -> FaultTolerance:

@@ -153,7 +153,7 @@ class FlatOptimizer:
             import torch
         except ImportError as error:
             raise MissingExtraError(f"the optimizer {settings.name!r}", "torch", "train") from error
-        _avoid_compiler_import()
+        avoid_compiler_import()
         self._torch, self._settings, self._flat = torch, settings, flat
         self._parameter = torch.nn.Parameter(torch.as_tensor(flat), requires_grad=False)
         self._gradient: Flat | None = None
@@ -274,7 +274,7 @@ def _optimizer_class(name: str) -> Any:
     return kind
 
 
-def _avoid_compiler_import() -> None:
+def avoid_compiler_import() -> None:
     """Keep the constructor of `torch.optim.Optimizer` from importing `torch._dynamo`.
 
     Each of its methods has an attribute with a variant that the compiler skips, and imports the compiler only to create it.

@@ -13,7 +13,11 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.validation_message import validation_message
 
 _COMMON = "decay", "warm_up", "final"
-_OPTIONS = {"step": ("gamma", "every"), "plateau": ("factor", "patience")}  # of one decay only
+_OPTIONS = {
+    "step": ("gamma", "every"),
+    "plateau": ("factor", "patience"),
+    "table": ("factors", "every"),
+}  # of one decay only
 
 
 @dataclass(frozen=True)
@@ -24,19 +28,20 @@ class Schedule:
     ----------
     decay : ``constant``; ``linear`` or ``cosine`` (Loshchilov and Hutter 2017, "SGDR"): from 1 after the warm-up to ``final``
         at the end of the budget; ``inverse-sqrt`` (Vaswani et al. 2017, "Attention Is All You Need"): proportional to one
-        over the root of the step, after the warm-up; ``step``: multiplied by ``gamma`` after each ``every`` steps; or
-        ``plateau``: multiplied by ``factor`` after each ``patience`` evaluations in which the metric that the run monitors
-        (see `Trainer`) did not improve.
+        over the root of the step, after the warm-up; ``step``: multiplied by ``gamma`` after each ``every`` steps; ``table``:
+        the ``factors`` one after another, each for ``every`` steps; or ``plateau``: multiplied by ``factor`` after each
+        ``patience`` evaluations in which the metric that the run monitors (see `Trainer`) did not improve.
     warm_up : fraction of the steps, 0 to 1, over which the factor rises linearly to 1; default 0.
     final : lower bound of the factor, 0 to 1; default 0.
     steps : number of steps of the budget; None: not known. Later steps have the factor of the last one.
     gamma, every : of ``step``. ``every`` counts steps after the warm-up; below 1, it is a fraction of the steps of the budget.
         Default: 0.1, and 0.3 of the steps.
+    factors : of ``table``, at least one, each at least 0; the last one remains.
     factor, patience : of ``plateau``. Default: 0.1, and 5 evaluations.
     reduction : the present factor of a plateau, which the driver sets in each process; see `reduce`.
     """
 
-    decay: Literal["constant", "linear", "cosine", "inverse-sqrt", "step", "plateau"] = "constant"
+    decay: Literal["constant", "linear", "cosine", "inverse-sqrt", "step", "plateau", "table"] = "constant"
     warm_up: float = 0.0
     final: float = 0.0
     steps: int | None = None
@@ -45,6 +50,7 @@ class Schedule:
     factor: float = 0.1
     patience: int = 5
     reduction: list[float] = field(default_factory=lambda: [1.0], compare=False)
+    factors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.warm_up <= 1:
@@ -60,6 +66,8 @@ class Schedule:
             )
         if self.patience < 1:
             raise ConfigurationError(f"patience must be at least 1, not {self.patience}")
+        if self.decay == "table" and not (self.factors and all(0 <= factor < math.inf for factor in self.factors)):
+            raise ConfigurationError(f"factors must be numbers of at least 0, at least one, not {list(self.factors)}")
 
     @classmethod
     def of(cls, given: Any) -> Self:
@@ -88,7 +96,8 @@ class Schedule:
     @property
     def needs_steps(self) -> bool:
         """Whether the factor depends on the number of steps."""
-        return self.decay in ("linear", "cosine") or self.warm_up > 0 or (self.decay == "step" and self.every < 1)
+        by_fraction = self.decay in ("step", "table") and self.every < 1
+        return self.decay in ("linear", "cosine") or self.warm_up > 0 or by_fraction
 
     def reduce(self, factor: float) -> None:
         """Set the factor of a plateau in this process, from now on."""
@@ -104,10 +113,11 @@ class Schedule:
             return (step + 1) / rising * self.reduction[0]
         if self.decay in ("constant", "plateau"):
             return self.reduction[0]
-        if self.decay == "step":
+        if self.decay in ("step", "table"):
             length = self.every * steps if self.every < 1 else self.every
             ended = int(max(step - rising, 0.0) / length + 1e-9)  # the product is not exact
-            return float(max(self.gamma**ended, self.final))
+            factor = self.gamma**ended if self.decay == "step" else self.factors[min(ended, len(self.factors) - 1)]
+            return float(max(factor, self.final))
         if self.decay == "inverse-sqrt":
             return max(math.sqrt(max(rising, 1.0) / (step + 1)), self.final)
         done = min(max(step - rising, 0.0) / max(steps - rising, 1.0), 1.0)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from chimera.core.errors import ConfigurationError, did_you_mean
 
 CLIENT = "client_"  # before the names of metrics of each worker on its own data
-_SMALLER_IS_BETTER = ("loss", "mse", "mae", "rmse", "cross-entropy", "perplexity", "consensus_distance")
+_SMALLER_IS_BETTER = ("loss", "mse", "mae", "rmse", "error", "cross-entropy", "perplexity", "consensus_distance")
 
 
 def smaller_is_better(metric: str) -> bool:
-    """Return whether smaller values of a metric are better."""
+    """Return whether smaller values of a metric are better: of losses and errors, also under names such as ``val_loss``."""
     name = metric.removeprefix(CLIENT).removesuffix("_mean").removesuffix("_worst_tenth")
-    return name in _SMALLER_IS_BETTER or metric.endswith("_std")
+    last_word = re.split(r"[\W_]", name.lower())[-1]
+    return name in _SMALLER_IS_BETTER or last_word in _SMALLER_IS_BETTER or metric.endswith("_std")
 
 
 @dataclass

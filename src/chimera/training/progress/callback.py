@@ -65,6 +65,9 @@ class Callback:
     def on_data(self, description: str) -> None:
         """Called before training starts, when the data was read, with one line that describes it."""
 
+    def on_notice(self, notice: str) -> None:
+        """Called before training starts with a line about the run, such as which optimizer steps where."""
+
     def on_start(self, progress: Progress) -> None:
         """Called when the workers are up and training starts, or resumes from a checkpoint."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from chimera.core.engine import Engine
+from chimera.core.errors import ConfigurationError
+from chimera.models.own_optimizer import Position
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.progress.budget import Budget
@@ -49,9 +52,22 @@ class Recorder:
         self.evaluated_at = self.recorded_at = -1
 
     def evaluate(self) -> None:
-        """Evaluate the global model."""
+        """Evaluate the global model.
+
+        Raises
+        ------
+        ConfigurationError : a metric has the name of another column of the history.
+        """
+        used = self._meter.counters
+        if (locate := getattr(self._evaluator.model, "locate", None)) is not None:
+            epochs = math.ceil(used.samples / self._train_size)
+            locate(Position(step=used.rounds, epoch=max(epochs - 1, 0)))  # in the epoch that has just ended
         self.metrics = {**self._evaluator.evaluate(), **self._guarantee.measures()}
-        self.evaluated_at = self._meter.counters.rounds
+        self.evaluated_at = used.rounds
+        if taken := self.metrics.keys() & {"epoch", "round", "train_loss", "clients", *asdict(used)}:
+            raise ConfigurationError(
+                f"the metric {min(taken)!r} has the name of another column of the history: log it under another name"
+            )
 
     def record(self, *, of_all: bool) -> None:
         """Report a row of counters, the mean loss since the last row, and the metrics if this round was evaluated."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from chimera.data.loader import Loading, Reader
 from chimera.data.order import Order
 from chimera.data.samples import SampleDataset
 from chimera.models.model import Model
+from chimera.models.own_optimizer import Position
 from chimera.training.messages.rejection import Rejected, fault_of_gradient
 
 _NONE = np.empty(0, np.float32)
@@ -35,8 +37,8 @@ class Gradients:
     """
 
     __slots__ = (
-        "_ahead", "_at_hand", "_count", "_dataset", "_has_buffers", "_model", "_rank", "_reader", "_seed", "flips_labels",
-        "order",
+        "_ahead", "_at_hand", "_count", "_dataset", "_has_buffers", "_locate", "_model", "_rank", "_reader", "_seed",
+        "flips_labels", "order",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +59,7 @@ class Gradients:
         # Otherwise a batch may still be in preparation, by another actor or a reading process.
         self._at_hand = isinstance(dataset, Dataset | SampleDataset) and not self._reader.reads_ahead
         self._has_buffers = model.buffers().size > 0
+        self._locate: Callable[[Position], None] | None = getattr(model, "locate", None)
 
     def next(self, model: Any, step: int) -> tuple[Any, Rejected | None]:
         """Return the gradient of the step's batch, on the device of ``model``; and its rejection, if it is not finite."""
@@ -67,7 +70,7 @@ class Gradients:
     def of(self, part: Any, model: Any, step: int, share: float, *, own: bool) -> tuple[Any, Rejected | None]:
         """Return ``share`` times the gradient of a batch of another worker's data, as that worker would compute it."""
         buffers, batch = self.buffers(), self._with_flips(self._reader.read(part, part.rank, step))
-        self._model.reseed((self._seed * 1_000_003 + part.rank) * 1_000_003 + step)
+        self._begin(part.rank, part, step)
         samples = samples_in(batch)
         work(samples=samples if own else 0, effort=samples)
         gradient, loss = model.gradient(batch)
@@ -114,7 +117,7 @@ class Gradients:
     def ahead(self, step: int) -> Batch:
         """Return the batch of a future step, and seed the model as for that step."""
         self._ahead[step] = batch = self._taken(self.order, step)
-        self._reseed(step)
+        self._begin(self._rank, self.order, step)
         return batch
 
     def forget_ahead(self) -> None:
@@ -133,7 +136,7 @@ class Gradients:
         batch = self._ahead.pop(step, None)
         if batch is None:
             batch = self._taken(self.order, step)
-        self._reseed(step)
+        self._begin(self._rank, self.order, step)
         if not again:
             work(samples=samples_in(batch))
         return batch
@@ -144,6 +147,9 @@ class Gradients:
     def _with_flips(self, batch: Batch) -> Batch:
         return with_targets(batch, self._dataset.outputs - 1 - targets_of(batch)) if self.flips_labels else batch
 
-    def _reseed(self, step: int) -> None:
-        """Seed the model so that randomness at a step does not depend on earlier steps."""
-        self._model.reseed((self._seed * 1_000_003 + self._rank) * 1_000_003 + step)
+    def _begin(self, rank: int, order: Order, step: int) -> None:
+        """Seed the model so that randomness at a step does not depend on earlier steps; report the step's position to it."""
+        self._model.reseed((self._seed * 1_000_003 + rank) * 1_000_003 + step)
+        if self._locate is not None:
+            epoch = int(step / order.steps_per_epoch + 1e-9)
+            self._locate(Position(rank, step, epoch, step - math.ceil(epoch * order.steps_per_epoch - 1e-9)))

@@ -1,0 +1,64 @@
+"""The dynamic scale of the loss in training with float16 (Micikevicius et al. 2018, "Mixed Precision Training")."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_LEAST = 1.0
+
+
+class LossScaler:
+    """The scale of the loss, by which gradients are divided again before they leave the model.
+
+    Small gradients, which would be zero in float16, are kept, since the loss is multiplied. A scale that is too large makes
+    gradients infinite: it is halved, and the gradient of the same batch has to be computed again. After 2000 finite gradients
+    the scale is doubled. It is that of `torch.amp.GradScaler`.
+
+    Parameters
+    ----------
+    device : type of the device, such as ``cuda``.
+    scale : the first scale; default 65536.
+    """
+
+    def __init__(self, device: str, scale: float = 2.0**16) -> None:
+        import torch
+
+        self._scaler = torch.amp.GradScaler(device, init_scale=scale)
+        self._finite_at = scale  # the last scale with a finite gradient
+
+    @property
+    def value(self) -> float:
+        """The present scale."""
+        return self._scaler.get_scale()
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """Return the scaled loss."""
+        scaled: Tensor = self._scaler.scale(loss)
+        return scaled
+
+    def unscale(self, gradient: Tensor, loss: float) -> bool:
+        """Divide a gradient by the scale, in place; return whether it must be computed again, with the new scale.
+
+        If the loss is not finite, or the gradient is not with a scale of 1 either, the scale is not the reason: the gradient is
+        not computed again, and the scale is that of the last finite gradient.
+        """
+        import torch
+
+        parameter = torch.nn.Parameter(gradient, requires_grad=False)
+        parameter.grad = gradient
+        holder: Any = SimpleNamespace(param_groups=[{"params": [parameter]}])  # what the scaler reads of an optimizer
+        before = self.value
+        self._scaler.unscale_(holder)
+        self._scaler.update()
+        if self.value >= before:
+            self._finite_at = before
+            return False
+        if before > _LEAST and math.isfinite(loss):
+            return True
+        self._scaler.update(self._finite_at)
+        return False
