@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import chimera
+import lightning_kit
 
 TRAIN, TEST = 60, 12
 
@@ -189,6 +190,14 @@ def series(folder: Path, augmented: bool) -> Any:
     return tuple(chimera.SampleDataset(Rows(sample, size), collate=pad) for size in (TRAIN, TEST))
 
 
+def noisy_rows(folder: Path, augmented: bool) -> Any:
+    def sample(row: int) -> Any:
+        values = np.random.default_rng(row).standard_normal(4).astype(np.float32) + row % 3
+        return (values + np.float32(random.gauss(0, 0.1)) if augmented else values), row % 3
+
+    return Rows(sample), Rows(sample, TEST)
+
+
 def table(folder: Path, augmented: bool) -> Any:
     import pyarrow
     from pyarrow import parquet
@@ -208,6 +217,7 @@ SUBJECTS = {
     "language-model": Subject(seeded(Language), text_blocks, frozenset({"loss"})),
     "two-towers": Subject(lambda: chimera.TorchModel(seeded(TwoTowers)()), pairs),
     "lstm": Subject(seeded(Recurrent), series),
+    "lightning": Subject(lightning_kit.made("none"), noisy_rows, frozenset({"loss", "val_acc"})),
     "parquet": Subject(lambda: {"name": "mlp", "hidden": [4]}, table),
 }
 
