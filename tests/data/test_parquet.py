@@ -17,6 +17,7 @@ from chimera.data.dataset import Dataset
 from chimera.data.description import described
 from chimera.data.readers import parquet
 from chimera.data.split import DATASETS, Split
+from chimera.training.artifacts.signature import Signature
 
 RNG = np.random.default_rng(0)
 FRAME = pd.DataFrame(RNG.standard_normal((40, 2)), columns=["a", "b"]).assign(
@@ -107,6 +108,7 @@ def test_rows_read_lazily_have_the_numbers_of_the_table_in_memory(
 ) -> None:
     monkeypatch.setattr(parquet, "CACHE_BYTES", 5000)  # a few row groups
     whole, lazy = (DATASETS.create("parquet", {"path": str(wide), "lazy": lazy, **options}) for lazy in (False, True))
+    assert Signature.of(lazy) == Signature.of(whole)
     for name in ("train", "test"):
         ours, theirs = getattr(lazy, name), getattr(whole, name)
         for what in ("features", "classes", "name", "input_shape", "input_type", "outputs", "task"):
