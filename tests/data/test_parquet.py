@@ -193,6 +193,14 @@ def test_mistakes_in_rows_name_their_row_group(
         DATASETS.create("parquet", {"path": str(tmp_path / "t.parquet"), "lazy": True, **options})
 
 
+def test_a_file_that_changes_is_noticed_by_the_next_process(wide: Path) -> None:
+    data = DATASETS.create("parquet", {"path": str(wide), "lazy": True}).train
+    sent = pickle.dumps(data)
+    WIDE[:50].to_parquet(wide, row_group_size=37)
+    with pytest.raises(DataError, match="has 50 rows, and had 400: it was changed"):
+        pickle.loads(sent).take(np.arange(9))
+
+
 def test_a_row_group_that_does_not_fit_in_memory_is_refused(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "_memory", lambda: 2000)
     with pytest.raises(
