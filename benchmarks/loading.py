@@ -6,6 +6,9 @@ shows medians over the repetitions, as samples per second of both workers togeth
 an idle machine::
 
     python benchmarks/loading.py [--turns 3] [--images 20000] [--loaders 0 1]
+
+With ``--memory`` it reports instead the largest resident memory of a worker and of a reading process, for 100 images and for
+all of them.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -146,16 +150,66 @@ def measure_chimera(folder: Path, loaders: int, strategy: str) -> float:
     return (last["samples"] - first["samples"]) / (last["seconds"] - first["seconds"])
 
 
+class PeakMemory(threading.Thread):
+    """Reads the resident memory of all processes below this one, every 0.2 s, until it is stopped.
+
+    Attributes
+    ----------
+    peaks : largest resident memory in MB of the processes at each depth below this one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peaks: dict[int, float] = {}
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        while not self.ended.wait(0.2):
+            self.read(os.getpid(), 0)
+
+    def read(self, process: int, depth: int) -> None:
+        folder = Path(f"/proc/{process}")
+        try:
+            pages = int((folder / "statm").read_text().split()[1])
+            children = [
+                child for task in (folder / "task").iterdir() for child in (task / "children").read_text().split()
+            ]
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            return
+        self.peaks[depth] = max(self.peaks.get(depth, 0.0), pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+        for child in children:
+            self.read(int(child), depth + 1)
+
+
+def report_memory(images: int, loaders: int) -> None:
+    """Print the memory of workers and reading processes."""
+    print(f"{loaders} reading processes per worker\n{'':16}{'worker':>10}{'reading process':>18}")
+    for count in (100, images):
+        with tempfile.TemporaryDirectory() as folder:
+            write_all(Path(folder) / "images", count)
+            memory = PeakMemory()
+            memory.start()
+            measure_chimera(Path(folder) / "images", loaders, "all-reduce")
+            memory.ended.set()
+            memory.join()
+        # the driver starts a fork server, it starts the workers, and these start the reading processes
+        print(f"{count:>9,} images{memory.peaks[2]:>7.0f} MB{memory.peaks.get(3, 0):>15.0f} MB")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--loaders", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--memory", action="store_true")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         plain_worker(args.worker, args.loaders[0], args.rank)
+        return
+    if args.memory:
+        report_memory(args.images, args.loaders[-1])
         return
     import torch
 

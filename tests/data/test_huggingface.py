@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from chimera.core.errors import ConfigurationError
+from chimera.data.iterable import IterableSamples
 from chimera.data.split import DATASETS
+from chimera.data.stream_provider import StreamData
 
 datasets: Any = pytest.importorskip("datasets")
 
@@ -68,3 +70,30 @@ def test_a_data_set_that_cannot_be_read_gives_one_line(tmp_path: Path, monkeypat
     with pytest.raises(ConfigurationError, match="cannot be read") as caught:
         create(tmp_path / "empty")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stream_continues_from_its_state_unless_it_has_a_shuffle_buffer(
+    rows: Any, workers: int, shuffled: bool
+) -> None:
+    stream = rows.select_columns(["x", "label"]).to_iterable_dataset(num_shards=4).with_format("torch")
+    if shuffled:
+        stream = stream.shuffle(seed=1, buffer_size=5)
+    whole, before, after = (IterableSamples(stream, 20) for _ in range(3))
+    orders = StreamData(whole, 3).orders(workers)
+    for step in range(4):
+        for rank, order in enumerate(orders):
+            before.take(order.batch(step), (0, rank, step))
+    places = [before.place((0, rank)) for rank in range(workers)]
+    assert all(places) != shuffled
+    for rank, place in enumerate(places):
+        if place:
+            after.go_to((0, rank), place)
+    for step in range(10):
+        for rank, order in enumerate(orders):
+            expected = whole.take(order.batch(step), (0, rank, step))
+            if step >= 4:
+                found = after.take(order.batch(step), (0, rank, step))
+                assert found["x"].tolist() == expected["x"].tolist()
+                assert found["label"].tolist() == expected["label"].tolist()

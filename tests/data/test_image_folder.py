@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,19 @@ def test_classes_are_the_folders_and_pixels_are_read_in_rgb(tmp_path: Path) -> N
     assert images.shape == (10, 3, 8, 8)
     assert all(float(image[label].min()) == 1.0 for image, label in zip(images, labels, strict=True))
     assert np.bincount(split.test.targets).tolist() == [1, 1]
+
+
+def test_a_worker_receives_few_bytes_per_file(tmp_path: Path) -> None:
+    def received(images: int) -> int:
+        for name in ("cat", "dog"):
+            (tmp_path / str(images) / name).mkdir(parents=True)
+            for number in range(images):
+                (tmp_path / str(images) / name / f"{number}.png").touch()
+        data = DATASETS.create("image-folder", {"path": str(tmp_path / str(images))}).train
+        assert len(data.targets) > images
+        return len(pickle.dumps(data))
+
+    assert received(300) - received(100) < 400 * 60  # 50,000 files then take less than 3 MB
 
 
 def test_a_second_folder_is_the_test_part_and_has_its_own_transform(tmp_path: Path) -> None:

@@ -146,6 +146,7 @@ def test_a_state_that_is_not_small_plain_data_is_not_kept(state: Any) -> None:
         b"\xc1" * 9,
         b"\x91" * 5000,
         encoded(StreamState(-1, 0, 0, 1, {})),
+        encoded(StreamState(0, 0, 0, 1, {"x": "y" * (1 << 20)})),
         encoded(StreamState(0, 0, 0, 0, {})),
     ],
 )

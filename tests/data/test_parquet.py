@@ -17,6 +17,7 @@ from chimera.data.dataset import Dataset
 from chimera.data.description import described
 from chimera.data.readers import parquet
 from chimera.data.split import DATASETS, Split
+from chimera.training.artifacts.signature import Signature
 
 RNG = np.random.default_rng(0)
 FRAME = pd.DataFrame(RNG.standard_normal((40, 2)), columns=["a", "b"]).assign(
@@ -88,6 +89,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "several targets": {"target": ["a", "b"]},
     "integers as labels": {"target": "city"},
 }
+LONG = ("limited, another seed", "raw", "some columns", "several targets")
 
 
 @pytest.fixture
@@ -97,12 +99,16 @@ def wide(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(found, id=name, marks=[pytest.mark.long] * (name in LONG)) for name, found in OPTIONS.items()],
+)
 def test_rows_read_lazily_have_the_numbers_of_the_table_in_memory(
     wide: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet, "CACHE_BYTES", 5000)  # a few row groups
     whole, lazy = (DATASETS.create("parquet", {"path": str(wide), "lazy": lazy, **options}) for lazy in (False, True))
+    assert Signature.of(lazy) == Signature.of(whole)
     for name in ("train", "test"):
         ours, theirs = getattr(lazy, name), getattr(whole, name)
         for what in ("features", "classes", "name", "input_shape", "input_type", "outputs", "task"):
@@ -133,11 +139,9 @@ def test_a_file_larger_than_memory_trains_by_name_and_by_path(
 
     in_memory = trained({"name": "parquet", "path": str(wide)}, "memory")
     monkeypatch.setattr(parquet, "_memory", lambda: 20_000)
-    for name, data in {"name": {"name": "parquet", "path": str(wide)}, "path": wide, "pair": (wide, wide)}.items():
-        split = DATASETS.create("parquet", {"path": str(wide)}) if name == "name" else Split.of(data)
+    for split in (DATASETS.create("parquet", {"path": str(wide)}), Split.of(wide), Split.of((wide, wide))):
         assert "rows are read by the workers" in described(split)
-        weights = trained(data, name)
-        assert name == "pair" or np.array_equal(weights, in_memory)
+    assert np.array_equal(trained(wide, "lazy"), in_memory)
 
 
 def test_a_process_keeps_a_bounded_part_of_the_rows(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,6 +191,14 @@ def test_mistakes_in_rows_name_their_row_group(
     frame.to_parquet(tmp_path / "t.parquet", row_group_size=37)
     with pytest.raises(DataError, match=message):
         DATASETS.create("parquet", {"path": str(tmp_path / "t.parquet"), "lazy": True, **options})
+
+
+def test_a_file_that_changes_is_noticed_by_the_next_process(wide: Path) -> None:
+    data = DATASETS.create("parquet", {"path": str(wide), "lazy": True}).train
+    sent = pickle.dumps(data)
+    WIDE[:50].to_parquet(wide, row_group_size=37)
+    with pytest.raises(DataError, match="has 50 rows, and had 400: it was changed"):
+        pickle.loads(sent).take(np.arange(9))
 
 
 def test_a_row_group_that_does_not_fit_in_memory_is_refused(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:

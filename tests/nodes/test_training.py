@@ -80,6 +80,14 @@ def test_two_nodes_train_as_neighbours(tmp_path: Path) -> None:
     assert 0 < run.metrics["consensus_distance"] < 1
 
 
+@pytest.mark.long
+def test_rows_of_the_test_set_stay_raw_as_those_of_the_nodes(tmp_path: Path) -> None:
+    large = tuple((100 * inputs, targets) for inputs, targets in (TRAIN, TEST))
+    with two_nodes(tmp_path) as urls:
+        assert fit(urls, data=large, batch_size=20, rounds=1).input_scaling is None
+    assert chimera.Split.of(large).train.input_scaling is not None
+
+
 def test_secure_aggregation_over_nodes_gives_the_same_model(tmp_path: Path) -> None:
     """Secure aggregation hides the updates of single nodes from the driver, and does not change the result."""
     options = {"strategy": {"name": "fed-avg", "local_steps": 2, "shards": 2}, "batch_size": 50, "rounds": 3}

@@ -215,7 +215,7 @@ class ArrayTable(Table):
         return self.images[row], row % 3
 
 
-@pytest.mark.parametrize("kind", [Table, ArrayTable])
+@pytest.mark.parametrize("kind", [pytest.param(Table, marks=pytest.mark.long), ArrayTable])
 def test_samples_that_are_views_of_shared_arrays_give_no_warning(tmp_path: Path, kind: type, capfd: Any) -> None:
     fit(tmp_path, (kind(), kind()), engine="local", rounds=2)
     assert "not writable" not in capfd.readouterr().err

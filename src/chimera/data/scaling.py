@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 Standardize: TypeAlias = bool | Literal["auto"]
 """Whether features are standardized; ``"auto"``: if `needs_scaling` says so."""
-Blocks: TypeAlias = Callable[[], Iterable[NDArray[Any]]]
-"""A function that returns the rows of some values in order, cut into blocks; each call starts again."""
+Pieces: TypeAlias = Callable[[], Iterable[NDArray[Any]]]
+"""A function that returns the rows of some values in order, cut into pieces; each call starts again."""
 
 LARGEST = 5.0
 """Larger features are standardized: gradient descent with a usual learning rate would diverge."""
@@ -31,12 +31,12 @@ class Scaling:
     deviation: NDArray[Any]
 
     @classmethod
-    def of(cls, values: NDArray[Any] | Blocks) -> Self:
+    def of(cls, values: NDArray[Any] | Pieces) -> Self:
         """Return the scaling that gives each feature of ``values``, one row per sample, mean 0 and deviation 1.
 
-        A constant feature becomes 0. The result does not depend on how the rows are cut into blocks.
+        A constant feature becomes 0. The result does not depend on how the rows are cut into pieces.
         """
-        blocks = _blocks_of(values)
+        blocks = _pieces_of(values)
         total, rows = _summed(blocks())
         mean = total / rows
         total, rows = _summed((block - mean) ** 2 for block in blocks())
@@ -60,16 +60,19 @@ class Scaling:
         return Scaling(earlier.mean + earlier.deviation * self.mean, earlier.deviation * self.deviation)
 
 
-def needs_scaling(values: NDArray[Any] | Blocks) -> bool:
+def needs_scaling(values: NDArray[Any] | Pieces) -> bool:
     """Return whether the features of a table, shape (n, k), are too large or too different in size to train well.
 
     The size of a feature is the root mean square of its values that are not 0, so that rare categories and dark pixels do not
     count as small. The largest size must be at most `LARGEST` (`LARGEST_WHOLE` in tables of whole numbers), and at most `RATIO`
     times the smallest.
     """
-    blocks = _blocks_of(values)
-    both, _ = _summed(np.hstack([np.square(block, dtype=np.float64), block != 0]) for block in blocks())
-    squares, held = np.split(both, 2)
+    blocks = _pieces_of(values)
+    squares: Any = 0.0
+    held: Any = 0
+    for block in blocks():
+        squares = squares + np.einsum("ij,ij->j", block, block, dtype=np.float64)
+        held = held + np.count_nonzero(block, axis=0)
     sizes = np.sqrt(squares[held > 0] / held[held > 0])
     if not sizes.size or sizes.max() <= min(LARGEST, RATIO * sizes.min()):
         return False
@@ -78,7 +81,7 @@ def needs_scaling(values: NDArray[Any] | Blocks) -> bool:
     return not all(np.array_equal(block, np.rint(block)) for block in blocks())
 
 
-def _blocks_of(values: NDArray[Any] | Blocks) -> Blocks:
+def _pieces_of(values: NDArray[Any] | Pieces) -> Pieces:
     if callable(values):
         return values
     rows = max(_BLOCK // max(values[:1].size, 1), 1)

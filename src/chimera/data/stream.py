@@ -87,9 +87,8 @@ class Stream:
             return None
         held = StreamState(self.place, self._epoch, self._shard, self._shards, self._source.state_dict())
         try:
-            content = encoded(held)
-            return held if len(content) <= MAX_STATE_BYTES and decoded(content) == held else None
-        except (TypeError, OverflowError, DataError):
+            return held if decoded(encoded(held)) == held else None
+        except (TypeError, OverflowError, RecursionError, DataError):
             return None
 
     def read(self, count: int) -> list[Any]:
@@ -123,6 +122,8 @@ def decoded(content: bytes) -> StreamState:
     ------
     DataError : the bytes are no such place.
     """
+    if len(content) > MAX_STATE_BYTES:
+        raise DataError(f"the place of a stream in the checkpoint is damaged: it has {len(content):,} bytes")
     try:
         state = msgspec.msgpack.decode(content, type=StreamState)
     except (msgspec.MsgspecError, RecursionError, TypeError) as error:

@@ -17,8 +17,7 @@ from chimera.data.readers.parquet import ParquetRows, RowGroups
 from chimera.data.readers.sources import existing_file
 from chimera.data.row_labels import RowLabels, found_labels
 from chimera.data.samples import SampleDataset
-from chimera.data.scaling import Blocks as Values
-from chimera.data.scaling import Scaling
+from chimera.data.scaling import Pieces, Scaling
 
 _PIECE = 1 << 16  # rows
 
@@ -81,7 +80,7 @@ class TableSamples(SampleDataset):
         small = np.int32 if len(self.source) <= np.iinfo(np.int32).max else np.int64
         return replace(self, rows=rows.astype(small, copy=False))
 
-    def values_of(self, what: str) -> Values:
+    def values_of(self, what: str) -> Pieces:
         """Return the ``"inputs"`` or ``"targets"``, in pieces."""
 
         def pieces() -> Iterator[NDArray[Any]]:

@@ -60,7 +60,7 @@ class Trainer:
     ----------
     model : a name, a module, an estimator, a factory of one, or a `Model`.
     data : a name, a `Dataset` (a fifth of it becomes the test set), a `Split`, a pair (train, test), or a pair of arrays
-        (inputs, targets).
+        (inputs, targets). Tables with large features are standardized, see `Split.of`; a `Split` is not.
     strategy, partition, engine : a name, a mapping ``{"name": ..., option: ...}`` or an object. An engine given as an object
         stays open after the run.
     codec : codec of the uplink: a name, or a mapping with options. Its option ``downlink``, also a name or a mapping, is the

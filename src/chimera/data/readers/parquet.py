@@ -42,7 +42,9 @@ class RowGroups:
 
     def __init__(self, path: Path, columns: Sequence[str] | None = None) -> None:
         self.path, self._columns = path, None if columns is None else list(columns)
+        self._absolute = path.absolute()  # a worker may have another working directory
         self._opened: tuple[int, Any] | None = None
+        self._rows: int | None = None
         file = self._file()
         names = file.schema_arrow.names
         for column in columns or ():
@@ -79,8 +81,12 @@ class RowGroups:
                 from pyarrow import parquet
             except ImportError as error:
                 raise MissingExtraError("a Parquet file", "pyarrow", "tables") from error
-            self._opened = None
-            self._opened = os.getpid(), self._checked(lambda: parquet.ParquetFile(self.path))
+            file = self._checked(lambda: parquet.ParquetFile(self._absolute))
+            if self._rows not in (None, file.metadata.num_rows):
+                raise DataError(
+                    f"{self.path} has {file.metadata.num_rows:,} rows, and had {self._rows:,}: it was changed"
+                )
+            self._opened, self._rows = (os.getpid(), file), file.metadata.num_rows
         return self._opened[1]
 
     def _read(self, function: Any) -> Any:
