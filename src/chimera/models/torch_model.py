@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from chimera.models.device_view import DeviceView
 from chimera.models.evaluation import Evaluation
 from chimera.models.flat_module import FlatModule, Memory
 from chimera.models.forward import ForwardPass
+from chimera.models.frozen_parameters import FrozenParameters
 from chimera.models.instantiation import instantiate
 from chimera.models.losses import Loss, LossFunction, make_loss
 from chimera.models.metrics import Metrics, metric_factories
@@ -59,6 +61,8 @@ class TorchModel:
     buffers : policy that merges the buffers of workers: ``average`` (default), ``first`` or ``none``.
     evaluate_rows : rows in a batch of `evaluate` and `predict`; default 512.
     memory : allocates the two vectors; by default in memory that the engine's collectives access without a copy.
+    share_frozen : whether the workers of a machine share the frozen parameters, which saves memory. The module must not write
+        to them.
     seed : seed of the factory; torch's global generator is restored.
 
     Raises
@@ -80,6 +84,7 @@ class TorchModel:
         buffers: str = "average",
         evaluate_rows: int = 512,
         memory: Memory = call.empty,
+        share_frozen: bool = False,
         seed: int | None = None,
     ) -> None:
         from torch import nn
@@ -101,7 +106,7 @@ class TorchModel:
         if integer_inputs is None:
             integer_inputs = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
         self._evaluate_rows = evaluate_rows
-        self._flat = FlatModule(module, memory)
+        self._flat = FlatModule(module, memory, share_frozen=share_frozen)
         self._pass = ForwardPass(self._flat, made, step, target_transform, integer_inputs=integer_inputs)
         self._buffer_names = buffer_names(module)
         pack_buffers(module, self._buffer_names)  # raises now if a buffer cannot be sent
@@ -125,7 +130,11 @@ class TorchModel:
         """
         self._pass.compute = compute
         if compute.activation_checkpointing:
-            enable = getattr(self.module, "gradient_checkpointing_enable", None)
+            names = (
+                "activation_checkpointing_enable",
+                "gradient_checkpointing_enable",
+            )  # the new name in transformers, the old one
+            enable = next((getattr(self.module, name) for name in names if hasattr(self.module, name)), None)
             if enable is None:
                 raise ConfigurationError(
                     f"activation_checkpointing: {type(self.module).__name__} has no gradient_checkpointing_enable(); "
@@ -137,6 +146,11 @@ class TorchModel:
     def layout(self) -> Layout:
         """Names and shapes of the trainable parameters, as in ``module.named_parameters()``."""
         return self._flat.layout
+
+    @cached_property
+    def frozen_digest(self) -> str | None:
+        """The SHA-256 of the frozen parameters, in hexadecimal; None if there are none."""
+        return FrozenParameters.of(self.module).digest()
 
     def parameters(self) -> Flat:
         """Return the live vector that the module's parameters are views of; for a moved model, the copy on the host."""
