@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from chimera.core.errors import ConfigurationError
+import chimera
+from chimera.core.errors import ConfigurationError, DataError
+from chimera.data.dataset import Dataset
 from chimera.models.torch_model import TorchModel
+from chimera.training.worker.driver_schema import DriverSchema
 
 BATCH = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32), np.arange(6) % 2
 
@@ -81,6 +86,21 @@ def test_a_write_to_a_shared_parameter_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="wrote to its frozen parameter 'scale'"):
         TorchModel(Counting, share_frozen=True, seed=3).gradient(BATCH)
     TorchModel(Counting, seed=3).gradient(BATCH)
+
+
+@pytest.mark.parametrize("engine", ["simulated", pytest.param("local", marks=pytest.mark.long)])
+def test_a_write_on_a_worker_ends_the_run_with_one_error(engine: str, tmp_path: Path) -> None:
+    model = TorchModel(Counting, share_frozen=True, seed=3)
+    with pytest.raises(ConfigurationError, match="wrote to its frozen parameter 'scale'"):
+        chimera.train(model, BATCH, engine=engine, workers=2, batch_size=2, rounds=2, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_a_node_with_another_frozen_part_is_refused(own: int) -> None:
+    driver, node = TorchModel(Adapted, seed=0), TorchModel(Adapted, seed=own)
+    schema = DriverSchema.of(driver, Dataset(*BATCH, ("0", "1")))
+    with pytest.raises(DataError, match="the frozen parameters of the model of tree1 differ") if own else nullcontext():
+        schema.check(node, "tree1")
 
 
 def test_the_digest_depends_on_each_frozen_value_and_on_no_trained_one(model: TorchModel) -> None:

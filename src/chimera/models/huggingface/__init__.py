@@ -62,12 +62,15 @@ def huggingface(
     from chimera.models.huggingface.adapters import adapted, lora_config, peft_config
     from chimera.models.huggingface.model import HuggingFaceModel
 
+    adapter = None  # made first: its mistakes are found before a large model is read
+    if lora is not None:
+        adapter = lora_config(lora, task)
+    elif peft is not None:
+        adapter = peft_config(peft, task), False
     source = Source(path, from_ == "config", dict(config or {}), gguf_file, tokenizer, trust_remote_code)
     module = source.module(TASKS[task], count_outputs, dtype)
-    if lora is not None:
-        module = adapted(module, *lora_config(lora, task))
-    elif peft is not None:
-        module = adapted(module, peft_config(peft, task))
+    if adapter is not None:
+        module = adapted(module, *adapter)
     return HuggingFaceModel(
         module,
         task,
