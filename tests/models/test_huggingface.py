@@ -107,6 +107,12 @@ def test_a_pretrained_folder_gives_its_weights(base: str) -> None:
     assert made(path=base, config={"resid_pdrop": 0.3}).module.config.resid_pdrop == 0.3
 
 
+@pytest.mark.parametrize("file", ["", "config.json"])
+def test_new_weights_of_the_configuration_of_a_model(base: str, file: str) -> None:
+    model = made(**{"from": "config", "path": str(Path(base) / file), "config": {"n_layer": 1}})
+    assert 0 < model.layout.size < made(path=base).layout.size
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
