@@ -206,3 +206,19 @@ def test_a_small_gpt_learns_a_text(summary, tmp_path, monkeypatch):
         for n in (1, 100)
     )
     assert after["metrics"]["perplexity"] < before["metrics"]["perplexity"] / 4
+
+
+@pytest.mark.long
+def test_clients_adapt_a_gpt_to_their_texts(tmp_path):
+    pytest.importorskip("peft")
+    text = tmp_path / "text.txt"
+    text.write_text((ROOT / "README.md").read_text(encoding="utf-8") * 4, encoding="utf-8")
+    command = [sys.executable, EXAMPLES / "lora.py", text]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    first, last = map(float, re.findall(r"texts: (\S+) after one round, (\S+) after 30", done.stdout)[0])
+    assert last < 0.8 * first
+    (sizes,) = re.findall(r"the adapter has (\S+) bytes, the base (\S+)", done.stdout)
+    adapter, base = (int(size.replace(",", "")) for size in sizes)
+    assert 5 * adapter < base
+    assert "THE " in done.stdout

@@ -8,7 +8,7 @@ import pytest
 import chimera.strategies
 from chimera.codecs.codec import CODECS
 from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
-from chimera.core.registry import Registry, load_object
+from chimera.core.registry import Registry, load_object, parameters_of
 from chimera.strategies.strategy import STRATEGIES
 from chimera.strategies.topologies.topology import TOPOLOGIES
 from chimera.training.aggregation.aggregation import AGGREGATIONS
@@ -32,6 +32,22 @@ def registry() -> Registry[object]:
 
 def test_options_are_converted_to_their_types(registry: Registry[object]) -> None:
     assert registry.create("bits", {"width": 4, "ratio": 1}) == (4, "fast", 1.0)
+
+
+def test_an_option_may_be_a_keyword_of_python(registry: Registry[object]) -> None:
+    @registry.register("source")
+    def source(*, from_: Literal["file", "hub"], in_: int = 2) -> object:
+        return from_, in_
+
+    assert registry.create("source", {"from": "hub", "in": 3}) == registry.create("source", {"in": 3}, from_="hub")
+    assert list(parameters_of(source)) == ["from", "in"]
+    for options, message in (
+        ({}, "needs the option 'from'"),
+        ({"from": "here"}, "option 'from': 'here' cannot be used"),
+        ({"from_": "hub"}, "has no option 'from_'.* its options: from, in"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            registry.create("source", options)
 
 
 def test_an_unknown_name_error_lists_the_known_names(registry: Registry[object]) -> None:

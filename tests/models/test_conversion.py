@@ -85,12 +85,15 @@ def test_everything_is_registered():
         "sklearn-sgd-regressor",
         "cbow",
         "skip-gram",
+        "huggingface",
     } <= NAMES
     assert all(entry.summary for entry in MODELS.entries())
 
 
 @pytest.mark.parametrize("given", [DIGITS, DIABETES], ids=["classes", "values"])
-@pytest.mark.parametrize("name", sorted(NAMES - {"cbow", "skip-gram"}))  # see test_word_models.py
+@pytest.mark.parametrize(
+    "name", sorted(NAMES - {"cbow", "skip-gram", "huggingface"})
+)  # see test_word_models.py, test_huggingface.py
 def test_each_registered_model_learns_or_rejects_the_task(name, given):
     regression = given["task"] == "regression"
     if name in {"logistic-regression", "sklearn-sgd-classifier"} and regression:
@@ -184,7 +187,7 @@ def test_as_model_takes(thing, kind):
     [
         (
             lambda: build_model("mpl", {}, **DIGITS),
-            r"unknown model 'mpl'; did you mean 'mlp'\? known: cbow, cnn, linear-regression",
+            r"unknown model 'mpl'; did you mean 'mlp'\? known: cbow, cnn, huggingface, linear-regression",
         ),
         (
             lambda: build_model("mlp", {"hiden": [3]}, **DIGITS),

@@ -58,6 +58,8 @@ REVIEWED = {
     "jobs/scheduling/requirements.py": "whether a module of a submission is there: the name's first part, without importing it",
     "jobs/supervisor.py": "constants",
     "models/conversion.py": "constants",
+    "models/huggingface/adapters.py": "a constant",
+    "models/huggingface/__init__.py": "a step that the user names; by-path names of others go through load_object",
     "models/losses.py": "a loss that the user names; by-path names of others go through load_object",
     "models/metrics.py": "a metric that the user names; by-path names of others go through load_object",
     "models/word2vec/__init__.py": "a constant",

@@ -169,6 +169,20 @@ def test_relative_paths_are_relative_to_the_file(tmp_path, monkeypatch):
     assert tables["train"]["optimizer"] == {"name": f"{tmp_path / 'steps.py'}:Own", "lr": 0.1}
 
 
+def test_a_path_may_be_a_name_of_the_hub_where_no_file_has_this_name(tmp_path):
+    (tmp_path / "org" / "here").mkdir(parents=True)
+    text = FILE.replace('name = "digits"', 'name = "csv"\npath = "org/there"')
+    for path, wanted in (
+        ("org/here", str(tmp_path / "org/here")),
+        ("org/there", "org/there"),
+        ("a/b/c", str(tmp_path / "a/b/c")),
+    ):
+        own = f'name = "huggingface"\ntask = "causal-lm"\npath = "{path}"\ntokenizer = "{path}"'
+        tables = Experiment.load(write(tmp_path, text.replace('name = "mlp"\nhidden = [8]', own))).tables
+        assert (tables["model"]["path"], tables["model"]["tokenizer"]) == (wanted, wanted)
+        assert tables["data"]["path"] == str(tmp_path / "org/there")
+
+
 def test_relative_paths_on_the_command_line_are_relative_to_the_working_directory(experiment, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")

@@ -25,7 +25,7 @@ FAMILIES = {
     "policies": "chimera.inference.policies.policy:POLICIES",
 }
 GIVEN = {
-    "models": ("input_shape", "outputs", "task", "counts")
+    "models": ("input_shape", "outputs", "count_outputs", "task", "counts")
 }  # the trainer passes these arguments, since it knows the data
 
 

@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import keyword
 import pkgutil
 import re
 import sys
@@ -173,6 +174,12 @@ def registered_names_only(source: str | None, remedy: str = "use a registered na
         _refusal.reset(token)
 
 
+def check_code_allowed(what: str) -> None:
+    """Raise CodeRefusedError if code by path is rejected here, see `registered_names_only`; ``what`` names the code."""
+    if refusal := _refusal.get():
+        raise CodeRefusedError(f"{what} is refused: {refusal}")
+
+
 def load_object(path: str) -> Any:
     """Import ``package.module:attribute`` or ``some/file.py:attribute``.
 
@@ -180,8 +187,7 @@ def load_object(path: str) -> Any:
     ------
     ConfigurationError : the path cannot be imported, or code by path is rejected here, see `registered_names_only`.
     """
-    if refusal := _refusal.get():
-        raise CodeRefusedError(f"{path!r} is refused: {refusal}")
+    check_code_allowed(repr(path))
     module_name, _, attribute = path.rpartition(":")
     if not module_name or not attribute:
         raise ConfigurationError(f"{path!r} is not of the form 'package.module:attribute' or 'file.py:attribute'")
@@ -223,7 +229,10 @@ def _load_under_unique_name(path: Path) -> Any:
 
 
 def parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a factory by name, with those of base classes to which it passes ``**options`` on."""
+    """Return the parameters of a factory by the name of their option, with those of base classes that get its ``**options``.
+
+    The option of a parameter ``from_`` is ``from``: a keyword of Python cannot name a parameter.
+    """
     return dict(_parameters_of(factory))
 
 
@@ -235,8 +244,14 @@ def _parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
         if inspect.isclass(factory) and own and signed is not factory:
             del own[next(iter(own))]  # self, whatever it is called
         found = {k: p for k, p in found.items() if p.kind is not p.VAR_KEYWORD}
-        found |= {name: parameter for name, parameter in own.items() if name not in found}
+        options = {_option_of(name): parameter for name, parameter in own.items()}
+        found |= {option: parameter for option, parameter in options.items() if option not in found}
     return found
+
+
+def _option_of(parameter: str) -> str:
+    word = parameter.removesuffix("_")
+    return word if keyword.iskeyword(word) else parameter
 
 
 def _signatures(factory: Callable[..., Any]) -> list[Callable[..., Any]]:
@@ -265,7 +280,7 @@ def _hints_of(factory: Callable[..., Any]) -> dict[str, Any]:
 def checked_options(
     what: str, factory: Callable[..., Any], options: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return ``options`` converted to the types in the signature of ``factory``.
+    """Return the arguments of ``factory`` for these ``options``, converted to the types in its signature.
 
     Raises
     ------
@@ -274,7 +289,7 @@ def checked_options(
     parameters = _parameters_of(factory)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     keywords = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    allowed = {name: p for name, p in parameters.items() if p.kind in keywords and name not in given}
+    allowed = {option: p for option, p in parameters.items() if p.kind in keywords and p.name not in given}
     hints = _hints_of(factory)
     checked = {}
     for name, value in options.items():
@@ -283,8 +298,9 @@ def checked_options(
         if name not in allowed and not open_ended:
             meant, its = did_you_mean(name, allowed), ", ".join(allowed) or "none"
             raise ConfigurationError(f"{what} has no option {name!r}{meant} its options: {its}")
-        checked[name] = _converted(f"{what}, option {name!r}", value, hints.get(name, Any))
-    missing = [n for n, p in allowed.items() if p.default is p.empty and n not in checked]
+        argument = allowed[name].name if name in allowed else name
+        checked[argument] = _converted(f"{what}, option {name!r}", value, hints.get(argument, Any))
+    missing = [option for option, p in allowed.items() if p.default is p.empty and p.name not in checked]
     if missing:
         raise ConfigurationError(f"{what} needs the option {missing[0]!r}")
     return checked

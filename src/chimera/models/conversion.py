@@ -8,6 +8,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -49,7 +50,7 @@ def build_model(
         `TorchModel`, unless the factory has parameters of these names.
     input_shape, outputs, task, seed, counts : passed to a factory that has parameters of these names, unless the user set
         them. ``outputs`` is the number of classes or target columns; ``counts`` is the number of samples of each class, if
-        known.
+        known. A factory that does not always need the outputs has a parameter ``count_outputs``, a function that returns them.
 
     Raises
     ------
@@ -153,6 +154,7 @@ def _call(
 ) -> Any:
     """Call a factory with the user's options, after checking them, and with the properties of the data set."""
     known: dict[str, Any] = {"input_shape": tuple(input_shape), "outputs": outputs, "task": task, "seed": seed}
+    known["count_outputs"] = partial(_count, outputs)
     if counts is not None:
         known["counts"] = counts
     taken = [key for key in known if key in _parameters(factory) and key not in options]

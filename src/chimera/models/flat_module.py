@@ -13,6 +13,7 @@ from chimera.core.device import copy_to
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat, Layout
 from chimera.core.pickling import ByValuePickler, Unpickler
+from chimera.models.frozen_parameters import FrozenParameters
 
 if TYPE_CHECKING:
     import torch
@@ -34,14 +35,16 @@ class FlatModule:
     ----------
     module : the module; its trainable parameters must be float32 and on the CPU.
     memory : allocates the two vectors; the gradient's on first use.
+    share_frozen : whether the copies of this module in the processes of a machine share its frozen parameters.
 
     Raises
     ------
     ConfigurationError : a parameter that cannot be part of the vector, or no trainable parameter.
     """
 
-    def __init__(self, module: nn.Module, memory: Memory) -> None:
+    def __init__(self, module: nn.Module, memory: Memory, *, share_frozen: bool = False) -> None:
         self.module, self.memory = module, memory
+        self._shared = FrozenParameters.of(module) if share_frozen else FrozenParameters({})
         places = dict(_trainable(module))
         self._set_places(list(places))
         self.layout = Layout(tuple(places), tuple(tuple(parameter.shape) for parameter in places.values()))
@@ -120,6 +123,7 @@ class FlatModule:
         self._set_views(self._views(self._on_device))
         self._bind_parameters()
         self._gradient_tensor = None
+        self._shared.watch()  # the device has its own copy
 
     def upload(self) -> None:
         """Copy the weights to the module's device, unless those on the device are newer."""
@@ -186,7 +190,13 @@ class FlatModule:
         return self.gradient
 
     def device_gradient(self) -> Any:
-        """Return the gradient on the module's device. Gradients that the module cleared or never computed are zero."""
+        """Return the gradient on the module's device. Gradients that the module cleared or never computed are zero.
+
+        Raises
+        ------
+        ConfigurationError : the module wrote to a frozen parameter that is shared.
+        """
+        self._shared.check()
         if self._gradient_tensor is None:
             self._place_gradient()
         if self._parameters[0].grad is not self._gradient_views[0]:
@@ -214,13 +224,14 @@ class FlatModule:
             )
         self.rebind()
         file = io.BytesIO()
-        _ModulePickler(file, self._parameters).dump(self.module)
+        _ModulePickler(file, [*self._parameters, *self._shared.parameters]).dump(self.module)
         return {
             "module": file.getvalue(),
             "memory": self.memory,
             "layout": self.layout,
             "weights": self.weights,
             "marks": [vars(parameter) for parameter in self._parameters],
+            "shared": self._shared,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -233,12 +244,14 @@ class FlatModule:
         self._parameters = [torch.nn.Parameter(view) for view in self._weight_views]
         for parameter, marks in zip(self._parameters, state["marks"], strict=True):
             vars(parameter).update(marks)
-        self.module = _ModuleUnpickler(io.BytesIO(state["module"]), self._parameters).load()
+        self._shared = state["shared"]
+        known = [*self._parameters, *self._shared.parameters]
+        self.module = _ModuleUnpickler(io.BytesIO(state["module"]), known).load()
         self._set_places(list(self.layout.names))
 
 
 class _ModulePickler(ByValuePickler):  # type: ignore[misc]
-    """Writes an index in place of each flat parameter: torch's own pickling would write the whole vector for each."""
+    """Writes an index in place of each flat or shared parameter: torch's own pickling would write the whole vector for each."""
 
     def __init__(self, file: io.BytesIO, parameters: list[nn.Parameter]) -> None:
         super().__init__(file, protocol=5)

@@ -73,6 +73,12 @@ def parameter_limit(elements: int, source: str) -> Iterator[None]:
             hook.remove()
 
 
+def extend_limit(elements: int) -> None:
+    """Allow models of this thread so many more parameters: a file of this machine holds them; see `parameter_limit`."""
+    if hasattr(_limit, "left"):
+        _limit.left += elements
+
+
 def _count(module: Any, name: str, parameter: Any) -> None:  # noqa: ARG001 - torch calls it so
     if parameter is not None:
         count_parameters(parameter.numel())

@@ -78,5 +78,5 @@ MODELS: Registry[Any] = Registry("model", "chimera.models")
 """Factories by name. They return anything that `chimera.models.conversion.as_model` can convert to a `Model`.
 
 Factories with parameters named ``input_shape``, ``outputs``, ``task``, ``counts`` (number of samples of each class, if known)
-or ``seed`` receive these values, unless the user set them.
+or ``seed`` receive these values, unless the user set them. Instead of ``outputs``, ``count_outputs`` receives a function.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from chimera.models.device_view import DeviceView
 from chimera.models.evaluation import Evaluation, evaluating
 from chimera.models.flat_module import FlatModule, Memory
 from chimera.models.forward import ForwardPass
+from chimera.models.frozen_parameters import FrozenParameters
 from chimera.models.instantiation import instantiate
 from chimera.models.lightning.hooks import is_lightning
 from chimera.models.lightning.step import LightningStep
@@ -65,6 +67,8 @@ class TorchModel:
     buffers : policy that merges the buffers of workers: ``average`` (default), ``first`` or ``none``.
     evaluate_rows : rows in a batch of `evaluate` and `predict`; default 512.
     memory : allocates the two vectors; by default in memory that the engine's collectives access without a copy.
+    share_frozen : whether the workers of a machine share the frozen parameters, which saves memory. The module must not write
+        to them.
     seed : seed of the factory; torch's global generator is restored.
 
     Raises
@@ -86,6 +90,7 @@ class TorchModel:
         buffers: str = "average",
         evaluate_rows: int = 512,
         memory: Memory = call.empty,
+        share_frozen: bool = False,
         seed: int | None = None,
     ) -> None:
         from torch import nn
@@ -108,7 +113,7 @@ class TorchModel:
         self._evaluate_rows = evaluate_rows
         if step is None and is_lightning(module):
             step = LightningStep(module)
-        self._flat = FlatModule(module, memory)
+        self._flat = FlatModule(module, memory, share_frozen=share_frozen)
         self._pass = ForwardPass(self._flat, made, step, target_transform, integer_inputs=integer_inputs)
         self._backward = BackwardPass(self._flat, self._pass)
         self._buffer_names = buffer_names(module)
@@ -146,7 +151,11 @@ class TorchModel:
         if compute.compile:
             self._check_whole("compile")
         if compute.activation_checkpointing:
-            enable = getattr(self.module, "gradient_checkpointing_enable", None)
+            names = (
+                "activation_checkpointing_enable",
+                "gradient_checkpointing_enable",
+            )  # the new name in transformers, the old one
+            enable = next((getattr(self.module, name) for name in names if hasattr(self.module, name)), None)
             if enable is None:
                 raise ConfigurationError(
                     f"activation_checkpointing: {type(self.module).__name__} has no gradient_checkpointing_enable(); "
@@ -178,6 +187,11 @@ class TorchModel:
     def layout(self) -> Layout:
         """Names and shapes of the trainable parameters, as in ``module.named_parameters()``."""
         return self._flat.layout
+
+    @cached_property
+    def frozen_digest(self) -> str | None:
+        """The SHA-256 of the frozen parameters, in hexadecimal; None if there are none."""
+        return FrozenParameters.of(self.module).digest()
 
     def parameters(self) -> Flat:
         """Return the live vector that the module's parameters are views of; for a moved model, the copy on the host."""

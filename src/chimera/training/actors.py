@@ -98,7 +98,7 @@ class Actors(cluster.Actors):
         try:
             if engine.nodes_own_data:
                 self._initial = model.parameters().copy()
-                self._dataset, self._replica = None, DriverSchema.of(model.layout, train)
+                self._dataset, self._replica = None, DriverSchema.of(model, train)
             else:
                 self._dataset, self._replica = engine.put(train), engine.put(model)
                 if shared and engine.one_process and self._device is None and not self.by_rows:

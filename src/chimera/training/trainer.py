@@ -313,7 +313,7 @@ class Trainer:
             checkpoints = Checkpoints(str(safe_path(self._folder.path, "checkpoints")))
             saved = checkpoints.read_last() if self._folder.resumes else None
             if saved:
-                check_fits(saved, model.layout.size)
+                check_fits(saved, model)
             monitor = HeartbeatMonitor(engine, settings.tolerance.worker_timeout_s)
             notify(self.callbacks, "on_wait", f"{self._workers} on the engine {label(self._engine)}")
             assembly = Assembly(settings, engine, model, split.train, saved)

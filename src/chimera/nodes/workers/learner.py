@@ -46,7 +46,7 @@ class NodeLearner(Learner):
         with registered_names_only(None):  # the node's owner may give a model or loss by path; drivers may not
             data = node.read()
             problem = _problem(node, schema, data)
-        schema.check(problem.model.layout, node.name)
+        schema.check(problem.model, node.name)
         dataset = Dataset(problem.inputs, problem.targets, schema.classes, name=node.name)
         super().__init__(rank, problem.model, dataset, _bound_order(order, dataset, rank), **options)
 

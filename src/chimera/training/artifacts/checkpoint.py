@@ -12,6 +12,8 @@ import numpy as np
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import make_folder, write
+from chimera.models.model import Model
+from chimera.training.artifacts.frozen_part import check_frozen_part
 from chimera.training.artifacts.tensor_file import read_tensors, write_tensors
 
 _NAME = re.compile(r"round-(\d+)\.safetensors$")
@@ -137,11 +139,12 @@ def _unescaped(key: str) -> str:
     return key[1:] if _LIKE_MARK.fullmatch(key[1:]) else key
 
 
-def check_fits(saved: Mapping[str, Any], size: int) -> None:
-    """Raise `ConfigurationError` if the model of a checkpoint does not have ``size`` parameters."""
-    held = len(saved["weights"])
+def check_fits(saved: Mapping[str, Any], model: Model) -> None:
+    """Raise `ConfigurationError` if a checkpoint is of a model with another number of parameters, or other frozen ones."""
+    held, size = len(saved["weights"]), model.layout.size
     if held != size:
         raise ConfigurationError(
             f"the checkpoint has a model of {held} parameters, but the experiment's model has {size}: "
             "resume with the model that was trained, or choose another folder"
         )
+    check_frozen_part(saved, model, "the checkpoint")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.registry import load_object, registered_names_only
+from chimera.core.registry import load_object, parameters_of, registered_names_only
 from chimera.core.safe_path import safe_path
 from chimera.core.toml import read_toml
 from chimera.models.conversion import build_model
@@ -21,9 +21,10 @@ from chimera.training.artifacts.signature import Signature
 from chimera.training.plugin import named
 
 WEIGHTS = "weights.safetensors"
+_OF_SIGNATURE = frozenset({"input_shape", "outputs", "counts"})
 
 
-def load(run_dir: str | Path, *, trust_code: bool = False) -> Any:
+def load(run_dir: str | Path, *, trust_code: bool = False, merge: bool = False) -> Any:
     """Return the trained model of a run, as `Run.model`: a torch module, in evaluation mode, or an estimator.
 
     Parameters
@@ -31,11 +32,12 @@ def load(run_dir: str | Path, *, trust_code: bool = False) -> Any:
     run_dir : the folder of a finished run, such as ``runs/mlp-digits``.
     trust_code : whether to run the code that the folder's ``experiment.toml`` names by path (``file.py:factory``). A folder of
         another user may name any code.
+    merge : whether to add the adapters of a model ``huggingface`` to its weights, which makes it a plain model of transformers.
 
     Raises
     ------
     ConfigurationError : the folder is not that of a finished run; its model was a Python object without a name; it names code
-        by path and ``trust_code`` is not set; or the weights do not fit.
+        by path and ``trust_code`` is not set; the weights do not fit; or there are no adapters to merge.
     """
     folder = Path(run_dir)
     if not safe_path(folder, WEIGHTS).is_file():
@@ -45,11 +47,11 @@ def load(run_dir: str | Path, *, trust_code: bool = False) -> Any:
         f"module.load_state_dict(safetensors.torch.load_file({str(folder / WEIGHTS)!r}))"
     )
     source = RunSource(folder, trust_code, "if you trust the folder, set trust_code=True", hint)
-    if not safe_path(folder, SIGNATURE).is_file():
-        raise ConfigurationError(
-            f"{folder} has no {SIGNATURE}, since the number of classes of its data was not known: {hint}"
-        )
-    model: Any = source.load(Signature.read(folder))
+    model: Any = source.load(Signature.read(folder) if safe_path(folder, SIGNATURE).is_file() else None)
+    if merge:
+        from chimera.models.huggingface.model import merged
+
+        return merged(getattr(model, "module", model)).eval()
     if hasattr(model, "module"):
         return model.module.eval()
     return getattr(model, "estimator", model)
@@ -75,21 +77,29 @@ class RunSource:
             with self._trusted_names():
                 load_object(name)
 
-    def load(self, signature: Signature) -> Model:
+    def load(self, signature: Signature | None) -> Model:
         """Make the model of the experiment, and load the run's weights.
+
+        Parameters
+        ----------
+        signature : the signature in the folder; None if there is none, since the number of classes was not known.
 
         Raises
         ------
-        ConfigurationError : the model cannot be made, or the weights do not fit.
+        ConfigurationError : the model cannot be made, the weights do not fit, or there is no signature and the model needs it.
         """
         weights, (name, options) = safe_path(self._folder, WEIGHTS), named(self._recorded())
         with self._trusted_names(), self._size_limit(name, weights, signature):
+            if signature is None and not _OF_SIGNATURE.isdisjoint(parameters_of(MODELS.find(name).factory)):
+                raise ConfigurationError(
+                    f"{self._folder} has no {SIGNATURE}, since the number of classes of its data was not known: {self._unnamed}"
+                )
             model = build_model(
                 name,
                 options,
-                input_shape=signature.input_shape,
-                outputs=signature.outputs,
-                task=signature.task,
+                input_shape=() if signature is None else signature.input_shape,
+                outputs=self._unknown if signature is None else signature.outputs,
+                task="classification" if signature is None else signature.task,
                 seed=0,
             )
         load_weights(model, weights)
@@ -99,12 +109,18 @@ class RunSource:
         """Refuse names by path in the folder's files, unless the folder is trusted."""
         return registered_names_only(None if self._trusted else str(self._folder / "experiment.toml"), self._remedy)
 
-    def _size_limit(self, name: str, weights: Path, signature: Signature) -> AbstractContextManager[None]:
+    def _unknown(self) -> int:
+        raise ConfigurationError(
+            f"{self._folder} has no {SIGNATURE}, since the number of classes of its data was not known: add it to "
+            "[model] in its experiment.toml, config = { num_labels = ... }"
+        )
+
+    def _size_limit(self, name: str, weights: Path, signature: Signature | None) -> AbstractContextManager[None]:
         """Refuse a model that is larger than its file of weights, unless the folder is trusted."""
         if self._trusted:
             return nullcontext()
         size, limit = weights.stat().st_size, f"{weights} has bytes"
-        if signature.outputs > size:
+        if signature is not None and signature.outputs > size:
             raise ConfigurationError(f"the model would have more outputs than {limit}")
         if (library := MODELS.find(name).requires) is not None:
             importlib.import_module(library)  # parameters are counted only once it is imported

@@ -14,6 +14,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.scaling import Scaling
 from chimera.models.model import Model
 from chimera.report.units import format_duration, number
+from chimera.training.artifacts.frozen_part import check_frozen_part, frozen_part
 from chimera.training.progress.callback import Event
 
 if TYPE_CHECKING:
@@ -168,8 +169,9 @@ class Run:
         Parameters
         ----------
         path : a file of safetensors. For a torch module it holds all tensors of its ``state_dict``, tied ones too, so that
-            ``load_state_dict`` accepts it. A model with a method ``save_pretrained``, such as those of Hugging Face, writes a
-            folder for ``from_pretrained`` if ``path`` is a folder or has no suffix.
+            ``load_state_dict`` accepts it; for adapters of ``huggingface`` only what was trained, if the rest is in files.
+            A model with a method ``save_pretrained``, such as those of Hugging Face, writes a folder for ``from_pretrained`` if
+            ``path`` is a folder or has no suffix.
 
         Raises
         ------
@@ -177,9 +179,10 @@ class Run:
         RunError : the file cannot be written.
         """
         if path is not None and (Path(path).is_dir() or not Path(path).suffix):
-            if hasattr(self.model, "save_pretrained"):
-                self.model.save_pretrained(path)
-                return Path(path)
+            for saved in (self.trained, self.model):
+                if hasattr(saved, "save_pretrained"):
+                    saved.save_pretrained(path)
+                    return Path(path)
             if Path(path).is_dir():
                 raise ConfigurationError(
                     f"{path} is a folder: give the path of a file, such as {path}/model.safetensors"
@@ -189,12 +192,14 @@ class Run:
 
         target = self.run_dir / "weights.safetensors" if path is None else Path(path)
         with atomically(target) as file:
-            write_tensors(file, self._tensors())
+            write_tensors(file, self._tensors(), frozen_part(self.trained))
         return target
 
     def _tensors(self) -> dict[str, NDArray[Any]]:
         if hasattr(self.model, "state_dict"):
-            return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.model.state_dict().items()}
+            kept = getattr(self.trained, "kept_tensors", None)
+            tensors = self.model.state_dict().items()
+            return {name: _as_array(tensor) for name, tensor in tensors if kept is None or name in kept}
         return self.trained.layout.split(self.trained.parameters())
 
     def plot(self, path: str | Path | None = None) -> Path:
@@ -213,6 +218,13 @@ class Run:
         return target
 
 
+def _as_array(tensor: Any) -> NDArray[Any]:
+    """Return a copy of a tensor; bfloat16, which NumPy lacks, becomes float32 and loses nothing."""
+    held = tensor.detach().cpu()
+    array: NDArray[Any] = (held.float() if str(held.dtype) == "torch.bfloat16" else held).numpy().copy()
+    return array
+
+
 def load_weights(model: Model, path: str | Path) -> None:
     """Load the tensors that `Run.save` wrote into a model of the same architecture.
 
@@ -220,7 +232,7 @@ def load_weights(model: Model, path: str | Path) -> None:
     ------
     ConfigurationError : the file cannot be read, or its tensors do not fit the model.
     """
-    from chimera.training.artifacts.tensor_file import read_tensors
+    from chimera.training.artifacts.tensor_file import read_about, read_tensors
 
     try:
         tensors = read_tensors(path)
@@ -228,7 +240,14 @@ def load_weights(model: Model, path: str | Path) -> None:
         if hasattr(module, "load_state_dict"):
             import torch
 
-            module.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tensors.items()})
+            kept = getattr(model, "kept_tensors", None)
+            if kept is not None:
+                check_frozen_part(read_about(path), model, str(path))
+                if tensors.keys() != set(kept):
+                    raise DataError(f"it holds {', '.join(sorted(tensors))}")
+            module.load_state_dict(
+                {name: torch.from_numpy(tensor) for name, tensor in tensors.items()}, strict=kept is None
+            )
             return
         layout = model.layout
         if {name: tensor.shape for name, tensor in tensors.items()} != dict(

@@ -33,6 +33,23 @@ def write_tensors(file: IO[bytes], arrays: Mapping[str, NDArray[Any]], about: Ma
         file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
+def read_about(path: str | Path) -> dict[str, str]:
+    """Return the metadata of a file.
+
+    Raises
+    ------
+    DataError : the content is not safetensors.
+    OSError : the file cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            return dict(file.metadata() or {})
+    except SafetensorError as error:
+        raise DataError(f"{path} is not a readable safetensors file: {' '.join(str(error).split())[:300]}") from error
+
+
 def read_tensors(source: str | Path | bytes) -> dict[str, NDArray[Any]]:
     """Return the arrays in a file, or in the bytes of one.
 

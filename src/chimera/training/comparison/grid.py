@@ -22,7 +22,7 @@ from chimera.training.plugin import label, named
 
 VIRTUAL = "simulated"  # the engine whose seconds do not depend on the load of the machine
 _LONGEST_NAME = 120  # characters in the name of a folder
-_TRAINER_KEYS = {"input_shape": None, "outputs": None, "task": None, "seed": None}
+_TRAINER_KEYS = {"input_shape": None, "outputs": None, "count_outputs": None, "task": None, "seed": None}
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from chimera.core.errors import ActorLost
 from chimera.core.parameters import Flat
 from chimera.strategies.strategy import Round, Strategy
 from chimera.training.artifacts.checkpoint import Checkpoints
+from chimera.training.artifacts.frozen_part import frozen_part
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.fault_tolerance.injection import FaultScript
@@ -244,6 +245,7 @@ class TrainingLoop:
             "files": self._history.sizes(),
             "weights": weights,
             "buffers": buffers,
+            **frozen_part(self._evaluator.model),
             "began_s": self._meter.began_s,
             "guarantee": self._guarantee.state(),
             "engine": self._engine.state(),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chimera.core.errors import DataError
-from chimera.core.parameters import Layout
 from chimera.data.dataset import TrainingData
+from chimera.models.model import Model
 from chimera.training.messages.wire_types import register_wire_type
 
 
@@ -19,23 +19,30 @@ class DriverSchema:
     shapes : shapes of the model's tensors, in order.
     classes : labels in the order of their indices; None for a regression.
     features : names of the input columns in the model's order; None if the driver does not know them.
+    frozen : SHA-256 of the model's frozen parameters; None if there are none.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     classes: tuple[str, ...] | None
     features: tuple[str, ...] | None
+    frozen: str | None = None
 
     @classmethod
-    def of(cls, layout: Layout, data: TrainingData) -> DriverSchema:
-        """Return the schema of a model with this layout and of the driver's data."""
-        return cls(layout.shapes, data.classes, data.features)
+    def of(cls, model: Model, data: TrainingData) -> DriverSchema:
+        """Return the schema of the driver's model and data."""
+        return cls(model.layout.shapes, data.classes, data.features, getattr(model, "frozen_digest", None))
 
-    def check(self, layout: Layout, worker: str) -> None:
-        """Raise DataError if the model of ``worker`` has another layout."""
+    def check(self, model: Model, worker: str) -> None:
+        """Raise DataError if the model of ``worker`` has another layout, or other frozen parameters."""
+        layout = model.layout
         if layout.shapes != self.shapes:
             raise DataError(
                 f"the model of {worker} differs from the driver's: "
                 f"its tensors are {_described(layout.shapes)}, the driver's are {_described(self.shapes)}"
+            )
+        if self.frozen is not None and getattr(model, "frozen_digest", None) != self.frozen:
+            raise DataError(
+                f"the frozen parameters of the model of {worker} differ from the driver's: start both from the same base model"
             )
 
 

@@ -1,0 +1,103 @@
+"""A model of the library transformers as a `Model`, with or without adapters."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from chimera.core.errors import ConfigurationError
+from chimera.models.compute import Compute
+from chimera.models.huggingface.source import Source
+from chimera.models.huggingface.step import LibraryStep
+from chimera.models.huggingface.tasks import TASKS
+from chimera.models.metrics import Metrics
+from chimera.models.step import Step
+from chimera.models.torch_model import TorchModel
+
+
+class HuggingFaceModel(TorchModel):
+    """A `TorchModel` of a module of transformers, or of one of peft around it.
+
+    With adapters, all workers of a machine share the frozen parameters.
+
+    Parameters
+    ----------
+    module : the module.
+    task : the name of its task.
+    source : its source.
+    metrics, step, buffers : see `TorchModel`; by default those of the task.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        task: str,
+        source: Source,
+        *,
+        metrics: Metrics | None = None,
+        step: Step | None = None,
+        buffers: str = "average",
+    ) -> None:
+        self._source, self._adapted = source, hasattr(module, "peft_config")
+        super().__init__(
+            module,
+            metrics=TASKS[task].metrics if metrics is None else metrics,
+            step=step or LibraryStep(task, module),
+            predict_transform=_most_probable,
+            buffers=buffers,
+            share_frozen=self._adapted,
+        )
+        if source.tokenizer is not None:
+            source.read_tokenizer()  # raises now, and not after the training
+
+    def configure(self, compute: Compute) -> None:
+        """See `TorchModel.configure`."""
+        super().configure(compute)
+        if compute.activation_checkpointing and self._adapted:
+            self.module.enable_input_require_grads()  # type: ignore[operator]  # a checkpoint without one has no gradients
+
+    @property
+    def kept_tensors(self) -> Collection[str] | None:
+        """Names of the tensors that the file of a run's weights needs to hold; None if it needs all.
+
+        Frozen parameters that come from files are not written again.
+        """
+        return {*self.layout.names, *self._buffer_names} if self._adapted and not self._source.new else None
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write a folder for ``from_pretrained`` of transformers or peft, with the tokenizer, if one is known.
+
+        Adapters of a model with new weights are useless without them: these are written to ``base`` in the folder.
+
+        Raises
+        ------
+        ConfigurationError : the tokenizer cannot be read.
+        """
+        folder, module = Path(folder), self.module
+        if not self._adapted:
+            module.save_pretrained(folder)  # type: ignore[operator]
+        else:
+            if self._source.new:
+                base = folder.absolute() / "base"
+                copy.deepcopy(module).unload().save_pretrained(base)  # type: ignore[operator]
+                module.active_peft_config.base_model_name_or_path = str(base)  # type: ignore[union-attr]
+            module.save_pretrained(folder, save_embedding_layers=False)  # type: ignore[operator]
+        self._source.save_tokenizer(folder)
+
+
+def merged(module: Any) -> Any:
+    """Return the module with its adapters added to its own weights.
+
+    Raises
+    ------
+    ConfigurationError : it has no adapters that can be merged.
+    """
+    if not hasattr(module, "merge_and_unload"):
+        raise ConfigurationError(f"{type(module).__name__} has no adapters to merge: leave out merge")
+    return module.merge_and_unload()
+
+
+def _most_probable(outputs: Any) -> Any:
+    return getattr(outputs, "logits", outputs).argmax(-1)

@@ -1,0 +1,187 @@
+"""Where a model of the library transformers comes from: a folder, the hub, or a configuration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from chimera.core.errors import ConfigurationError, did_you_mean
+from chimera.core.registry import check_code_allowed
+from chimera.models.huggingface.tasks import LibraryTask
+from chimera.models.instantiation import extend_limit, first_line
+
+_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+_WEIGHTS_PER_BYTE = 8  # at most: a file of 1-bit weights, or smaller types of float that are counted twice
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of a model.
+
+    Attributes
+    ----------
+    path : a folder or ``config.json``, or a name of the hub; None if there is only a configuration.
+    new : whether the weights are new, drawn at random.
+    config : options that replace those of the configuration in ``path``.
+    gguf_file : the file of the weights in ``path``, if that is in the format GGUF.
+    tokenizer : folder or name of the hub of its tokenizer; None: the one in ``path``, if any.
+    trust_remote_code : whether to run code that comes with the model.
+
+    Raises
+    ------
+    ConfigurationError : these contradict each other, or the code of a model is refused here.
+    """
+
+    path: str | None
+    new: bool
+    config: dict[str, Any]
+    gguf_file: str | None
+    tokenizer: str | None
+    trust_remote_code: bool
+
+    def __post_init__(self) -> None:
+        if self.trust_remote_code:
+            check_code_allowed(f"the code of the model {self.path!r} (trust_remote_code)")
+        if self.path is None and not (self.new and "model_type" in self.config):
+            raise ConfigurationError(
+                "model 'huggingface' needs the option 'path', or from = \"config\" and a table 'config' with 'model_type'"
+            )
+        if self.new and self.gguf_file is not None:
+            raise ConfigurationError('gguf_file holds weights, which from = "config" does not read: leave one out')
+
+    def module(self, task: LibraryTask, count_outputs: Callable[[], int], dtype: str) -> Any:
+        """Return the module, with its parameters in the type ``dtype``.
+
+        Raises
+        ------
+        ConfigurationError : the model cannot be found, or it has no weights for the task.
+        """
+        import torch
+        import transformers
+
+        transformers.utils.logging.disable_progress_bar()
+        auto = getattr(transformers, task.auto)
+        config = self._configuration(task, count_outputs)
+        kind = torch.float32 if dtype == "fp32" else torch.bfloat16
+        if self.new:
+            module = auto.from_config(config, trust_remote_code=self.trust_remote_code)
+            return module.to(kind)
+        extend_limit(_WEIGHTS_PER_BYTE * _bytes_in(self._folder))
+        how = {"gguf_file": self.gguf_file} if self.gguf_file else {"use_safetensors": True}
+        module, found = auto.from_pretrained(
+            self._folder, config=config, dtype=kind, trust_remote_code=self.trust_remote_code, output_loading_info=True,
+            ignore_mismatched_sizes=task.classes, **how,
+        )  # fmt: skip
+        if found["missing_keys"] and not task.classes:
+            raise ConfigurationError(
+                f"the model {self.path!r} has no weights for {min(found['missing_keys'])!r}: it was trained for another task"
+            )
+        module.name_or_path = module.config._name_or_path = self.path  # not the place of the cache: peft writes it
+        return module
+
+    def save_tokenizer(self, folder: Path) -> None:
+        """Write the tokenizer into a folder, if one is known.
+
+        Raises
+        ------
+        ConfigurationError : it cannot be read.
+        """
+        read = self.read_tokenizer()
+        if read is not None:
+            read.save_pretrained(folder)
+
+    def read_tokenizer(self) -> Any:
+        """Return the tokenizer; None if none is known.
+
+        Raises
+        ------
+        ConfigurationError : it cannot be read.
+        """
+        options: dict[str, Any] = {"trust_remote_code": self.trust_remote_code}
+        if self.tokenizer is not None:
+            folder = _local(self.tokenizer, _FILES)
+        elif self.path is not None and not Path(self.path).is_file():
+            folder = self._folder
+            options |= {"gguf_file": self.gguf_file} if self.gguf_file else {}
+            if self.gguf_file is None and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+                return None
+        else:
+            return None
+        from transformers import AutoTokenizer
+
+        try:
+            return AutoTokenizer.from_pretrained(folder, **options)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise ConfigurationError(
+                f"the tokenizer {self.tokenizer or self.path!r} cannot be read: {first_line(error)}"
+            ) from error
+
+    @cached_property
+    def _folder(self) -> Path:
+        """The folder on this machine, downloaded if it is a name of the hub."""
+        code = ("*.py",) if self.trust_remote_code else ()
+        return _local(self.path or "", (*_FILES, *code, *((self.gguf_file,) if self.gguf_file else ())))
+
+    def _configuration(self, task: LibraryTask, count_outputs: Callable[[], int]) -> Any:
+        from transformers import AutoConfig
+
+        options = dict(self.config)
+        if task.classes and "num_labels" not in options:
+            options["num_labels"] = count_outputs()
+        if self.path is None:
+            model_type = options.pop("model_type")
+            try:
+                config = AutoConfig.for_model(model_type)
+            except (KeyError, ValueError) as error:
+                raise ConfigurationError(
+                    f"transformers has no model_type {model_type!r}: {first_line(error)}"
+                ) from error
+            _check_known(config, options)
+            return AutoConfig.for_model(model_type, **options)
+        place = Path(self.path) if Path(self.path).is_file() else self._folder
+        how = {"gguf_file": self.gguf_file} if self.gguf_file else {}
+        config = AutoConfig.from_pretrained(place, trust_remote_code=self.trust_remote_code, **how)
+        _check_known(config, options)
+        for name, value in options.items():
+            setattr(config, name, value)
+        return config
+
+
+def _check_known(config: Any, options: dict[str, Any]) -> None:
+    """Raise ConfigurationError if a configuration has no such option: the library would accept and ignore it."""
+    from transformers import GenerationConfig
+
+    of_all = GenerationConfig()  # some models read options of it from their configuration
+    for name in options:
+        if not hasattr(config, name) and not hasattr(of_all, name):
+            known = [*inspect.signature(type(config).__init__).parameters, *config.to_dict()]
+            kind = type(config).__name__
+            raise ConfigurationError(
+                f"the configuration {kind} has no option {name!r}{did_you_mean(name, known)} see the documentation of {kind}"
+            )
+
+
+def _local(path: str, files: tuple[str, ...]) -> Path:
+    """Return the folder ``path``, or the one into which the hub's library downloads the model of this name."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.is_absolute() or path.startswith("."):
+        raise ConfigurationError(f"there is no folder {path!r} with a model of transformers")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(path, allow_patterns=list(files)))
+    except (OSError, ValueError) as error:  # the library's own errors are of these kinds
+        raise ConfigurationError(
+            f"the model {path!r} is not a folder, and it cannot be read from the hub or its cache: {first_line(error)}"
+        ) from error
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())

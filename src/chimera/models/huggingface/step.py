@@ -1,0 +1,77 @@
+"""The step of a model of the library transformers, on mappings of its arguments and on pairs of arrays."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from chimera.core.batch import Batch, inputs_of, target_key, targets_of
+from chimera.core.errors import DataError
+from chimera.models.losses import IGNORED
+
+
+class LibraryStep:
+    """The step of a model of the library.
+
+    - A mapping: ``module(**batch)``, which returns the loss. Targets may be under any of `TARGET_KEYS`. Without targets,
+      ``causal-lm`` predicts each token of ``input_ids`` from those before it; padding has no loss.
+    - A pair ``(inputs, targets)``: the same with ``labels``; for ``causal-lm``, the targets are the next tokens, as of the data
+      set ``text-blocks``.
+
+    Parameters
+    ----------
+    task : the name of the task, see `chimera.models.huggingface.tasks`.
+    module : the module, whose arguments it needs.
+    """
+
+    def __init__(self, task: str, module: Any) -> None:
+        self._causal, self._images = task == "causal-lm", task == "image-classification"
+        self._input: str = module.main_input_name
+        # Without it, a model keeps the keys and values of each token for a generation that does not follow.
+        base = module.get_base_model() if hasattr(module, "get_base_model") else module
+        cached = "use_cache" in inspect.signature(base.forward).parameters
+        self._fixed = {"use_cache": False} if cached else {}
+
+    def __call__(self, module: Any, batch: Batch) -> Any:
+        """Return what the module returns, or loss and outputs.
+
+        Raises
+        ------
+        DataError : a token that the model does not know.
+        """
+        try:
+            return self._of(module, batch)
+        except IndexError as error:
+            raise DataError(
+                f"a token or class of the batch is not below those of {type(module).__name__}: set vocab_size (or num_labels) "
+                "of its configuration to that of the data"
+            ) from error
+
+    def _of(self, module: Any, batch: Batch) -> Any:
+        arguments, targets = self._arguments(module, batch)
+        if not self._causal:
+            return module(**arguments, labels=targets)
+        if isinstance(batch, Mapping):
+            return module(**arguments, labels=self._own_tokens(arguments) if targets is None else targets)
+        from torch.nn.functional import cross_entropy
+
+        logits = module(**arguments).logits[:, -targets.shape[1] :]  # a learned prompt comes first
+        return cross_entropy(logits.flatten(0, 1).float(), targets.flatten().long()), logits
+
+    def predict(self, module: Any, inputs: Any) -> Any:
+        """Return the most probable classes or tokens: integers of shape (n,) or (n, t)."""
+        return module(**self._arguments(module, inputs)[0]).logits.argmax(-1)
+
+    def _arguments(self, module: Any, batch: Batch) -> tuple[dict[str, Any], Any]:
+        inputs, targets = inputs_of(batch), targets_of(batch)
+        given = dict(inputs) if isinstance(inputs, Mapping) else {self._input: inputs}
+        if isinstance(batch, Mapping) and (key := target_key(batch)) is not None:
+            del given[key]
+        if self._images:
+            given[self._input] = given[self._input].to(module.dtype)
+        return {**given, **self._fixed}, targets
+
+    def _own_tokens(self, arguments: Mapping[str, Any]) -> Any:
+        tokens, mask = arguments[self._input], arguments.get("attention_mask")
+        return tokens if mask is None else tokens.masked_fill(mask == 0, IGNORED)

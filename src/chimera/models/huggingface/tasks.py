@@ -1,0 +1,41 @@
+"""The tasks of models of the library transformers: their classes, adapters and metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+TaskName: TypeAlias = Literal[
+    "causal-lm", "masked-lm", "seq2seq", "sequence-classification", "token-classification", "image-classification"
+]
+
+
+@dataclass(frozen=True)
+class LibraryTask:
+    """A task of the library.
+
+    Attributes
+    ----------
+    auto : the class of transformers that makes models for it.
+    adapter : its name in peft; None if that has none.
+    classes : whether its outputs are classes of the data, whose number the data determines, else tokens.
+    """
+
+    auto: str
+    adapter: str | None
+    classes: bool = False
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The default metrics."""
+        return ("accuracy",) if self.classes else ("perplexity",)
+
+
+TASKS: dict[str, LibraryTask] = {
+    "causal-lm": LibraryTask("AutoModelForCausalLM", "CAUSAL_LM"),
+    "masked-lm": LibraryTask("AutoModelForMaskedLM", None),
+    "seq2seq": LibraryTask("AutoModelForSeq2SeqLM", "SEQ_2_SEQ_LM"),
+    "sequence-classification": LibraryTask("AutoModelForSequenceClassification", "SEQ_CLS", classes=True),
+    "token-classification": LibraryTask("AutoModelForTokenClassification", "TOKEN_CLS", classes=True),
+    "image-classification": LibraryTask("AutoModelForImageClassification", None, classes=True),
+}
