@@ -76,15 +76,21 @@ def test_each_task_learns_its_targets(task: str, batch: Any, metric: str) -> Non
         assert (predicted == targets).mean() == after["accuracy"]
 
 
+VIT: dict[str, Any] = {
+    "model_type": "vit", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
+    "image_size": 8, "patch_size": 4,
+}  # fmt: skip
+IMAGES = np.random.default_rng(0).random((6, 3, 8, 8)), np.arange(6) % 3
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("task", "config", "batch"),
     [
         (
             "image-classification",
-            {"model_type": "vit", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
-             "image_size": 8, "patch_size": 4},
-            (np.random.default_rng(0).random((6, 3, 8, 8)), np.arange(6) % 3),
+            VIT,
+            IMAGES,
         ),
         (
             "seq2seq",
@@ -206,7 +212,7 @@ class TestAdapters:
         [
             ({"lora": {"rank": 4}}, "table 'lora', has no option 'rank'"),
             ({"lora": {"r": 0}}, "r must be at least 1"),
-            ({"lora": {"targets": ["q_proj"]}}, "does not fit GPT2LMHeadModel.*its layers: c_attn"),
+            ({"lora": {"targets": ["q_proj"]}}, "does not fit GPT2LMHeadModel.*set targets .* its layers: c_attn"),
             ({"peft": {}}, "peft_type is ''; known: ADALORA"),
             ({"peft": {"peft_type": "IA3", "rr": 3}}, "IA3 has no option 'rr'"),
         ],
@@ -231,13 +237,19 @@ class TestAdapters:
             ("causal-lm", GPT, {"peft": {"peft_type": "ia3"}}),
             ("sequence-classification", BERT, {"lora": {}}),
             ("token-classification", BERT, {"lora": {}}),
+            ("image-classification", VIT, {"lora": {"targets": "all-linear"}}),
         ],
     )
     def test_any_adapter_trains(
         self, tmp_path: Path, task: str, config: dict[str, Any], options: dict[str, Any], dtype: str
     ) -> None:
         model = made(task, path=written_base(tmp_path, config, task), dtype=dtype, **options)
-        batch = PAIR if task == "causal-lm" else (PAIR[0], np.arange(12) % 3 if task.startswith("seq") else PAIR[0] % 3)
+        batch: Any = {
+            "causal-lm": PAIR,
+            "sequence-classification": (PAIR[0], np.arange(12) % 3),
+            "token-classification": (PAIR[0], PAIR[0] % 3),
+            "image-classification": IMAGES,
+        }[task]
         digest = model.frozen_digest
         before, optimizer = model.evaluate(batch)["loss"], torch.optim.AdamW([model.flat_parameter()], lr=0.03)
         for _ in range(20):

@@ -111,7 +111,8 @@ def adapted(module: Any, config: Any, freeze_a: bool = False) -> Any:
             if getattr(part, "weight", None) is not None
         }
         raise ConfigurationError(
-            f"the adapter does not fit {type(module).__name__}: {first_line(error)}; its layers: {', '.join(sorted(layers))}"
+            f"the adapter does not fit {type(module).__name__}: {first_line(error)}; set targets (in a table 'peft': "
+            f"target_modules) to some of its layers: {', '.join(sorted(layers))}"
         ) from error
     for part in made.modules():
         if isinstance(part, ModulesToSaveWrapper):
