@@ -123,6 +123,13 @@ def test_settings_of_the_user_are_bundled_with_their_files(
         assert Path(tables["data"]["path"]).read_text() == Path(here).read_text()
 
 
+def test_a_name_of_the_hub_is_no_file(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = PLAIN.replace('name = "linear-regression"', 'name = "huggingface"\ntask = "causal-lm"\npath = "org/model"')
+    bundle = bundle_experiment(_experiment(home, text))
+    assert sorted(bundle.manifest) == ["data/rows.csv"]
+    assert _there(bundle, _delivered(bundle, tmp_path / "there"), monkeypatch)["model"]["path"] == "org/model"
+
+
 def test_lists_of_files_and_whole_folders_are_bundled(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,7 +210,8 @@ class _Collector:
         if not isinstance(value, str):
             return value
         if path[0] != "train" and path[-1] != "name" and is_path(path[-1], value):
-            return self._add_data(_absolute(Path(value)), ".".join(path))
+            # A loaded experiment has absolute paths; only names of the hub are unchanged.
+            return self._add_data(_absolute(Path(value)), ".".join(path)) if Path(value).is_absolute() else value
         if in_file := _IN_FILE.fullmatch(value):
             file = self._resolve_file(in_file[1])
             return f"{self.add_code(file, file.parent)}:{in_file[2]}"
