@@ -55,7 +55,7 @@ HOSPITALS = {"north": ["low"] * 40, "south": ["high"] * 20, "east": ["low", "hig
 def test_a_table_and_a_picture_show_groups_and_labels_of_each_worker(invoke: Invoke, hospitals: Path) -> None:
     result = invoke("data", hospitals)
     assert result.exit_code == 0
-    assert "64 train, 16 test · 1 feature, standardized" in result.stdout
+    assert "64 train, 16 test · 1 feature" in result.stdout
     assert "2 labels from band (not an input) · 3 groups from hospital (not an input)" in result.stdout
     held = dict(re.findall(r"^worker \d +\d+ +\d+ +([a-z, ]+?)  +\d+ +(.*?) *$", result.stdout, re.MULTILINE))
     assert set(held) == {"north", "east, south"}

@@ -40,11 +40,12 @@ def test_an_option_may_be_a_keyword_of_python(registry: Registry[object]) -> Non
         return from_, in_
 
     assert registry.create("source", {"from": "hub", "in": 3}) == registry.create("source", {"in": 3}, from_="hub")
+    assert registry.create("source", {"from_": "hub"}) == ("hub", 2)  # as in Python, and in files of older versions
     assert list(parameters_of(source)) == ["from", "in"]
     for options, message in (
         ({}, "needs the option 'from'"),
         ({"from": "here"}, "option 'from': 'here' cannot be used"),
-        ({"from_": "hub"}, "has no option 'from_'.* its options: from, in"),
+        ({"from__": "hub"}, "has no option 'from__'.* its options: from, in"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             registry.create("source", options)

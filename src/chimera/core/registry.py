@@ -292,7 +292,9 @@ def checked_options(
     allowed = {option: p for option, p in parameters.items() if p.kind in keywords and p.name not in given}
     hints = _hints_of(factory)
     checked = {}
-    for name, value in options.items():
+    spelled = {p.name: option for option, p in allowed.items()}  # the parameter's name is accepted, too
+    for given_name, value in options.items():
+        name = spelled.get(given_name, given_name)
         if name in (moved := getattr(factory, "moved", {})):
             raise ConfigurationError(f"{what} no longer has the option {name!r}: {moved[name]}")
         if name not in allowed and not open_ended:
