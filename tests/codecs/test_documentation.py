@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "codecs.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_the_codec_of_the_documentation_trains(tmp_path: Path) -> None:
     (code,) = re.findall(r"^```python\n(.*?class EveryOther.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     (tmp_path / "my_file.py").write_text(code, encoding="utf-8")

@@ -257,6 +257,7 @@ def test_a_checked_table_is_complete_and_the_same_however_it_was_written(bert: P
     assert key_of(short) == key_of(json.loads(json.dumps(long)))
 
 
+@pytest.mark.long
 def test_a_model_that_is_written_again_is_another_model(tmp_path: Path) -> None:
     import skops.io
 

@@ -129,7 +129,6 @@ def test_new_weights_of_the_configuration_of_a_model(base: str, file: str) -> No
         ({**NEW, "config": {"model_type": "gtp2"}}, "transformers has no model_type 'gtp2'"),
         ({**NEW, "dtype": "bf16"}, "'bf16' is the type of frozen parameters"),
         ({**NEW, "lora": {}, "peft": {}}, "both tables 'lora' and 'peft'"),
-        ({**NEW, "from_": "config"}, "has no option 'from_'; did you mean 'from'"),
         ({"from": "elsewhere"}, "option 'from'"),
         ({**NEW, "gguf_file": "a.gguf"}, "gguf_file holds weights"),
         ({**NEW, "loss": "mse"}, "'loss' cannot be set"),

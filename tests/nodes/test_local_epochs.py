@@ -112,7 +112,7 @@ CASES: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_coefficients_equal_those_of_a_loop_of_scikit_learn(tmp_path: Path, case: str) -> None:
     model_type, inputs, targets, given = CASES[case]

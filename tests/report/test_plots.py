@@ -97,6 +97,7 @@ def test_metrics_of_different_scales_have_axes_of_their_own(runs):
     assert drawn == [["training", "test set"], ["recall", "accuracy"], ["mse"], ["r2"]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["$\\frac{1}$", "_hidden", "汉字 $x", "a" * 200])
 def test_names_with_any_characters_are_drawn_as_text(runs, name):
     metrics = [row | {name: 0.5} for row in runs.metric_rows(2, 12)]

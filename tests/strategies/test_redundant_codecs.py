@@ -32,7 +32,8 @@ def trained(folder: Path, strategy: Any, workers: int = 3, **options: Any) -> ch
     return chimera.train(model, "digits", strategy=strategy, workers=workers, out=folder, **{**given, **options})
 
 
-@pytest.mark.parametrize("workers", [3, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.sampled
+@pytest.mark.parametrize("workers", [3, 2])
 @pytest.mark.parametrize("codec", LINEAR)
 @pytest.mark.parametrize("strategy", REDUNDANT)
 def test_two_epochs_equal_those_of_a_parameter_server(tmp_path: Path, strategy: str, codec: str, workers: int) -> None:

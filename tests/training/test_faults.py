@@ -56,7 +56,7 @@ def events_of(run: chimera.Run) -> list[tuple[str, str]]:
     return [(event.event, event.actor) for event in run.events]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("strategy", "policy"),
     [*((strategy, "respawn") for strategy in STRATEGIES), ("parameter-server", "drop"), ("all-reduce", "drop")],

@@ -194,6 +194,7 @@ def test_training_continues_after_any_worker_loss(fit: Fit, strategy: Any, polic
 
 
 @pytest.mark.parametrize("strategy", ["d-psgd", pytest.param("ad-psgd", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_a_killed_neighbour_is_replaced_by_a_copy(fit: Fit, strategy: str) -> None:
     run = fit(
         engine="local",

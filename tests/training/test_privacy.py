@@ -80,6 +80,7 @@ def test_all_private_strategies_send_masked_updates(private: Fit, strategy: str)
     assert run.cost.bits_per_element_up == 32
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_bits_on_both_engines(private: Fit) -> None:
     """Keys and masks are different each time, and leave no trace."""
     virtual, again = private("virtual", privacy=SEEDED), private("again", privacy=SEEDED)

@@ -176,6 +176,7 @@ def test_stop_iteration_in_a_callback_is_raised(tmp_path: Path, hook: str) -> No
         fit(tmp_path, (X, Y), callbacks=[Raising(hook, StopIteration())], **LOSS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("ending", "begins"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml"), ("JPG", b"\xff\xd8")]
 )

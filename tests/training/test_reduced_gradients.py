@@ -232,6 +232,7 @@ def test_a_run_resumes_with_more_workers_than_it_had(fit: Fit) -> None:
 
 
 @pytest.mark.parametrize("engine", PROCESSES)
+@pytest.mark.long
 def test_all_engines_give_the_same_weights_and_cost(fit: Fit, engine: str) -> None:
     here, there = (fit(name, engine=name, strategy="all-reduce", codec=POWER) for name in ("simulated", engine))
     np.testing.assert_allclose(there.trained.parameters(), here.trained.parameters(), atol=1e-4)

@@ -192,7 +192,7 @@ def test_workers_get_their_name_port_and_token(folder):
     master.communicate(timeout=STOPPED_S)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
