@@ -31,8 +31,8 @@ from threadpoolctl import threadpool_limits
 
 import chimera
 from chimera.core.parameters import Flat, Layout
+from chimera.data.assignment import orders
 from chimera.data.dataset import Dataset
-from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.data.split import Split
 from chimera.training.optimizers.optimizer import OptimizerSettings

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chimera.core.errors import DataError
+from chimera.data.assignment import orders
 from chimera.data.dataset import Dataset
 from chimera.data.held_out import HeldOut
-from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.data.provider import PartitionedData
 

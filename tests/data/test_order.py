@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError, DataError
+from chimera.data.assignment import orders
 from chimera.data.dataset import Dataset
-from chimera.data.order import GlobalOrder, ShardOrder, orders
+from chimera.data.order import GlobalOrder, ShardOrder
 from chimera.data.partition import PARTITIONERS, Contiguous, Iid, Replicate
 
 sizes = st.integers(1, 40)

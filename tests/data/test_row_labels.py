@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from chimera.core.errors import ConfigurationError, DataError
+from chimera.data.assignment import orders
 from chimera.data.dataset import Dataset
 from chimera.data.description import described
-from chimera.data.order import orders
 from chimera.data.partition import ByGroup, ByLabel
 from chimera.data.samples import SampleDataset
 from chimera.data.split import DATASETS, Split

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from chimera.core.batch import samples_in
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.data.order import orders
+from chimera.data.assignment import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.data.samples import SampleDataset
 from chimera.data.split import Split

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chimera.core.worker_counts import MOST_LABELS
+from chimera.data.assignment import orders
 from chimera.data.dataset import Dataset
-from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.data.samples import SampleDataset
 from chimera.data.worker_counts import worker_counts

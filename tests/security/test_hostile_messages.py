@@ -13,7 +13,7 @@ from chimera.codecs.codec import CODECS, decode, rows_of
 from chimera.core.errors import CodecError, ConfigurationError, DataError, PrivacyError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
-from chimera.data.order import orders
+from chimera.data.assignment import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.data.split import DATASETS
 from chimera.models.conversion import build_model

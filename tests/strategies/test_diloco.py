@@ -14,7 +14,7 @@ import torch
 
 import chimera
 from chimera.core.errors import ConfigurationError
-from chimera.data.order import orders
+from chimera.data.assignment import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.data.split import DATASETS
 from chimera.models.conversion import build_model

@@ -14,7 +14,8 @@ import torch
 import chimera
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
-from chimera.data.order import ShardOrder, orders
+from chimera.data.assignment import orders
+from chimera.data.order import ShardOrder
 from chimera.data.partition import PARTITIONERS
 from chimera.data.provider import PartitionedData
 from chimera.data.split import DATASETS, Split

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chimera.core.errors import ConfigurationError
-from chimera.data.order import orders
+from chimera.data.assignment import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.data.split import DATASETS
 from chimera.models.conversion import build_model

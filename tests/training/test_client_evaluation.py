@@ -14,7 +14,8 @@ from sklearn.datasets import load_breast_cancer
 
 import chimera
 from chimera.core.errors import ConfigurationError
-from chimera.data.order import ShardOrder, orders
+from chimera.data.assignment import orders
+from chimera.data.order import ShardOrder
 from chimera.data.partition import PARTITIONERS
 from chimera.data.split import DATASETS
 from chimera.models.conversion import build_model

@@ -12,8 +12,8 @@ from torch import nn
 from chimera.codecs.codec import CODECS, Held, decode
 from chimera.core.errors import CodecError
 from chimera.core.parameters import Layout
+from chimera.data.assignment import orders
 from chimera.data.dataset import Dataset
-from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.models.torch_model import TorchModel
 from chimera.training.optimizers.optimizer import OptimizerSettings

@@ -14,7 +14,7 @@ from chimera.codecs.codec import CODECS, decode
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat
-from chimera.data.order import orders
+from chimera.data.assignment import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.data.split import DATASETS
 from chimera.models.conversion import build_model

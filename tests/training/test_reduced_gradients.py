@@ -12,7 +12,7 @@ import pytest
 import chimera
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ActorLost, ConfigurationError
-from chimera.data.order import orders
+from chimera.data.assignment import orders
 from chimera.models.torch_model import TorchModel
 from chimera.testing.poison import Fragile, digits, round_robin
 from chimera.training.optimizers.optimizer import OptimizerSettings

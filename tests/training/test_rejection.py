@@ -17,7 +17,7 @@ from chimera.core.engine import ENGINES
 from chimera.core.errors import NonFiniteError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite
-from chimera.data.order import orders
+from chimera.data.assignment import orders
 from chimera.models.torch_model import TorchModel
 from chimera.strategies.strategy import STRATEGIES
 from chimera.testing.poison import Fragile, digits, round_robin

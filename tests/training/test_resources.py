@@ -16,8 +16,8 @@ from chimera.core import device as crossing
 from chimera.core.engine import Resources
 from chimera.core.errors import ConfigurationError
 from chimera.core.message import Encoded
+from chimera.data.assignment import orders
 from chimera.data.dataset import Dataset
-from chimera.data.order import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.engines.simulated import Simulated
 from chimera.models.torch_model import TorchModel

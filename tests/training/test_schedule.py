@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import chimera
 from chimera.core.errors import ConfigurationError
-from chimera.data.order import orders
+from chimera.data.assignment import orders
 from chimera.data.partition import PARTITIONERS
 from chimera.data.split import DATASETS
 from chimera.models.conversion import build_model

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+from chimera.data.assignment import orders
 from chimera.data.dataset import RowData
-from chimera.data.order import Order, OwnOrder, orders
+from chimera.data.order import Order, OwnOrder
 from chimera.data.partition import Partitioner
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from chimera.core.engine import Engine
 from chimera.core.errors import ActorLost, ChimeraError, ConfigurationError, RunError
-from chimera.data.order import checked_parts
+from chimera.data.assignment import checked_parts
 from chimera.data.partition import PARTITIONERS
 from chimera.ensembles.fitter import Fitter, Rows
 from chimera.training.experiment.resolve import open_engine
