@@ -293,6 +293,7 @@ def test_every_data_set_is_listed_with_a_summary():
         "csv",
         "huggingface",
         "image-folder",
+        "instructions",
         "npz",
         "parquet",
         "text",

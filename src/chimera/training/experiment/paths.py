@@ -11,7 +11,7 @@ from chimera.core.user_code import make_importable
 
 _IN_A_PY_FILE = re.compile(r"([^:]*\.py):([\w.]+)")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_OF_THE_HUB = "huggingface"  # the plug-ins of this name accept names of the hub as paths
+_OF_THE_HUB = ("huggingface", "instructions")  # plug-ins that accept names of the hub as paths
 _IN_A_MODULE = re.compile(r"([A-Za-z_][\w.]*):[\w.]+")
 
 
@@ -23,8 +23,8 @@ def is_path(key: str, value: str) -> bool:
 def anchored(tables: Mapping[str, Any], folder: Path, names: Collection[str]) -> dict[str, Any]:
     """Return the tables with absolute paths, so that they do not depend on the working folder; make its modules importable.
 
-    Tables whose name is not in ``names`` are unchanged, and so are names of the hub: paths of plug-ins ``huggingface`` at which
-    there is no file.
+    Tables whose name is not in ``names`` are unchanged, and so are names of the hub: paths at which there is no file, of the
+    plug-ins that accept such names.
     """
 
     def walk(key: str, value: Any, plugin: Any = None) -> Any:
@@ -41,7 +41,7 @@ def anchored(tables: Mapping[str, Any], folder: Path, names: Collection[str]) ->
         if not is_path(key, value):
             return value
         place = folder / Path(value).expanduser()
-        named = plugin == _OF_THE_HUB and _HUB_NAME.fullmatch(value) and not place.exists()
+        named = plugin in _OF_THE_HUB and _HUB_NAME.fullmatch(value) and not place.exists()
         return value if named else str(place)
 
     return {name: walk(name, table) if name in names else table for name, table in tables.items()}
