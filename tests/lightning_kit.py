@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-LIBRARIES = ["none", "lightning.pytorch"]
+LIBRARIES = ["none", pytest.param("lightning.pytorch", marks=pytest.mark.long)]  # the library takes seconds to import
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(60, 4)).astype(np.float32), RNG.integers(0, 3, 60)
 

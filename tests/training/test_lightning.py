@@ -42,7 +42,7 @@ def table_of(run: chimera.Run) -> Any:
     return tomllib.loads((run.run_dir / "experiment.toml").read_text())["train"]
 
 
-@pytest.mark.parametrize("library", [*LIBRARIES, "pytorch_lightning"])
+@pytest.mark.parametrize("library", [*LIBRARIES, pytest.param("pytorch_lightning", marks=pytest.mark.long)])
 def test_its_optimizer_steps_as_the_same_optimizer_of_the_run(train: Any, library: str) -> None:
     own = train(made(library)(), "own")
     given = train(made(library)(), "given", optimizer={"name": "sgd", "lr": 0.1, "momentum": 0.9})
@@ -221,6 +221,7 @@ class Batches:
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of the Trainer, about this loader
+@pytest.mark.long
 def test_a_run_equals_the_trainer_of_lightning(train: Any, tmp_path: Path) -> None:
     library = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed: pip install lightning")
 
