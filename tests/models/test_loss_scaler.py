@@ -101,9 +101,21 @@ def test_the_cpu_is_refused_in_one_line(tmp_path: Any) -> None:
     model.configure(Compute(precision="fp16-mixed"))
     with pytest.raises(ConfigurationError, match=message):
         model.gradient((X, Y))
-    with pytest.raises(ConfigurationError, match="cuts the model into parts does not scale losses"):
-        model.part_of(nn.Sequential(nn.Linear(4, 3)))
     assert model.evaluate((X, Y))["loss"] > 0  # as a driver without a GPU evaluates, in float32
+
+
+@pytest.mark.parametrize(
+    ("options", "ignored"),
+    [
+        ({"precision": "fp16-mixed"}, "precision"),
+        ({"precision": "bf16-mixed", "compile": True}, "precision and compile"),
+    ],
+)
+def test_parts_of_a_model_refuse_what_they_would_ignore(options: Any, ignored: str) -> None:
+    model = TorchModel(network())
+    model.configure(Compute(**options))
+    with pytest.raises(ConfigurationError, match=f"computes in float32, without compilation: leave out {ignored}$"):
+        model.part_of(nn.Sequential(nn.Linear(4, 3)))
 
 
 def test_a_run_on_gpus_accepts_it(tmp_path: Any) -> None:

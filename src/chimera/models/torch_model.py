@@ -222,9 +222,12 @@ class TorchModel:
     def part_of(self, layers: nn.Sequential) -> TorchModel:
         """Return a model of some of the layers, with the loss and transforms of this model."""
         self._check_whole("a strategy that cuts the model into parts")
-        if self._pass.compute.scales:
+        compute = self._pass.compute
+        ignored = [key for key, on in (("precision", compute.precision != "fp32"), ("compile", compute.compile)) if on]
+        if ignored:
             raise ConfigurationError(
-                'a strategy that cuts the model into parts does not scale losses: set precision = "fp32"'
+                "a strategy that cuts the model into parts computes in float32, without compilation: leave out "
+                f"{' and '.join(ignored)}"
             )
         part = copy(self)
         part._flat, part._buffer_names = FlatModule(layers, self._flat.memory), buffer_names(layers)
