@@ -63,6 +63,8 @@ def test_a_tokenizer_of_the_library_tokenizers(text: Path, tmp_path: Path) -> No
     inputs, _ = split.train.take(np.arange(3))
     assert np.array_equal(inputs.ravel(), made.encode(TEXT).ids[:21])
     assert split.train.classes == ("[UNK]", "The", "whale", "white")
+    of_folder = DATASETS.create("text-blocks", {**options, "tokenizer_path": str(tmp_path)})  # as of a model
+    assert np.array_equal(of_folder.train.take(np.arange(3))[0], inputs)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,8 @@ def text_blocks(
     Parameters
     ----------
     path : the file, UTF-8.
-    tokenizer_path : ``tokenizer.json`` of the library ``tokenizers``; default: the bytes of the text, 256 tokens.
+    tokenizer_path : ``tokenizer.json`` of the library ``tokenizers``, or the folder of a model that has one; default: the bytes
+        of the text, 256 tokens.
     block : tokens per sample.
     test_fraction : share of the blocks, at the end of the text, that becomes the test part.
     """
@@ -43,7 +44,7 @@ def text_blocks(
         raise ConfigurationError(f"block must be at least 1 token, not {block}")
     if not 0 < test_fraction < 1:
         raise ConfigurationError(f"test_fraction is {test_fraction}: it must be between 0 and 1")
-    blocks = TokenBlocks(existing_file(path), existing_file(tokenizer_path) if tokenizer_path else None, block)
+    blocks = TokenBlocks(existing_file(path), _tokenizer_file(tokenizer_path) if tokenizer_path else None, block)
     tested = max(round(test_fraction * len(blocks)), 1)
     if len(blocks) <= tested:
         raise DataError(
@@ -119,6 +120,11 @@ class TokenBlocks:
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key not in ("_tokens", "classes")}
+
+
+def _tokenizer_file(path: str) -> Path:
+    folder = Path(path).expanduser()
+    return existing_file(folder / "tokenizer.json" if folder.is_dir() else folder)
 
 
 def _digest(path: Path) -> bytes:
