@@ -123,7 +123,7 @@ if importlib.util.find_spec("chimera.engines.local") and importlib.util.find_spe
             options={
                 "preload": ["numpy"]
             },  # without torch, even if other tests have imported it: two seconds an engine
-            at_leisure=frozenset({"test_disturbance"}),
+            at_leisure=frozenset({"test_disturbance", "test_a_long_computation_is_silent_unless_it_declares_its_work"}),
         )
     )
 if importlib.util.find_spec("ray"):

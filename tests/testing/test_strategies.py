@@ -8,7 +8,7 @@ from chimera.strategies.strategy import STRATEGIES
 from chimera.testing.test_strategies import *  # noqa: F403
 from chimera.testing.training import depends_on_speed
 
-pytestmark = [pytest.mark.sampled(3), pytest.mark.takes("each test trains models until they have learned")]
+pytestmark = [pytest.mark.sampled(2), pytest.mark.takes("each test trains models until they have learned")]
 
 ASYNCHRONOUS = {"ad-psgd", "async-parameter-server", "delay-compensated", "fed-buff", "stale-synchronous"}
 FIRST_RESULTS = {"approximate-coding"}  # uses the workers that answer first

@@ -478,6 +478,7 @@ def test_a_resumed_run_does_not_read_again_what_the_checkpoint_has_passed(tmp_pa
     assert rows["of the resumed run"] <= rows["of the whole run"] / 2 + 4  # from round 4 or 6 of 8
 
 
+@pytest.mark.long
 def test_a_stream_on_processes_equals_one_in_virtual_time(tmp_path: Path) -> None:
     data = chimera.IterableSamples(Stream(), 60), TEST
     runs = [fit(tmp_path / engine, data, engine=engine, rounds=4) for engine in ("simulated", "local")]

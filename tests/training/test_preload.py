@@ -22,7 +22,7 @@ class ModuleProbe:
         return module in sys.modules
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("parts", "module", "ready"),
     [

@@ -55,6 +55,7 @@ def trained(file: Path, strategy: str = "Elastic", engine: Any = "simulated", **
     return run.trained.parameters()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("strategy", ["Elastic", "ElasticByClass"])
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.long)])
 def test_all_engines_give_the_same_weights(file: Path, engine: str, strategy: str) -> None:

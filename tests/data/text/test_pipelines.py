@@ -93,7 +93,7 @@ def test_learners_that_share_a_pipeline_get_each_window_once(engine: Engine, tex
     np.testing.assert_array_equal(again[1], again[2])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("stages", "kind"), [("fused", "pipeline"), ("apart", "tokenizer"), ("apart", "filter"), ("apart", "batcher")]
 )
