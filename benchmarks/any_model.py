@@ -220,7 +220,8 @@ def measure_chimera(name: str, steps: int, strategy: str) -> float:
         ).fit()
     rows = [row for row in run.rows if "loss" not in row]
     first, last = rows[0], rows[-1]
-    return 1000 * (last["seconds"] - first["seconds"]) / (last["rounds"] - first["rounds"])
+    steps_taken = (last["samples"] - first["samples"]) / (WORKERS * subject.batch)
+    return 1000 * (last["seconds"] - first["seconds"]) / steps_taken
 
 
 def main() -> None:
