@@ -70,7 +70,7 @@ def subject(request: pytest.FixtureRequest) -> str:
     """The name of a subject whose libraries are installed."""
     name: str = request.param
     if name in NEEDS and not installed(NEEDS[name]):
-        pytest.skip(f"{NEEDS[name]} is not installed: make install")
+        pytest.skip(f"the package of {NEEDS[name]} is not installed: make install")
     return name
 
 
