@@ -1,56 +1,26 @@
-"""The trainer: runs an experiment, whose parts are given by name or as objects, on an engine."""
+"""The trainer: an experiment, whose parts are given by name or as objects, and the requests of its user."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from chimera.core.engine import Engine
-from chimera.core.errors import RunError
-from chimera.core.safe_path import safe_path
-from chimera.data.description import described
 from chimera.data.partition import Partitioner
-from chimera.data.split import Split
 from chimera.models.compute import Precision
-from chimera.models.model import Model
 from chimera.strategies.strategy import Strategy
-from chimera.training.artifacts.checkpoint import Checkpoints, check_fits
 from chimera.training.artifacts.folder import RunFolder
 from chimera.training.artifacts.result import Run
-from chimera.training.artifacts.signature import Signature
-from chimera.training.assembly import Assembly
-from chimera.training.cluster.cluster import TrainingCluster
-from chimera.training.cluster.heartbeat import HeartbeatMonitor
-from chimera.training.experiment.experiment import Experiment
-from chimera.training.experiment.resolve import (
-    check_data,
-    configured,
-    model_of,
-    open_engine,
-    preload_of,
-    split_of,
-)
 from chimera.training.experiment.resources import GivenResources
 from chimera.training.experiment.settings import Settings
-from chimera.training.fault_tolerance.injection import FaultScript, check_attacks
-from chimera.training.fault_tolerance.recovery import Recovery
 from chimera.training.fault_tolerance.settings import OnWorkerLoss
-from chimera.training.inspection import Inspection, counts_of_run, inspect_data
+from chimera.training.inspection import Inspection, inspect_data
 from chimera.training.plugin import Named, label
-from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.privacy.settings import Privacy
-from chimera.training.progress.callback import Callback, notify
-from chimera.training.progress.history import History
-from chimera.training.progress.metric_monitor import Keep, MetricMonitor
-from chimera.training.run.evaluator import Evaluator
-from chimera.training.run.first_calls import first_calls
-from chimera.training.run.gc_freeze import frozen_gc
-from chimera.training.run.intervals import Intervals
-from chimera.training.run.loop import TrainingLoop
-from chimera.training.run.result import result_of
-from chimera.training.worker.shared_parameters import SharedParameters
+from chimera.training.progress.callback import Callback
+from chimera.training.progress.metric_monitor import Keep
+from chimera.training.run.execution import Execution
 
 
 class Trainer:
@@ -166,7 +136,7 @@ class Trainer:
         resume: bool = False,
         progress: bool = True,
     ) -> None:
-        self._settings = Settings.of(
+        settings = Settings.of(
             {
                 "strategy": strategy,
                 "codec": codec,
@@ -206,32 +176,24 @@ class Trainer:
                 "seed": seed,
             }
         )
-        self._engine, self._model, self._data = engine, model, data
-        self._recovery: Recovery | None = None
-        self._stop = threading.Event()
+        folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
+        self._execution = Execution(settings, folder, model=model, data=data, engine=engine)
         self.callbacks, self.progress = list(callbacks), progress
-        self._folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
-
-    @property
-    def _workers(self) -> str:
-        count = self._settings.workers
-        return "1 worker" if count == 1 else f"{count} workers"
 
     @property
     def title(self) -> str:
         """The names of data, model, strategy, codec and engine, and the number of workers."""
-        names = [label(self._data), label(self._model), *map(str, list(self._names().values())[:-1])]
-        return " · ".join([*names, self._workers])
+        return self._execution.title
 
     @property
     def run_dir(self) -> Path:
         """The folder that the run writes to."""
-        return self._folder.path
+        return self._execution.folder.path
 
     @property
     def optimizers(self) -> str:
         """Which optimizer steps where, such as ``optimizer: adam (lr 0.001) on workers · server: sgd (lr 1)``."""
-        return self._settings.optimizers
+        return self._execution.settings.optimizers
 
     def add_worker(self) -> None:
         """Add a worker to the run as soon as the engine has room. May be called from a callback or another thread.
@@ -240,9 +202,7 @@ class Trainer:
         ------
         RunError : no run is in progress, or the run has ``max_workers`` workers.
         """
-        if self._recovery is None:
-            raise RunError("no run is in progress that a worker could join")
-        self._recovery.request_worker()
+        self._execution.add_worker()
 
     def stop(self) -> None:
         """End the run after the rounds in flight. May be called from a callback or another thread.
@@ -250,7 +210,7 @@ class Trainer:
         The run evaluates the model and writes all files, as at any other end; ``stopped_by`` is then ``stop``. A run that has
         not started yet ends after its first round.
         """
-        self._stop.set()
+        self._execution.stop()
 
     def check_optimizers(self) -> None:
         """Take a trial step with each optimizer, so that errors are raised before anything runs.
@@ -259,9 +219,7 @@ class Trainer:
         ------
         ConfigurationError : the optimizer is unknown, or it refuses its options.
         """
-        self._settings.optimizer.check()
-        if self._settings.server_optimizer is not None:
-            self._settings.server_optimizer.check()
+        self._execution.settings.check_optimizers()
 
     def inspect_data(self) -> Inspection:
         """Return what the data is and what each worker would hold, without starting an engine or training.
@@ -270,7 +228,8 @@ class Trainer:
         ------
         ConfigurationError : the data cannot be read, or not be divided among the workers.
         """
-        return inspect_data(self._settings, self._engine, self._data)
+        execution = self._execution
+        return inspect_data(execution.settings, execution.engine, execution.data)
 
     def fit(self) -> Run:
         """Train, write the run's folder and its report, and return the result.
@@ -281,129 +240,4 @@ class Trainer:
         RunError : the run started and cannot continue. Its folder holds the last checkpoint.
         KeyboardInterrupt : Ctrl-C. A checkpoint was written first.
         """
-        settings = self._settings
-        # The engine starts before the data is loaded: its processes import libraries meanwhile.
-        codecs = settings.codec[0], settings.downlink[0]
-        notify(self.callbacks, "on_wait", f"the engine {label(self._engine)}")
-        engine, owned = open_engine(self._engine, preload_of(self._data, self._model, codecs))
-        try:
-            notify(self.callbacks, "on_wait", f"the data {label(self._data)}")
-            # nodes train on their own rows, so the rows of the test set stay as they are, too
-            split = split_of(self._data, settings.seed, False if engine.nodes_own_data else "auto")
-            if not engine.nodes_own_data:
-                notify(self.callbacks, "on_data", described(split))
-            check_data(
-                split.train,
-                settings.workers,
-                settings.tolerance,
-                nodes_own_data=engine.nodes_own_data,
-                test_share=settings.test_per_client,
-            )
-            check_attacks(settings.faults, settings.strategy, split.train)
-            model = configured(model_of(self._model, split.train, settings.seed), settings.compute)
-            train_size = None if engine.nodes_own_data else len(split.train)
-            self._settings = settings = settings.following(model, train_size)
-            self.check_optimizers()
-            for notice in filter(None, (self.optimizers, getattr(model, "notice", None))):
-                notify(self.callbacks, "on_notice", notice)
-            if settings.privacy is not None:
-                settings.privacy.check_model(model, settings.strategy)
-            table = {**settings.table, "data": self._data, "model": self._model, "engine": self._engine}
-            self._folder.begin(Experiment.of(**table).to_toml(), settings.seed, Signature.of(split))
-            checkpoints = Checkpoints(str(safe_path(self._folder.path, "checkpoints")))
-            saved = checkpoints.read_last() if self._folder.resumes else None
-            if saved:
-                check_fits(saved, model)
-            monitor = HeartbeatMonitor(engine, settings.tolerance.worker_timeout_s)
-            notify(self.callbacks, "on_wait", f"{self._workers} on the engine {label(self._engine)}")
-            assembly = Assembly(settings, engine, model, split.train, saved)
-            cluster = assembly.cluster(monitor)
-            try:
-                self._folder.describe_data(counts_of_run(settings, split.train, cluster.orders))
-                return self._fit(engine, monitor, cluster, split, model, checkpoints, saved, assembly.train_size)
-            except KeyboardInterrupt as error:
-                if checkpoints.paths():
-                    again = f"out={str(self.run_dir)!r}, resume=True"
-                    error.add_note(f"the run has a checkpoint; to resume, call it again with {again}")
-                raise
-            finally:
-                if not owned:
-                    cluster.end()
-        finally:
-            if owned:
-                engine.close()
-
-    def _fit(
-        self,
-        engine: Engine,
-        monitor: HeartbeatMonitor,
-        cluster: TrainingCluster,
-        split: Split,
-        model: Model,
-        checkpoints: Checkpoints,
-        saved: dict[str, Any] | None,
-        train_size: int,
-    ) -> Run:
-        settings = self._settings
-        self._recovery = Recovery(engine, cluster, monitor, settings.tolerance)
-        sizes = first_calls(engine, monitor, cluster, self._recovery)
-        train_size = train_size or sum(sizes)  # 0 where nodes own the data
-        engine.trace()
-        history = History(self._folder.path, saved["files"] if saved else None)
-        guarantee, kept = Guarantee(settings.privacy), settings.strategy.keeps(model)
-        watched = MetricMonitor(settings.stopping, cluster.schedules)
-        evaluator = Evaluator(
-            engine,
-            monitor,
-            settings.strategy,
-            cluster,
-            model=model,
-            test=split.test,
-            buffers=getattr(model, "buffer_policy", "none"),
-            part=SharedParameters(model.layout, kept) if kept else None,
-            clients=settings.evaluate_clients,
-        )
-        rounds = train_size / settings.samples_per_round(settings.workers, train_size)
-        loop = TrainingLoop(
-            engine=engine,
-            monitor=monitor,
-            strategy=settings.strategy,
-            cluster=cluster,
-            evaluator=evaluator,
-            train_size=train_size,
-            batch_size=settings.batch_size,
-            budget=settings.budget,
-            intervals=Intervals.of(settings.budget, rounds, settings.workers, **settings.every),
-            history=history,
-            checkpoints=checkpoints,
-            callbacks=self.callbacks,
-            recovery=self._recovery,
-            faults=FaultScript(settings.faults),
-            guarantee=guarantee,
-            watched=watched,
-            stop_requested=self._stop.is_set,
-        )
-        try:
-            if saved:
-                loop.restore(saved)
-            with frozen_gc(len(cluster.workers) if engine.one_process else 0):
-                stopped_by = loop.run()
-        finally:
-            self._recovery.end()
-            self._recovery = None
-            history.close()
-        run = result_of(
-            loop, engine, settings, split, model, history=history, guarantee=guarantee, folder=self._folder.path,
-            names=self._names(), stopped_by=stopped_by, train_size=train_size,
-        )  # fmt: skip
-        self._folder.finish(run)
-        notify(self.callbacks, "on_end", run)
-        return run
-
-    def _names(self) -> dict[str, Any]:
-        return {
-            "strategy": label(self._settings.table["strategy"]),
-            "codec": self._settings.codec[0],
-            "engine": label(self._engine),
-            "workers": self._settings.workers,
-        }
+        return self._execution.run(self.callbacks)

@@ -159,6 +159,12 @@ class Settings:
         own = f"optimizer: {self.optimizer} on {self.strategy.steps_on}"
         return own if self.server_optimizer is None else f"{own} · server: {self.server_optimizer}"
 
+    def check_optimizers(self) -> None:
+        """Take a trial step with each optimizer; raise `ConfigurationError` if one is unknown or refuses its options."""
+        self.optimizer.check()
+        if self.server_optimizer is not None:
+            self.server_optimizer.check()
+
     def following(self, model: Model, train_size: int | None) -> Self:
         """Return these settings with the optimizer that the model brings, if it brings one and the user has named none.
 

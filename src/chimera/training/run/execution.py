@@ -1,0 +1,236 @@
+"""The execution of an experiment: its engine, data, cluster and loop, from the start of the engine to the result."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from chimera.core.engine import Engine
+from chimera.core.errors import RunError
+from chimera.core.safe_path import safe_path
+from chimera.data.description import described
+from chimera.data.split import Split
+from chimera.models.model import Model
+from chimera.training.artifacts.checkpoint import Checkpoints, check_fits
+from chimera.training.artifacts.folder import RunFolder
+from chimera.training.artifacts.result import Run
+from chimera.training.artifacts.signature import Signature
+from chimera.training.assembly import Assembly
+from chimera.training.cluster.cluster import TrainingCluster
+from chimera.training.cluster.heartbeat import HeartbeatMonitor
+from chimera.training.experiment.experiment import Experiment
+from chimera.training.experiment.resolve import (
+    check_data,
+    configured,
+    model_of,
+    open_engine,
+    preload_of,
+    split_of,
+)
+from chimera.training.experiment.settings import Settings
+from chimera.training.fault_tolerance.injection import FaultScript, check_attacks
+from chimera.training.fault_tolerance.recovery import Recovery
+from chimera.training.inspection import counts_of_run
+from chimera.training.plugin import Named, label
+from chimera.training.privacy.guarantee import Guarantee
+from chimera.training.progress.callback import Callback, notify
+from chimera.training.progress.history import History
+from chimera.training.progress.metric_monitor import MetricMonitor
+from chimera.training.run.evaluator import Evaluator
+from chimera.training.run.first_calls import first_calls
+from chimera.training.run.gc_freeze import frozen_gc
+from chimera.training.run.intervals import Intervals
+from chimera.training.run.loop import TrainingLoop
+from chimera.training.run.result import result_of
+from chimera.training.worker.shared_parameters import SharedParameters
+
+
+class Execution:
+    """Executes one experiment.
+
+    Parameters
+    ----------
+    settings : settings of the experiment, without those that follow from the model and the size of the data.
+    folder : the run's folder.
+    model, data, engine : as the arguments of `Trainer`.
+
+    Attributes
+    ----------
+    settings : settings of the experiment; during and after `run`, those that it uses.
+    folder, model, data, engine : the arguments.
+    """
+
+    def __init__(self, settings: Settings, folder: RunFolder, *, model: Any, data: Any, engine: Named | Engine) -> None:
+        self.settings, self.folder = settings, folder
+        self.model, self.data, self.engine = model, data, engine
+        self._recovery: Recovery | None = None
+        self._stop = threading.Event()
+
+    @property
+    def title(self) -> str:
+        """The names of data, model, strategy, codec and engine, and the number of workers."""
+        names = [label(self.data), label(self.model), *map(str, list(self._names().values())[:-1])]
+        return " · ".join([*names, self._workers])
+
+    def add_worker(self) -> None:
+        """Add a worker as soon as the engine has room; see `Trainer.add_worker`."""
+        if self._recovery is None:
+            raise RunError("no run is in progress that a worker could join")
+        self._recovery.request_worker()
+
+    def stop(self) -> None:
+        """End the run after the rounds in flight; see `Trainer.stop`."""
+        self._stop.set()
+
+    def run(self, callbacks: Sequence[Callback]) -> Run:
+        """Train, write the run's folder and its report, and return the result; `Trainer.fit` lists the errors."""
+        settings = self.settings
+        # The engine starts before the data is loaded: its processes import libraries meanwhile.
+        codecs = settings.codec[0], settings.downlink[0]
+        notify(callbacks, "on_wait", f"the engine {label(self.engine)}")
+        engine, owned = open_engine(self.engine, preload_of(self.data, self.model, codecs))
+        try:
+            split = self._split(engine, callbacks)
+            model = self._model(engine, split, callbacks)
+            self._begin_folder(split)
+            checkpoints = Checkpoints(str(safe_path(self.folder.path, "checkpoints")))
+            saved = checkpoints.read_last() if self.folder.resumes else None
+            if saved:
+                check_fits(saved, model)
+            settings = self.settings
+            monitor = HeartbeatMonitor(engine, settings.tolerance.worker_timeout_s)
+            notify(callbacks, "on_wait", f"{self._workers} on the engine {label(self.engine)}")
+            assembly = Assembly(settings, engine, model, split.train, saved)
+            cluster = assembly.cluster(monitor)
+            try:
+                self.folder.describe_data(counts_of_run(settings, split.train, cluster.orders))
+                return self._train(
+                    engine, monitor, cluster, split, model, checkpoints, saved, assembly.train_size, callbacks
+                )
+            except KeyboardInterrupt as error:
+                if checkpoints.paths():
+                    again = f"out={str(self.folder.path)!r}, resume=True"
+                    error.add_note(f"the run has a checkpoint; to resume, call it again with {again}")
+                raise
+            finally:
+                if not owned:
+                    cluster.end()
+        finally:
+            if owned:
+                engine.close()
+
+    def _split(self, engine: Engine, callbacks: Sequence[Callback]) -> Split:
+        """Load the data, and check that the workers can train on it."""
+        settings = self.settings
+        notify(callbacks, "on_wait", f"the data {label(self.data)}")
+        # nodes train on their own rows, so the rows of the test set stay as they are, too
+        split = split_of(self.data, settings.seed, False if engine.nodes_own_data else "auto")
+        if not engine.nodes_own_data:
+            notify(callbacks, "on_data", described(split))
+        check_data(
+            split.train,
+            settings.workers,
+            settings.tolerance,
+            nodes_own_data=engine.nodes_own_data,
+            test_share=settings.test_per_client,
+        )
+        check_attacks(settings.faults, settings.strategy, split.train)
+        return split
+
+    def _model(self, engine: Engine, split: Split, callbacks: Sequence[Callback]) -> Model:
+        """Make the model, complete the settings by those that follow from it, and check both."""
+        model = configured(model_of(self.model, split.train, self.settings.seed), self.settings.compute)
+        train_size = None if engine.nodes_own_data else len(split.train)
+        self.settings = settings = self.settings.following(model, train_size)
+        settings.check_optimizers()
+        for notice in filter(None, (settings.optimizers, getattr(model, "notice", None))):
+            notify(callbacks, "on_notice", notice)
+        if settings.privacy is not None:
+            settings.privacy.check_model(model, settings.strategy)
+        return model
+
+    def _begin_folder(self, split: Split) -> None:
+        table = {**self.settings.table, "data": self.data, "model": self.model, "engine": self.engine}
+        self.folder.begin(Experiment.of(**table).to_toml(), self.settings.seed, Signature.of(split))
+
+    def _train(
+        self,
+        engine: Engine,
+        monitor: HeartbeatMonitor,
+        cluster: TrainingCluster,
+        split: Split,
+        model: Model,
+        checkpoints: Checkpoints,
+        saved: dict[str, Any] | None,
+        train_size: int,
+        callbacks: Sequence[Callback],
+    ) -> Run:
+        settings = self.settings
+        self._recovery = Recovery(engine, cluster, monitor, settings.tolerance)
+        sizes = first_calls(engine, monitor, cluster, self._recovery)
+        train_size = train_size or sum(sizes)  # 0 where nodes own the data
+        engine.trace()
+        history = History(self.folder.path, saved["files"] if saved else None)
+        guarantee, kept = Guarantee(settings.privacy), settings.strategy.keeps(model)
+        watched = MetricMonitor(settings.stopping, cluster.schedules)
+        evaluator = Evaluator(
+            engine,
+            monitor,
+            settings.strategy,
+            cluster,
+            model=model,
+            test=split.test,
+            buffers=getattr(model, "buffer_policy", "none"),
+            part=SharedParameters(model.layout, kept) if kept else None,
+            clients=settings.evaluate_clients,
+        )
+        rounds = train_size / settings.samples_per_round(settings.workers, train_size)
+        loop = TrainingLoop(
+            engine=engine,
+            monitor=monitor,
+            strategy=settings.strategy,
+            cluster=cluster,
+            evaluator=evaluator,
+            train_size=train_size,
+            batch_size=settings.batch_size,
+            budget=settings.budget,
+            intervals=Intervals.of(settings.budget, rounds, settings.workers, **settings.every),
+            history=history,
+            checkpoints=checkpoints,
+            callbacks=callbacks,
+            recovery=self._recovery,
+            faults=FaultScript(settings.faults),
+            guarantee=guarantee,
+            watched=watched,
+            stop_requested=self._stop.is_set,
+        )
+        try:
+            if saved:
+                loop.restore(saved)
+            with frozen_gc(len(cluster.workers) if engine.one_process else 0):
+                stopped_by = loop.run()
+        finally:
+            self._recovery.end()
+            self._recovery = None
+            history.close()
+        run = result_of(
+            loop, engine, settings, split, model, history=history, guarantee=guarantee, folder=self.folder.path,
+            names=self._names(), stopped_by=stopped_by, train_size=train_size,
+        )  # fmt: skip
+        self.folder.finish(run)
+        notify(callbacks, "on_end", run)
+        return run
+
+    def _names(self) -> dict[str, Any]:
+        return {
+            "strategy": label(self.settings.table["strategy"]),
+            "codec": self.settings.codec[0],
+            "engine": label(self.engine),
+            "workers": self.settings.workers,
+        }
+
+    @property
+    def _workers(self) -> str:
+        count = self.settings.workers
+        return "1 worker" if count == 1 else f"{count} workers"
