@@ -55,6 +55,15 @@ class Compute:
                 'precision = "bf16-mixed"'
             )
 
+    def check_parts(self) -> None:
+        """Raise ConfigurationError if the model cannot be cut into parts that compute so."""
+        ignored = [key for key, on in (("precision", self.precision != "fp32"), ("compile", self.compile)) if on]
+        if ignored:
+            raise ConfigurationError(
+                "a strategy that cuts the model into parts computes in float32, without compilation: leave out "
+                f"{' and '.join(ignored)}"
+            )
+
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
         """Return the settings of a table.
@@ -67,3 +76,23 @@ class Compute:
             return msgspec.convert(dict(options), cls)
         except msgspec.ValidationError as error:
             raise ConfigurationError(validation_message(error, cls)) from error
+
+
+def enable_checkpointing(module: Any) -> None:
+    """Let a module recompute its activations in the backward pass.
+
+    Raises
+    ------
+    ConfigurationError : the module does not offer that.
+    """
+    names = (
+        "activation_checkpointing_enable",
+        "gradient_checkpointing_enable",
+    )  # the new name in transformers, the old one
+    enable = next((getattr(module, name) for name in names if hasattr(module, name)), None)
+    if enable is None:
+        raise ConfigurationError(
+            f"activation_checkpointing: {type(module).__name__} has no gradient_checkpointing_enable(); "
+            "checkpoint activations in its forward method, and leave out the option"
+        )
+    enable()

@@ -30,7 +30,7 @@ class ForwardPass:
     loss : the loss if the module or the step returns none.
     step : the user's step, or None.
     target_transform : applied to targets before the loss.
-    integer_inputs : whether integer inputs stay integers.
+    integer_inputs : whether integer inputs stay integers; None: if the module has an embedding.
     """
 
     def __init__(
@@ -40,8 +40,12 @@ class ForwardPass:
         step: Step | None,
         target_transform: Callable[[Tensor], Tensor] | None,
         *,
-        integer_inputs: bool,
+        integer_inputs: bool | None,
     ) -> None:
+        from torch import nn
+
+        if integer_inputs is None:
+            integer_inputs = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in flat.module.modules())
         self.flat, self.loss, self.compute = flat, loss, Compute()
         self.step, self._target_transform, self._integer_inputs = step, target_transform, integer_inputs
         self._compiled: Any = None

@@ -7,11 +7,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chimera.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # The global generators belong to the whole process: only one thread may seed them until they are restored.
 _generators = threading.RLock()
@@ -114,6 +117,25 @@ def instantiate(
         # The factory itself imported torch, so torch was not seeded before it drew numbers: call it again.
         made = _instantiate(factory, options or {}, seed, name)
     return made
+
+
+def module_of(module_or_factory: Any, seed: int | None) -> nn.Module:
+    """Return a torch module, or the one that a factory makes under ``seed``, see `instantiate`.
+
+    Raises
+    ------
+    ConfigurationError : neither a module nor a function that returns one.
+    """
+    from torch import nn
+
+    module = module_or_factory
+    if not isinstance(module, nn.Module):
+        module = instantiate(module_or_factory, seed=seed)
+    if not isinstance(module, nn.Module):
+        raise ConfigurationError(
+            f"TorchModel needs an nn.Module or a function that returns one, not {type(module).__name__}"
+        )
+    return module
 
 
 def _instantiate(factory: Callable[..., Any], options: Mapping[str, Any], seed: int | None, name: str | None) -> Any:

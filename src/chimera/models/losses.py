@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -47,6 +48,14 @@ class Loss:
         if self.task_is_known or task == self.task:
             return self
         return replace(self, task=task, metrics=_OF_FUNCTIONS[task])
+
+    def to(self, device: str) -> Loss:
+        """Return the loss for outputs on ``device``. A loss module, which may hold class weights, is copied."""
+        from torch import nn
+
+        if not isinstance(self.function, nn.Module):
+            return self
+        return replace(self, function=deepcopy(self.function).to(device))
 
     def tensor(self, targets: NDArray[Any]) -> Tensor:
         """Return a batch's targets as a tensor of the type that the loss needs.

@@ -1,4 +1,4 @@
-"""The buffers of a torch module (running means of batch normalisation, say) as one vector."""
+"""The buffers of a torch module (running means of batch normalisation, say) as one vector; the parameters beside them."""
 
 from __future__ import annotations
 
@@ -63,3 +63,11 @@ def unpack_buffers(module: nn.Module, names: list[str], flat: Flat) -> None:
             value = torch.where(value == buffer.to(torch.float32), buffer, exact.to(buffer.dtype))
         with torch.no_grad():
             buffer.copy_(value)
+
+
+def batch_norm_parameters(module: nn.Module) -> list[str]:
+    """Return the names of the parameters of batch normalisation."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    parts = [(name, part) for name, part in module.named_modules() if isinstance(part, _BatchNorm)]
+    return [f"{name}.{own}" if name else own for name, part in parts for own, _ in part.named_parameters()]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy, deepcopy
-from dataclasses import replace
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,19 +16,19 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat, Layout
 from chimera.models.backward import BackwardPass
 from chimera.models.buffers import BUFFER_POLICIES
-from chimera.models.compute import Compute
+from chimera.models.compute import Compute, enable_checkpointing
 from chimera.models.device_view import DeviceView
 from chimera.models.evaluation import Evaluation, evaluating
 from chimera.models.flat_module import FlatModule, Memory
 from chimera.models.forward import ForwardPass
 from chimera.models.frozen_parameters import FrozenParameters
-from chimera.models.instantiation import instantiate
+from chimera.models.instantiation import module_of
 from chimera.models.lightning.hooks import is_lightning
 from chimera.models.lightning.step import LightningStep
 from chimera.models.losses import Loss, LossFunction, make_loss
 from chimera.models.metrics import Metrics, metric_factories
 from chimera.models.model import Task
-from chimera.models.module_buffers import buffer_names, pack_buffers, unpack_buffers
+from chimera.models.module_buffers import batch_norm_parameters, buffer_names, pack_buffers, unpack_buffers
 from chimera.models.own_optimizer import OwnOptimizer, Position, RunLength
 from chimera.models.predictions import as_array, predictions_of
 from chimera.models.step import Step
@@ -93,23 +92,13 @@ class TorchModel:
         share_frozen: bool = False,
         seed: int | None = None,
     ) -> None:
-        from torch import nn
-
-        module = module_or_factory
-        if not isinstance(module, nn.Module):
-            module = instantiate(module_or_factory, seed=seed)
-        if not isinstance(module, nn.Module):
-            raise ConfigurationError(
-                f"TorchModel needs an nn.Module or a function that returns one, not {type(module).__name__}"
-            )
+        module = module_of(module_or_factory, seed)
         BUFFER_POLICIES.find(buffers)
         self.buffer_policy = buffers
         made = make_loss(loss, task)
         self._metrics = metric_factories(made.metrics if metrics is None else metrics)
         self._by_default = metrics is None  # then metrics that do not fit the outputs are left out
         self._predict_transform = predict_transform
-        if integer_inputs is None:
-            integer_inputs = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
         self._evaluate_rows = evaluate_rows
         if step is None and is_lightning(module):
             step = LightningStep(module)
@@ -151,17 +140,7 @@ class TorchModel:
         if compute.compile:
             self._check_whole("compile")
         if compute.activation_checkpointing:
-            names = (
-                "activation_checkpointing_enable",
-                "gradient_checkpointing_enable",
-            )  # the new name in transformers, the old one
-            enable = next((getattr(self.module, name) for name in names if hasattr(self.module, name)), None)
-            if enable is None:
-                raise ConfigurationError(
-                    f"activation_checkpointing: {type(self.module).__name__} has no gradient_checkpointing_enable(); "
-                    "checkpoint activations in its forward method, and leave out the option"
-                )
-            enable()
+            enable_checkpointing(self.module)
 
     @property
     def locate(self) -> Callable[[Position], None] | None:
@@ -209,11 +188,8 @@ class TorchModel:
         `parameters` and gradients remain NumPy arrays on the host: `gradient` copies the weights to the device and the gradient
         back. `device_view` gives access to both on the device.
         """
-        from torch import nn
-
         self._flat.move(device)
-        if isinstance(self.loss.function, nn.Module):  # it may hold class weights, and other models may share it
-            self._pass.loss = replace(self.loss, function=deepcopy(self.loss.function).to(device))
+        self._pass.loss = self.loss.to(device)
 
     def device_view(self) -> Any:
         """Return parameters and gradients on the module's device: a `DeviceView` of a moved model, else this model."""
@@ -222,13 +198,7 @@ class TorchModel:
     def part_of(self, layers: nn.Sequential) -> TorchModel:
         """Return a model of some of the layers, with the loss and transforms of this model."""
         self._check_whole("a strategy that cuts the model into parts")
-        compute = self._pass.compute
-        ignored = [key for key, on in (("precision", compute.precision != "fp32"), ("compile", compute.compile)) if on]
-        if ignored:
-            raise ConfigurationError(
-                "a strategy that cuts the model into parts computes in float32, without compilation: leave out "
-                f"{' and '.join(ignored)}"
-            )
+        self._pass.compute.check_parts()
         part = copy(self)
         part._flat, part._buffer_names = FlatModule(layers, self._flat.memory), buffer_names(layers)
         part._pass = self._pass.over(part._flat)
@@ -314,10 +284,7 @@ class TorchModel:
 
     def batch_norms(self) -> list[str]:
         """Return the names of the parameters of batch normalisation."""
-        from torch.nn.modules.batchnorm import _BatchNorm
-
-        parts = [(name, part) for name, part in self.module.named_modules() if isinstance(part, _BatchNorm)]
-        return [f"{name}.{own}" if name else own for name, part in parts for own, _ in part.named_parameters()]
+        return batch_norm_parameters(self.module)
 
     def buffers(self) -> Flat:
         """Return a copy of the module's persistent buffers (running means of batch normalisation, say) as one vector."""
