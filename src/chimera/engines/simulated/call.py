@@ -1,9 +1,8 @@
-"""Nodes, calls and refs of the simulated engine, and how a call runs an actor's code."""
+"""Nodes, calls, refs and handles of the simulated engine."""
 
 from __future__ import annotations
 
 import math
-import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,20 +10,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from chimera.core.call import ActorContext
-from chimera.core.errors import ActorError, ActorLost
+from chimera.core.errors import ActorLost
 from chimera.core.trace import TraceRow
-from chimera.engines.handle import results
 from chimera.engines.simulated.health import SOUND
-from chimera.engines.stored import Packed, Stored
+from chimera.engines.stored import Stored
 
 if TYPE_CHECKING:
     from chimera.engines.simulated.engine import Simulated
     from chimera.engines.simulated.group import SimulatedGroup
     from chimera.engines.simulated.models.network import Port
     from chimera.engines.suspendable_thread import SuspendableThread
-
-Outcome: TypeAlias = tuple[tuple[Stored, ...], BaseException | None]
-"""The results of a call, and the exception that it raised instead."""
 
 Meetings: TypeAlias = "Mapping[SimulatedGroup, tuple[float, list[Call]]]"
 
@@ -276,48 +271,3 @@ class ActorHandle:
 
     def __repr__(self) -> str:
         return f"<actor {self._node.name!r}>"
-
-
-def opened(kept: Any) -> Any:
-    """Return an argument of a call, for the actor."""
-    if type(kept) is Ref:
-        kept = kept.stored
-    return kept.open() if type(kept) is Stored else kept
-
-
-def construct(call: Call) -> Outcome:
-    """Create the actor, and replace its type by it."""
-    node = call.node
-    try:
-        node.target = node.target(*map(opened, call.args), **{key: opened(kept) for key, kept in call.kwargs.items()})
-        return (), None
-    except Exception as error:
-        node.failure = travelled(error, call)
-        return (), node.failure
-
-
-def run(call: Call) -> Outcome:
-    """Run the actor's code, and freeze what it returns or raises."""
-    try:
-        kwargs = {key: opened(kept) for key, kept in call.kwargs.items()} if call.opens else call.kwargs
-        args = map(opened, call.args)
-        value = getattr(call.node.target, call.method)(*args, **kwargs)
-        if call.returns is None:
-            return (Stored(value),), None
-        return tuple(map(Stored, results(value, call.node.name, call.method, call.returns))), None
-    except Exception as error:
-        return (), travelled(error, call)
-
-
-def travelled(error: Exception, call: Call) -> BaseException:
-    """Return ``error`` as it arrives at another actor, with the traceback of its origin as its cause."""
-    text = "".join(traceback.format_exception(error))
-    told = ActorError(f"{type(error).__name__} in {call.node.name}, call {call.method!r}:\n{text}")
-    try:
-        copy = Packed(error).open()
-    except Exception:  # its class may define its own pickling; the traceback arrives in any case
-        return told
-    if not isinstance(copy, Exception):
-        return told
-    copy.__cause__ = told
-    return copy
