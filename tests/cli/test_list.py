@@ -8,7 +8,8 @@ from typing import get_args
 import pytest
 
 from chimera.cli.list import FAMILIES, options_of
-from chimera.core.registry import Entry, load_object, parameters_of
+from chimera.core.registry import Entry, load_object
+from chimera.core.signatures import parameters_of
 from chimera.strategies.strategy import STRATEGIES, Family
 
 

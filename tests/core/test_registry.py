@@ -8,7 +8,8 @@ import pytest
 import chimera.strategies
 from chimera.codecs.codec import CODECS
 from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
-from chimera.core.registry import Registry, load_object, parameters_of
+from chimera.core.registry import Registry, load_object
+from chimera.core.signatures import parameters_of
 from chimera.strategies.strategy import STRATEGIES
 from chimera.strategies.topologies.topology import TOPOLOGIES
 from chimera.training.aggregation.aggregation import AGGREGATIONS

@@ -73,7 +73,7 @@ def _row(entry: Entry[Any], given: Collection[str]) -> dict[str, str]:
 
 def options_of(entry: Entry[Any], given: Collection[str] = ()) -> Iterator[str]:
     """Yield each option that an experiment file may set, as ``name=default`` or ``name (required)``."""
-    from chimera.core.registry import parameters_of
+    from chimera.core.signatures import parameters_of
 
     for name, parameter in parameters_of(entry.factory).items():
         if name in given or parameter.kind not in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):

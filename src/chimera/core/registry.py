@@ -11,21 +11,19 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import keyword
 import pkgutil
 import re
 import sys
-import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from chimera.core.errors import CodeRefusedError, ConfigurationError, MissingExtraError, UnknownNameError, did_you_mean
+from chimera.core.signatures import hints_of, parameters_of
 from chimera.core.validation_message import validation_message
 
 T = TypeVar("T")
@@ -228,55 +226,6 @@ def _load_under_unique_name(path: Path) -> Any:
     return sys.modules[name]
 
 
-def parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a factory by the name of their option, with those of base classes that get its ``**options``.
-
-    The option of a parameter ``from_`` is ``from``: a keyword of Python cannot name a parameter.
-    """
-    return dict(_parameters_of(factory))
-
-
-@lru_cache(maxsize=256)  # each of many workers makes a codec of its own
-def _parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    found: dict[str, inspect.Parameter] = {}
-    for signed in _signatures(factory):
-        own = dict(inspect.signature(signed).parameters)
-        if inspect.isclass(factory) and own and signed is not factory:
-            del own[next(iter(own))]  # self, whatever it is called
-        found = {k: p for k, p in found.items() if p.kind is not p.VAR_KEYWORD}
-        options = {_option_of(name): parameter for name, parameter in own.items()}
-        found |= {option: parameter for option, parameter in options.items() if option not in found}
-    return found
-
-
-def _option_of(parameter: str) -> str:
-    word = parameter.removesuffix("_")
-    return word if keyword.iskeyword(word) else parameter
-
-
-def _signatures(factory: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """Return the callables whose parameters count: the factory, or a class's constructor and those it passes options to."""
-    if not inspect.isclass(factory):
-        return [factory]
-    signed = []
-    for kind in factory.__mro__[:-1]:
-        if "__init__" in vars(kind):
-            signed.append(kind.__init__)  # type: ignore[misc]
-            if all(p.kind is not p.VAR_KEYWORD for p in inspect.signature(kind.__init__).parameters.values()):  # type: ignore[misc]
-                break
-    return signed or [factory]
-
-
-@lru_cache(maxsize=256)
-def _hints_of(factory: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of parameters, by name."""
-    hints: dict[str, Any] = {}
-    for signed in reversed(_signatures(factory)):
-        with contextlib.suppress(NameError, TypeError):  # annotations that only a type checker can see
-            hints |= typing.get_type_hints(signed)
-    return hints
-
-
 def checked_options(
     what: str, factory: Callable[..., Any], options: Mapping[str, Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -286,11 +235,11 @@ def checked_options(
     ------
     ConfigurationError : an option is invalid; the message names it, its value and what is allowed.
     """
-    parameters = _parameters_of(factory)
+    parameters = parameters_of(factory)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     keywords = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     allowed = {option: p for option, p in parameters.items() if p.kind in keywords and p.name not in given}
-    hints = _hints_of(factory)
+    hints = hints_of(factory)
     checked = {}
     spelled = {p.name: option for option, p in allowed.items()}  # the parameter's name is accepted, too
     for given_name, value in options.items():

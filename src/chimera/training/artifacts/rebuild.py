@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.registry import load_object, parameters_of, registered_names_only
+from chimera.core.registry import load_object, registered_names_only
 from chimera.core.safe_path import safe_path
+from chimera.core.signatures import parameters_of
 from chimera.core.toml import read_toml
 from chimera.models.conversion import build_model
 from chimera.models.instantiation import parameter_limit

@@ -8,7 +8,8 @@ from typing import Any
 
 from chimera.core.engine import ENGINES
 from chimera.core.errors import CodeRefusedError, ConfigurationError, MissingExtraError, did_you_mean
-from chimera.core.registry import Registry, checked_options, parameters_of, registered_names_only
+from chimera.core.registry import Registry, checked_options, registered_names_only
+from chimera.core.signatures import parameters_of
 from chimera.data.split import DATASETS
 from chimera.models.conversion import ADAPTER_OPTIONS
 from chimera.models.model import MODELS
