@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 import chimera
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.order import GlobalOrder
+from training.killing import Kill, KilledError
 
 
 class Images(Dataset):  # type: ignore[type-arg]
@@ -110,16 +111,6 @@ def test_strategies_train_on_augmented_samples(tmp_path: Path, strategy: str) ->
     assert runs[0].metrics == runs[1].metrics
 
 
-class KilledError(Exception):
-    pass
-
-
-class Kill(chimera.Callback):
-    def on_progress(self, progress: chimera.Progress) -> None:
-        if progress.rounds >= 5:
-            raise KilledError
-
-
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_a_resumed_run_has_the_same_bits_with_augmentation(tmp_path: Path, engine: str) -> None:
     data = Images(40, flips=True), TEST  # 5 rounds are in the middle of the second epoch
@@ -154,7 +145,7 @@ from chimera.data.order import GlobalOrder
 from chimera.data.samples import SampleDataset
 
 sys.path.insert(0, sys.argv[1])
-from test_any_data import Images
+from training.test_any_data import Images
 
 data, order = SampleDataset(Images(20, flips=True)), GlobalOrder(20, world_size=2, rank=1, batch_size=4, seed=3)
 ahead, line = Reader(data, 5, Loading(workers=2)), Reader(data, 5, Loading())
@@ -172,7 +163,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("end", [pytest.param("dropped", marks=pytest.mark.long), "killed"])
 def test_reading_processes_end_with_their_reader_and_start_at_any_step(end: str) -> None:
-    command = [sys.executable, "-c", READER, str(Path(__file__).parent), end]
+    command = [sys.executable, "-c", READER, str(Path(__file__).parents[1]), end]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
         assert reader.stdout is not None
         processes = [int(pid) for pid in reader.stdout.readline().split()]

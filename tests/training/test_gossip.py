@@ -25,6 +25,7 @@ from chimera.training.artifacts.checkpoint import Checkpoints
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.worker.learner import Learner
 from training.conftest import Fit
+from training.killing import Kill, KilledError
 
 WORKERS, BATCH, ROUNDS, RATE = 5, 8, 12, 0.2
 TOP_K = {"name": "top-k", "ratio": 0.1}
@@ -211,17 +212,6 @@ def test_a_killed_neighbour_is_replaced_by_a_copy(fit: Fit, strategy: str) -> No
     assert run.metrics["consensus_distance"] < 2
 
 
-class KillAtRound(chimera.Callback):
-    """Ends a run at a round, after its checkpoint, by an error of the user's."""
-
-    def __init__(self, round_: int) -> None:
-        self.round = round_
-
-    def on_progress(self, progress: chimera.Progress) -> None:
-        if progress.rounds == self.round:
-            raise ZeroDivisionError
-
-
 @pytest.mark.parametrize(
     ("strategy", "codec"),
     [
@@ -250,8 +240,8 @@ def test_a_resumed_run_leaves_the_same_bytes(fit: Fit, strategy: Any, codec: Any
         "resume": True,
     }
     whole = fit("whole", **settings)
-    with pytest.raises(ZeroDivisionError):
-        fit("cut", callbacks=[KillAtRound(13)], **settings)
+    with pytest.raises(KilledError):
+        fit("cut", callbacks=[Kill(13)], **settings)
     resumed = fit("cut", **settings)
     for file in ("metrics.jsonl", "trace.jsonl"):
         assert (resumed.run_dir / file).read_bytes() == (whole.run_dir / file).read_bytes(), file

@@ -15,6 +15,7 @@ import torch
 import chimera
 from chimera.core.errors import ConfigurationError
 from language_kit import GPT, PAIR, text, written_base
+from training.killing import Kill, KilledError
 
 pytest.importorskip("transformers")
 peft: Any = pytest.importorskip("peft")
@@ -174,16 +175,6 @@ def test_the_tokenizer_is_saved_with_the_adapter(tmp_path: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]").save_pretrained(base)
     folder = fit(tmp_path / "run", base).save(tmp_path / "adapter")
     assert AutoTokenizer.from_pretrained(folder)("whale")["input_ids"] == [1]
-
-
-class KilledError(Exception):
-    pass
-
-
-class Kill(chimera.Callback):
-    def on_progress(self, progress: chimera.Progress) -> None:
-        if progress.rounds >= 5:
-            raise KilledError
 
 
 OFTEN: dict[str, Any] = {"checkpoint_every": 2, "evaluate_every": 2, "log_every": 1, "rounds": 8}
