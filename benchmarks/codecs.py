@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from chimera.codecs.codec import CODECS, Held, decode_with
+from chimera.codecs.codec import CODECS, decode_with
+from chimera.codecs.held import Held
 from chimera.codecs.kernels import on_cpu
 from chimera.core.parameters import Layout
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import chimera
-from chimera.codecs.codec import CODECS, Codec, Held, decode, decode_with
+from chimera.codecs.codec import CODECS, Codec, decode, decode_with
+from chimera.codecs.held import Held
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat

@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
-from chimera.codecs.codec import CODECS, Codec, Held, decode, decode_with
+from chimera.codecs.codec import CODECS, Codec, decode, decode_with
+from chimera.codecs.held import Held
 from chimera.core import device as crossing
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded

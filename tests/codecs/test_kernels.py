@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chimera.codecs.codec import CODECS, Held
+from chimera.codecs.codec import CODECS
+from chimera.codecs.held import Held
 from chimera.codecs.kernels import compiled, on_cpu, plain
 from chimera.codecs.kernels.layout import (
     ABSOLUTE,

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from chimera.codecs.codec import CODECS, Codec, Held, decode, decode_pieces, decode_with
+from chimera.codecs.codec import CODECS, Codec, decode, decode_pieces, decode_with
+from chimera.codecs.held import Held
 from chimera.codecs.kernels.layout import CHUNK
 from chimera.codecs.scratch import Scratch
 from chimera.core.errors import CodecError, ConfigurationError

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera.codecs.codec import CODECS, Held, decode, decode_with, rows_of
+from chimera.codecs.codec import CODECS, decode, decode_with, rows_of
+from chimera.codecs.held import Held
 from chimera.codecs.kernels import compiled, plain
 from chimera.core.errors import CodecError
 from chimera.core.message import Encoded

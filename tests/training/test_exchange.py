@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from torch import nn
 
-from chimera.codecs.codec import CODECS, Held, decode
+from chimera.codecs.codec import CODECS, decode
+from chimera.codecs.held import Held
 from chimera.core.errors import CodecError
 from chimera.core.parameters import Layout
 from chimera.data.assignment import orders

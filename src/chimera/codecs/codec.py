@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chimera.codecs.fields import output_for
+from chimera.codecs.held import Held
+from chimera.codecs.random_key import key_of
 from chimera.codecs.scratch import Scratch
 from chimera.core.device import copy_to, on_host, to_host
 from chimera.core.errors import CodecError, ConfigurationError, UnknownNameError
@@ -29,25 +30,7 @@ Table: TypeAlias = str | dict[str, Any]
 Curvature: TypeAlias = Callable[[], Flat | None]
 """Returns the diagonal of the loss's curvature at the encoded vector, shape (n,); None if it is unknown."""
 
-
-@dataclass(frozen=True)
-class Held:
-    """A receiver's state about one sender's messages, if these depend on one another. Sender and receiver keep equal copies.
-
-    Attributes
-    ----------
-    number : number of the last message, from 1; 0 before the first.
-    reference : vector that the next difference is taken from and added to, shape (n,); read-only by convention.
-    value : the vector of the last message, shape (n,).
-    """
-
-    number: int = 0
-    reference: Flat | None = None
-    value: Flat | None = None
-
-
 _NOTHING = Held()
-_MASK = (1 << 64) - 1
 
 
 class Codec(ABC):
@@ -187,19 +170,6 @@ class Codec(ABC):
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Restore a state that `state` returned."""
         self.count = int(state["count"][0])
-
-
-def key_of(seed: int, count: int) -> tuple[np.uint32, np.uint32]:
-    """Return two words computed from seed and count (SplitMix64)."""
-    x = _mixed(_mixed(seed & _MASK) + count)
-    return np.uint32(x & 0xFFFFFFFF), np.uint32(x >> 32)
-
-
-def _mixed(x: int) -> int:
-    x = (x + 0x9E3779B97F4A7C15) & _MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-    return x ^ (x >> 31)
 
 
 class Codecs(Registry[Codec]):

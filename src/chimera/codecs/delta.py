@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, Codec, Curvature, Held, State, Table, decode, decode_pieces
+from chimera.codecs.codec import CODECS, Codec, Curvature, State, Table, decode, decode_pieces
 from chimera.codecs.envelope import header_of, read_header
 from chimera.codecs.fields import array, integer, number, output_for
+from chimera.codecs.held import Held
 from chimera.codecs.scratch import Scratch
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded

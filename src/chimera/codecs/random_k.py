@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, Codec, key_of
+from chimera.codecs.codec import CODECS, Codec
 from chimera.codecs.fields import array, check_finite, count_arrays, finite, integer, output_for
+from chimera.codecs.random_key import key_of
 from chimera.codecs.selection import count_of
 from chimera.codecs.top_k import check_ratio
 from chimera.core.device import arange, namespace, to_device_of, to_host

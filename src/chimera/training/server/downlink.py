@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.codec import CODECS, Codec, Held, State, decode
+from chimera.codecs.codec import CODECS, Codec, State, decode
+from chimera.codecs.held import Held
 from chimera.codecs.rows import check_numbers, pack_rows
 from chimera.core.call import work
 from chimera.core.message import Encoded

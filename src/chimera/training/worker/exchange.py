@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from chimera.codecs.codec import CODECS, Codec, Held, State, decode_with
+from chimera.codecs.codec import CODECS, Codec, State, decode_with
+from chimera.codecs.held import Held
 from chimera.core.device import copy_to, empty, on_host
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, shard_views

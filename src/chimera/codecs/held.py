@@ -1,0 +1,23 @@
+"""What a receiver holds of the messages before, if messages depend on one another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chimera.core.parameters import Flat
+
+
+@dataclass(frozen=True)
+class Held:
+    """A receiver's state about one sender's messages, if these depend on one another. Sender and receiver keep equal copies.
+
+    Attributes
+    ----------
+    number : number of the last message, from 1; 0 before the first.
+    reference : vector that the next difference is taken from and added to, shape (n,); read-only by convention.
+    value : the vector of the last message, shape (n,).
+    """
+
+    number: int = 0
+    reference: Flat | None = None
+    value: Flat | None = None
