@@ -119,8 +119,8 @@ def test_int8_error_is_at_most_half_a_level() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100, 4097, 65_536])
 def test_random_k_selects_each_element_equally_often(size: int) -> None:
-    from chimera.codecs.random_key import key_of
     from chimera.codecs.random_k import indices_of
+    from chimera.codecs.random_key import key_of
 
     assert sorted(indices_of(size, size, key_of(3, 0), NORMAL).tolist()) == list(range(size))
     if size == 100:
