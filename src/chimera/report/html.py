@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +15,8 @@ from chimera.report.curves import Panel, panels
 from chimera.report.data_per_worker import data_per_worker
 from chimera.report.events import RUN, Kind, Mark, kind_of, legend, losses, marks_in, points_of, select_events
 from chimera.report.run_files import CLIENT, WORKER_METRICS, RunFiles, finite, read_run, replace_file
+from chimera.report.safe_text import safe_text
+from chimera.report.settings_tables import tables_of
 from chimera.report.staleness import staleness
 from chimera.report.timeline import KINDS, Lane, Window, selection, windows
 from chimera.report.unigram_baseline import unigram_baseline
@@ -25,7 +25,6 @@ from chimera.report.word_plot import word_plot
 
 _MOST_LANES = 24
 _MOST_EVENTS = 200
-_MOST_CHARACTERS = 2000
 
 
 def write_report(run_dir: str | os.PathLike[str]) -> Path:
@@ -55,8 +54,8 @@ def page(run: RunFiles) -> str:
         _section("Timeline", _timeline(run)),
         _section(f"{clock(run.is_virtual)} breakdown", _shares(run)),
         _section("Events", _events(run)),
-        _section("Configuration", _tables(run.experiment)),
-        _section("Environment", _tables(run.environment)),
+        _section("Configuration", tables_of(run.experiment)),
+        _section("Environment", tables_of(run.environment)),
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -64,12 +63,6 @@ def page(run: RunFiles) -> str:
         f"<title>{safe_text(run.name)} · Chimera</title>\n<style>\n{style}</style></head>\n"
         f"<body><main>\n{''.join(sections)}</main></body></html>\n"
     )
-
-
-def safe_text(value: Any) -> str:
-    """Return a value as safe HTML text of bounded length."""
-    text = str(value).encode("utf-8", "replace").decode()
-    return escape(text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…")
 
 
 def _section(title: str, body: str) -> str:
@@ -285,32 +278,3 @@ def _events(run: RunFiles) -> str:
     head += '<th class="n">round</th><th>event</th><th>actor</th><th>detail</th>'
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return f'<div class="events">{table}</div>{more}'
-
-
-def _tables(settings: Mapping[str, Any]) -> str:
-    """Return nested settings as one small table for each top-level table, plain values first."""
-    if not settings:
-        return ""
-    plain = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
-    nested = {key: value for key, value in settings.items() if isinstance(value, Mapping)}
-    parts = ([_settings("general", plain)] if plain else []) + [_settings(key, value) for key, value in nested.items()]
-    return f'<div class="settings">{"".join(parts)}</div>'
-
-
-def _settings(title: str, values: Mapping[str, Any]) -> str:
-    rows = "".join(f"<tr><th>{safe_text(key)}</th><td>{safe_text(value)}</td></tr>" for key, value in _flat(values))
-    return f"<table><caption>{safe_text(title)}</caption><tbody>{rows}</tbody></table>"
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    pairs: list[tuple[str, str]] = []
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            pairs += _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, bool):
-            pairs.append((f"{prefix}{key}", str(value).lower()))
-        elif isinstance(value, list | tuple):
-            pairs.append((f"{prefix}{key}", ", ".join(map(str, value))))
-        else:
-            pairs.append((f"{prefix}{key}", str(value)))
-    return pairs

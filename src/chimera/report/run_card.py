@@ -8,8 +8,9 @@ from pathlib import Path
 
 from chimera.report import svg
 from chimera.report.curves import Panel, panels
-from chimera.report.html import cards, safe_text
+from chimera.report.html import cards
 from chimera.report.run_files import read_run
+from chimera.report.safe_text import safe_text
 
 _MOST_CHARTS = 3
 
