@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chimera.core.batch import targets_of
 from chimera.core.errors import ConfigurationError
@@ -54,18 +55,18 @@ def tokens_in(outputs: Any, batch: Any, rows: int) -> int:
     targets, inputs = targets_of(batch), batch.get("input_ids") if isinstance(batch, Mapping) else None
     if targets is None and inputs is not None:
         mask = batch.get("attention_mask")
-        counted = np.ones(np.shape(inputs), bool) if mask is None else np.asarray(mask) != 0
+        counted = np.asarray(np.ones(np.shape(inputs)) if mask is None else mask) != 0
         causal = True
     elif targets is None or np.asarray(targets).dtype.kind not in "iu":
         return rows
     else:
-        wanted = np.asarray(targets)
+        wanted: NDArray[Any] = np.asarray(targets)
         counted = wanted != -100
         causal = inputs is not None and np.shape(inputs) == wanted.shape
         causal = causal and bool(np.array_equal(wanted[counted], np.asarray(inputs)[counted]))
-    prompted = getattr(outputs, "ndim", 0) == 3 and outputs.shape[1] > counted.shape[1]
-    if causal and counted.ndim == 2 and not prompted:
-        counted = counted[:, 1:]
+    if causal and counted.ndim == 2 and len(counted):
+        prompted = getattr(outputs, "ndim", 0) == 3 and outputs.shape[1] > len(counted[0])
+        counted = counted if prompted else counted[:, 1:]
     return int(np.count_nonzero(counted))
 
 

@@ -37,7 +37,7 @@ class Plateaus:
         return before != [schedule.reduction[0] for schedule in self._schedules]
 
     def state(self) -> dict[str, Any]:
-        """Return the evaluations since the last improvement or reduction, the number of reductions, and the best metric, by schedule."""
+        """Return the evaluations since the last improvement or reduction, the reductions, and the best metric, by schedule."""
         return {"waited": list(self._waited), "cuts": list(self._cuts), "best": list(self._best)}
 
     def restore(self, state: Mapping[str, Any], best: float | None = None) -> None:
