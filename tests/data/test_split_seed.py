@@ -40,10 +40,9 @@ def test_runs_with_other_seeds_are_measured_on_the_same_rows(tmp_path: Path) -> 
     """The metric is the mean of the row numbers of the test part."""
     found = []
     for seed in (0, 7):
-        run = chimera.train(
-            chimera.TorchModel(nn.Linear(1, 3), metrics={"rows": row_numbers}), {"name": "csv", **table(tmp_path, "csv")}, engine="simulated",
-            workers=1, rounds=1, seed=seed, out=tmp_path / f"run{seed}",
-        )  # fmt: skip
+        model, data = chimera.TorchModel(nn.Linear(1, 3), metrics={"rows": row_numbers}), table(tmp_path, "csv")
+        out = tmp_path / f"run{seed}"
+        run = chimera.train(model, {"name": "csv", **data}, engine="simulated", workers=1, rounds=1, seed=seed, out=out)
         found.append(run.metrics["rows"])
     split = DATASETS.create("csv", table(tmp_path, "csv"))
     assert found == [pytest.approx(np.mean(rows_of(split.test)))] * 2
