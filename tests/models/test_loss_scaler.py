@@ -142,3 +142,24 @@ def test_a_restored_scale_continues_to_the_bit() -> None:
         assert found[0][0] == found[1][0]
         np.testing.assert_array_equal(found[0][1], found[1][1])
         np.testing.assert_array_equal(scaler.state(), other.state())
+
+
+def test_the_local_state_of_a_worker_holds_the_scale() -> None:
+    from chimera.data.order import ShardOrder
+    from chimera.data.split import DATASETS
+    from chimera.training.experiment.resolve import model_of
+    from chimera.training.optimizers.optimizer import OptimizerSettings
+    from chimera.training.worker.learner import Learner
+
+    data = DATASETS.create("digits").train
+
+    def worker() -> tuple[Learner, Any]:
+        model: Any = model_of({"name": "mlp", "hidden": [4]}, data, 0)
+        order = ShardOrder(np.arange(64), batch_size=8, seed=0, rank=0)
+        return Learner(0, model, data, order, optimizer=OptimizerSettings("sgd", {"lr": 0.1})), model
+
+    (saved, model), (resumed, other) = worker(), worker()
+    assert "loss scale" not in saved.local_state()
+    model.restore_loss_scale(np.array([2.0**7, 5.0, 2.0**8]))
+    resumed.restore_local(saved.local_state())
+    np.testing.assert_array_equal(other.loss_scale(), [2.0**7, 5.0, 2.0**8])
