@@ -121,3 +121,45 @@ def test_parts_of_a_model_refuse_what_they_would_ignore(options: Any, ignored: s
 def test_a_run_on_gpus_accepts_it(tmp_path: Any) -> None:
     resources = {"gpus": 1}
     chimera.Trainer("mlp", "digits", precision="fp16-mixed", worker_resources=resources, out=tmp_path / "run")
+
+
+def test_a_restored_scale_continues_to_the_bit() -> None:
+    """The scale was halved before the state was taken; gradients and scales after it are the same."""
+    whole, first, scaler = backward(1.0, 2.0**22)
+    whole_step = (X, Y)
+    first.reseed(1)
+    first(whole_step)
+    state = first.loss_scale()
+    assert state is not None
+    assert state[0] == scaler.value < 2.0**22
+    flat, resumed, other = backward(1.0, 2.0**16)
+    resumed.restore_loss_scale(state)
+    for step in range(3):
+        found = []
+        for side, computed in ((whole, first), (flat, resumed)):
+            computed.reseed(step)
+            found.append((computed(whole_step), side.collect_gradient().copy()))
+        assert found[0][0] == found[1][0]
+        np.testing.assert_array_equal(found[0][1], found[1][1])
+        np.testing.assert_array_equal(scaler.state(), other.state())
+
+
+def test_the_local_state_of_a_worker_holds_the_scale() -> None:
+    from chimera.data.order import ShardOrder
+    from chimera.data.split import DATASETS
+    from chimera.training.experiment.resolve import model_of
+    from chimera.training.optimizers.optimizer import OptimizerSettings
+    from chimera.training.worker.learner import Learner
+
+    data = DATASETS.create("digits").train
+
+    def worker() -> tuple[Learner, Any]:
+        model: Any = model_of({"name": "mlp", "hidden": [4]}, data, 0)
+        order = ShardOrder(np.arange(64), batch_size=8, seed=0, rank=0)
+        return Learner(0, model, data, order, optimizer=OptimizerSettings("sgd", {"lr": 0.1})), model
+
+    (saved, model), (resumed, other) = worker(), worker()
+    assert "loss scale" not in saved.local_state()
+    model.restore_loss_scale(np.array([2.0**7, 5.0, 2.0**8]))
+    resumed.restore_local(saved.local_state())
+    np.testing.assert_array_equal(other.loss_scale(), [2.0**7, 5.0, 2.0**8])

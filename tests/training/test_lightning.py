@@ -243,6 +243,13 @@ def test_a_run_equals_the_trainer_of_lightning(train: Any, tmp_path: Path) -> No
     )
 
 
+def _two_groups(optimizer: Any) -> Any:
+    """Add a group of parameters with the options of the first one; return the optimizer."""
+    first = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
+    optimizer.add_param_group({**first, "params": [torch.nn.Parameter(torch.zeros(1))]})
+    return optimizer
+
+
 def plateau(self: Any) -> Any:
     optimizer = torch.optim.SGD(self.parameters(), lr=0.5)
     scheduler = schedulers.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, min_lr=0.05)
@@ -257,7 +264,9 @@ def test_a_plateau_monitors_its_metric(train: Any) -> None:
     run = train(made("none", configure_optimizers=plateau, validation_step=step)())
     table = table_of(run)
     assert table["monitor"] == "val_loss"
-    assert table["optimizer"]["schedule"] == {"decay": "plateau", "factor": 0.5, "patience": 1, "final": 0.1}
+    assert table["optimizer"]["schedule"] == {
+        "decay": "plateau", "factor": 0.5, "patience": 1, "final": 0.1, "threshold": 1e-4, "threshold_mode": "rel"
+    }  # fmt: skip
     events = (run.run_dir / "events.jsonl").read_text()
     assert events.count("learning rate reduced") == 2
 
@@ -276,6 +285,11 @@ def test_a_plateau_monitors_its_metric(train: Any) -> None:
             "also changes 'momentum'",
         ),
         (lambda o: OwnOptimizer(o, schedulers.ReduceLROnPlateau(o, cooldown=2)), RunLength(10, 1), "with a cooldown"),
+        (
+            lambda o: OwnOptimizer(_two_groups(o), schedulers.ReduceLROnPlateau(o, min_lr=[0.1, 0.2])),
+            RunLength(10, 1),
+            "different min_lr for groups",
+        ),
         (
             lambda o: OwnOptimizer(o, schedulers.ReduceLROnPlateau(o, mode="max"), monitor="val_loss"),
             RunLength(10, 1),

@@ -178,7 +178,10 @@ def test_a_step_schedule_in_steps_needs_no_length_of_the_run(fit: Fit) -> None:
         ({"decay": "step", "every": 2.5}, "every must be a number of steps"),
         ({"decay": "plateau", "factor": 0.0}, "factor must be above 0 and below 1"),
         ({"decay": "plateau", "patience": 0}, "patience must be at least 1"),
-        ({"decay": "plateau", "every": 3}, "neither a decay nor a table of decay, factor, final, patience, warm_up"),
+        (
+            {"decay": "plateau", "every": 3},
+            "neither a decay nor a table of decay, factor, final, patience, threshold, threshold_mode, warm_up",
+        ),
         ({"decay": "linear", "patience": 3}, "neither a decay nor a table of decay, final, warm_up"),
     ],
 )
@@ -211,6 +214,29 @@ def test_a_plateau_matches_torch(values: list[int], patience: int, factor: float
         theirs.step(value)
         assert schedule.at(i) == pytest.approx(optimizer.param_groups[0]["lr"])
         assert reduced == (schedule.at(i) != before)
+
+
+@pytest.mark.parametrize("metric", ["loss", "accuracy"])
+@pytest.mark.parametrize("mode", ["rel", "abs"])
+@pytest.mark.parametrize("threshold", [0.0, 0.05, 0.3])
+def test_the_threshold_of_a_plateau_is_that_of_torch(metric: str, mode: Any, threshold: float) -> None:
+    options: dict[str, Any] = {"factor": 0.5, "patience": 2, "threshold": threshold, "threshold_mode": mode}
+    schedule, resumed = (Schedule("plateau", final=0.01, **options) for _ in range(2))
+    monitor = MetricMonitor(Stopping(monitor=metric), [schedule])
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    kind = "min" if metric == "loss" else "max"
+    options |= {"patience": 1, "mode": kind, "min_lr": 0.01, "eps": 0.0}
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **options)
+    rng, value = np.random.default_rng(4), 2.0
+    for i in range(40):
+        value += (-1 if kind == "min" else 1) * float(rng.normal(0.02, 0.1))
+        if i == 20:
+            state, schedule = monitor.state(), resumed
+            monitor = MetricMonitor(Stopping(monitor=metric), [schedule])
+            monitor.restore(state)
+        monitor.evaluated({metric: value}, i, Flatless())  # type: ignore[arg-type]
+        theirs.step(value)
+        assert schedule.at(i) == pytest.approx(optimizer.param_groups[0]["lr"])
 
 
 class Flatless:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from chimera.core.batch import Batch, pieces_of, samples_in
 from chimera.core.errors import ConfigurationError
 from chimera.models.flat_module import FlatModule
@@ -27,6 +30,18 @@ class BackwardPass:
     def __init__(self, flat: FlatModule, forward: ForwardPass, scaler: LossScaler | None = None) -> None:
         self._flat, self._forward, self._scaler = flat, forward, scaler
         self._seed: int | None = None
+        self._kept: NDArray[np.float64] | None = None  # state of a scaler that is not made yet
+
+    def loss_scale(self) -> NDArray[np.float64] | None:
+        """Return the state of the scale, see `LossScaler.state`; None if there is no scale."""
+        return self._kept if self._scaler is None else self._scaler.state()
+
+    def restore_loss_scale(self, state: NDArray[np.float64]) -> None:
+        """Restore what `loss_scale` returned, at once or when the scale is first needed."""
+        if self._scaler is None:
+            self._kept = state
+        else:
+            self._scaler.restore(state)
 
     def reseed(self, seed: int) -> None:
         """Seed torch's global generators, from which the next gradients draw (dropout)."""
@@ -58,6 +73,8 @@ class BackwardPass:
             device = self._flat.device.type
             self._forward.compute.check_device(gpu=device != "cpu")
             self._scaler = LossScaler(device)
+            if self._kept is not None:
+                self._scaler.restore(self._kept)
         buffers = [(buffer, buffer.clone()) for buffer in self._flat.module.buffers()]
         while True:
             loss = self._accumulated(batch)

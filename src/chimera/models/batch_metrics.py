@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from chimera.core.batch import targets_of
 from chimera.core.errors import ConfigurationError
@@ -25,16 +28,46 @@ class BatchMetric(ABC):
 
 
 class Perplexity(BatchMetric):
-    """The exponential of the mean loss, for losses in nats per token."""
+    """The exponential of the mean loss, for losses in nats per token that are means over the predicted tokens of a batch.
+
+    Each predicted token has the same weight, see `tokens_in`, so the result does not depend on the division into batches.
+    """
 
     def __init__(self) -> None:
-        self.total, self.rows = 0.0, 0
+        self.total, self.tokens = 0.0, 0
 
-    def add_batch(self, outputs: Any, batch: Any, loss: float, rows: int) -> None:  # noqa: ARG002, D102
-        self.total, self.rows = self.total + loss * rows, self.rows + rows
+    def add_batch(self, outputs: Any, batch: Any, loss: float, rows: int) -> None:  # noqa: D102
+        tokens = tokens_in(outputs, batch, rows)
+        if tokens:  # the mean loss of no token is NaN
+            self.total, self.tokens = self.total + loss * tokens, self.tokens + tokens
 
     def result(self) -> float:  # noqa: D102
-        return math.exp(min(self.total / self.rows, 700.0))
+        return math.exp(min(self.total / self.tokens, 700.0)) if self.tokens else math.nan
+
+
+def tokens_in(outputs: Any, batch: Any, rows: int) -> int:
+    """Return the number of targets of a batch that have a loss: those that are not -100.
+
+    Labels of shape (n, t) that repeat ``input_ids``, and the tokens of a mapping without labels, are those of a causal model,
+    which predicts each token from those before it. The first token of each row then has no loss, unless a learned prompt comes
+    before it (outputs of more than t positions). Without countable targets it is ``rows``, the number of samples.
+    """
+    targets, inputs = targets_of(batch), batch.get("input_ids") if isinstance(batch, Mapping) else None
+    if targets is None and inputs is not None:
+        mask = batch.get("attention_mask")
+        counted = np.asarray(np.ones(np.shape(inputs)) if mask is None else mask) != 0
+        causal = True
+    elif targets is None or np.asarray(targets).dtype.kind not in "iu":
+        return rows
+    else:
+        wanted: NDArray[Any] = np.asarray(targets)
+        counted = wanted != -100
+        causal = inputs is not None and np.shape(inputs) == wanted.shape
+        causal = causal and bool(np.array_equal(wanted[counted], np.asarray(inputs)[counted]))
+    if causal and counted.ndim == 2 and len(counted):
+        prompted = getattr(outputs, "ndim", 0) == 3 and outputs.shape[1] > len(counted[0])
+        counted = counted if prompted else counted[:, 1:]
+    return int(np.count_nonzero(counted))
 
 
 class MeanOfBatches(BatchMetric):

@@ -6,6 +6,9 @@ import math
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -35,6 +38,15 @@ class LossScaler:
     def value(self) -> float:
         """The present scale."""
         return self._scaler.get_scale()
+
+    def state(self) -> NDArray[np.float64]:
+        """Return the scale, the number of finite gradients since it changed, and the last scale with one; shape (3,)."""
+        return np.array([self.value, self._scaler.state_dict()["_growth_tracker"], self._finite_at])
+
+    def restore(self, state: NDArray[np.float64]) -> None:
+        """Restore what `state` returned."""
+        scale, finite, self._finite_at = map(float, state)
+        self._scaler.load_state_dict({**self._scaler.state_dict(), "scale": scale, "_growth_tracker": int(finite)})
 
     def scaled(self, loss: Tensor) -> Tensor:
         """Return the scaled loss."""

@@ -235,6 +235,14 @@ class TorchModel:
         """Compute the gradient of a batch, leave it on the module's device, and return the mean loss."""
         return self._backward(batch)
 
+    def loss_scale(self) -> NDArray[Any] | None:
+        """Return the state of the loss scale of float16, shape (3,); None if there is none."""
+        return self._backward.loss_scale()
+
+    def restore_loss_scale(self, state: NDArray[Any]) -> None:
+        """Restore what `loss_scale` returned."""
+        self._backward.restore_loss_scale(state)
+
     def loss_of(self, outputs: Tensor, targets: NDArray[Any]) -> Tensor:
         """Return the mean loss of outputs, as a scalar tensor on their device."""
         return self._pass.loss_of(outputs, targets)

@@ -56,6 +56,10 @@ def _plateau(own: OwnOptimizer, rate: float) -> dict[str, Any]:
             "ReduceLROnPlateau with a cooldown, or with interval 'step', is not supported: a run counts evaluations without "
             "improvement, see evaluate_every"
         )
+    if len(set(scheduler.min_lrs)) > 1:
+        raise ConfigurationError(
+            "ReduceLROnPlateau has different min_lr for groups of parameters: a run steps all parameters alike"
+        )
     falls = scheduler.mode == "min"
     if own.monitor is not None and falls != smaller_is_better(own.monitor):
         raise ConfigurationError(
@@ -69,6 +73,8 @@ def _plateau(own: OwnOptimizer, rate: float) -> dict[str, Any]:
         "factor": scheduler.factor,
         "patience": patience,
         "final": min(scheduler.min_lrs) / rate,
+        "threshold": scheduler.threshold,
+        "threshold_mode": scheduler.threshold_mode,
     }
 
 

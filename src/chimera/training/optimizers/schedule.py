@@ -15,7 +15,7 @@ from chimera.core.validation_message import validation_message
 _COMMON = "decay", "warm_up", "final"
 _OPTIONS = {
     "step": ("gamma", "every"),
-    "plateau": ("factor", "patience"),
+    "plateau": ("factor", "patience", "threshold", "threshold_mode"),
     "table": ("factors", "every"),
 }  # of one decay only
 
@@ -38,6 +38,8 @@ class Schedule:
         Default: 0.1, and 0.3 of the steps.
     factors : of ``table``, at least one, each at least 0; the last one remains.
     factor, patience : of ``plateau``. Default: 0.1, and 5 evaluations.
+    threshold, threshold_mode : of ``plateau``: smallest change of the metric that counts as an improvement, at least 0, as a
+        share of the best value (``rel``) or in its units (``abs``), as in torch's ``ReduceLROnPlateau``. Default: 0, ``rel``.
     reduction : the present factor of a plateau, which the driver sets in each process; see `reduce`.
     """
 
@@ -51,6 +53,8 @@ class Schedule:
     patience: int = 5
     reduction: list[float] = field(default_factory=lambda: [1.0], compare=False)
     factors: tuple[float, ...] = ()
+    threshold: float = 0.0
+    threshold_mode: Literal["rel", "abs"] = "rel"
 
     def __post_init__(self) -> None:
         if not 0 <= self.warm_up <= 1:
@@ -66,6 +70,8 @@ class Schedule:
             )
         if self.patience < 1:
             raise ConfigurationError(f"patience must be at least 1, not {self.patience}")
+        if not 0 <= self.threshold < math.inf:
+            raise ConfigurationError(f"threshold must be a number of at least 0, not {self.threshold}")
         if self.decay == "table" and not (self.factors and all(0 <= factor < math.inf for factor in self.factors)):
             raise ConfigurationError(f"factors must be numbers of at least 0, at least one, not {list(self.factors)}")
 

@@ -94,7 +94,7 @@ class MetricMonitor:
         self._round, self._end = round_, None
         if not self._improves(value):
             self._waited += 1
-            return self._plateaus.evaluated(improved=False)
+            return self._plateaus.evaluated(value, falls=smaller_is_better(self._metric))
         self._best, self._waited = value, 0
         if self._stopping.keep == "best":
             self._kept = {
@@ -103,7 +103,7 @@ class MetricMonitor:
                 "weights": model.parameters().copy(),
                 "buffers": model.buffers(),
             }
-        return self._plateaus.evaluated(improved=True)
+        return self._plateaus.evaluated(value, falls=smaller_is_better(self._metric))
 
     def load_kept(self, model: Model) -> dict[str, float] | None:
         """Load the model that the run keeps into ``model``; return its metrics. None: the run keeps the last model."""
@@ -128,7 +128,7 @@ class MetricMonitor:
         self._metric, self._round, self._best = state["metric"], state["round"], state["best"]
         self._waited, self._kept = state["waited"], state["kept"] if keeps else None
         self._end = state["end"]
-        self._plateaus.restore(state["plateaus"])
+        self._plateaus.restore(state["plateaus"], self._best)
 
     def _improves(self, value: float) -> bool:
         if self._best is None or math.isnan(value):

@@ -27,6 +27,7 @@ from chimera.training.worker.shared_parameters import SharedParameters
 
 _PERSONAL = "personal"  # key of the personal parameters in a state
 _PLACE = "place in the data"  # key of the place in data that is read in sequence
+_SCALE = "loss scale"  # of float16, in a worker's local state
 
 
 class LocalRounds:
@@ -140,6 +141,8 @@ class LocalRounds:
         own: dict[str, Any] = {} if self._part is None else {_PERSONAL: self.personal()}
         if self._privacy is None and (place := self._gradients.place()):
             own[_PLACE] = place
+        if self._privacy is None and (scale := _loss_scale(self._model)) is not None:
+            own[_SCALE] = scale
         return {**self._local.state(), **own, **self._extensions.local_state()}
 
     def momenta(self) -> Mapping[str, Any]:
@@ -162,9 +165,11 @@ class LocalRounds:
     def restore_local(self, state: Mapping[str, Any]) -> None:
         """Restore what `local_state` returned."""
         rest = self._extensions.restore_local(state)
-        self._local.restore({key: value for key, value in rest.items() if key not in (_PERSONAL, _PLACE)})
+        self._local.restore({key: value for key, value in rest.items() if key not in (_PERSONAL, _PLACE, _SCALE)})
         if _PLACE in state:
             self._gradients.continue_at(state[_PLACE])
+        if _SCALE in state and hasattr(self._model, "restore_loss_scale"):
+            self._model.restore_loss_scale(state[_SCALE])
         if self._part is not None and _PERSONAL in state:
             self._part.put_rest(state[_PERSONAL], self._model.parameters())
 
@@ -225,3 +230,9 @@ class LocalRounds:
         messages = [Encoded("identity", len(piece), (piece,)) for piece in self._exchange.pieces(to_host(flat))]
         self._tally.sent(messages)
         return messages
+
+
+def _loss_scale(model: Any) -> Any:
+    """Return the state of a model's loss scale; None if it has none."""
+    scale = getattr(model, "loss_scale", None)
+    return None if scale is None else scale()
