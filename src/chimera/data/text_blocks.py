@@ -89,7 +89,7 @@ class TokenBlocks:
     @cached_property
     def _tokens(self) -> NDArray[Any]:
         """All tokens, mapped from a file in the cache, which is written first if it does not exist."""
-        content = hashlib.sha256(digest(self._path) + self._tokenization.key(self._path))
+        content = hashlib.sha256(digest(self._path) + self._tokenization.key())
         target = cache_folder() / "tokens" / f"{content.hexdigest()}.bin"
         if not target.exists():
             make_folder(target.parent)

@@ -1,4 +1,4 @@
-"""Ways in which ``text-blocks`` makes tokens of a text: its bytes, the file of a tokenizer, or a tokenizer trained on the text."""
+"""Ways in which ``text-blocks`` makes tokens of a text: its bytes, a file of a tokenizer, or one trained on the text."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _BYTES = 256
 class Tokenization(Protocol):
     """A way to make tokens of a text. It is sent to workers, so it holds paths and options only."""
 
-    def key(self, text: Path) -> bytes:
-        """Return what the tokens depend on besides the text, which is the file ``text``."""
+    def key(self) -> bytes:
+        """Return what the tokens depend on besides the text."""
 
     def tokens(self, text: Path) -> Iterator[NDArray[Any]]:
         """Yield the tokens of a text in pieces, uint8 or uint32.
@@ -52,7 +52,7 @@ class Utf8:
 
     dtype = np.uint8
 
-    def key(self, text: Path) -> bytes:
+    def key(self) -> bytes:
         """Return an empty key."""
         return b""
 
@@ -60,7 +60,7 @@ class Utf8:
         """Yield the bytes of a text."""
         return (np.frombuffer(piece.encode(), np.uint8) for piece in pieces(text))
 
-    def names(self, text: Path) -> tuple[str, ...]:
+    def names(self, text: Path) -> tuple[str, ...]:  # noqa: ARG002 - the protocol has it
         """Return the numbers of the bytes."""
         return tuple(map(str, range(_BYTES)))
 
@@ -89,11 +89,11 @@ class TokenizerFile(_OfLibrary):
         folder = Path(path).expanduser()
         self._file = existing_file(folder / "tokenizer.json" if folder.is_dir() else folder).resolve()
 
-    def key(self, text: Path) -> bytes:
+    def key(self) -> bytes:
         """Return the digest of the file."""
         return digest(self._file)
 
-    def file(self, text: Path) -> Path:
+    def file(self, text: Path) -> Path:  # noqa: ARG002 - the protocol has it
         """Return the file."""
         return self._file
 
@@ -117,13 +117,13 @@ class ByteLevelBPE(_OfLibrary):
             raise ConfigurationError(f"vocab_size is {vocab_size}: it must be at least {_BYTES}, a token for each byte")
         self._vocab_size = vocab_size
 
-    def key(self, text: Path) -> bytes:
+    def key(self) -> bytes:
         """Return the options of the training."""
         return f"byte-level BPE {self._vocab_size}".encode()
 
     def file(self, text: Path) -> Path:
         """Return the tokenizer in the cache, which is trained first if it does not exist."""
-        name = hashlib.sha256(digest(text) + self.key(text)).hexdigest()
+        name = hashlib.sha256(digest(text) + self.key()).hexdigest()
         target = cache_folder() / "tokenizers" / f"{name}.json"
         if not target.exists():
             make_folder(target.parent)
