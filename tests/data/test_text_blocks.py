@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from chimera.core.errors import ConfigurationError
 from chimera.data import text_blocks as module
+from chimera.data import tokenization
 from chimera.data.split import DATASETS
 
 TEXT = "The whale is white. Who ain't a slave? Ä\n" * 40
@@ -19,7 +21,7 @@ TEXT = "The whale is white. Who ain't a slave? Ä\n" * 40
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "_PIECE", 100)
+    monkeypatch.setattr(tokenization, "_PIECE", 100)
     return tmp_path / "cache" / "chimera" / "tokens"
 
 
@@ -42,11 +44,11 @@ def test_blocks_hold_every_token_once_and_targets_are_one_later(text: Path) -> N
 
 
 def test_tokens_are_computed_once(text: Path, cache: Path) -> None:
-    first = module.TokenBlocks(text, None, 16)
+    first = module.TokenBlocks(text, tokenization.Utf8(), 16)
     (file,) = cache.iterdir()
     written = file.stat().st_mtime_ns
     sent = pickle.loads(pickle.dumps(first))
-    assert np.array_equal(sent[3], module.TokenBlocks(text, None, 16)[3])
+    assert np.array_equal(sent[3], module.TokenBlocks(text, tokenization.Utf8(), 16)[3])
     assert file.stat().st_mtime_ns == written
     assert len(pickle.dumps(first)) < 1000
 
@@ -67,6 +69,41 @@ def test_a_tokenizer_of_the_library_tokenizers(text: Path, tmp_path: Path) -> No
     assert np.array_equal(of_folder.train.take(np.arange(3))[0], inputs)
 
 
+def test_a_gzip_file_has_the_tokens_of_its_text(text: Path) -> None:
+    packed = text.with_name("text.txt.gz")
+    packed.write_bytes(gzip.compress(text.read_bytes()))
+    plain, unpacked = (
+        DATASETS.create("text-blocks", {"path": str(path), "block": 16}).train for path in (text, packed)
+    )
+    assert np.array_equal(plain.take(np.arange(9))[0], unpacked.take(np.arange(9))[0])
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(ConfigurationError, match="is not a complete gzip file"):
+        DATASETS.create("text-blocks", {"path": str(packed), "block": 16})
+
+
+def test_a_relative_path_is_also_searched_in_the_folder_of_data_sets(
+    text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHIMERA_DATA", str(text.parent))
+    assert len(DATASETS.create("text-blocks", {"path": "text.txt", "block": 16}).train)
+
+
+def test_a_tokenizer_trained_on_the_text_depends_on_the_text_only(text: Path, cache: Path) -> None:
+    tokenizers: Any = pytest.importorskip("tokenizers")
+    options = {"path": str(text), "vocab_size": 270, "block": 8}
+    train = DATASETS.create("text-blocks", options).train
+    (file,) = (cache.parent / "tokenizers").iterdir()
+    first = file.read_bytes()
+    ids = train.take(np.arange(3))[0].ravel()
+    assert TEXT.startswith(tokenizers.Tokenizer.from_file(str(file)).decode(ids.tolist()))
+    assert train.outputs == 270
+    written = file.stat().st_mtime_ns
+    DATASETS.create("text-blocks", {**options, "block": 4})
+    assert file.stat().st_mtime_ns == written
+    file.unlink()
+    assert tokenization.ByteLevelBPE(270).file(text).read_bytes() == first
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -74,6 +111,8 @@ def test_a_tokenizer_of_the_library_tokenizers(text: Path, tmp_path: Path) -> No
         ({"block": 10**6}, "has 0 blocks of 1000000 tokens: at least 2 are needed"),
         ({"test_fraction": 1.0}, "must be between 0 and 1"),
         ({"path": "nowhere.txt"}, "no data file"),
+        ({"vocab_size": 255}, "must be at least 256, a token for each byte"),
+        ({"vocab_size": 300, "tokenizer_path": "text.txt"}, "leave one out"),
         ({"tokenizer_path": "text.txt"}, "is not a file of the library tokenizers"),
     ],
 )
@@ -88,5 +127,5 @@ def test_mistakes_get_a_clear_message(
 def test_a_file_that_is_no_text_leaves_nothing_in_the_cache(text: Path, cache: Path) -> None:
     text.write_bytes(b"abc" * 100 + b"\xff\xfe")
     with pytest.raises(ConfigurationError, match="is not a text in UTF-8"):
-        module.TokenBlocks(text, None, 4)
+        module.TokenBlocks(text, tokenization.Utf8(), 4)
     assert not list(cache.iterdir())

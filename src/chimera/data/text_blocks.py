@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
+from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.private import make_folder
-from chimera.data.download import cache_folder
+from chimera.data.download import cache_folder, data_folder
 from chimera.data.readers.sources import existing_file
 from chimera.data.samples import SampleDataset
 from chimera.data.split import DATASETS, Split
-
-_PIECE = 1 << 20  # characters that are tokenized at a time
+from chimera.data.tokenization import ByteLevelBPE, Tokenization, TokenizerFile, Utf8, digest
 
 
 @DATASETS.register("text-blocks")
@@ -27,6 +25,7 @@ def text_blocks(
     *,
     path: str,
     tokenizer_path: str | None = None,
+    vocab_size: int | None = None,
     block: int = 128,
     test_fraction: float = 0.1,
 ) -> Split:
@@ -34,9 +33,10 @@ def text_blocks(
 
     Parameters
     ----------
-    path : the file, UTF-8.
+    path : the file, UTF-8; one that ends in ``.gz`` is decompressed. A relative path is also searched in ``$CHIMERA_DATA``.
     tokenizer_path : ``tokenizer.json`` of the library ``tokenizers``, or the folder of a model that has one; default: the bytes
         of the text, 256 tokens.
+    vocab_size : without a tokenizer_path, train a byte-level BPE of so many tokens on the whole text, once.
     block : tokens per sample.
     test_fraction : share of the blocks, at the end of the text, that becomes the test part.
     """
@@ -44,7 +44,7 @@ def text_blocks(
         raise ConfigurationError(f"block must be at least 1 token, not {block}")
     if not 0 < test_fraction < 1:
         raise ConfigurationError(f"test_fraction is {test_fraction}: it must be between 0 and 1")
-    blocks = TokenBlocks(existing_file(path), _tokenizer_file(tokenizer_path) if tokenizer_path else None, block)
+    blocks = TokenBlocks(_text_file(path), _tokenization(tokenizer_path, vocab_size), block)
     tested = max(round(test_fraction * len(blocks)), 1)
     if len(blocks) <= tested:
         raise DataError(
@@ -61,7 +61,8 @@ class TokenBlocks:
 
     Parameters
     ----------
-    path, tokenizer : the text, and the tokenizer's file or None, see `text_blocks`.
+    path : the text, see `text_blocks`.
+    tokenization : how its tokens are made.
     block : tokens per sample.
 
     Attributes
@@ -69,8 +70,8 @@ class TokenBlocks:
     classes : the tokens, by number.
     """
 
-    def __init__(self, path: Path, tokenizer: Path | None, block: int) -> None:
-        self._path, self._tokenizer, self._block = path.resolve(), tokenizer and tokenizer.resolve(), block
+    def __init__(self, path: Path, tokenization: Tokenization, block: int) -> None:
+        self._path, self._tokenization, self._block = path.resolve(), tokenization, block
         self._count = (len(self._tokens) - 1) // block
 
     def __len__(self) -> int:
@@ -83,64 +84,41 @@ class TokenBlocks:
     @cached_property
     def classes(self) -> tuple[str, ...]:
         """The tokens, by number."""
-        if self._tokenizer is None:
-            return tuple(map(str, range(256)))
-        tokenizer = _tokenizer(self._tokenizer)
-        return tuple(str(tokenizer.id_to_token(number)) for number in range(tokenizer.get_vocab_size()))
+        return self._tokenization.names(self._path)
 
     @cached_property
     def _tokens(self) -> NDArray[Any]:
         """All tokens, mapped from a file in the cache, which is written first if it does not exist."""
-        content = hashlib.sha256()
-        for file in (self._path, self._tokenizer):
-            content.update(b"" if file is None else _digest(file))
+        content = hashlib.sha256(digest(self._path) + self._tokenization.key())
         target = cache_folder() / "tokens" / f"{content.hexdigest()}.bin"
         if not target.exists():
             make_folder(target.parent)
             with tempfile.TemporaryDirectory(dir=target.parent) as folder:
                 part = Path(folder) / target.name
                 with part.open("wb") as tokens:
-                    for piece in self._pieces():
+                    for piece in self._tokenization.tokens(self._path):
                         piece.tofile(tokens)
                 part.replace(target)
-        return np.memmap(target, np.uint8 if self._tokenizer is None else np.uint32, mode="r")
-
-    def _pieces(self) -> Iterator[NDArray[Any]]:
-        tokenizer = None if self._tokenizer is None else _tokenizer(self._tokenizer)
-        try:
-            with self._path.open(encoding="utf-8") as text:
-                while piece := text.read(_PIECE):
-                    piece += text.readline()  # so that no word is cut
-                    if tokenizer is None:
-                        yield np.frombuffer(piece.encode(), np.uint8)
-                    else:
-                        yield np.array(tokenizer.encode(piece, add_special_tokens=False).ids, np.uint32)
-        except UnicodeDecodeError as error:
-            raise DataError(f"{self._path} is not a text in UTF-8: {error}") from error
+        return np.memmap(target, self._tokenization.dtype, mode="r")
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key not in ("_tokens", "classes")}
 
 
-def _tokenizer_file(path: str) -> Path:
-    folder = Path(path).expanduser()
-    return existing_file(folder / "tokenizer.json" if folder.is_dir() else folder)
+def _tokenization(tokenizer_path: str | None, vocab_size: int | None) -> Tokenization:
+    if tokenizer_path and vocab_size is not None:
+        raise ConfigurationError("tokenizer_path names a tokenizer, and vocab_size trains one: leave one out")
+    if tokenizer_path:
+        return TokenizerFile(tokenizer_path)
+    return Utf8() if vocab_size is None else ByteLevelBPE(vocab_size)
 
 
-def _digest(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
-
-
-def _tokenizer(path: Path) -> Any:
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise MissingExtraError("a tokenizer", "tokenizers", "inference") from error
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain exceptions
-        raise DataError(f"{path} is not a file of the library tokenizers: {error}") from error
+def _text_file(path: str) -> Path:
+    """Return the file, or the one of this relative path in ``$CHIMERA_DATA``."""
+    own = data_folder()
+    if own is not None and not Path(path).expanduser().is_file() and (own / path).is_file():
+        return own / path
+    return existing_file(path)
 
 
 def _stacked(blocks: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
