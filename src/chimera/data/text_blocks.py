@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
+from chimera.core.package_files import located
 from chimera.core.private import make_folder
 from chimera.data.download import cache_folder
 from chimera.data.readers.sources import existing_file
@@ -35,8 +36,8 @@ def text_blocks(
     Parameters
     ----------
     path : the file, UTF-8.
-    tokenizer_path : ``tokenizer.json`` of the library ``tokenizers``, or the folder of a model that has one; default: the bytes
-        of the text, 256 tokens.
+    tokenizer_path : ``tokenizer.json`` of the library ``tokenizers``, the folder of a model that has one, or a model in the
+        format GGUF; default: the bytes of the text, 256 tokens.
     block : tokens per sample.
     test_fraction : share of the blocks, at the end of the text, that becomes the test part.
     """
@@ -123,8 +124,8 @@ class TokenBlocks:
 
 
 def _tokenizer_file(path: str) -> Path:
-    folder = Path(path).expanduser()
-    return existing_file(folder / "tokenizer.json" if folder.is_dir() else folder)
+    place = located(path)
+    return existing_file(place / "tokenizer.json" if place.is_dir() else place)
 
 
 def _digest(path: Path) -> bytes:
@@ -133,6 +134,23 @@ def _digest(path: Path) -> bytes:
 
 
 def _tokenizer(path: Path) -> Any:
+    return _of_gguf(path) if path.suffix == ".gguf" else _of_json(path)
+
+
+def _of_gguf(path: Path) -> Any:
+    """Return the tokenizer that a model in the format GGUF holds."""
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise MissingExtraError("a tokenizer in the format GGUF", "transformers", "text") from error
+    try:
+        return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).backend_tokenizer
+    except (OSError, ValueError, KeyError, ImportError) as error:  # ImportError: the package gguf is missing
+        line = next(filter(None, str(error).splitlines()), type(error).__name__)
+        raise DataError(f"the tokenizer in {path} cannot be read: {line}") from error
+
+
+def _of_json(path: Path) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
