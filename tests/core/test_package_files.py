@@ -9,6 +9,7 @@ import pytest
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.package_files import located
+from chimera.training.experiment.paths import anchored
 
 
 def test_a_place_in_a_package_is_found_without_running_its_code(
@@ -43,3 +44,8 @@ def test_mistakes_are_one_line(path: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words) as caught:
         located(path)
     assert "\n" not in str(caught.value)
+
+
+def test_an_experiment_file_in_another_folder_names_the_same_place(tmp_path: Path) -> None:
+    model = {"name": "huggingface", "path": "package:json/decoder.py", "tokenizer": "package:json"}
+    assert anchored({"model": model}, tmp_path, ["model"]) == {"model": model}
