@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.package_files import located
 from chimera.core.private import make_folder
 from chimera.data.download import cache_folder, data_folder
 from chimera.data.readers.sources import existing_file
@@ -34,8 +35,8 @@ def text_blocks(
     Parameters
     ----------
     path : the file, UTF-8; one that ends in ``.gz`` is decompressed. A relative path is also searched in ``$CHIMERA_DATA``.
-    tokenizer_path : ``tokenizer.json`` of the library ``tokenizers``, or the folder of a model that has one; default: the bytes
-        of the text, 256 tokens.
+    tokenizer_path : ``tokenizer.json`` of the library ``tokenizers``, the folder of a model that has one, or a model in the
+        format GGUF; default: the bytes of the text, 256 tokens.
     vocab_size : without a tokenizer_path, train a byte-level BPE of so many tokens on the whole text, once.
     block : tokens per sample.
     test_fraction : share of the blocks, at the end of the text, that becomes the test part.
@@ -116,7 +117,7 @@ def _tokenization(tokenizer_path: str | None, vocab_size: int | None) -> Tokeniz
 def _text_file(path: str) -> Path:
     """Return the file, or the one of this relative path in ``$CHIMERA_DATA``."""
     own = data_folder()
-    if own is not None and not Path(path).expanduser().is_file() and (own / path).is_file():
+    if own is not None and not located(path).is_file() and (own / path).is_file():
         return own / path
     return existing_file(path)
 

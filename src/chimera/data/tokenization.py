@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
+from chimera.core.package_files import located
 from chimera.core.private import make_folder
 from chimera.data.download import cache_folder
 from chimera.data.readers.decompression import GzipStream
@@ -74,20 +75,20 @@ class _OfLibrary:
         raise NotImplementedError
 
     def tokens(self, text: Path) -> Iterator[NDArray[Any]]:
-        tokenizer = _read(self.file(text))
+        tokenizer = _tokenizer(self.file(text))
         return (np.array(tokenizer.encode(piece, add_special_tokens=False).ids, np.uint32) for piece in pieces(text))
 
     def names(self, text: Path) -> tuple[str, ...]:
-        tokenizer = _read(self.file(text))
+        tokenizer = _tokenizer(self.file(text))
         return tuple(str(tokenizer.id_to_token(number)) for number in range(tokenizer.get_vocab_size()))
 
 
 class TokenizerFile(_OfLibrary):
-    """A ``tokenizer.json``, or the folder of a model that has one."""
+    """A ``tokenizer.json``, the folder of a model that has one, or a model in the format GGUF."""
 
     def __init__(self, path: str) -> None:
-        folder = Path(path).expanduser()
-        self._file = existing_file(folder / "tokenizer.json" if folder.is_dir() else folder).resolve()
+        place = located(path)
+        self._file = existing_file(place / "tokenizer.json" if place.is_dir() else place).resolve()
 
     def key(self) -> bytes:
         """Return the digest of the file."""
@@ -180,7 +181,24 @@ def _library() -> Any:
     return tokenizers
 
 
-def _read(path: Path) -> Any:
+def _tokenizer(path: Path) -> Any:
+    return _of_gguf(path) if path.suffix == ".gguf" else _of_json(path)
+
+
+def _of_gguf(path: Path) -> Any:
+    """Return the tokenizer that a model in the format GGUF holds."""
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise MissingExtraError("a tokenizer in the format GGUF", "transformers", "text") from error
+    try:
+        return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).backend_tokenizer
+    except (OSError, ValueError, KeyError, ImportError) as error:  # ImportError: the package gguf is missing
+        line = next(filter(None, str(error).splitlines()), type(error).__name__)
+        raise DataError(f"the tokenizer in {path} cannot be read: {line}") from error
+
+
+def _of_json(path: Path) -> Any:
     library = _library()
     try:
         return library.Tokenizer.from_file(str(path))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chimera.core.errors import DataError
+from chimera.core.package_files import located
 from chimera.data.readers import table
 from chimera.data.readers.arrays import from_torch_dataset, is_array, is_tensor
 from chimera.data.readers.npy import open_archive
@@ -103,8 +104,8 @@ def name_of(source: Any) -> str:
 
 
 def existing_file(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a data file, with ``~`` expanded; raise DataError if there is no such file."""
-    file = Path(path).expanduser()
+    """Return the path of a data file, see `located`; raise DataError if there is no such file."""
+    file = located(path)
     if not file.is_file():
         raise DataError(f"there is no data file {str(path)!r}")
     return file

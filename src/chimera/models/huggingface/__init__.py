@@ -39,7 +39,8 @@ def huggingface(
     ----------
     count_outputs : returns the number of classes.
     task : ``causal-lm``, ``masked-lm``, ``seq2seq``, or ``sequence-``, ``token-`` or ``image-classification``.
-    path : a folder, or a name of the hub. With ``from = "config"`` also a ``config.json``.
+    path : a folder, ``package:NAME`` for that of an installed package, or a name of the hub. With ``from = "config"`` also a
+        ``config.json``.
     from_ : ``pretrained`` reads the weights, ``config`` draws new ones.
     config : options of the configuration that replace those of ``path``; without a ``path`` also ``model_type``.
     gguf_file : the file in ``path`` that holds the weights, in the format GGUF.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core.errors import ConfigurationError, did_you_mean
+from chimera.core.package_files import located
 from chimera.core.registry import check_code_allowed
 from chimera.models.huggingface.tasks import LibraryTask
 from chimera.models.instantiation import extend_limit, first_line
@@ -105,7 +106,7 @@ class Source:
         options: dict[str, Any] = {"trust_remote_code": self.trust_remote_code}
         if self.tokenizer is not None:
             folder = _local(self.tokenizer, _FILES)
-        elif self.path is not None and not Path(self.path).is_file():
+        elif self.path is not None and not located(self.path).is_file():
             folder = self._folder
             options |= {"gguf_file": self.gguf_file} if self.gguf_file else {}
             if self.gguf_file is None and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
@@ -143,7 +144,7 @@ class Source:
                 ) from error
             _check_known(config, options)
             return AutoConfig.for_model(model_type, **options)
-        place = Path(self.path) if Path(self.path).is_file() else self._folder
+        place = located(self.path) if located(self.path).is_file() else self._folder
         how = {"gguf_file": self.gguf_file} if self.gguf_file else {}
         config = AutoConfig.from_pretrained(place, trust_remote_code=self.trust_remote_code, **how)
         _check_known(config, options)
@@ -168,7 +169,7 @@ def _check_known(config: Any, options: dict[str, Any]) -> None:
 
 def _local(path: str, files: tuple[str, ...]) -> Path:
     """Return the folder ``path``, or the one into which the hub's library downloads the model of this name."""
-    folder = Path(path).expanduser()
+    folder = located(path)
     if folder.is_dir():
         return folder
     if folder.is_absolute() or path.startswith("."):
