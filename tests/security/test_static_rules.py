@@ -56,6 +56,7 @@ REVIEWED = {
     "inference/models/factory.py": "a factory that the user names; by-path names of others go through load_object",
     "jobs/files/bundle.py": "the function of a submission, in the process of the job, after its token was checked",
     "jobs/scheduling/requirements.py": "whether a module of a submission is there: the name's first part, without importing it",
+    "inference/models/text_generation.py": "a constant",
     "jobs/supervisor.py": "constants",
     "models/conversion.py": "constants",
     "models/huggingface/adapters.py": "a constant",

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from chimera.core.errors import ConfigurationError, DataError
+from chimera.inference.models.hub import FILES, downloaded, located, stamp_of
 from chimera.inference.models.images import open_image
-from chimera.inference.models.table import KINDS, file_stamp
+from chimera.inference.models.table import KINDS
 from chimera.models.instantiation import first_line
 
 IMAGE_TASKS = frozenset(
@@ -21,7 +22,6 @@ IMAGE_TASKS = frozenset(
 )
 """Tasks whose queries are images. `open_image` opens them, so that URLs of fsspec work and limits apply."""
 
-_WANTED = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
 _PICKLED = ["*.bin", "*.pt", "*.pth"]
 
 
@@ -65,25 +65,12 @@ class Transformers:
 
     def with_absolute_paths(self, folder: Path) -> Self:
         """Return the same with an absolute path, if the model is a folder."""
-        whole = folder / Path(self.model).expanduser()
-        if whole.is_dir():
-            if not (whole / "config.json").is_file():
-                raise ConfigurationError(
-                    f"the folder {str(whole)!r} contains no model of transformers: it has no config.json"
-                )
-            files = sorted(file for file in whole.iterdir() if file.is_file())
-            return replace(self, model=str(whole), stamp=self.stamp or file_stamp(*files))
-        if self.model.startswith((".", "/", "~")) or self.model.count("/") > 1:
-            raise ConfigurationError(f"there is no folder {str(whole)!r} with a model in it")
-        if not self.revision:
-            raise ConfigurationError(
-                f'model = {self.model!r} is an id: set revision = "the commit" (there is no such folder)'
-            )
-        return self
+        model = located(self.model, self.revision, folder)
+        return replace(self, model=model, stamp=self.stamp or stamp_of(model))
 
     def load(self) -> PipelinePredictor:
         """Make the pipeline. An id is downloaded first, or taken from the cache."""
-        folder = self.model if Path(self.model).is_absolute() else self._downloaded()
+        folder = self._downloaded()
         if not self.pickled_weights and not any(Path(folder).glob("*.safetensors")):
             raise ConfigurationError(
                 f"the model {self.model!r} has no safetensors; set pickled_weights = true if you trust their author"
@@ -111,17 +98,9 @@ class Transformers:
         return PipelinePredictor(made, self.options)
 
     def _downloaded(self) -> str:
-        """Return the folder of the model's files in the cache; download the missing ones."""
-        from huggingface_hub import snapshot_download
-
-        wanted = [*_WANTED, *(_PICKLED if self.pickled_weights else ()), *(["*.py"] if self.trust_remote_code else ())]
-        try:
-            return str(snapshot_download(self.model, revision=self.revision, allow_patterns=wanted))
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(
-                f"the model {self.model!r}, revision {self.revision!r}, cannot be downloaded and is not in the cache: "
-                f"{first_line(error)}"
-            ) from error
+        """Return the folder of the model's files; missing files of an id are downloaded into the cache."""
+        code = ["*.py"] if self.trust_remote_code else []
+        return downloaded(self.model, self.revision, [*FILES, *(_PICKLED if self.pickled_weights else ()), *code])
 
 
 class PipelinePredictor:

@@ -1,0 +1,162 @@
+"""Language models that continue texts or conversations: a folder of transformers, an id, or an adapter of peft."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from chimera.core.errors import ConfigurationError, MissingExtraError
+from chimera.inference.models.hub import downloaded, located, stamp_of
+from chimera.inference.models.table import KINDS
+from chimera.models.instantiation import first_line
+
+if TYPE_CHECKING:
+    from chimera.inference.models.generation import TextGenerator
+
+_ADAPTER, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+
+
+@KINDS.register("text-generation", requires="transformers", extra="inference")
+@dataclass(frozen=True, kw_only=True)
+class TextGeneration:
+    """A causal language model that answers prompts. The same query always has the same answer.
+
+    Each query is computed alone, so its answer depends neither on the other queries of its batch nor on their number.
+
+    Parameters
+    ----------
+    model : a folder of a model of transformers, or of an adapter of peft; or the id of a model.
+    base : folder or id of the base of an adapter; default: the folder that the adapter's configuration names.
+    tokenizer : folder of the tokenizer; default: that of the model, else that of the base.
+    revision : commit of the id in ``model`` or ``base``.
+    max_new_tokens : maximum number of tokens of an answer.
+    temperature : 0 takes the most likely token; above 0, tokens are drawn from the softmax of the logits divided by it.
+    top_k : draw from the k most likely tokens only; 0: from all.
+    top_p : draw from the most likely tokens whose probabilities sum to this; above 0, at most 1.
+    seed : seed of the draws. The generator of a query is seeded by this and the query's tokens.
+    device : ``cpu``, ``cuda``, ``cuda:1``; default: a GPU if there is one.
+    dtype : type of the weights, such as ``bfloat16``; default: the type in the model's files.
+    stamp : set automatically. It changes when the files of a folder are written again, so that workers load the model again.
+    """
+
+    model: str
+    base: str | None = None
+    tokenizer: str | None = None
+    revision: str | None = None
+    max_new_tokens: int = 64
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    device: str | None = None
+    dtype: str = "auto"
+    stamp: str | None = None
+
+    def __post_init__(self) -> None:
+        limits = {
+            "max_new_tokens": (self.max_new_tokens >= 1, "at least 1"),
+            "temperature": (0 <= self.temperature < math.inf, "0 or more"),
+            "top_k": (self.top_k >= 0, "0 or more"),
+            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
+            "seed": (0 <= self.seed < 2**63, "0 or more, and below 2**63"),
+        }
+        for key, (valid, must) in limits.items():
+            if not valid:
+                raise ConfigurationError(f"kind 'text-generation': {key} = {getattr(self, key)} must be {must}")
+        if not self.temperature and (self.top_k or self.top_p < 1):
+            raise ConfigurationError("kind 'text-generation': top_k and top_p need a temperature above 0")
+
+    @property
+    def code(self) -> str:
+        """Empty: neither code nor pickled weights of a model are loaded."""
+        return ""
+
+    def with_absolute_paths(self, folder: Path) -> Self:
+        """Return the same with absolute paths, and with the base that an adapter names.
+
+        Raises
+        ------
+        ConfigurationError : a folder is missing, or an adapter names a base that is no folder of this machine.
+        """
+        model = located(self.model, self.revision, folder, ("config.json", _ADAPTER))
+        base = self.base
+        if (Path(model) / _ADAPTER).is_file():
+            if not (Path(model) / _WEIGHTS).is_file():
+                raise ConfigurationError(f"the adapter {model!r} has no {_WEIGHTS}")
+            if find_spec("peft") is None:
+                raise MissingExtraError("an adapter", "peft", "text")
+            base = located(base, self.revision, folder) if base else _base_of(Path(model))
+        elif base is not None:
+            raise ConfigurationError(f"base = {base!r}: the model {model!r} is no adapter, so it needs no base")
+        tokenizer = located(self.tokenizer, None, folder, _TOKENIZER) if self.tokenizer else None
+        stamp = self.stamp or stamp_of(*(place for place in (model, base, tokenizer) if place))
+        return replace(self, model=model, base=base, tokenizer=tokenizer, stamp=stamp)
+
+    def load(self) -> TextGenerator:
+        """Load model and tokenizer, without any code or pickled weights of theirs."""
+        from chimera.inference.models.generation import TextGenerator
+
+        base = downloaded(self.base or self.model, self.revision)
+        place = self.tokenizer or next((one for one in (self.model, base) if _has_tokenizer(one)), None)
+        if place is None:
+            raise ConfigurationError(f'the model {self.model!r} has no tokenizer: set tokenizer = "its folder"')
+        from transformers import AutoTokenizer
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        logging.set_verbosity_error()
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+            module = self._module(base)
+        except Exception as error:  # many libraries raise many types
+            raise ConfigurationError(f"the model {self.model!r} cannot be loaded: {first_line(error)}") from error
+        return TextGenerator(
+            module, tokenizer, max_new_tokens=self.max_new_tokens, temperature=self.temperature, top_k=self.top_k,
+            top_p=self.top_p, seed=self.seed,
+        )  # fmt: skip
+
+    def _module(self, base: str) -> Any:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        module = AutoModelForCausalLM.from_pretrained(
+            base, dtype=self.dtype, use_safetensors=True, trust_remote_code=False
+        )
+        if self.base is not None:
+            from peft import PeftModel
+
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", category=FutureWarning)  # of transformers, about peft's use of it
+                module = PeftModel.from_pretrained(module, self.model, use_safetensors=True)
+        return module.eval().to(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _base_of(adapter: Path) -> str:
+    """Return the absolute path of the base that an adapter names.
+
+    Raises
+    ------
+    ConfigurationError : it names no folder of this machine. An id is not followed: it would be a download that the files of
+        another user select.
+    """
+    try:
+        found = json.loads((adapter / _ADAPTER).read_text(encoding="utf-8"))
+        name = found.get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigurationError(f"{adapter / _ADAPTER} cannot be read: {first_line(error)}") from error
+    if not isinstance(name, str) or not (adapter / name / "config.json").is_file():
+        raise ConfigurationError(
+            f"the adapter {str(adapter)!r} names the base {name!r}, which is no folder of this machine: set base to a "
+            "folder, or to an id with its revision"
+        )
+    return str((adapter / name).resolve())
+
+
+def _has_tokenizer(folder: str) -> bool:
+    return any((Path(folder) / name).is_file() for name in _TOKENIZER)
