@@ -126,8 +126,6 @@ class Execution:
         notify(callbacks, "on_wait", f"the data {label(self.data)}")
         # nodes train on their own rows, so the rows of the test set stay as they are, too
         split = split_of(self.data, settings.seed, False if engine.nodes_own_data else "auto")
-        if not engine.nodes_own_data:
-            notify(callbacks, "on_data", described(split))
         check_data(
             split.train,
             settings.workers,
@@ -136,6 +134,8 @@ class Execution:
             test_share=settings.test_per_client,
         )
         check_attacks(settings.faults, settings.strategy, split.train)
+        if not engine.nodes_own_data:
+            notify(callbacks, "on_data", described(split))
         return split
 
     def _model(self, engine: Engine, split: Split, callbacks: Sequence[Callback]) -> Model:
