@@ -92,7 +92,8 @@ class Execution:
         engine, owned = open_engine(self.engine, preload_of(self.data, self.model, codecs))
         try:
             split = self._split(engine, callbacks)
-            model = self._model(engine, split, callbacks)
+            model = self._model(engine, split)
+            self._announce(engine, split, model, callbacks)
             self._begin_folder(split)
             checkpoints = Checkpoints(str(safe_path(self.folder.path, "checkpoints")))
             saved = checkpoints.read_last() if self.folder.resumes else None
@@ -134,21 +135,24 @@ class Execution:
             test_share=settings.test_per_client,
         )
         check_attacks(settings.faults, settings.strategy, split.train)
-        if not engine.nodes_own_data:
-            notify(callbacks, "on_data", described(split))
         return split
 
-    def _model(self, engine: Engine, split: Split, callbacks: Sequence[Callback]) -> Model:
+    def _model(self, engine: Engine, split: Split) -> Model:
         """Make the model, complete the settings by those that follow from it, and check both."""
         model = configured(model_of(self.model, split.train, self.settings.seed), self.settings.compute)
         train_size = None if engine.nodes_own_data else len(split.train)
         self.settings = settings = self.settings.following(model, train_size)
         settings.check_optimizers()
-        for notice in filter(None, (settings.optimizers, getattr(model, "notice", None))):
-            notify(callbacks, "on_notice", notice)
         if settings.privacy is not None:
             settings.privacy.check_model(model, settings.strategy)
         return model
+
+    def _announce(self, engine: Engine, split: Split, model: Model, callbacks: Sequence[Callback]) -> None:
+        """Describe the data and the optimizers. This follows all checks, so that a user's mistake gives one line only."""
+        if not engine.nodes_own_data:
+            notify(callbacks, "on_data", described(split))
+        for notice in filter(None, (self.settings.optimizers, getattr(model, "notice", None))):
+            notify(callbacks, "on_notice", notice)
 
     def _begin_folder(self, split: Split) -> None:
         table = {**self.settings.table, "data": self.data, "model": self.model, "engine": self.engine}
