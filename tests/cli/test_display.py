@@ -3,10 +3,11 @@
 import io
 import re
 
+import msgspec
 import pytest
 from rich.console import Console
 
-from chimera.cli.display import QUIET_S, REFRESH_S, LiveDisplay, PlainDisplay
+from chimera.cli.display import QUIET_S, REFRESH_S, LiveDisplay, PlainDisplay, figures_of
 from chimera.cli.display_workers import DOTS, NAMED, Rate, queues, rates_of_workers, workers_text
 from chimera.cli.outcome import event_line, outcome, seconds
 from chimera.training.progress.callback import Event, Progress
@@ -281,3 +282,19 @@ def test_durations_are_formatted(value, text):
 
 def test_an_event_is_one_line_without_empty_parts():
     assert event_line(Event("checkpoint", 1.0, 3)) == "1.0 s  round 3  checkpoint"
+
+
+@pytest.mark.parametrize("virtual", [False, True])
+def test_figures_include_tokens_and_utilisation_where_the_model_says_them(virtual):
+    rate = Rate()
+    for rounds in (0, 100):
+        report = msgspec.structs.replace(
+            progress(rounds, virtual=virtual), tokens=rounds * 50, flops=rounds * 2e9, peak_flops=1e12
+        )
+        rate.add(report)
+    figures = dict(figures_of(report, rate))
+    unit = ", virtual" if virtual else ""
+    assert figures[f"tokens/s{unit}"] == "5,000"
+    assert figures[f"MFU{unit}"] == "20.0%"
+    rate.add(msgspec.structs.replace(report, peak_flops=None))
+    assert rate.mfu is None

@@ -104,7 +104,7 @@ class PlainDisplay(Display):
         self._metrics, self._silent_until = progress.metrics, now + QUIET_S
         self._rate.add(progress)
         figures = [f"round {progress.rounds}", f"epoch {progress.epochs:.2f}", _time(progress)]
-        figures += [f"{name} {value}" for name, value in figures_of(progress, self._rate.samples_per_second)]
+        figures += [f"{name} {value}" for name, value in figures_of(progress, self._rate)]
         self._line("  ".join(figures))
 
     def on_event(self, event: Event) -> None:
@@ -224,7 +224,7 @@ class LiveDisplay(Display):
         return Group(
             Text(self._title, style="bold"),
             bar,
-            Figures([_figure(*each) for each in figures_of(progress, self._rate.samples_per_second)], gap=3),
+            Figures([_figure(*each) for each in figures_of(progress, self._rate)], gap=3),
             workers_text(progress.workers, unicode=unicode),
             *(line for line in of_workers if line is not None),
             *map(self._event_text, self._events),
@@ -244,11 +244,14 @@ def title_of(experiment: Experiment) -> str:
     return " · ".join(names + ([f"{workers} workers"] if workers else []))
 
 
-def figures_of(progress: Progress, rate: float | None) -> list[tuple[str, str]]:
+def figures_of(progress: Progress, rate: Rate) -> list[tuple[str, str]]:
     """Return the figures of a progress as pairs of name and text."""
     figures = [] if progress.loss is None else [("loss", f"{progress.loss:.4f}")]
     figures += [(f"test {k}" if k == "loss" else k, f"{v:.4f}") for k, v in progress.metrics.items()]
-    figures += [] if rate is None else [(per_second(progress.virtual_time), f"{rate:,.0f}")]
+    virtual = progress.virtual_time
+    rates = ("samples", rate.samples_per_second), ("tokens", rate.tokens_per_second)
+    figures += [(per_second(virtual, of), f"{value:,.0f}") for of, value in rates if value is not None]
+    figures += [] if rate.mfu is None else [("MFU, virtual" if virtual else "MFU", f"{rate.mfu:.1%}")]
     return [*figures, ("up", decimal(progress.bytes_up)), ("down", decimal(progress.bytes_down))]
 
 

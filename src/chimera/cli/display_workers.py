@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from rich.text import Text
 
 from chimera.training.progress.callback import Progress
+from chimera.training.progress.peak import utilisation
 
 DOTS = 32  # more workers than this are counted, not drawn
 NAMED = 8  # for more workers or queues than this, show minimum, median and maximum
@@ -18,32 +19,47 @@ _BAR, _LABEL, _GAP = 8, 10, 3  # widths
 
 
 class Rate:
-    """Samples per second over the last 20 progress reports."""
+    """Samples, tokens and FLOPs per second over the last 20 progress reports."""
 
     def __init__(self) -> None:
-        self._reports: deque[tuple[float, int, Mapping[str, int]]] = deque(maxlen=20)
+        self._reports: deque[Progress] = deque(maxlen=20)
 
     def add(self, progress: Progress) -> None:
         """Record a progress report."""
-        self._reports.append((progress.seconds, progress.samples, progress.samples_by_worker))
+        self._reports.append(progress)
 
     @property
     def samples_per_second(self) -> float | None:
         """The rate of all workers between the first and the last report kept."""
         if not self._lasted():
             return None
-        return (self._reports[-1][1] - self._reports[0][1]) / self._lasted()
+        return (self._reports[-1].samples - self._reports[0].samples) / self._lasted()
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """The rate of tokens between the same reports; None before the second, and if the model does not say its tokens."""
+        if not self._lasted() or not self._reports[-1].tokens:
+            return None
+        return (self._reports[-1].tokens - self._reports[0].tokens) / self._lasted()
+
+    @property
+    def mfu(self) -> float | None:
+        """The model FLOP utilisation between the same reports, 1 at the peak; None if FLOPs or peak are not known."""
+        if not self._lasted():
+            return None
+        done = self._reports[-1].flops - self._reports[0].flops
+        return utilisation(done, self._lasted(), self._reports[-1].peak_flops)
 
     @property
     def by_worker(self) -> dict[str, float]:
         """The rate of each worker between the same reports; empty before the second."""
         if not self._lasted():
             return {}
-        few, many = self._reports[0][2], self._reports[-1][2]
+        few, many = self._reports[0].samples_by_worker, self._reports[-1].samples_by_worker
         return {name: (samples - few.get(name, 0)) / self._lasted() for name, samples in many.items()}
 
     def _lasted(self) -> float:
-        return self._reports[-1][0] - self._reports[0][0] if self._reports else 0.0
+        return self._reports[-1].seconds - self._reports[0].seconds if self._reports else 0.0
 
 
 def workers_text(workers: Mapping[str, str], *, unicode: bool = True) -> Text:

@@ -78,7 +78,7 @@ class NotebookDisplay(Display):
             parts.append(f'<progress max="1"{value}></progress>')
             where = seconds(progress.seconds, virtual=progress.virtual_time)
             parts.append(f"round {progress.rounds} · epoch {progress.epochs:.2f} · {where}")
-            figures = figures_of(progress, self._rate.samples_per_second)
+            figures = figures_of(progress, self._rate)
             parts += [escape(f"{name} {value}") for name, value in figures]
         parts += [escape(text) for text in (self._event, note) if text]
         return f'<div style="font-variant-numeric: tabular-nums">{" &nbsp; ".join(parts)}</div>'

@@ -32,6 +32,7 @@ def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             "time",
             f"{seconds(summary['seconds'], virtual=virtual)}  {summary['samples_per_second']:,.0f} {per_second(virtual)}",
         ),
+        *_tokens(summary, virtual=virtual),
         ("traffic", f"up {decimal(summary['bytes_up'])}  down {decimal(summary['bytes_down'])}{_packing(summary)}"),
         ("workers", f"{summary['workers']} on {summary['engine']}"),
         *_privacy(summary),
@@ -43,6 +44,15 @@ def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         if summary.get(what):
             rows.insert(5, (what.replace("_", " "), f"{summary[what]:,}"))
     return rows
+
+
+def _tokens(summary: Mapping[str, Any], *, virtual: bool) -> list[tuple[str, str]]:
+    """Return tokens and FLOPs of a model that says them; empty for other models."""
+    if "tokens" not in summary:
+        return []
+    found = f"{summary['tokens']:,}  {summary['tokens_per_second']:,.0f} {per_second(virtual, 'tokens')}"
+    used = f"  MFU {summary['mfu']:.1%}{' virtual' if virtual else ''}" if "mfu" in summary else ""
+    return [("tokens", f"{found}  {summary['flops']:.3g} FLOPs by formula{used}")]
 
 
 def _privacy(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -66,6 +76,6 @@ def seconds(value: float, *, virtual: bool = False) -> str:
     return f"{text} virtual" if virtual else text
 
 
-def per_second(virtual: bool) -> str:
-    """Return the unit of a rate of samples."""
-    return "samples/s, virtual" if virtual else "samples/s"
+def per_second(virtual: bool, of: str = "samples") -> str:
+    """Return the unit of a rate."""
+    return f"{of}/s, virtual" if virtual else f"{of}/s"

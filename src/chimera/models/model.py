@@ -42,7 +42,9 @@ class Model(Protocol):
 
     A model may also have a method ``own_optimizer(length)``, whose `OwnOptimizer` steps unless the user sets another one, and a
     method ``locate(position)``, which receives the `Position` of the next gradient before it is computed; an attribute
-    ``notice`` is a line that the run shows at its start. Each of the three may be None.
+    ``notice`` is a line that the run shows at its start. A method ``work_of(batch)`` returns the `BatchWork` of a training
+    step, or None; with it, the run shows tokens per second. A model with this method may have another one, ``peak_flops()``:
+    the peak of its device in FLOPs per second, None if not known. Each of the five may be None.
     """
 
     @property

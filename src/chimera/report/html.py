@@ -25,6 +25,7 @@ from chimera.report.word_plot import word_plot
 
 _MOST_LANES = 24
 _MOST_EVENTS = 200
+_MFU = "model FLOP utilisation"
 
 
 def write_report(run_dir: str | os.PathLike[str]) -> Path:
@@ -106,6 +107,8 @@ def cards(run: RunFiles) -> list[tuple[str, str, str]]:
     shown = {
         "seconds": (clock(run.is_virtual).lower(), in_seconds),
         "samples_per_second": ("samples/s, virtual" if run.is_virtual else "samples/s", number),
+        "tokens_per_second": ("tokens/s, virtual" if run.is_virtual else "tokens/s", number),
+        "mfu": (_MFU if not run.is_virtual else f"{_MFU}, virtual", lambda value: f"{float(value):.1%}"),
         "rounds": ("rounds", number),
         "kept_round": ("model of round", number),
         "epochs": ("epochs", lambda value: number(float(value), 3)),

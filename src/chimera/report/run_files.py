@@ -29,6 +29,7 @@ T = TypeVar("T")
 COUNTERS = (
     *("round", "epoch", "samples", "seconds", "bytes_up", "bytes_down", "lost_rounds"),
     *("elements_up", "packed_up", "elements_down", "packed_down"),
+    *("tokens", "flops"),
 )
 _CHUNK_BYTES = 1 << 22
 
@@ -119,14 +120,16 @@ class RunFiles:
         last = self.metrics[-1]
         seconds = last.get("seconds") or 0.0
         counted: dict[str, Any] = {
-            key: last[key] for key in ("samples", "seconds", "bytes_up", "bytes_down", "lost_rounds") if key in last
+            key: last[key]
+            for key in ("samples", "seconds", "tokens", "flops", "bytes_up", "bytes_down", "lost_rounds")
+            if key in last
         }
         evaluated: dict[str, Any] = {}
         for row in self.metrics:
             evaluated.update({key: value for key, value in row.items() if is_metric(key, value)})
-        rate = {"samples_per_second": last.get("samples", 0) / seconds} if seconds else {}
+        rates = {f"{key}_per_second": last[key] / seconds for key in ("samples", "tokens") if seconds and key in last}
         reached = {"rounds": last.get("round", 0), "epochs": last.get("epoch", 0.0)}
-        return {"metrics": evaluated, **counted, **rate, **reached, "lost_workers": len(lost)}
+        return {"metrics": evaluated, **counted, **rates, **reached, "lost_workers": len(lost)}
 
 
 CLIENT = "client_"

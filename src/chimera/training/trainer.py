@@ -73,6 +73,8 @@ class Trainer:
         `Fault.read`.
     worker_resources, server_resources : resources of each worker or server: ``threads``, ``gpus`` (workers only: model and
         batches are then on a GPU), ``memory_mb``, and ``custom`` resources of the cluster by name; a mapping or `Resources`.
+    peak_flops : peak of each worker in FLOPs per second, to which the FLOPs of models that say them are compared (MFU,
+        docs/language_models.md). Default: that of the GPU, if it is an A100, H100 or H200.
     privacy : protection of clients' updates, a mapping, see `Privacy`: clipping and noise, with an epsilon, and secure
         aggregation (docs/privacy.md). By default servers see each update.
     seed : seed of the model, the partition, the order of the data, and dropout.
@@ -128,6 +130,7 @@ class Trainer:
         faults: Sequence[Any] = (),
         worker_resources: GivenResources = None,
         server_resources: GivenResources = None,
+        peak_flops: float | None = None,
         privacy: Mapping[str, Any] | Privacy | None = None,
         seed: int = 0,
         callbacks: Sequence[Callback] = (),
@@ -172,6 +175,7 @@ class Trainer:
                 "faults": faults,
                 "worker_resources": worker_resources,
                 "server_resources": server_resources,
+                "peak_flops": peak_flops,
                 "privacy": privacy,
                 "seed": seed,
             }

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from chimera.core.batch import Batch
 from chimera.core.errors import ConfigurationError
+from chimera.models.batch_work import BatchWork, peak_flops_of, work_on_tokens
 from chimera.models.compute import Compute
 from chimera.models.huggingface.source import Source
 from chimera.models.huggingface.step import LibraryStep
 from chimera.models.huggingface.tasks import TASKS
+from chimera.models.huggingface.tokens import parameter_counts, tokens_in
 from chimera.models.metrics import Metrics
 from chimera.models.step import Step
 from chimera.models.torch_model import TorchModel
@@ -40,7 +43,8 @@ class HuggingFaceModel(TorchModel):
         step: Step | None = None,
         buffers: str = "average",
     ) -> None:
-        self._source, self._adapted = source, hasattr(module, "peft_config")
+        self._source, self._adapted, self._task = source, hasattr(module, "peft_config"), task
+        self._sizes = parameter_counts(module)
         super().__init__(
             module,
             metrics=TASKS[task].metrics if metrics is None else metrics,
@@ -57,6 +61,25 @@ class HuggingFaceModel(TorchModel):
         super().configure(compute)
         if compute.activation_checkpointing and self._adapted:
             self.module.enable_input_require_grads()  # type: ignore[operator]  # a checkpoint without one has no gradients
+
+    @property
+    def work_of(self) -> Callable[[Batch], BatchWork | None] | None:
+        """A function that returns the work of a training step; None if not all parameters see each token of the task."""
+        return self._work_of if TASKS[self._task].of_tokens else None
+
+    def _work_of(self, batch: Batch) -> BatchWork | None:
+        tokens = tokens_in(batch, self.module.main_input_name)  # type: ignore[arg-type]
+        trained, frozen = self._sizes
+        return None if tokens is None else work_on_tokens(tokens, trained=trained, frozen=frozen)
+
+    def peak_flops(self) -> float | None:
+        """Return the peak of its GPU in FLOPs per second, see `peak_flops_of`; None if it is not known."""
+        device = self._flat.device
+        if device.type != "cuda":
+            return None
+        import torch
+
+        return peak_flops_of(torch.cuda.get_device_name(device))
 
     @property
     def kept_tensors(self) -> Collection[str] | None:

@@ -19,11 +19,13 @@ class LibraryTask:
     auto : the class of transformers that makes models for it.
     adapter : its name in peft; None if that has none.
     classes : whether its outputs are classes of the data, whose number the data determines, else tokens.
+    of_tokens : whether each parameter sees each token of the input, so that 6 FLOPs per parameter and token hold.
     """
 
     auto: str
     adapter: str | None
     classes: bool = False
+    of_tokens: bool = True
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -34,8 +36,8 @@ class LibraryTask:
 TASKS: dict[str, LibraryTask] = {
     "causal-lm": LibraryTask("AutoModelForCausalLM", "CAUSAL_LM"),
     "masked-lm": LibraryTask("AutoModelForMaskedLM", None),
-    "seq2seq": LibraryTask("AutoModelForSeq2SeqLM", "SEQ_2_SEQ_LM"),
+    "seq2seq": LibraryTask("AutoModelForSeq2SeqLM", "SEQ_2_SEQ_LM", of_tokens=False),
     "sequence-classification": LibraryTask("AutoModelForSequenceClassification", "SEQ_CLS", classes=True),
     "token-classification": LibraryTask("AutoModelForTokenClassification", "TOKEN_CLS", classes=True),
-    "image-classification": LibraryTask("AutoModelForImageClassification", None, classes=True),
+    "image-classification": LibraryTask("AutoModelForImageClassification", None, classes=True, of_tokens=False),
 }

@@ -16,6 +16,7 @@ from chimera.models.model import Model
 from chimera.report.units import format_duration, number
 from chimera.training.artifacts.frozen_part import check_frozen_part, frozen_part
 from chimera.training.progress.callback import Event
+from chimera.training.progress.peak import utilisation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +42,9 @@ class Cost:
         passed to collectives, repeated steps included.
     elements_down, packed_down : the same for messages that workers received; 0 for collectives.
     epochs : samples divided by the size of the training set.
+    tokens : tokens of the batches of all workers, without padding and lost rounds included; 0 if the model does not say them.
+    flops : floating-point operations of these batches by the model's formula, see `work_on_tokens`.
+    peak_flops : peak of all workers together, in FLOPs per second; None if it is not known.
     """
 
     seconds: float
@@ -55,6 +59,14 @@ class Cost:
     packed_down: int
     epochs: float
     virtual_time: bool
+    tokens: int = 0
+    flops: float = 0.0
+    peak_flops: float | None = None
+
+    @property
+    def mfu(self) -> float | None:
+        """The model FLOP utilisation, 1 at the peak; None if the peak or the FLOPs are not known."""
+        return utilisation(self.flops, self.seconds, self.peak_flops)
 
     @property
     def goodput(self) -> float:
@@ -151,6 +163,7 @@ class Run:
             "seconds": cost.seconds,
             "virtual_time": cost.virtual_time,
             "samples_per_second": cost.samples / cost.seconds if cost.seconds else 0.0,
+            **_of_tokens(cost),
             "bytes_up": cost.bytes_up,
             "bytes_down": cost.bytes_down,
             **{key: getattr(cost, key) for key in _TRUTH if getattr(cost, key) is not None},
@@ -216,6 +229,15 @@ class Run:
         target = self.run_dir / "plot.png" if path is None else Path(path)
         save_plot(self.run_dir, target)
         return target
+
+
+def _of_tokens(cost: Cost) -> dict[str, Any]:
+    """Return the figures of models that say the tokens and FLOPs of a batch; empty for others."""
+    if not cost.tokens:
+        return {}
+    rate = cost.tokens / cost.seconds if cost.seconds else 0.0
+    figures = {"tokens": cost.tokens, "tokens_per_second": rate, "flops": cost.flops}
+    return figures if cost.mfu is None else {**figures, "peak_flops": cost.peak_flops, "mfu": cost.mfu}
 
 
 def _as_array(tensor: Any) -> NDArray[Any]:

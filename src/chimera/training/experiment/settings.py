@@ -25,6 +25,7 @@ from chimera.training.plugin import instantiate, label, named, uplink_and_downli
 from chimera.training.privacy.settings import Privacy
 from chimera.training.progress.budget import Budget
 from chimera.training.progress.metric_monitor import Stopping
+from chimera.training.progress.peak import Peak
 
 _LIMITS = "epochs", "rounds", "max_seconds", "max_bytes"
 _TOLERANCE = "min_workers", "max_workers", "on_worker_loss", "max_restarts", "worker_timeout_s"
@@ -50,6 +51,7 @@ class Settings:
     every : intervals in rounds; None where not set.
     faults : sentences.
     test_per_client : share of its rows that each worker keeps for its evaluation; None: they are evaluated on all.
+    peak : the peak of a worker in FLOPs per second.
     table : the options as plain values, for the experiment file.
     """
 
@@ -74,6 +76,7 @@ class Settings:
     compute: Compute
     worker_resources: Resources
     server_resources: Resources
+    peak: Peak
     seed: int
     table: Mapping[str, Any]
 
@@ -141,6 +144,7 @@ class Settings:
             compute=compute,
             worker_resources=worker_resources,
             server_resources=server_resources_of(options["server_resources"]),
+            peak=Peak(options["peak_flops"], min(worker_resources.gpus, 1.0)),
             seed=options["seed"],
             table={
                 **options,

@@ -23,7 +23,9 @@ class Tally(msgspec.Struct, gc=False):
     elements_down, packed_down : the same for received vectors.
     peak_bytes : peak memory of training since the start, where the worker measures it.
     fill : fill of the worker's input queue, 0 to 1; None if it has none.
-    worker : the worker's name; set if ``peak_bytes`` or ``fill`` is.
+    tokens, flops : tokens of the batches, and floating-point operations by the model's formula, if the model says them.
+    peak_flops : peak of the worker's device in FLOPs per second; 0 if it is not known.
+    worker : the worker's name; set if ``peak_bytes``, ``fill`` or ``peak_flops`` is.
     """
 
     loss: float = 0.0
@@ -34,6 +36,9 @@ class Tally(msgspec.Struct, gc=False):
     packed_down: int = 0
     peak_bytes: int = 0
     fill: float | None = None
+    tokens: int = 0
+    flops: float = 0.0
+    peak_flops: float = 0.0
     worker: str = ""
 
     def sent(self, messages: Iterable[Encoded]) -> None:

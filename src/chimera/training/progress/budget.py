@@ -34,6 +34,8 @@ class Counters:
     packed_up: int = 0
     elements_down: int = 0
     packed_down: int = 0
+    tokens: int = 0
+    flops: float = 0.0
 
 
 @dataclass(frozen=True)

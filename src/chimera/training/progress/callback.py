@@ -28,6 +28,9 @@ class Progress(msgspec.Struct, frozen=True):
     fraction : used fraction of the budget, 0 to 1; None if it is not known.
     workers : state of each worker by name: ``running`` or ``lost``.
     samples_by_worker : samples that each worker processed since this process started, lost rounds included.
+    tokens, flops : tokens of all workers, and floating-point operations by the model's formula, lost rounds included, as last
+        reported; 0 if the model does not say them.
+    peak_flops : peak of all workers together in FLOPs per second; None if it is not known.
     fill : fill of each worker's input queue, 0 to 1, by name; empty where the data is in memory.
     """
 
@@ -44,6 +47,9 @@ class Progress(msgspec.Struct, frozen=True):
     samples_by_worker: dict[str, int] = {}
     fill: dict[str, float] = {}
     virtual_time: bool = False
+    tokens: int = 0
+    flops: float = 0.0
+    peak_flops: float | None = None
 
 
 class Event(msgspec.Struct, frozen=True):

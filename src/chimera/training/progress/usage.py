@@ -14,6 +14,7 @@ from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.messages.tally import Tally
 from chimera.training.progress.budget import Counters
 from chimera.training.progress.history import History
+from chimera.training.progress.peak import Peak
 
 _STEERING = {"go_to", "reduce_rates", "follow", "known", "attack", "stands_at", "remembers", "forget_answer"}
 """Calls that position a worker; they move no parameters and are never counted."""
@@ -42,6 +43,7 @@ class UsageMeter:
     ----------
     traced : called with the new trace rows, see `Strategy.traced`.
     counted : the strategy counts samples itself.
+    peak : the peak of a worker.
 
     Attributes
     ----------
@@ -61,12 +63,14 @@ class UsageMeter:
         traced: Callable[[Sequence[TraceRow], TrainingCluster], None],
         *,
         counted: bool = False,
+        peak: Peak,
     ) -> None:
-        self._counted = counted
+        self._counted, self._peak = counted, peak
         self._engine, self._cluster, self._history, self._traced = engine, cluster, history, traced
         self.counters = Counters()
         self.peak_mb: dict[str, float] = {}
         self.fill: dict[str, float] = {}
+        self._device_peaks: dict[str, float] = {}
         self.samples_by_worker: Counter[str] = Counter()
         self.worked: set[str] = set()
         self.began_s = engine.now()
@@ -74,6 +78,10 @@ class UsageMeter:
     def seconds(self) -> float:
         """Return the seconds since training started, on the engine's clock."""
         return self._engine.now() - self.began_s
+
+    def peak_flops(self) -> float | None:
+        """Return the peak of all workers that the run has had together, in FLOPs per second; None if it is not known."""
+        return self._peak.total(self._device_peaks, self._cluster.names, virtual=self._engine.virtual_time)
 
     def count(self, between_rounds: bool = False) -> None:
         """Update the counters from the trace. Calls ``between_rounds``, such as evaluation, count as time and not as bytes."""
@@ -101,6 +109,10 @@ class UsageMeter:
             used.packed_up += tally.packed_up
             used.elements_down += tally.elements_down
             used.packed_down += tally.packed_down
+            used.tokens += tally.tokens
+            used.flops += tally.flops
+            if tally.peak_flops:
+                self._device_peaks[tally.worker] = tally.peak_flops
             if tally.peak_bytes:
                 self.peak_mb[tally.worker] = max(self.peak_mb.get(tally.worker, 0.0), tally.peak_bytes / 1e6)
             if tally.fill is not None:

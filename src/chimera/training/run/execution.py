@@ -143,6 +143,7 @@ class Execution:
         train_size = None if engine.nodes_own_data else len(split.train)
         self.settings = settings = self.settings.following(model, train_size)
         settings.check_optimizers()
+        settings.peak.check(model, private=settings.privacy is not None)
         if settings.privacy is not None:
             settings.privacy.check_model(model, settings.strategy)
         return model
@@ -207,6 +208,7 @@ class Execution:
             faults=FaultScript(settings.faults),
             guarantee=guarantee,
             watched=watched,
+            peak=settings.peak,
             stop_requested=self._stop.is_set,
         )
         try:

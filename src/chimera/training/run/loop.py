@@ -24,6 +24,7 @@ from chimera.training.progress.callback import Callback
 from chimera.training.progress.history import History
 from chimera.training.progress.metric_monitor import MetricMonitor
 from chimera.training.progress.notifier import Notifier
+from chimera.training.progress.peak import Peak
 from chimera.training.progress.usage import UsageMeter
 from chimera.training.run.evaluator import Evaluator
 from chimera.training.run.in_flight import AHEAD, InFlight
@@ -43,6 +44,7 @@ class TrainingLoop:
     faults : faults to inject.
     guarantee : accounts for what a private run releases.
     watched : compares the metrics of evaluations.
+    peak : the peak of a worker.
     stop_requested : whether the user has requested that the run stops.
     """
 
@@ -65,6 +67,7 @@ class TrainingLoop:
         faults: FaultScript,
         guarantee: Guarantee,
         watched: MetricMonitor,
+        peak: Peak,
         stop_requested: Callable[[], bool],
     ) -> None:
         recovery.go_back = self._go_back
@@ -78,7 +81,7 @@ class TrainingLoop:
         self._in_round = False  # False during evaluation: a loss there interrupts no round
         self._interrupt = Interrupt()
         self._rejections = Rejections()
-        self._meter = UsageMeter(engine, cluster, history, strategy.traced, counted=strategy.counts)
+        self._meter = UsageMeter(engine, cluster, history, strategy.traced, counted=strategy.counts, peak=peak)
         self._notifier = Notifier(self._meter, history, callbacks)
         self._recorder = Recorder(
             engine, cluster, evaluator, guarantee, self._meter, self._notifier, budget, train_size
@@ -91,6 +94,11 @@ class TrainingLoop:
     def counters(self) -> Counters:
         """What the run has used so far."""
         return self._meter.counters
+
+    @property
+    def peak_flops(self) -> float | None:
+        """The peak of all workers together in FLOPs per second; None if it is not known."""
+        return self._meter.peak_flops()
 
     @property
     def kept_round(self) -> int | None:

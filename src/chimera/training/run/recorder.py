@@ -18,6 +18,8 @@ from chimera.training.progress.notifier import Notifier
 from chimera.training.progress.usage import UsageMeter
 from chimera.training.run.evaluator import Evaluator
 
+_TOKENS = "tokens", "flops"  # columns only of models that say them
+
 
 class Recorder:
     """Collects losses from the workers, and reports rows of metrics and the progress.
@@ -79,7 +81,7 @@ class Recorder:
         row: dict[str, Any] = {
             "round": used.rounds,
             "epoch": used.samples / self._train_size,
-            **{key: value for key, value in asdict(used).items() if key != "rounds"},
+            **{key: value for key, value in asdict(used).items() if key != "rounds" and (value or key not in _TOKENS)},
         }
         if self._loss is not None:
             row["train_loss"] = self._loss
@@ -122,6 +124,9 @@ class Recorder:
             samples=used.samples,
             seconds=used.seconds,
             virtual_time=self._engine.virtual_time,
+            tokens=used.tokens,
+            flops=used.flops,
+            peak_flops=self._meter.peak_flops(),
             bytes_up=used.bytes_up,
             bytes_down=used.bytes_down,
             loss=self._loss,

@@ -36,7 +36,12 @@ def result_of(
     return Run(
         run_dir=folder,
         model=getattr(model, "module", getattr(model, "estimator", model)),
-        cost=Cost(**asdict(used), epochs=used.samples / train_size, virtual_time=engine.virtual_time),
+        cost=Cost(
+            **asdict(used),
+            epochs=used.samples / train_size,
+            virtual_time=engine.virtual_time,
+            peak_flops=loop.peak_flops,
+        ),
         metrics=loop.metrics,
         stopped_by=stopped_by,
         names=dict(names),

@@ -15,9 +15,11 @@ from chimera.data.dataset import Dataset, TrainingData
 from chimera.data.loader import Loading, Reader
 from chimera.data.order import Order
 from chimera.data.samples import SampleDataset
+from chimera.models.batch_work import BatchWork
 from chimera.models.model import Model
 from chimera.models.own_optimizer import Position
 from chimera.training.messages.rejection import Rejected, fault_of_gradient
+from chimera.training.messages.tally import Tally
 
 _NONE = np.empty(0, np.float32)
 
@@ -37,8 +39,8 @@ class Gradients:
     """
 
     __slots__ = (
-        "_ahead", "_at_hand", "_count", "_dataset", "_has_buffers", "_locate", "_model", "_rank", "_reader", "_seed",
-        "flips_labels", "order",
+        "_ahead", "_at_hand", "_count", "_dataset", "_flops", "_has_buffers", "_locate", "_model", "_rank", "_reader", "_seed",
+        "_tokens", "_work_of", "flips_labels", "order",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +62,8 @@ class Gradients:
         self._at_hand = isinstance(dataset, Dataset | SampleDataset) and not self._reader.reads_ahead
         self._has_buffers = model.buffers().size > 0
         self._locate: Callable[[Position], None] | None = getattr(model, "locate", None)
+        self._work_of: Callable[[Batch], BatchWork | None] | None = getattr(model, "work_of", None)
+        self._tokens, self._flops = 0, 0.0
 
     def next(self, model: Any, step: int) -> tuple[Any, Rejected | None]:
         """Return the gradient of the step's batch, on the device of ``model``; and its rejection, if it is not finite."""
@@ -73,6 +77,8 @@ class Gradients:
         self._begin(part.rank, part, step)
         samples = samples_in(batch)
         work(samples=samples if own else 0, effort=samples)
+        if own:
+            self._count_work(batch)
         gradient, loss = model.gradient(batch)
         if why := fault_of_gradient(gradient, loss):
             self.restore(buffers)
@@ -139,7 +145,19 @@ class Gradients:
         self._begin(self._rank, self.order, step)
         if not again:
             work(samples=samples_in(batch))
+            self._count_work(batch)
         return batch
+
+    def report_work(self, tally: Tally) -> None:
+        """Write tokens and FLOPs since the last report, and the peak of the device, into a tally."""
+        tally.tokens, tally.flops, self._tokens, self._flops = self._tokens, self._flops, 0, 0.0
+        if self._work_of is not None and (peak := getattr(self._model, "peak_flops", None)) is not None:
+            tally.peak_flops, tally.worker = peak() or 0.0, f"worker {self._rank}"
+
+    def _count_work(self, batch: Batch) -> None:
+        if self._work_of is not None and (done := self._work_of(batch)) is not None:
+            self._tokens += done.tokens
+            self._flops += done.flops
 
     def _taken(self, order: Any, step: int) -> Batch:
         return self._with_flips(self._reader.batch(order, self._rank, step))

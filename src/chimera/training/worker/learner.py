@@ -218,6 +218,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
     def tally(self) -> Tally:
         """Return losses and messages since the last call."""
         done, self._tally = self._tally, Tally()
+        self._gradients.report_work(done)
         reported_fill = getattr(self._gradients.order, "reported_fill", None)
         if reported_fill is not None and (fill := reported_fill()) is not None:
             done.fill, done.worker = fill, f"worker {self._rank}"
