@@ -176,6 +176,14 @@ class LiveDisplay(Display):
         if self._progress is not None:
             self._draw(self._progress)
 
+    def on_data(self, description: str) -> None:
+        """Print the line about the data above the view, folded at words."""
+        self._console.print(description, markup=False)
+
+    def on_notice(self, notice: str) -> None:
+        """Print the line above the view, folded at words."""
+        self._console.print(notice, markup=False)
+
     def say(self, text: str) -> None:
         """Print a line of a process of the run above the view."""
         self._console.print(text, markup=False, soft_wrap=True)
