@@ -43,15 +43,15 @@ def test_epochs_and_seeds_differ() -> None:
 
 def test_n_workers_read_in_each_step_what_one_worker_reads() -> None:
     blocks = Blocks(np.arange(0, 41, 8), 2)
-    many = [GlobalOrder(40, world_size=3, rank=rank, batch_size=4, seed=5, blocks=blocks) for rank in range(3)]
-    one = GlobalOrder(40, world_size=1, rank=0, batch_size=12, seed=5, blocks=blocks)
+    many = [GlobalOrder(40, world_size=3, rank=rank, batch_size=4, seed=5, grouping=blocks) for rank in range(3)]
+    one = GlobalOrder(40, world_size=1, rank=0, batch_size=12, seed=5, grouping=blocks)
     for step in range(8):
         assert np.array_equal(np.concatenate([order.batch(step) for order in many]), one.batch(step))
 
 
 def test_a_worker_reads_its_own_samples_in_blocks() -> None:
     own = np.array([1, 2, 9, 12, 13, 30, 31, 39], np.int32)
-    order = ShardOrder(own, batch_size=4, seed=1, rank=0, blocks=Blocks(np.arange(0, 41, 8), 1).of(own))
+    order = ShardOrder(own, batch_size=4, seed=1, rank=0, grouping=Blocks(np.arange(0, 41, 8), 1).of(own))
     sent = pickle.loads(pickle.dumps(order))
     for epoch in range(3):
         read = np.concatenate([order.batch(2 * epoch), order.batch(2 * epoch + 1)])

@@ -98,6 +98,14 @@ def test_batches_are_padded_to_their_longest_sample(read: Any) -> None:
     assert batch["labels"][0].tolist()[3:] == [IGNORED] * 3
 
 
+def test_samples_of_similar_length_are_read_together(read: Any) -> None:
+    lines = [{"prompt": "a", "completion": text} for text in ("b", "b c d e f") * 8]
+    data = read(*lines, length_group=4)
+    groups = data.grouping.batch((0,), 0, 16).reshape(4, 4)
+    assert sorted(groups.ravel().tolist()) == list(range(16))
+    assert all(len(set(group % 2)) == 1 for group in groups)
+
+
 def test_packed_blocks_hold_all_samples_in_their_order(read: Any) -> None:
     lines = [{"prompt": "a", "completion": letter} for letter in "bcdef"]
     data = read(*lines, packing=True, max_tokens=4)
@@ -142,6 +150,7 @@ def test_a_mistake_is_named_with_its_line(read: Any, line: Any, options: Any, me
         ({"tokenizer": "./no-such-folder"}, "the tokenizer './no-such-folder' cannot be read"),
         ({"max_tokens": 1}, "max_tokens must be at least 2, not 1"),
         ({"packing": True, "groups": "client"}, "leave out labels and groups"),
+        ({"packing": True, "length_group": 4}, "leave out length_group"),
     ],
 )
 def test_options_that_cannot_be_used_are_refused(read: Any, options: Any, message: str) -> None:

@@ -147,7 +147,7 @@ def test_a_file_larger_than_memory_trains_by_name_and_by_path(
 def test_a_process_keeps_a_bounded_part_of_the_rows(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "CACHE_BYTES", 8000)
     split = DATASETS.create("parquet", {"path": str(wide), "lazy": True})
-    source, blocks = split.train.source, split.train.blocks
+    source, blocks = split.train.source, split.train.grouping
     decoded = []
     real = parquet.RowGroups.frame
     monkeypatch.setattr(parquet.RowGroups, "frame", lambda *given: decoded.append(given[1]) or real(*given))

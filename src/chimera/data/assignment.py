@@ -44,7 +44,7 @@ def orders(
     samples = len(dataset)
     check_order(samples, batch_size, seed)
     rng = np.random.default_rng([seed, *b"partition"])
-    blocks = dataset.blocks
+    grouping = dataset.grouping
     parts = checked_parts(partitioner(_seen_by(partitioner, dataset), world_size, rng), world_size, samples)
     if getattr(partitioner, "dealt", False) and test_share is None:
         return [
@@ -56,7 +56,7 @@ def orders(
                 seed=seed,
                 since=since,
                 begin=begin,
-                blocks=blocks,
+                grouping=grouping,
             )
             for rank in range(world_size)
         ]
@@ -65,9 +65,9 @@ def orders(
     if test_share is not None:
         read, kept = _divided(read, HeldOut(test_share, seed, samples, class_labels(dataset.known_labels)))
         samples = len(np.unique(np.concatenate(list(read.values()))))
-    if blocks is not None:
+    if grouping is not None:
         read = {key: np.sort(part) for key, part in read.items()}
-    own = {key: None if blocks is None else blocks.of(part) for key, part in read.items()}
+    own = {key: None if grouping is None else grouping.of(part) for key, part in read.items()}
     steps = samples / (world_size * batch_size)
     return [
         ShardOrder(
@@ -77,7 +77,7 @@ def orders(
             rank=rank,
             steps_per_epoch=steps,
             kept=kept.get(id(part)),
-            blocks=own[id(part)],
+            grouping=own[id(part)],
         )
         for rank, part in enumerate(parts)
     ]

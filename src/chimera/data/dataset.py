@@ -40,7 +40,7 @@ class Dataset:
     """
 
     immutable: ClassVar[bool] = True  # so that all workers of a process can share one
-    blocks: ClassVar[None] = None  # rows in memory can be read in any order
+    grouping: ClassVar[None] = None  # rows in memory can be read in any order
 
     inputs: NDArray[Any]
     targets: NDArray[Any]

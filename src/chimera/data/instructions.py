@@ -34,6 +34,7 @@ def instructions(
     packing: bool = False,
     labels: Labels = None,
     groups: Labels = None,
+    length_group: int | None = None,
     test_fraction: float = 0.1,
     limit: int | None = None,
     seed: int = 0,
@@ -54,6 +55,9 @@ def instructions(
         samples before it in its block.
     labels, groups : what partitions by labels see, and the group of each line for the partition ``by-group``: a key of the
         lines, or a function of a line, a mapping (``file.py:function``). Not with ``packing``.
+    length_group : number of samples of similar length that follow one another, so that little is padded; best the samples of a
+        step of all workers, or of one worker if each has its own samples. The length is that of the line in bytes. Not with
+        ``packing``. Default: samples in any order.
     test_fraction : share of the lines that becomes the test part.
     limit : number of train samples to keep, chosen at random; default all.
     seed : seed of the limit and of the split.
@@ -62,9 +66,11 @@ def instructions(
         raise ConfigurationError(f"max_tokens must be at least 2, not {max_tokens}")
     if packing and (labels is not None or groups is not None):
         raise ConfigurationError("with packing, blocks join several lines: leave out labels and groups")
+    if packing and length_group is not None:
+        raise ConfigurationError("with packing, all blocks have the same length: leave out length_group")
     files = [existing_file(file) for file in (path, test_path) if file is not None]
     made = [Conversations(file, tokenizer, max_tokens) for file in files]
-    first = made[0].dataset(labels, groups)
+    first = made[0].dataset(labels, groups, length_group)
     split = Split.of((first, made[1].dataset()) if len(made) > 1 else first, test_fraction=test_fraction, seed=seed)
     if limit is not None:
         split = split.limited(limit, seed)
@@ -104,10 +110,12 @@ class Conversations:
             )
         return {"input_ids": tokens, "labels": np.where(counts, tokens, IGNORED)}
 
-    def dataset(self, labels: Labels = None, groups: Labels = None) -> SampleDataset:
+    def dataset(self, labels: Labels = None, groups: Labels = None, length_group: int | None = None) -> SampleDataset:
         """Return the data set for a run, see `instructions`."""
         given = {"labels": labels, "groups": groups}
         marks: dict[str, Any] = {key: self._marks(value, key) for key, value in given.items() if value is not None}
+        if length_group is not None:
+            marks |= {"lengths": (self._ends - self._begins).astype(np.int32), "length_group": length_group}
         return SampleDataset(self, collate=Padding(self.padding), name=self._path.name, **marks)
 
     @property

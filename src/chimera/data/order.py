@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.data.blocks import Blocks
+from chimera.data.grouping import Grouping
 from chimera.data.held_out import HeldOut
 
 Indices = NDArray[np.int64]
@@ -47,11 +47,11 @@ class GlobalOrder:
     batch_size : samples per worker and step.
     seed : seed of the permutations; each epoch has its own permutation.
     since, begin : first step of this order, and the number of samples of the stream that were read before it.
-    blocks : blocks in which the samples are read; default: in any order.
+    grouping : samples that are read together; default: none.
     """
 
     __slots__ = (
-        "batch_size", "begin", "blocks", "n_samples", "rank", "seed", "share", "since", "steps_per_epoch", "world_size",
+        "batch_size", "begin", "grouping", "n_samples", "rank", "seed", "share", "since", "steps_per_epoch", "world_size",
     )  # fmt: skip
 
     def __init__(
@@ -64,22 +64,22 @@ class GlobalOrder:
         seed: int,
         since: int = 0,
         begin: int = 0,
-        blocks: Blocks | None = None,
+        grouping: Grouping | None = None,
     ) -> None:
         check_order(n_samples, batch_size, seed)
         if not 0 <= rank < world_size:
             raise ConfigurationError(f"rank {rank} is not one of {world_size} workers")
         self.n_samples, self.world_size, self.rank = n_samples, world_size, rank
         self.batch_size, self.seed = batch_size, seed
-        self.since, self.begin, self.blocks = since, begin, blocks
+        self.since, self.begin, self.grouping = since, begin, grouping
         self.steps_per_epoch = n_samples / (world_size * batch_size)
         self.share = n_samples / world_size
 
     def batch(self, step: int) -> Indices:
         """Return the sample indices of this rank at ``step``."""
         start = self.begin + ((step - self.since) * self.world_size + self.rank) * self.batch_size
-        if self.blocks is not None:
-            return self.blocks.batch((self.seed,), start, self.batch_size)
+        if self.grouping is not None:
+            return self.grouping.batch((self.seed,), start, self.batch_size)
         epoch, begin = divmod(start, self.n_samples)
         end = begin + self.batch_size
         permutation = _permutation(self.seed, epoch, self.n_samples)
@@ -105,7 +105,7 @@ class ShardOrder:
         worker over its samples.
     kept : indices of further samples, which the worker keeps for its evaluation, see `HeldOut`; default: it is evaluated on the
         samples that it reads.
-    blocks : blocks in which the samples are read, whose indices then ascend; numbered from 0. Default: in any order.
+    grouping : samples that are read together, numbered from 0 by their place in ``indices``, which then ascend. Default: none.
     """
 
     def __init__(
@@ -117,19 +117,19 @@ class ShardOrder:
         rank: int,
         steps_per_epoch: float | None = None,
         kept: NDArray[Any] | None = None,
-        blocks: Blocks | None = None,
+        grouping: Grouping | None = None,
     ) -> None:
         check_order(len(indices), batch_size, seed)
         self.indices, self.share, self.kept = indices, float(len(indices)), kept
-        self.batch_size, self.seed, self.rank, self.blocks = batch_size, seed, rank, blocks
+        self.batch_size, self.seed, self.rank, self.grouping = batch_size, seed, rank, grouping
         self.steps_per_epoch = len(indices) / batch_size if steps_per_epoch is None else steps_per_epoch
         self._epoch, self._shuffled = -1, np.empty(0, np.int64)
 
     def batch(self, step: int) -> Indices:
         """Return the sample indices of ``step``."""
         size = len(self.indices)
-        if self.blocks is not None:
-            places = self.blocks.batch((self.seed, self.rank + 1), step * self.batch_size, self.batch_size)
+        if self.grouping is not None:
+            places = self.grouping.batch((self.seed, self.rank + 1), step * self.batch_size, self.batch_size)
             return self.indices[places].astype(np.int64, copy=False)
         epoch, begin = divmod(step * self.batch_size, size)
         end = begin + self.batch_size
@@ -150,7 +150,7 @@ class ShardOrder:
         return self._shuffled
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"steps_per_epoch": self.steps_per_epoch, "kept": self.kept, "blocks": self.blocks}
+        options = {"steps_per_epoch": self.steps_per_epoch, "kept": self.kept, "grouping": self.grouping}
         return _shard_order, (self.indices, self.batch_size, self.seed, self.rank, options)
 
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from chimera.core.batch import Batch, targets_of
 from chimera.core.errors import DataError
-from chimera.data.blocks import Blocks
 from chimera.data.collation import (
     COLUMNS,
     Collate,
@@ -23,6 +22,8 @@ from chimera.data.collation import (
     collated,
     read_only_arrays,
 )
+from chimera.data.grouping import Grouping
+from chimera.data.length_groups import LengthGroups
 from chimera.data.randomness import seeded
 from chimera.data.row_labels import RowLabels, found_labels
 
@@ -46,6 +47,10 @@ class SampleDataset(FirstBatch):
         function of a sample, for which all samples are read once. Default: its attribute ``targets`` or ``labels``, or its
         label column; otherwise read from the samples when they are needed.
     groups : group of each sample of ``source``, for the partition ``by-group``, given in the same ways; default: none.
+    lengths : length of each sample of ``source``, shape (n,), in any unit: workers then read samples of similar length
+        together, so that little is padded. Default: samples are read in any order.
+    length_group : with lengths, number of samples of similar length; best the samples of a step of all workers, or of one
+        worker if each has its own samples.
     name : name of the data set in messages and reports.
     """
 
@@ -56,11 +61,15 @@ class SampleDataset(FirstBatch):
     rows: NDArray[np.int64] | None = None
     labels: Any = None
     groups: Any = None
+    lengths: Any = None
+    length_group: int = 64
     name: str = "data"
 
     def __post_init__(self) -> None:
         if not len(self):
             raise DataError(f"the data set {self.name!r} is empty")
+        if self.lengths is not None:
+            _check_lengths(self.lengths, self.length_group, len(self.source))
         names = getattr(self.source, "column_names", None)
         columns = {name: partial(self._column, name) for name in (names if isinstance(names, list) else ())}
         for what in ("labels", "groups"):
@@ -98,9 +107,12 @@ class SampleDataset(FirstBatch):
         return replace(self, rows=np.asarray(indices if self.rows is None else self.rows[indices]))
 
     @property
-    def blocks(self) -> Blocks | None:
-        """The blocks in which samples should be read; None: in any order."""
-        return None
+    def grouping(self) -> Grouping | None:
+        """The samples that should be read together; None: they are read in any order."""
+        if self.lengths is None:
+            return None
+        groups = LengthGroups(np.asarray(self.lengths), self.length_group)
+        return groups if self.rows is None else groups.of(self.rows)
 
     @cached_property
     def known_labels(self) -> NDArray[Any] | None:
@@ -202,6 +214,16 @@ class _Rows:
         """Yield batches of at most ``rows`` samples. Random numbers are the same each time."""
         for begin in range(0, len(self.indices), rows):
             yield self.dataset.take(self.indices[begin : begin + rows], (begin,))
+
+
+def _check_lengths(lengths: Any, group: int, samples: int) -> None:
+    found = np.asarray(lengths)
+    if found.shape != (samples,) or found.dtype.kind not in "iuf" or not np.isfinite(found).all():
+        raise DataError(
+            f"lengths must be {samples} finite numbers, one for each sample, not an array of {found.dtype}, shape {found.shape}"
+        )
+    if group < 1:
+        raise DataError(f"length_group must be at least 1 sample, not {group}")
 
 
 def _labels_of(source: Any) -> Any:

@@ -65,7 +65,7 @@ class TableSamples(SampleDataset):
         return self.source.targets if self.rows is None else self.source.targets[self.rows]
 
     @property
-    def blocks(self) -> Blocks | None:
+    def grouping(self) -> Blocks | None:
         """The blocks in which rows should be read; None if a process can keep all of them, or the rows do not ascend."""
         whole = Blocks(self.source.bounds, self.source.together)
         if len(whole.bounds) - 1 <= whole.together or (
