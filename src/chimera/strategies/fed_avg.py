@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.low_rank import adapter_rank
 from chimera.strategies.local_steps import LocalSteps
 from chimera.strategies.participation import Participation, Work
 from chimera.strategies.strategy import STRATEGIES, Aggregated, Cluster, Family, Round
@@ -46,6 +47,10 @@ class FedAvg(LocalSteps):
         ``touched`` for the mean over the workers that changed a row, or ``sum``. Against attackers: for instance ``median``
         (docs/robust.md).
     shards : number of servers over which the parameters are spread; default 1.
+    ranks : rank of the adapters of each client, in the order of the workers, and repeated if there are more workers; default:
+        all clients train all ranks. A client gets and trains the first ranks only. The servers take the mean of each rank over
+        the participants that train it (HetLoRA without pruning: Cho et al. 2024, "Heterogeneous LoRA for Federated
+        Fine-tuning of On-Device Foundation Models"). Messages have the size of the largest rank.
     """
 
     family: ClassVar[Family] = "federated"
@@ -69,6 +74,7 @@ class FedAvg(LocalSteps):
         send: Literal["change", "weights"] = "change",
         aggregation: str | Mapping[str, Any] = "mean",
         shards: int = 1,
+        ranks: Sequence[int] = (),
         seed: int = 0,
     ) -> None:
         super().__init__(server_optimizer=server_optimizer)
@@ -79,10 +85,13 @@ class FedAvg(LocalSteps):
             raise ConfigurationError(f"local_epochs must be above 0, not {local_epochs}")
         if send not in ("change", "weights"):
             raise ConfigurationError(f"send is 'change' or 'weights', not {send!r}")
+        if ranks and (min(ranks) < 1 or send == "weights" or aggregation != "mean"):
+            raise ConfigurationError("ranks must be at least 1, and need send = 'change' and aggregation = 'mean'")
         self._local_steps, self._local_epochs, self._keep_state = local_steps, local_epochs, keep_state
         self._participation = Participation(fraction, over_selection, deadline_s, stragglers, seed)
         self._weighted, self._shards = weighted, shards
-        self._scaled = scaled
+        self._scaled, self._ranks = scaled, tuple(ranks)
+        self._rank_of: Mapping[str, int] = {}  # rank of the adapters, by worker; empty if all train all ranks
         self._reached, self._aggregation = send == "weights", aggregation
         self._rule: Mapping[str, Any] | None = None  # the rule that changes local gradients, see `LocalRule`
         self._samples: Mapping[str, float] = {}  # by worker; empty if samples do not matter
@@ -102,6 +111,9 @@ class FedAvg(LocalSteps):
     def _survey(self, cluster: Cluster) -> None:
         """Ask workers for the numbers of samples and batches that plans need."""
         names = [worker.name for worker in cluster.workers]
+        if self._ranks:
+            ranks = self._ranks
+            self._rank_of = {n: ranks[place % len(ranks)] for n, place in zip(names, cluster.ranks, strict=True)}
         if self._weighted:
             shares = cluster.get([worker.share() for worker in cluster.workers])
             self._samples = dict(zip(names, shares, strict=True))
@@ -126,7 +138,17 @@ class FedAvg(LocalSteps):
             "clock": None if self._local_epochs is None else round_,
             "round_": round_,
         }
-        return [{**common, "weight": weight} for weight in self._weights(plan)]
+        options = [{**common, "weight": weight} for weight in self._weights(plan)]
+        if self._ranks:
+            for each, shares in zip(options, self._shares_of_ranks(plan), strict=True):
+                each["shares"] = shares
+        return options
+
+    def _shares_of_ranks(self, plan: Sequence[Work]) -> list[list[float]]:
+        """Return, by participant, the factors by which the mean of all changes becomes that over the clients of a rank."""
+        own = [self._rank_of[work.worker.name] for work in plan]
+        trained_by = [sum(rank > i for rank in own) for i in range(max(own))]
+        return [[len(plan) / trained_by[i] for i in range(rank)] for rank in own]
 
     def _weights(self, plan: Sequence[Work]) -> list[float]:
         """Return the factors by which the plain mean of the answers becomes the weighted mean.
@@ -186,6 +208,12 @@ class FedAvg(LocalSteps):
         """Return how servers aggregate the answers of the participants."""
         contributors = self._participation.wanted(workers)
         return Aggregated(self._aggregation, contributors, self._shards, weighted=self._weighted, reached=self._reached)
+
+    def keeps(self, model: Any) -> Collection[int]:
+        """Return no parameters; check that the model has adapters of these ranks."""
+        if self._ranks and max(self._ranks) > (largest := adapter_rank(model.layout)):
+            raise ConfigurationError(f"ranks has {max(self._ranks)}, and the adapters of the model have rank {largest}")
+        return ()
 
     def steps_per_round(self) -> int:
         """Return the number of batches that a worker trains on in a round; 1 if workers differ in it."""

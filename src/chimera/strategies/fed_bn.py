@@ -35,6 +35,7 @@ class FedBN(FedAvg):
 
     def keeps(self, model: Any) -> Collection[int]:
         """Return the places of the parameters that stay with each worker."""
+        super().keeps(model)
         names = model.layout.names
         if self._keep is None:
             norms = set(getattr(model, "batch_norms", list)())

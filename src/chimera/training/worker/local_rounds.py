@@ -11,6 +11,7 @@ from chimera.codecs.codec import decode
 from chimera.core.call import work
 from chimera.core.device import copy_of, on_host, to_device_of, to_host
 from chimera.core.errors import ConfigurationError
+from chimera.core.low_rank import rank_factors
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, all_finite
 from chimera.data.dataset import TrainingData
@@ -70,6 +71,7 @@ class LocalRounds:
         clock: int | None = None,
         rule: Mapping[str, Any] | None = None,
         round_: int | None = None,
+        shares: Sequence[float] | None = None,
     ) -> list[Encoded] | list[Rejected]:
         """Load the weights, take ``steps`` local steps, and return the change, encoded, one message for each shard.
 
@@ -87,13 +89,17 @@ class LocalRounds:
         rule : name and options of a `LocalRule`. If the rule encloses a vector, the vector follows the weights, and another
             follows the change, one message for each shard too.
         round_ : index of the round; None: no later call repeats this one.
+        shares : factor of the change of each rank of low-rank adapters. Further ranks are 0 and stay so. Default: all are 1.
         """
         local, messages = self._local.follow(rule), len(weights)
         shards = messages // 2 if local is not None and local.encloses else messages
         flat, begin = self._load(weights[:shards])
-        if begin is None:
+        factors = self._factors_of(shares, flat)
+        if factors is not None:
+            flat *= factors != 0
+        if begin is None or factors is not None:
             begin = copy_of(flat)
-        first, asked = self._step if first is None else first, (steps, weight)
+        first, asked = self._step if first is None else first, (steps, weight, shares)
         if (answer := self._last.to(round_, asked)) is not None:
             self._step = first + steps
             self._tally.sent(answer)
@@ -113,6 +119,8 @@ class LocalRounds:
             sent = copy_of(flat) if reached else begin - flat
             if weight != 1:
                 sent *= np.float32(weight)
+            if factors is not None:
+                sent *= factors
         self._step = first + steps
         if not keep_state:
             self._local.forget()
@@ -214,6 +222,10 @@ class LocalRounds:
         if rejected is None:
             self._local.step(gradient, clock)
         return rejected
+
+    def _factors_of(self, shares: Sequence[float] | None, flat: Any) -> Any:
+        """Return the factors of these shares of ranks, on the device of ``flat``; None without shares."""
+        return None if shares is None else to_device_of(rank_factors(self._model.layout, shares), flat)
 
     def _enclosed(self, messages: Sequence[Encoded], flat: Any) -> Any:
         """Return the vector that followed the weights, on their device; None if there is none."""
