@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera.inference.models import answers
+from chimera.inference.models.answers import tokens_of
 
 
 class _Model:
@@ -119,3 +120,19 @@ def test_errors_are_one_line_of_bounded_length() -> None:
 
     (answer,) = answers(_Model(shout), [0])
     assert len(answer["error"]) == 500
+
+
+@pytest.mark.parametrize(
+    ("answer", "tokens"),
+    [
+        ({"result": {"text": "a", "prompt_tokens": 3, "generated_tokens": 4}}, 7),
+        ({"result": {"text": "", "prompt_tokens": 0, "generated_tokens": 0}}, 1),
+        ({"result": {"prompt_tokens": -9, "generated_tokens": 4}}, 1),
+        ({"result": {"prompt_tokens": 1, "generated_tokens": 1 << 60}}, 1),
+        ({"result": {"prompt_tokens": True, "generated_tokens": 2.5}}, 1),
+        ({"result": "cat"}, 1),
+        ({"error": "no"}, 1),
+    ],
+)
+def test_a_result_that_reports_no_sensible_tokens_counts_as_one(answer: dict[str, Any], tokens: int) -> None:
+    assert tokens_of(answer) == tokens

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import asdict
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -296,6 +297,61 @@ def test_a_late_result_is_charged_by_the_weight_of_its_job():
     assert held.job("a").charged == 0.0
     finish(held, batch, 2.0)
     assert held.job("a").charged == 10 / 4.0  # queries per weight, as if the batch had never been taken back
+
+
+def by_tokens(*happened):
+    made = Scheduler(POLICIES.create("fair-share"), fair_by="tokens")
+    for record in happened:
+        made.apply(record)
+    return made
+
+
+def committed(batch, tokens, now_s=0.0):
+    return records.Committed(batch.job, batch.batch, batch.worker, 0.5, 0, now_s, tokens)
+
+
+def test_by_tokens_a_job_is_charged_for_the_tokens_of_its_finished_batches():
+    """A batch is charged by the estimate when it is dispatched, and by its tokens when it is finished."""
+    held = by_tokens(accepted("a", weight=2.0))
+    first = dispatch(held, "ann")
+    assert held.job("a").charged == 10 / 2  # nothing is known: a token for each query
+    held.apply(committed(first, 400))
+    assert held.job("a").charged == 400 / 2
+    second = dispatch(held, "ann")
+    assert held.job("a").charged == (400 + 400) / 2
+    held.apply(committed(second, 100))
+    assert held.job("a").charged == (400 + 100) / 2
+    assert held.job("a").unit_rate(5.0) == 500 / 5
+    assert held.job("a").rate(5.0) == 20 / 5
+
+
+def test_by_tokens_a_lost_batch_is_refunded_and_its_late_result_is_charged_once():
+    held = by_tokens(accepted("a", 20))
+    held.apply(committed(dispatch(held, "ann"), 300))
+    batch = dispatch(held, "ann")
+    for record in held.lost("ann", "it hangs", culprit=None, now_s=1.0):
+        held.apply(record)
+    assert held.job("a").charged == 300
+    held.apply(committed(batch, 250))
+    assert held.job("a").charged == 550
+    assert held.job("a").ended == "done"
+
+
+def test_by_tokens_a_query_without_tokens_counts_as_one():
+    held = by_tokens(accepted("a"))
+    finish(held, dispatch(held, "ann"))
+    assert held.job("a").charged == 10
+
+
+def test_records_of_earlier_versions_have_no_tokens():
+    new = records.Committed("a", 0, "w0", 0.5, 0, 1.0, 7)
+    old = {key: value for key, value in msgspec.to_builtins(new).items() if key != "tokens"}
+    assert msgspec.convert(old, records.Record).tokens == 0
+
+
+def test_an_unknown_unit_is_refused():
+    with pytest.raises(ConfigurationError, match="fair_by = 'token'; did you mean 'tokens'"):
+        Scheduler(POLICIES.create("fair-share"), fair_by="token")
 
 
 def test_a_batch_that_killed_three_workers_is_set_aside_and_the_job_goes_on():

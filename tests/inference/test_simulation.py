@@ -64,6 +64,25 @@ def test_fair_share_meets_its_goals_with_a_thousand_workers(times):
     check_goals(simulate(*endless(TIMES[times], 2.0), speeds=unequal(1000), warm=True, until_s=85.0))
 
 
+@pytest.mark.parametrize("weights", [(1, 1, 1), (1, 2, 1)])
+def test_by_tokens_the_token_rates_meet_the_same_goals_as_query_rates(weights):
+    """Answers of 40, 160 and 400 tokens take 1 ms a token. By queries, the token rates would differ by a factor of 10."""
+    jobs = [
+        SimulatedJob(seconds=tokens / 1000, tokens=tokens, queries=ENDLESS, weight=weight)
+        for tokens, weight in zip((40, 160, 400), weights, strict=True)
+    ]
+    conditions = Conditions(speeds=unequal(10), warm=True, until_s=200.0)
+
+    def token_ratios(fair_by, window_s):
+        outcome = Simulation(POLICIES.create("fair-share"), jobs, conditions, fair_by=fair_by).run()
+        found = progress(outcome.history, by_tokens=True)
+        return ratios(list(found.values()), window_s, end_s=outcome.end_s, settle_s=SETTLE_S)
+
+    assert token_ratios("tokens", 60.0).max() <= 1.05
+    assert np.mean(token_ratios("tokens", 10.0) <= 1.20) >= 0.95
+    assert token_ratios("queries", 60.0).min() > 5
+
+
 def test_rates_are_as_the_weights():
     jobs = [SimulatedJob(seconds=0.01 * (1 + n), queries=ENDLESS, weight=2.0**n) for n in range(3)]
     outcome = simulate(*jobs, warm=True, until_s=80.0)

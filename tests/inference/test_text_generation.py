@@ -14,6 +14,8 @@ import pytest
 import chimera
 from chimera.core.errors import ConfigurationError
 from chimera.inference import models
+from chimera.inference.journal.records import Committed
+from chimera.inference.journal.sqlite import SqliteJournal
 from inference.running import cluster, signalled
 from inference_kit import WORDS, tiny_gpt
 from language_kit import text
@@ -161,7 +163,7 @@ def test_a_cluster_whose_worker_is_killed_gives_the_answers_of_one_process(adapt
     queries = [{"prompt": prompt, "seed": seed} for seed in range(60) for prompt in PROMPTS]
     given = models.check(table(adapter, **DRAWN))
     expected = results(given, queries)
-    with cluster(tmp_path, workers=2) as running:
+    with cluster(tmp_path, workers=2, options=("--fair-by", "tokens")) as running:
         job = running.client.submit(given, queries, batch_size=5)
         running.processed(job, 20)
         signalled(running.member("worker")["pid"], signal.SIGKILL)
@@ -171,3 +173,9 @@ def test_a_cluster_whose_worker_is_killed_gives_the_answers_of_one_process(adapt
         alone = running.client.submit(given, queries[::-1], batch_size=64, max_workers=1)
         running.client.wait(alone, 60)
         assert running.answers(alone) == expected[::-1]
+    committed = [
+        one for one in SqliteJournal(running.folder / "journal.sqlite").records() if isinstance(one, Committed)
+    ]
+    for name in (job, alone):
+        counted = sum(one.tokens for one in committed if one.job == name)
+        assert counted == sum(answer["prompt_tokens"] + answer["generated_tokens"] for answer in expected)

@@ -32,6 +32,12 @@ def up(
     policy: Annotated[
         str, typer.Option("--policy", metavar="NAME", help="Share workers by this policy; see 'chimera list policies'.")
     ] = "fair-share",
+    fair_by: Annotated[
+        str,
+        typer.Option(
+            "--fair-by", metavar="UNIT", help="Measure the shares of jobs in queries, or in tokens of language models."
+        ),
+    ] = "queries",
     preload: Annotated[
         str,
         typer.Option(
@@ -87,7 +93,7 @@ def up(
         raise ConfigurationError("--standbys has no effect with --voters: all voters but the leader are standbys")
     addresses = _voters(voters)
     options = ClusterOptions(
-        workers, 1 if standbys is None else standbys, policy, preload, ray, addresses, keep_days, keep_models, gpus,
+        workers, 1 if standbys is None else standbys, policy, fair_by, preload, ray, addresses, keep_days, keep_models, gpus,
         takes_code_by_default(addresses) if code is None else code,
     )  # fmt: skip
     keep_up(ClusterFolder(cluster), options, typer.echo)

@@ -34,6 +34,7 @@ class Candidate:
     name : name of this process.
     folder : folder of the cluster.
     policy : name of the policy.
+    fair_by : unit of the shares of jobs, ``queries`` or ``tokens``.
     ray : whether the workers are actors of the Ray cluster that this process has joined.
     journal : opens the journal.
     keep_s : seconds after its end until a job is deleted; default: never.
@@ -46,6 +47,7 @@ class Candidate:
         folder: ClusterFolder,
         policy: str,
         *,
+        fair_by: str = "queries",
         ray: bool,
         journal: Callable[[], Journal],
         keep_s: float | None = None,
@@ -53,7 +55,7 @@ class Candidate:
     ) -> None:
         self._keep_s, self._code = keep_s, code
         self._open_journal, self._last_epoch = journal, 0
-        self._name, self._folder, self._policy = name, folder, policy
+        self._name, self._folder, self._policy, self._fair_by = name, folder, policy, fair_by
         self._members = Members(folder.members)
         self._pool = _pool(self._members, folder.token(), ray=ray)
         self._leading: Coordinator | None = None
@@ -121,7 +123,9 @@ class Candidate:
 
     def _lead(self, journal: Journal, lease: Lease) -> None:
         policy = POLICIES.create(self._policy)
-        leading = Coordinator(journal, lease, policy, pool=self._pool, keep_s=self._keep_s, code=self._code)
+        leading = Coordinator(
+            journal, lease, policy, pool=self._pool, fair_by=self._fair_by, keep_s=self._keep_s, code=self._code
+        )
         self._leading = leading
         try:
             leading.lead()
@@ -188,6 +192,7 @@ def main() -> None:
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--policy", default="fair-share")
+    parser.add_argument("--fair-by", default="queries")
     parser.add_argument("--ray", metavar="ADDRESS", help="use actors of the Ray cluster at ADDRESS as workers")
     parser.add_argument(
         "--voters", default="", help="addresses of the three voters of the journal, separated by commas"
@@ -204,7 +209,7 @@ def main() -> None:
 
         Session.enter(address=options.ray)
     candidate = Candidate(
-        options.name, folder, options.policy, ray=bool(options.ray),
+        options.name, folder, options.policy, fair_by=options.fair_by, ray=bool(options.ray),
         journal=lambda: _journal(folder, options.voters, options.voter), keep_s=options.keep_s,
         code=not options.no_code,
     )  # fmt: skip

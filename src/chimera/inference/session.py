@@ -20,7 +20,7 @@ from chimera.inference.client import Client
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.inputs import queries
 from chimera.inference.models import read
-from chimera.inference.policies.policy import POLICIES
+from chimera.inference.policies.policy import POLICIES, check_fair_by
 from chimera.web.client import PATIENCE_S
 from chimera.web.retention import keep_s
 
@@ -39,6 +39,7 @@ class InferenceCluster:
     workers : number of workers, at least 1.
     standbys : number of standby coordinators, besides the coordinator itself.
     policy : how jobs share the workers.
+    fair_by : unit of their shares, ``queries`` or ``tokens``.
     preload : modules that workers import before they join, separated by commas.
     keep_days : days after its end until a job and its results are deleted; default: never.
 
@@ -60,6 +61,7 @@ class InferenceCluster:
         workers: int = WORKERS,
         standbys: int = 1,
         policy: str = "fair-share",
+        fair_by: str = "queries",
         preload: str = "",
         keep_days: float | None = None,
     ) -> None:
@@ -68,6 +70,7 @@ class InferenceCluster:
                 raise ConfigurationError(f"{name} must be a whole number of at least {least}, not {value!r}")
         keep_s(keep_days)
         POLICIES.create(policy)
+        check_fair_by(fair_by)
         if folder is not None and ClusterFolder(Path(folder)).lock_holder() is not None:
             raise ConfigurationError(f"a cluster already runs in {folder}: pass the folder as cluster= to use it")
         temporary = Path(tempfile.mkdtemp(prefix="chimera-inference-")) if folder is None else None
@@ -76,6 +79,7 @@ class InferenceCluster:
             "workers": workers,
             "standbys": standbys,
             "policy": policy,
+            "fair_by": fair_by,
             "preload": preload,
             "keep_days": keep_days,
         }

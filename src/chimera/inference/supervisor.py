@@ -24,7 +24,7 @@ from chimera.core.private import UMASK, make_folder, opener
 from chimera.core.processes import THREAD_VARIABLES, RestartPause, describe_exit
 from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.cluster_folder import ClusterFolder
-from chimera.inference.policies.policy import POLICIES
+from chimera.inference.policies.policy import POLICIES, check_fair_by
 from chimera.inference.worker.worker import KEEP_MODELS
 from chimera.web.retention import keep_s
 
@@ -125,6 +125,7 @@ class ClusterOptions:
     workers : number of workers.
     standbys : number of standby coordinators; has no effect with voters.
     policy : name of the policy by which jobs share the workers.
+    fair_by : unit of their shares, ``queries`` or ``tokens``.
     preload : modules that workers import before they join, separated by commas.
     ray : address of a Ray cluster; the workers are actors there. Default: local processes.
     voters : addresses of the three voters that replicate the journal. A coordinator runs for each voter of this machine.
@@ -137,6 +138,7 @@ class ClusterOptions:
     workers: int
     standbys: int
     policy: str = "fair-share"
+    fair_by: str = "queries"
     preload: str = ""
     ray: str | None = None
     voters: Sequence[str] = ()
@@ -160,6 +162,7 @@ def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str],
     """
     require_web("a cluster for inference", "inference")
     POLICIES.create(options.policy)
+    check_fair_by(options.fair_by)
     keep_s(options.keep_days)
     folder.create()
     if options.ray:
@@ -189,6 +192,7 @@ def is_here(address: str) -> bool:
 def _coordinators(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]:
     """Return the processes of the coordinator and its standbys."""
     command = ["chimera.inference.coordinator_process", "--cluster", str(folder.path), "--policy", options.policy]
+    command += ["--fair-by", options.fair_by]
     command += ["--ray", options.ray] if options.ray else []
     kept_s = keep_s(options.keep_days)
     command += [] if kept_s is None else ["--keep-s", str(kept_s)]
@@ -250,6 +254,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--standbys", type=int, required=True)
     parser.add_argument("--policy", required=True)
+    parser.add_argument("--fair_by", required=True)
     parser.add_argument("--preload", default="")
     parser.add_argument("--keep_days", type=float)
     arguments = vars(parser.parse_args())

@@ -46,6 +46,7 @@ class Coordinator:
     journal : the journal; this coordinator has its lease.
     lease : that lease.
     policy : decides which job a free worker serves.
+    fair_by : unit of the shares of jobs, ``queries`` or ``tokens``.
     pool : finds the workers.
     keep_s : seconds after its end until a job and its results are deleted; None: never.
     code : whether to accept models that run code of their own.
@@ -59,12 +60,13 @@ class Coordinator:
         policy: Policy,
         *,
         pool: Pool,
+        fair_by: str = "queries",
         keep_s: float | None = None,
         code: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.code = code
-        self.scheduler = Scheduler(policy, first_batch=lease.epoch << 32)
+        self.scheduler = Scheduler(policy, fair_by=fair_by, first_batch=lease.epoch << 32)
         self.lease, self.journal = lease, journal
         self._clock, self._keep_s = clock, keep_s
         self._workers, self._poll_s = Workers(self, pool), pool.poll_s

@@ -156,7 +156,9 @@ class Workers:
         batch = self._scheduler.unfinished_batch(*result.batch_id)
         if batch is not None:
             now_s = self._coordinator.now_s()
-            self._coordinator.record(records.Committed(*result.batch_id, worker, result.seconds, result.errors, now_s))
+            self._coordinator.record(
+                records.Committed(*result.batch_id, worker, result.seconds, result.errors, now_s, result.tokens)
+            )
             self._coordinator.store(result.job).deliver(batch, result.results)
 
     def _silent(self, handle: WorkerHandle, why: str) -> None:

@@ -94,6 +94,8 @@ class Committed(Struct, frozen=True, tag=True):
     ----------
     seconds : seconds that the worker computed.
     errors : number of queries with an error.
+    tokens : number of tokens of the queries and their results, see `chimera.inference.models.answers.tokens_of`; 0 in records
+        of earlier versions.
     """
 
     job: str
@@ -102,6 +104,7 @@ class Committed(Struct, frozen=True, tag=True):
     seconds: float
     errors: int
     at_s: float
+    tokens: int = 0
 
 
 class Returned(Struct, frozen=True, tag=True):

@@ -17,6 +17,8 @@ from chimera.models.instantiation import first_line
 
 MAX_ERROR_CHARACTERS = 500
 """Maximum length of an error text; the rest is cut off."""
+_COUNTS = ("prompt_tokens", "generated_tokens")
+_MAX_TOKENS = 1 << 31  # a result with more is not believed
 
 
 def answers(predictor: Predictor, queries: list[Any]) -> list[dict[str, Any]]:
@@ -33,6 +35,14 @@ def answers(predictor: Predictor, queries: list[Any]) -> list[dict[str, Any]]:
             return [_error(found)]
         return [answer for query in queries for answer in answers(predictor, [query])]
     return [_answer(value) for value in found]
+
+
+def tokens_of(answer: Mapping[str, Any]) -> int:
+    """Return the tokens of a query and its result, ``prompt_tokens`` + ``generated_tokens``; 1 if they are not reported."""
+    result = answer.get("result")
+    counts = [result.get(key) for key in _COUNTS] if isinstance(result, Mapping) else []
+    tokens = [count for count in counts if type(count) is int and 0 <= count <= _MAX_TOKENS]
+    return max(sum(tokens), 1) if len(tokens) == len(_COUNTS) else 1
 
 
 def _predicted(predictor: Predictor, queries: list[Any]) -> Sequence[Any] | Exception:

@@ -24,7 +24,7 @@ class Progress:
     until_s : time of its last dispatch; infinite if some queries were never dispatched.
     weight : initial weight of its share.
     times_s : times at which its batches were committed, in order.
-    counts : number of queries of each batch.
+    counts : number of queries, or tokens, of each batch.
     """
 
     since_s: float
@@ -35,8 +35,8 @@ class Progress:
     counts: NDArray[np.int64]
 
 
-def progress(history: Iterable[records.Record]) -> dict[str, Progress]:
-    """Return the progress of each job. Queries count as finished when their batch is committed."""
+def progress(history: Iterable[records.Record], *, by_tokens: bool = False) -> dict[str, Progress]:
+    """Return the progress of each job, in queries or in tokens. They count as finished when their batch is committed."""
     accepted: dict[str, records.Accepted] = {}
     dispatched: defaultdict[str, list[records.Dispatched]] = defaultdict(list)
     committed: defaultdict[str, list[records.Committed]] = defaultdict(list)
@@ -56,13 +56,15 @@ def progress(history: Iterable[records.Record]) -> dict[str, Progress]:
             until_s=dispatched[name][-1].at_s if sum(batches.values()) == job.queries and batches else math.inf,
             weight=job.weight,
             times_s=np.array([record.at_s for record in committed[name]], np.float64),
-            counts=np.array([batches[record.batch] for record in committed[name]], np.int64),
+            counts=np.array(
+                [record.tokens if by_tokens else batches[record.batch] for record in committed[name]], np.int64
+            ),
         )
     return found
 
 
 def rates(job: Progress, edges_s: NDArray[np.float64], window_s: float) -> NDArray[np.float64]:
-    """Return the queries finished per second and weight in the windows that begin at ``edges_s``."""
+    """Return the queries, or tokens, finished per second and weight in the windows that begin at ``edges_s``."""
     return _within(job, edges_s, window_s, job.counts) / window_s / job.weight
 
 

@@ -13,7 +13,7 @@ from chimera.inference.models.spec import key_of
 
 WINDOW_S = 10.0
 """Seconds over which a query rate is measured."""
-_SMOOTHING = 0.3  # weight of the last batch in the estimate of the seconds per query
+_SMOOTHING = 0.3  # weight of the last batch in the estimates per query
 _TIMES = 10_000  # number of batch times that are kept of an open job, which has no end
 _GROWTH = 8  # an automatic batch is at most this many times as large as the largest before
 
@@ -44,9 +44,11 @@ class Job:
     ----------
     order : position in the order of submission.
     batch_s : target seconds of a batch of automatic size.
+    by_tokens : whether its share is measured in tokens; else in queries.
     queries : number of queries; of an open job, so far.
     open : whether more queries may arrive.
-    charged : queries dispatched, divided by the weight at the time of dispatch.
+    charged : units dispatched, divided by the weight at the time of dispatch. Tokens are estimated from the batches before, and
+        counted when the batch is finished.
     cursor : index of the first query that was in no batch yet.
     returned : batches to dispatch again, before new ones.
     running : running batches, by number.
@@ -67,6 +69,7 @@ class Job:
     batch_size: int
     max_workers: int
     batch_s: float
+    by_tokens: bool = False
     cursor: int = 0
     batches: int = 0
     returned: deque[Batch] = field(default_factory=deque)
@@ -84,9 +87,13 @@ class Job:
     queries: int = field(init=False)
     open: bool = field(init=False)
     key: str = field(init=False)
-    _recent: deque[tuple[float, int]] = field(default_factory=deque)
-    _recent_queries: int = 0  # sum of the queries in _recent
+    _recent: deque[tuple[float, int, float]] = field(
+        default_factory=deque
+    )  # time, queries and units of finished batches
+    _recent_queries: int = 0  # sums over _recent
+    _recent_units: float = 0
     _seconds_per_query: float | None = None  # smoothed
+    _units_per_query: float | None = None
     _largest: int = 0
 
     def __post_init__(self) -> None:
@@ -129,6 +136,10 @@ class Job:
         left = self.queries - self.cursor
         return Batch(self.batches, self.cursor, min(self.batch_size or self._timed_batch_size(), left))
 
+    def units(self, count: int) -> float:
+        """Return the expected units of ``count`` queries; before the first tokens are counted, one per query."""
+        return count * (self._units_per_query or 1.0) if self.by_tokens else count
+
     def estimate_s(self, count: int) -> float | None:
         """Return the expected seconds of ``count`` queries; None if unknown."""
         return None if self._seconds_per_query is None else count * self._seconds_per_query
@@ -139,7 +150,7 @@ class Job:
             self.batches, self.cursor = batch.number + 1, batch.first + batch.count
         else:
             self._remove_returned(batch.number)
-        charge = batch.count / self.weight
+        charge = self.units(batch.count) / self.weight
         self.running[batch.number] = Running(batch, worker, at_s, charge, cold)
         self.loading += cold
         self.serving[worker] += 1
@@ -158,25 +169,32 @@ class Job:
         if blamed:
             self.blamed.setdefault(number, []).append(worker)
 
-    def commits(self, batch: Batch, errors: int, seconds: float | None, at_s: float) -> None:
-        """Note that a batch is finished; ``seconds`` is None if no worker computed it."""
-        if self._remove_running(batch.number) is None:  # a late result: the batch had been taken from that worker
+    def commits(self, batch: Batch, errors: int, seconds: float | None, at_s: float, tokens: int = 0) -> None:
+        """Note that a batch is finished.
+
+        Parameters
+        ----------
+        seconds : None if no worker computed it.
+        tokens : number of tokens of its queries and results; 0 if unknown.
+        """
+        units = float(tokens or batch.count) if self.by_tokens else batch.count
+        running = self._remove_running(batch.number)
+        if running is None:  # a late result: the batch had been taken from that worker
             self._remove_returned(batch.number)
-            self.charged += batch.count / self.weight
+            self.charged += units / self.weight
+        elif self.by_tokens:
+            self.charged += units / self.weight - running.charge
         self.blamed.pop(batch.number, None)
         self.finished += batch.count
         self.errors += errors
         if seconds is not None:
             self.times.append((batch.count, seconds))
-            self._recent.append((at_s, batch.count))
+            self._recent.append((at_s, batch.count, units))
             self._recent_queries += batch.count
+            self._recent_units += units
             self._expire(at_s)
-            each = seconds / batch.count
-            self._seconds_per_query = (
-                each
-                if self._seconds_per_query is None
-                else (1 - _SMOOTHING) * self._seconds_per_query + _SMOOTHING * each
-            )
+            self._seconds_per_query = _smoothed(self._seconds_per_query, seconds / batch.count)
+            self._units_per_query = _smoothed(self._units_per_query, units / batch.count)
         self._end_if_complete(at_s)
 
     def withdraws(self, count: int, at_s: float) -> None:
@@ -197,12 +215,13 @@ class Job:
 
     def rate(self, now_s: float) -> float:
         """Return the queries finished per second, over the last `WINDOW_S` or since the first dispatch."""
-        self._expire(now_s)
-        if self.first_s is None:
-            return 0.0
-        until_s = now_s if self.ended_s is None else min(now_s, max(self.ended_s, now_s - WINDOW_S))
-        span_s = min(max(until_s - self.first_s, 1e-9), WINDOW_S)
-        return self._recent_queries / max(span_s, 1.0)
+        span_s = self._span_s(now_s)
+        return self._recent_queries / span_s if span_s else 0.0
+
+    def unit_rate(self, now_s: float) -> float:
+        """Return the units finished per second, over the same time."""
+        span_s = self._span_s(now_s)
+        return self._recent_units / span_s if span_s else 0.0
 
     def _end_if_complete(self, at_s: float) -> None:
         """Set the state to ``done`` if all queries are finished and no more may arrive."""
@@ -214,9 +233,19 @@ class Job:
             return max(self._largest, 1)
         return max(1, min(round(self.batch_s / max(self._seconds_per_query, 1e-9)), _GROWTH * max(self._largest, 1)))
 
+    def _span_s(self, now_s: float) -> float:
+        """Return the seconds over which rates are measured, at least 1; 0 if nothing was dispatched."""
+        self._expire(now_s)
+        if self.first_s is None:
+            return 0.0
+        until_s = now_s if self.ended_s is None else min(now_s, max(self.ended_s, now_s - WINDOW_S))
+        return max(min(max(until_s - self.first_s, 1e-9), WINDOW_S), 1.0)
+
     def _expire(self, now_s: float) -> None:
         while self._recent and self._recent[0][0] <= now_s - WINDOW_S:
-            self._recent_queries -= self._recent.popleft()[1]
+            _, queries, units = self._recent.popleft()
+            self._recent_queries -= queries
+            self._recent_units -= units
 
     def _remove_running(self, number: int) -> Running | None:
         running = self.running.pop(number, None)
@@ -232,3 +261,7 @@ class Job:
             if batch.number == number:
                 self.returned.remove(batch)
                 return
+
+
+def _smoothed(before: float | None, value: float) -> float:
+    return value if before is None else (1 - _SMOOTHING) * before + _SMOOTHING * value

@@ -7,7 +7,7 @@ from typing import Any
 
 from chimera.core.errors import ConfigurationError
 from chimera.inference.journal import records
-from chimera.inference.policies.policy import Contender, Policy
+from chimera.inference.policies.policy import Contender, Policy, check_fair_by
 from chimera.inference.scheduling.job import Batch, Job, Running
 
 BATCH_S = 0.6
@@ -28,6 +28,7 @@ class Scheduler:
     Parameters
     ----------
     policy : decides which job a free worker serves.
+    fair_by : unit of the shares of jobs, ``queries`` or ``tokens``.
     first_batch : number of the first batch of an open job. The journal does not store these batches. So each epoch has its own
         range of numbers, and a coordinator does not mistake a batch of an earlier epoch for its own.
 
@@ -37,7 +38,9 @@ class Scheduler:
     dropped : numbers of the dropped jobs.
     """
 
-    def __init__(self, policy: Policy, *, first_batch: int = 0) -> None:
+    def __init__(self, policy: Policy, *, fair_by: str = "queries", first_batch: int = 0) -> None:
+        check_fair_by(fair_by)
+        self._by_tokens = fair_by == "tokens"
         self.jobs: dict[str, Job] = {}
         self.dropped: set[str] = set()
         self._order = 0
@@ -160,6 +163,7 @@ class Scheduler:
         job = Job(
             record, self._order, self._lowest(), record.weight, record.batch_size, record.max_workers,
             batch_s=OPEN_BATCH_S if record.open else BATCH_S, batches=self._first_batch if record.open else 0,
+            by_tokens=self._by_tokens,
         )  # fmt: skip
         self._order += 1
         self.jobs[record.job] = self._active[record.job] = job
@@ -187,13 +191,13 @@ class Scheduler:
     def _dispatched(self, record: records.Dispatched) -> None:
         job = self.job(record.job)
         job.dispatched(Batch(record.batch, record.first, record.count), record.worker, record.at_s, cold=record.cold)
-        self._lift(job.charged - (1 + len(job.serving)) * record.count / job.weight)
+        self._lift(job.charged - (1 + len(job.serving)) * job.units(record.count) / job.weight)
 
     def _committed(self, record: records.Committed) -> None:
         job = self.job(record.job)
         batch = job.unfinished_batch(record.batch)
         if batch is not None:
-            job.commits(batch, record.errors, record.seconds, record.at_s)
+            job.commits(batch, record.errors, record.seconds, record.at_s, record.tokens)
             self._deactivate_ended(job)
 
     def _returned(self, record: records.Returned) -> None:
@@ -241,8 +245,8 @@ class Scheduler:
             order=job.order,
             weight=job.weight,
             charged=job.charged,
-            batch=job.next_batch().count,
-            rate=job.rate(now_s),
+            batch=job.units(job.next_batch().count),
+            rate=job.unit_rate(now_s),
             workers=job.other_workers(worker),
             loading=job.loading,
             loaded=job.key in loaded,

@@ -28,6 +28,7 @@ class SimulatedJob:
     ----------
     seconds : seconds per query, on a worker of speed 1.
     queries : number of queries.
+    tokens : tokens of each query and its result.
     at_s : time of its submission.
     load_s : seconds to load its model.
     weight, batch_size, max_workers : as in `chimera.inference.journal.records.Accepted`.
@@ -35,6 +36,7 @@ class SimulatedJob:
 
     seconds: float
     queries: int
+    tokens: int = 1
     at_s: float = 0.0
     load_s: float = 0.0
     weight: float = 1.0
@@ -153,8 +155,10 @@ class _Worker:
 class Simulation:
     """One simulation. The same jobs, conditions and policy give the same outcome, to the bit."""
 
-    def __init__(self, policy: Policy, jobs: Sequence[SimulatedJob], conditions: Conditions) -> None:
-        self.scheduler = Scheduler(policy)
+    def __init__(
+        self, policy: Policy, jobs: Sequence[SimulatedJob], conditions: Conditions, *, fair_by: str = "queries"
+    ) -> None:
+        self.scheduler = Scheduler(policy, fair_by=fair_by)
         self._jobs = {str(number): job for number, job in enumerate(jobs)}
         self._conditions = conditions
         self._random = random.Random(conditions.seed)  # noqa: S311 - a simulation is repeated from its seed; no secret
@@ -243,7 +247,8 @@ class Simulation:
             return
         job, number = worker.dispatched.job, worker.dispatched.batch
         if self.scheduler.unfinished_batch(job, number) is not None:
-            self._record(records.Committed(job, number, worker.name, worker.batch_s, 0, self._now_s))
+            tokens = worker.dispatched.count * self._jobs[job].tokens
+            self._record(records.Committed(job, number, worker.name, worker.batch_s, 0, self._now_s, tokens))
         self._spans.append(worker.span)
         worker.dispatched = worker.span = None
         self._schedule(self._conditions.latency_s, partial(self._free, worker, generation))

@@ -58,7 +58,7 @@ class ComputeProcess:
         Yields
         ------
         ``loading`` and a key, ``loaded`` and the keys of all models in memory; at last ``done`` and a dictionary with
-        ``seconds``, ``errors`` and ``results`` (packed).
+        ``seconds``, ``errors``, ``results`` (packed) and ``tokens``.
 
         Raises
         ------
@@ -106,6 +106,7 @@ def main() -> None:
     except ImportError as error:
         raise ConfigurationError(f"--preload: {name!r} cannot be imported: {error}") from error
     from chimera.inference.models import answers, load
+    from chimera.inference.models.answers import tokens_of
 
     def notify(what: str, more: Any) -> None:
         other_end.send_bytes(wire.pack([what, more]))
@@ -117,7 +118,8 @@ def main() -> None:
             asked = wire.unpack(other_end.recv_bytes())
             found, seconds = models.answer(asked["model"], asked["queries"])
             errors = sum("error" in one for one in found)
-            notify("done", {"seconds": seconds, "errors": errors, "results": wire.pack(found)})
+            tokens = sum(map(tokens_of, found))
+            notify("done", {"seconds": seconds, "errors": errors, "results": wire.pack(found), "tokens": tokens})
 
 
 if __name__ == "__main__":

@@ -73,6 +73,7 @@ class Finished(Struct, frozen=True):
     seconds : seconds of computing, without loading the model.
     errors : number of queries with an error.
     results : packed list (`chimera.engines.http.wire`) of ``{"result": value}`` or ``{"error": text}``, one per query.
+    tokens : number of tokens of the queries and their results, see `chimera.inference.models.answers.tokens_of`.
     """
 
     job: str
@@ -80,6 +81,7 @@ class Finished(Struct, frozen=True):
     seconds: float
     errors: int
     results: bytes
+    tokens: int = 0
 
     @property
     def batch_id(self) -> BatchId:
