@@ -149,7 +149,7 @@ def test_a_lightning_module_trains_as_it_is(tmp_path):
 EXPERIMENTS_AND_PROGRAMS = sorted({*EXAMPLES.glob("*.toml"), *EXAMPLES.glob("*.py"), *EXAMPLES.glob("*/client.py")})
 
 
-OF_A_LARGE_MODEL = {"lora.toml": 300}
+OF_A_LARGE_MODEL = {"lora.toml": 300, "diloco_gpt.toml": 300}
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS_AND_PROGRAMS, ids=lambda path: str(path.relative_to(EXAMPLES)))

@@ -81,13 +81,6 @@ def test_a_gzip_file_has_the_tokens_of_its_text(text: Path) -> None:
         DATASETS.create("text-blocks", {"path": str(packed), "block": 16})
 
 
-def test_a_relative_path_is_also_searched_in_the_folder_of_data_sets(
-    text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CHIMERA_DATA", str(text.parent))
-    assert len(DATASETS.create("text-blocks", {"path": "text.txt", "block": 16}).train)
-
-
 def test_a_tokenizer_trained_on_the_text_depends_on_the_text_only(text: Path, cache: Path) -> None:
     tokenizers: Any = pytest.importorskip("tokenizers")
     options = {"path": str(text), "vocab_size": 270, "block": 8}

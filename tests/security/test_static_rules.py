@@ -43,7 +43,7 @@ REVIEWED = {
     "core/device.py": "constants",
     "core/extras.py": "constants",
     "core/kernels.py": "a constant of the caller",
-    "core/package_files.py": "the folder of a package that the user names, without importing it",
+    "core/named_places.py": "the folder of a package that the user names, without importing it",
     "core/registry.py": "load_object itself, which refuses names of others; the families' own packages",
     "data/huggingface.py": "a transform that the user names; by-path names of others go through load_object",
     "data/row_labels.py": "a function of labels or groups that the user names; by-path names of others go through load_object",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from chimera.core.named_places import data_folder
 from chimera.data.dataset import Dataset
-from chimera.data.download import data_folder, downloading
+from chimera.data.download import downloading
 from chimera.data.split import DATASETS, Split
 
 _NAME = "california-housing"

@@ -22,12 +22,6 @@ DOWNLOAD_TIMEOUT_S = 30.0
 """Seconds without data from a server after which a download fails."""
 
 
-def data_folder() -> Path | None:
-    """Return ``$CHIMERA_DATA``, the folder with the user's own copies of data sets; None if it is not set."""
-    folder = os.environ.get("CHIMERA_DATA")
-    return Path(folder).expanduser() if folder else None
-
-
 def cache_folder() -> Path:
     """Return ``$XDG_CACHE_HOME/chimera``, or ``~/.cache/chimera``, the folder of downloads. It may not exist."""
     home = os.environ.get("XDG_CACHE_HOME")

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
+from chimera.core.named_places import data_folder
 from chimera.data.dataset import Dataset
-from chimera.data.download import cache_folder, data_folder, downloading, save_to_cache
+from chimera.data.download import cache_folder, downloading, save_to_cache
 from chimera.data.readers.idx import read_idx
 from chimera.data.readers.sources import read_npz
 from chimera.data.split import DATASETS, Split, split_indices

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.core.package_files import located
 from chimera.core.private import make_folder
-from chimera.data.download import cache_folder, data_folder
+from chimera.data.download import cache_folder
 from chimera.data.readers.sources import existing_file
 from chimera.data.samples import SampleDataset
 from chimera.data.split import DATASETS, Split
@@ -34,7 +33,7 @@ def text_blocks(
 
     Parameters
     ----------
-    path : the file, UTF-8; one that ends in ``.gz`` is decompressed. A relative path is also searched in ``$CHIMERA_DATA``.
+    path : the file, UTF-8; one that ends in ``.gz`` is decompressed.
     tokenizer_path : ``tokenizer.json`` of the library ``tokenizers``, the folder of a model that has one, or a model in the
         format GGUF; default: the bytes of the text, 256 tokens.
     vocab_size : without a tokenizer_path, train a byte-level BPE of so many tokens on the whole text, once.
@@ -45,7 +44,7 @@ def text_blocks(
         raise ConfigurationError(f"block must be at least 1 token, not {block}")
     if not 0 < test_fraction < 1:
         raise ConfigurationError(f"test_fraction is {test_fraction}: it must be between 0 and 1")
-    blocks = TokenBlocks(_text_file(path), _tokenization(tokenizer_path, vocab_size), block)
+    blocks = TokenBlocks(existing_file(path), _tokenization(tokenizer_path, vocab_size), block)
     tested = max(round(test_fraction * len(blocks)), 1)
     if len(blocks) <= tested:
         raise DataError(
@@ -112,14 +111,6 @@ def _tokenization(tokenizer_path: str | None, vocab_size: int | None) -> Tokeniz
     if tokenizer_path:
         return TokenizerFile(tokenizer_path)
     return Utf8() if vocab_size is None else ByteLevelBPE(vocab_size)
-
-
-def _text_file(path: str) -> Path:
-    """Return the file, or the one of this relative path in ``$CHIMERA_DATA``."""
-    own = data_folder()
-    if own is not None and not located(path).is_file() and (own / path).is_file():
-        return own / path
-    return existing_file(path)
 
 
 def _stacked(blocks: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

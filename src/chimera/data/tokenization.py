@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
-from chimera.core.package_files import located
+from chimera.core.named_places import located
 from chimera.core.private import make_folder
 from chimera.data.download import cache_folder
 from chimera.data.readers.decompression import GzipStream

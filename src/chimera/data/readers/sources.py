@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chimera.core.errors import DataError
-from chimera.core.package_files import located
+from chimera.core.named_places import located
 from chimera.data.readers import table
 from chimera.data.readers.arrays import from_torch_dataset, is_array, is_tensor
 from chimera.data.readers.npy import open_archive

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core.errors import ConfigurationError, did_you_mean
-from chimera.core.package_files import located
+from chimera.core.named_places import located
 from chimera.core.registry import check_code_allowed
 from chimera.models.huggingface.tasks import LibraryTask
 from chimera.models.instantiation import extend_limit, first_line

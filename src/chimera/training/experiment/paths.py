@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from chimera.core.package_files import in_a_package
+from chimera.core.named_places import is_named_place
 from chimera.core.user_code import make_importable
 
 _IN_A_PY_FILE = re.compile(r"([^:]*\.py):([\w.]+)")
@@ -17,8 +17,8 @@ _IN_A_MODULE = re.compile(r"([A-Za-z_][\w.]*):[\w.]+")
 
 
 def is_path(key: str, value: str) -> bool:
-    """Return whether an option's value is a local path, judging by the option's name. URLs and places in packages are not."""
-    return (key in ("path", "tokenizer") or key.endswith("_path")) and "://" not in value and not in_a_package(value)
+    """Return whether an option's value is a local path, judging by the option's name. URLs and named places are not."""
+    return (key in ("path", "tokenizer") or key.endswith("_path")) and "://" not in value and not is_named_place(value)
 
 
 def anchored(tables: Mapping[str, Any], folder: Path, names: Collection[str]) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def anchored(tables: Mapping[str, Any], folder: Path, names: Collection[str]) ->
             return {k: walk(k, v, value.get("name")) for k, v in value.items()}
         if isinstance(value, list):
             return [walk(key, each, plugin) for each in value]
-        if not isinstance(value, str) or in_a_package(value):
+        if not isinstance(value, str) or is_named_place(value):
             return value
         if in_a_file := _IN_A_PY_FILE.fullmatch(value):  # a plug-in, in any option
             return f"{folder / Path(in_a_file[1]).expanduser()}:{in_a_file[2]}"

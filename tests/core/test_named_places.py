@@ -1,4 +1,4 @@
-"""Places in installed packages: found without running code, and mistakes."""
+"""Places in installed packages and in the folder of data: found without running code, and mistakes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.package_files import located
+from chimera.core.named_places import located
 from chimera.training.experiment.paths import anchored
 
 
@@ -22,6 +22,19 @@ def test_a_place_in_a_package_is_found_without_running_its_code(
     assert located("package:brings_weights/a/b.gguf") == package / "a" / "b.gguf"
     assert located("package:brings_weights") == package
     assert "brings_weights" not in sys.modules
+
+
+def test_a_place_in_the_data_is_in_the_folder_that_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHIMERA_DATA", str(tmp_path))
+    assert located("data:text/a.txt.gz") == tmp_path / "text" / "a.txt.gz"
+    for path in ("data:../a", "data:/etc/passwd"):
+        with pytest.raises(ConfigurationError, match=r"is outside \$CHIMERA_DATA"):
+            located(path)
+    monkeypatch.delenv("CHIMERA_DATA")
+    with pytest.raises(ConfigurationError, match=r"in \$CHIMERA_DATA, which is not set: set it, or write a path"):
+        located("data:text/a.txt.gz")
 
 
 def test_other_paths_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,4 +61,5 @@ def test_mistakes_are_one_line(path: str, words: str) -> None:
 
 def test_an_experiment_file_in_another_folder_names_the_same_place(tmp_path: Path) -> None:
     model = {"name": "huggingface", "path": "package:json/decoder.py", "tokenizer": "package:json"}
-    assert anchored({"model": model}, tmp_path, ["model"]) == {"model": model}
+    tables = {"model": model, "data": {"name": "text-blocks", "path": "data:text.txt"}}
+    assert anchored(tables, tmp_path, ["model", "data"]) == tables
