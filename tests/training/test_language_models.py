@@ -186,9 +186,14 @@ def killed(folder: Path, base: str, **options: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("strategy", ["all-reduce", "diloco"])
-def test_a_resumed_run_has_the_same_bits_with_dropout(tmp_path: Path, base: str, strategy: str) -> None:
-    own: dict[str, Any] = {"strategy": strategy, "optimizer": {"name": "adamw", "lr": 0.01}}
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+@pytest.mark.parametrize(
+    "strategy",
+    ["all-reduce", "diloco", {"name": "streaming-diloco", "local_steps": 4, "fragments": 2}],
+    ids=["all-reduce", "diloco", "streaming-diloco"],
+)
+def test_a_resumed_run_has_the_same_bits_with_dropout(tmp_path: Path, base: str, strategy: Any, engine: str) -> None:
+    own: dict[str, Any] = {"strategy": strategy, "engine": engine, "optimizer": {"name": "adamw", "lr": 0.01}}
     whole = fit(tmp_path / "whole", base, {"dropout": 0.2}, **OFTEN, **own)
     killed(tmp_path / "killed", base, **own)
     resumed = fit(tmp_path / "killed", base, {"dropout": 0.2}, resume=True, **OFTEN, **own)
