@@ -43,6 +43,7 @@ REVIEWED = {
     "core/device.py": "constants",
     "core/extras.py": "constants",
     "core/kernels.py": "a constant of the caller",
+    "core/file_modules.py": "a file that the user names, through load_object; workers find files on their own import path only",
     "core/named_places.py": "the folder of a package that the user names, without importing it",
     "core/registry.py": "load_object itself, which refuses names of others; the families' own packages",
     "data/huggingface.py": "a transform that the user names; by-path names of others go through load_object",

@@ -62,6 +62,15 @@ def test_all_engines_give_the_same_weights(file: Path, engine: str, strategy: st
     np.testing.assert_array_equal(trained(file, strategy, engine), trained(file))
 
 
+def test_workers_find_a_class_of_a_file_whose_name_another_file_has(file: Path, tmp_path: Path) -> None:
+    again = tmp_path / file.name
+    again.write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+    modules = [load_object(f"{one}:ElasticByClass").__module__ for one in (file, again)]
+    assert modules[0] != modules[1]
+    for one in (file, again):
+        assert trained(one, "ElasticByClass", "local").any()
+
+
 def test_nodes_find_an_extension_by_name(file: Path, tmp_path: Path) -> None:
     with two_nodes(tmp_path) as urls:
         run = fit_nodes(urls, strategy=load_object(f"{file}:Elastic")(), batch_size=20, rounds=30, out=None)

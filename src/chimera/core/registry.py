@@ -7,13 +7,10 @@ a plug-in with a missing library does not affect the others. Plug-ins therefore 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
-import importlib.util
 import inspect
 import pkgutil
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,6 +20,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from chimera.core.errors import CodeRefusedError, ConfigurationError, MissingExtraError, UnknownNameError, did_you_mean
+from chimera.core.file_modules import load_file
 from chimera.core.signatures import hints_of, parameters_of
 from chimera.core.validation_message import validation_message
 
@@ -190,40 +188,12 @@ def load_object(path: str) -> Any:
     if not module_name or not attribute:
         raise ConfigurationError(f"{path!r} is not of the form 'package.module:attribute' or 'file.py:attribute'")
     try:
-        module = _load_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
+        module = load_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"cannot import {module_name!r} for {path!r}: {error}") from error
     if not hasattr(module, attribute):
         raise ConfigurationError(f"{module_name!r} has no {attribute!r}")
     return getattr(module, attribute)
-
-
-def _load_file(path: Path) -> Any:
-    if not path.is_file():
-        raise ConfigurationError(f"there is no file {str(path)!r}")
-    path = path.resolve()
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    module = importlib.import_module(path.stem)
-    if Path(getattr(module, "__file__", None) or "").resolve() == path:
-        return module
-    return _load_under_unique_name(path)
-
-
-def _load_under_unique_name(path: Path) -> Any:
-    """Import a file whose name another module already has, under a unique name."""
-    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise ConfigurationError(f"{str(path)!r} cannot be imported")
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]
 
 
 def checked_options(
