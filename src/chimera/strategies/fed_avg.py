@@ -131,7 +131,7 @@ class FedAvg(LocalSteps):
 
     def _options(self, plan: Sequence[Work], round_: int) -> list[dict[str, Any]]:
         """Return the options of each participant's call, see `Learner.delta`."""
-        common = {
+        common: dict[str, Any] = {
             "keep_state": self._keep_state,
             "reached": self._reached,
             "rule": self._rule,
@@ -140,8 +140,8 @@ class FedAvg(LocalSteps):
         }
         options = [{**common, "weight": weight} for weight in self._weights(plan)]
         if self._ranks:
-            for each, shares in zip(options, self._shares_of_ranks(plan), strict=True):
-                each["shares"] = shares
+            shares = self._shares_of_ranks(plan)
+            return [{**own, "shares": each} for own, each in zip(options, shares, strict=True)]
         return options
 
     def _shares_of_ranks(self, plan: Sequence[Work]) -> list[list[float]]:
