@@ -1,24 +1,27 @@
-"""Steps of models that people bring: Chimera's workers and plain PyTorch loops that never communicate.
+"""Steps of models that people bring: Chimera's workers, plain PyTorch loops, and PyTorch DDP.
 
 Two workers of one thread each train a model of each kind, with SGD, from samples that are read one by one. The plain loops use
-a ``DataLoader`` on the same data set. The variants alternate. The table shows medians over the repetitions: milliseconds of a
-step, and the step's time in Chimera relative to the plain loops, in which 1.03 means 3 % more. Run it on an idle machine::
+a ``DataLoader`` on the same data set, and never communicate. ``barrier`` is the same loops that wait for each other before each
+step and send nothing: the least that synchronous training can cost on this machine. ``ddp`` is PyTorch's
+``DistributedDataParallel`` over gloo. The variants alternate. The table shows medians over the repetitions: milliseconds of a
+step, and the step's time relative to the plain loops, in which 1.03 means 3 % more. Run it on an idle machine::
 
-    python benchmarks/any_model.py [--turns 3] [--steps 60] [--models bert gpt ...]
+    python benchmarks/any_model.py [--turns 3] [--steps 160] [--models bert gpt ...]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
+import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing import Queue, get_context
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +29,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "parts"))
 WORKERS, WARM_UP, SAMPLES = 2, 8, 4096
+PLAIN = ("plain", "barrier", "ddp")
+VARIANTS = (*PLAIN, "all-reduce", "parameter-server")
 
 
 class Samples:
@@ -160,8 +165,8 @@ SUBJECTS = {
 }
 
 
-def plain_worker(name: str, steps: int, rank: int) -> None:
-    """Train in a plain loop, and print milliseconds per step."""
+def plain_worker(name: str, steps: int, variant: str, rank: int, barrier: Barrier, times: Queue) -> None:
+    """Train in a plain loop, and put its milliseconds per step into ``times``."""
     import torch
     from torch.utils.data import DataLoader
 
@@ -170,6 +175,9 @@ def plain_worker(name: str, steps: int, rank: int) -> None:
     subject = SUBJECTS[name]
     loader = DataLoader(subject.samples(), subject.batch, shuffle=True, drop_last=True, collate_fn=subject.collate)
     model = subject.network().train()
+    if variant == "ddp":
+        torch.distributed.init_process_group("gloo", rank=rank, world_size=WORKERS)
+        model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     step, began = 0, 0.0
     while step < WARM_UP + steps:
@@ -179,23 +187,32 @@ def plain_worker(name: str, steps: int, rank: int) -> None:
             loss = subject.step(model, batch)
             optimizer.zero_grad()
             loss.backward()
+            if variant == "barrier":
+                barrier.wait()
             optimizer.step()
             loss.item()
             step += 1
             if step == WARM_UP + steps:
                 break
-    print(json.dumps(1000 * (time.perf_counter() - began) / steps))
+    times.put(1000 * (time.perf_counter() - began) / steps)
 
 
-def measure_plain(name: str, steps: int) -> float:
+def measure_plain(name: str, steps: int, variant: str) -> float:
     """Return the milliseconds of a step, the mean of two loops at the same time."""
-    command = [sys.executable, __file__, "--worker", name, "--steps", str(steps), "--rank"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True, env=environment)
+    context = get_context("spawn")
+    barrier, times = context.Barrier(WORKERS), context.Queue()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        os.environ.update(OMP_NUM_THREADS="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(server.getsockname()[1]))
+    loops = [
+        context.Process(target=plain_worker, args=(name, steps, variant, rank, barrier, times))
         for rank in range(WORKERS)
     ]
-    return statistics.mean(json.loads(process.communicate()[0].splitlines()[-1]) for process in processes)
+    for loop in loops:
+        loop.start()
+    found = [times.get(timeout=600) for _ in loops]
+    for loop in loops:
+        loop.join()
+    return statistics.mean(found)
 
 
 def measure_chimera(name: str, steps: int, strategy: str) -> float:
@@ -229,26 +246,22 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--steps", type=int, default=160)
     parser.add_argument("--models", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.worker:
-        plain_worker(args.worker, args.steps, args.rank)
-        return
     import torch
 
     import chimera
 
     print(
         f"Python {platform.python_version()}, chimera {chimera.__version__}, torch {torch.__version__}, {os.cpu_count()} "
-        f"processors, medians of {args.turns} turns\n{'':18}{'plain loops':>14}{'all-reduce':>18}{'parameter-server':>18}"
+        f"processors, medians of {args.turns} turns\n{'':18}{'plain loops':>14}"
+        + "".join(f"{variant:>18}" for variant in VARIANTS[1:])
     )
     for name in args.models:
-        found: dict[str, list[float]] = {"plain": [], "all-reduce": [], "parameter-server": []}
+        found: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
         for _ in range(args.turns):
             for variant, values in found.items():
-                plain = variant == "plain"
-                values.append(measure_plain(name, args.steps) if plain else measure_chimera(name, args.steps, variant))
+                measure = measure_plain if variant in PLAIN else measure_chimera
+                values.append(measure(name, args.steps, variant))
         plain, *others = (statistics.median(values) for values in found.values())
         print(f"{name:18}{plain:11.2f} ms" + "".join(f"{one:9.2f} ms {one / plain:5.2f}" for one in others), flush=True)
 
