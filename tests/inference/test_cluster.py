@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections import Counter
@@ -156,13 +157,13 @@ def test_a_coordinator_that_wakes_up_late_does_no_harm(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_batch_that_kills_three_workers_is_set_aside_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_query_that_kills_workers_gets_an_error_and_the_others_of_its_batch_their_results(tmp_path: Path) -> None:
     with cluster(tmp_path, workers=2, standbys=0) as running:
         job = running.client.submit(running.model(seconds=0.001, lethal=57), list(range(100)), batch_size=10)
-        assert running.client.wait(job, 60)["errors"] == 10
+        assert running.client.wait(job, 60)["errors"] == 1
         answers = running.answers(job)
-        assert answers[:50] + answers[60:] == [2 * number for number in (*range(50), *range(60, 100))]
-        assert all("killed 3 workers" in answer for answer in answers[50:60])
+        assert answers[:57] + answers[58:] == [2 * number for number in range(100) if number != 57]
+        assert re.match(r"this query killed [3-6] workers", answers[57])
 
 
 @pytest.mark.long

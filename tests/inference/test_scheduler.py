@@ -1,5 +1,6 @@
 """The scheduler: no query is lost or finished twice, charges are fair, and the same records give the same state."""
 
+import math
 from collections import Counter
 from dataclasses import asdict
 
@@ -73,7 +74,7 @@ class Cluster(RuleBasedStateMachine):
         match record:
             case records.Dispatched():
                 assert job.charged == charged + record.count / job.weight
-            case records.Returned() if record.batch in runs:
+            case records.Returned() | records.Failed() if record.batch in runs:
                 assert charged - runs[record.batch].charge <= job.charged <= charged
             case _ if before is not None:
                 assert job.charged == charged
@@ -152,12 +153,15 @@ class Cluster(RuleBasedStateMachine):
         lost = self.held.lost(worker, "lost", culprit=culprit, now_s=self.now_s)
         assert [(record.job, record.batch) for record in lost] == [(job.id, run.batch.number) for job, run in had]
         for place, record in enumerate(lost):
-            self.kills[record.job, record.batch] += died and place == 0
+            batch = self.held.unfinished_batch(record.job, record.batch)
+            guilty, killed = died and place == 0, self.kills[record.job, batch.first]
             poisoned = isinstance(record, records.Poisoned)
-            assert poisoned == (died and place == 0 and self.kills[record.job, record.batch] >= MAX_KILLS)
+            assert poisoned == (guilty and batch.count == 1 and killed + 1 >= MAX_KILLS)
+            assert poisoned or isinstance(record, records.Failed) == (guilty and killed > 0)
+            if guilty:
+                self.kills.update((record.job, query) for query in range(batch.first, batch.first + batch.count))
             if poisoned:
-                batch = self.held.unfinished_batch(record.job, record.batch)
-                self.results[record.job] += range(batch.first, batch.first + batch.count)
+                self.results[record.job].append(batch.first)
             self.note(record)
         assert not list(self.held.running_on(worker))
         if died:
@@ -354,13 +358,62 @@ def test_an_unknown_unit_is_refused():
         Scheduler(POLICIES.create("fair-share"), fair_by="token")
 
 
-def test_a_batch_that_killed_three_workers_is_set_aside_and_the_job_goes_on():
-    held = scheduler(accepted("a", 20))
-    for worker in ("ann", "bob", "cy"):
-        assert dispatch(held, worker).batch == 0
-        (record,) = held.lost(worker, "it died", culprit=("a", 0), now_s=1.0)
+@given(
+    queries=st.integers(1, 40), lethal=st.sets(st.integers(0, 39), max_size=8), batch_size=st.integers(0, 40),
+    random=st.randoms(),
+)  # fmt: skip
+def test_of_the_queries_of_a_batch_only_those_that_kill_get_an_error(queries, lethal, batch_size, random):
+    held, under_way = scheduler(accepted("a", queries, batch_size=batch_size)), {}
+    results, errors, largest, deaths = Counter(), Counter(), 1, 0
+    while held.job("a").ended != "done":
+        for worker in WORKERS:
+            if worker not in under_way and (batch := dispatch(held, worker)) is not None:
+                under_way[worker], largest = batch, max(largest, batch.count)
+        worker = random.choice(sorted(under_way))
+        batch = under_way.pop(worker)
+        own = range(batch.first, batch.first + batch.count)
+        if lethal.isdisjoint(own):
+            finish(held, batch, seconds=0.01 * batch.count)
+            results.update(own)
+            continue
+        deaths += 1
+        (record,) = held.lost(worker, "it died", culprit=("a", batch.batch), now_s=0.0)
         held.apply(record)
-    assert record == records.Poisoned("a", 0, "this batch killed 3 workers: ann, bob, cy", 1.0)
+        if isinstance(record, records.Poisoned):
+            errors.update(own)
+    assert results == Counter(set(range(queries)) - lethal)
+    assert errors == Counter(lethal & set(range(queries)))
+    assert held.job("a").errors == errors.total()
+    assert deaths <= errors.total() * max(MAX_KILLS, math.ceil(math.log2(largest)) + 2)
+
+
+def test_a_query_that_killed_three_workers_gets_an_error_and_the_job_goes_on():
+    held = scheduler(accepted("a", 2, batch_size=1))
+    for worker in ("ann", "bob", "cy"):
+        batch = dispatch(held, worker)
+        assert batch.first == 0
+        (record,) = held.lost(worker, "it died", culprit=("a", batch.batch), now_s=1.0)
+        held.apply(record)
+    assert record == records.Poisoned("a", 1, "this query killed 3 workers (ann, bob, cy); the last one: it died", 1.0)
+    finish(held, dispatch(held, "dee"))
+    assert (held.job("a").ended, held.job("a").finished, held.job("a").errors) == ("done", 2, 1)
+
+
+def test_a_batch_that_killed_one_worker_stays_whole_and_at_the_second_it_is_split():
+    held = scheduler(accepted("a", 10))
+    for worker, count in (("ann", 10), ("bob", 10), ("cy", 5), ("dee", 2)):
+        batch = dispatch(held, worker)
+        assert (batch.first, batch.count) == (0, count)
+        held.apply(held.lost(worker, "it died", culprit=("a", batch.batch), now_s=1.0)[0])
+    assert held.job("a").charged == 0.0
+    again = [dispatch(held, worker) for worker in ("ann", "bob", "cy", "dee")]
+    assert [(batch.first, batch.count) for batch in again] == [(0, 1), (1, 1), (2, 3), (5, 5)]
+
+
+def test_a_journal_whose_batches_were_poisoned_whole_is_read():
+    held = scheduler(accepted("a", 20))
+    dispatch(held, "ann")
+    held.apply(records.Poisoned("a", 0, "this batch killed 3 workers: ann, bob, cy", 1.0))
     finish(held, dispatch(held, "dee"))
     assert (held.job("a").ended, held.job("a").finished, held.job("a").errors) == ("done", 20, 10)
 

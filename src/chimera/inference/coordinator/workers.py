@@ -191,11 +191,20 @@ class Workers:
 
     def _return(self, worker: str, why: str, culprit: BatchId | None) -> None:
         for record in self._scheduler.lost(worker, why, culprit=culprit, now_s=self._coordinator.now_s()):
-            batch = self._scheduler.unfinished_batch(record.job, record.batch)
-            if isinstance(record, records.Poisoned) and batch is not None:
-                self._coordinator.store(record.job).deliver(batch, wire.pack([{"error": record.why}] * batch.count))
-                status().error("job %s, batch %d is not dispatched again: %s", record.job, record.batch, record.why)
-            self._coordinator.record(record)
+            self._take_back(record)
+
+    def _take_back(self, record: records.Returned | records.Failed | records.Poisoned) -> None:
+        """Record that a worker does not finish a batch. Split the stored batch, or store its error, if the record says so."""
+        batch = self._scheduler.unfinished_batch(record.job, record.batch)
+        if batch is not None:
+            store = self._coordinator.store(record.job)
+            if isinstance(record, records.Failed):
+                store.split(batch, batch.split(record.parts))
+                status().warning("job %s, batch %d killed %s: %s", record.job, record.batch, record.worker, record.why)
+            elif isinstance(record, records.Poisoned):
+                store.deliver(batch, wire.pack([{"error": record.why}] * batch.count))
+                status().error("job %s, query %d is not computed again: %s", record.job, batch.first, record.why)
+        self._coordinator.record(record)
 
     def _assignment(self, batch_id: BatchId) -> Assignment:
         """Return the assignment of a batch. The thread that sends it calls this."""

@@ -123,6 +123,17 @@ class Returned(Struct, frozen=True, tag=True):
     at_s: float
 
 
+class Failed(Struct, frozen=True, tag=True):
+    """A batch has killed its worker. Its queries will be dispatched again, in new batches with the numbers ``parts``."""
+
+    job: str
+    batch: int
+    worker: str
+    why: str
+    parts: list[int]
+    at_s: float
+
+
 class Poisoned(Struct, frozen=True, tag=True):
     """A batch has killed too many workers; ``why`` is the error of each of its queries."""
 
@@ -149,7 +160,7 @@ class Dropped(Struct, frozen=True, tag=True):
 
 Lasting: TypeAlias = Accepted | Changed | Closed | Cancelled | Dropped
 """The records that are durable for every job, an open one too."""
-Record: TypeAlias = Lasting | Arrived | Withdrawn | Dispatched | Committed | Returned | Poisoned
+Record: TypeAlias = Lasting | Arrived | Withdrawn | Dispatched | Committed | Returned | Failed | Poisoned
 
 
 class _OfJob(Struct):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,6 +25,15 @@ class Batch(Struct, frozen=True):
     number: int
     first: int
     count: int
+
+    def split(self, numbers: Sequence[int]) -> list[Batch]:
+        """Return new batches with these numbers, of about equal size, that have the same queries in the same order."""
+        parts, first = [], self.first
+        for place, number in enumerate(numbers):
+            count = (self.first + self.count - first) // (len(numbers) - place)
+            parts.append(Batch(number, first, count))
+            first += count
+        return parts
 
 
 class Running(NamedTuple):
@@ -55,7 +65,7 @@ class Job:
     serving : workers of the running batches, with the number of batches of each.
     loading : number of running batches whose worker had to load the model first.
     key : key of its model in workers.
-    blamed : the workers that each batch may have killed.
+    blamed : the workers that each unfinished batch may have killed, and those that the batches killed from which it was split.
     finished : number of queries with a result.
     errors : number of results that are errors.
     ended : ``done`` or ``cancelled``; empty while the job runs.
@@ -168,6 +178,19 @@ class Job:
         self.returned.appendleft(running.batch)
         if blamed:
             self.blamed.setdefault(number, []).append(worker)
+
+    def fails(self, number: int, worker: str, parts: Sequence[int]) -> None:
+        """Replace a batch that killed its worker by new ones, which are dispatched before all others."""
+        running = self.running.get(number)
+        if running is None or running.worker != worker:
+            return
+        self._remove_running(number)
+        self.charged -= running.charge
+        blamed = [*self.blamed.pop(number, []), worker]
+        split = running.batch.split(parts)
+        self.returned.extendleft(reversed(split))
+        self.blamed.update({part.number: blamed.copy() for part in split})
+        self.batches = max(self.batches, parts[-1] + 1)
 
     def commits(self, batch: Batch, errors: int, seconds: float | None, at_s: float, tokens: int = 0) -> None:
         """Note that a batch is finished.

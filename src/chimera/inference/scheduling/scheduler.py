@@ -15,7 +15,7 @@ BATCH_S = 0.6
 OPEN_BATCH_S = 0.1
 """The same for an open job, whose clients wait for the answers."""
 MAX_KILLS = 3
-"""Number of workers that a batch may kill until its queries get an error."""
+"""Number of workers that a query may kill until it gets an error: it was alone in its batch at the last one."""
 
 
 class Scheduler:
@@ -56,6 +56,7 @@ class Scheduler:
             records.Dispatched: self._dispatched,
             records.Committed: self._committed,
             records.Returned: self._returned,
+            records.Failed: self._failed,
             records.Poisoned: self._poisoned,
             records.Cancelled: self._cancelled,
             records.Dropped: self._dropped,
@@ -110,24 +111,34 @@ class Scheduler:
 
     def lost(
         self, worker: str, why: str, *, culprit: tuple[str, int] | None, now_s: float
-    ) -> list[records.Returned | records.Poisoned]:
-        """Return the records of a worker's loss: its batches are returned, or poisoned if they killed too many workers.
+    ) -> list[records.Returned | records.Failed | records.Poisoned]:
+        """Return the records of a worker's loss: its batches are returned, and a batch that killed a second worker is split.
+
+        The first death may be an accident, so that batch stays whole.
 
         Parameters
         ----------
         culprit : job and number of the batch that may have killed the worker; None if unknown.
         """
-        found: list[records.Returned | records.Poisoned] = []
+        found: list[records.Returned | records.Failed | records.Poisoned] = []
         for job, run in self.running_on(worker):
             number = run.batch.number
             blamed = (job.id, number) == culprit
-            killed = job.blamed.get(number, [])
-            if blamed and len(killed) + 1 >= MAX_KILLS:
-                text = f"this batch killed {MAX_KILLS} workers: {', '.join((*killed, worker))}"
-                found.append(records.Poisoned(job.id, number, text, now_s))
+            if blamed and number in job.blamed:
+                found.append(self._failure(job, run, why, now_s))
             else:
                 found.append(records.Returned(job.id, number, worker, why, blamed, now_s))
         return found
+
+    def _failure(self, job: Job, run: Running, why: str, now_s: float) -> records.Failed | records.Poisoned:
+        """Return the record of a batch that killed its worker: its halves are tried again, so that the lethal query is found."""
+        batch = run.batch
+        killed = [*job.blamed.get(batch.number, []), run.worker]
+        if batch.count == 1 and len(killed) >= MAX_KILLS:
+            text = f"this query killed {len(killed)} workers ({', '.join(killed)}); the last one: {why}"
+            return records.Poisoned(job.id, batch.number, text, now_s)
+        parts = list(range(job.batches, job.batches + min(batch.count, 2)))
+        return records.Failed(job.id, batch.number, run.worker, why, parts, now_s)
 
     def expired_jobs(self, since_s: float) -> list[str]:
         """Return the jobs that ended before a time, except the newest job, so that its number is not used again."""
@@ -202,6 +213,10 @@ class Scheduler:
 
     def _returned(self, record: records.Returned) -> None:
         self.job(record.job).returns(record.batch, record.worker, blamed=record.blamed)
+        self._lift(self._floor)
+
+    def _failed(self, record: records.Failed) -> None:
+        self.job(record.job).fails(record.batch, record.worker, record.parts)
         self._lift(self._floor)
 
     def _poisoned(self, record: records.Poisoned) -> None:
