@@ -23,7 +23,10 @@ def answers(queries: list[int]) -> bytes:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["put", "withdraw", "dispatched", "split", "deliver"]), st.integers(0, 9)), max_size=60)
+    st.lists(
+        st.tuples(st.sampled_from(["put", "withdraw", "dispatched", "split", "deliver"]), st.integers(0, 9)),
+        max_size=60,
+    )
 )
 def test_each_request_has_its_own_answers_in_order(steps: list[tuple[str, int]]) -> None:
     queue = RequestQueue()

@@ -353,6 +353,12 @@ def test_records_of_earlier_versions_have_no_tokens():
     assert msgspec.convert(old, records.Record).tokens == 0
 
 
+@pytest.mark.parametrize("new", [accepted("a"), records.Changed("a", 1.0, weight=2.0)])
+def test_records_of_earlier_versions_have_no_time_limit(new):
+    old = {key: value for key, value in msgspec.to_builtins(new).items() if key != "batch_timeout_s"}
+    assert msgspec.convert(old, records.Record) == new
+
+
 def test_an_unknown_unit_is_refused():
     with pytest.raises(ConfigurationError, match="fair_by = 'token'; did you mean 'tokens'"):
         Scheduler(POLICIES.create("fair-share"), fair_by="token")
@@ -360,9 +366,10 @@ def test_an_unknown_unit_is_refused():
 
 @given(
     queries=st.integers(1, 40), lethal=st.sets(st.integers(0, 39), max_size=8), batch_size=st.integers(0, 40),
-    random=st.randoms(),
+    reported=st.booleans(), random=st.randoms(),
 )  # fmt: skip
-def test_of_the_queries_of_a_batch_only_those_that_kill_get_an_error(queries, lethal, batch_size, random):
+def test_of_the_queries_of_a_batch_only_those_that_kill_get_an_error(queries, lethal, batch_size, reported, random):
+    """The worker reports that a batch has ended its computing process, or has died itself."""
     held, under_way = scheduler(accepted("a", queries, batch_size=batch_size)), {}
     results, errors, largest, deaths = Counter(), Counter(), 1, 0
     while held.job("a").ended != "done":
@@ -377,14 +384,17 @@ def test_of_the_queries_of_a_batch_only_those_that_kill_get_an_error(queries, le
             results.update(own)
             continue
         deaths += 1
-        (record,) = held.lost(worker, "it died", culprit=("a", batch.batch), now_s=0.0)
+        if reported:
+            record = held.failed(worker, "a", batch.batch, "it died", divisible=True, now_s=0.0)
+        else:
+            (record,) = held.lost(worker, "it died", culprit=("a", batch.batch), now_s=0.0)
         held.apply(record)
         if isinstance(record, records.Poisoned):
             errors.update(own)
     assert results == Counter(set(range(queries)) - lethal)
     assert errors == Counter(lethal & set(range(queries)))
     assert held.job("a").errors == errors.total()
-    assert deaths <= errors.total() * max(MAX_KILLS, math.ceil(math.log2(largest)) + 2)
+    assert deaths <= errors.total() * max(MAX_KILLS, math.ceil(math.log2(largest)) + (1 if reported else 2))
 
 
 def test_a_query_that_killed_three_workers_gets_an_error_and_the_job_goes_on():
@@ -394,7 +404,8 @@ def test_a_query_that_killed_three_workers_gets_an_error_and_the_job_goes_on():
         assert batch.first == 0
         (record,) = held.lost(worker, "it died", culprit=("a", batch.batch), now_s=1.0)
         held.apply(record)
-    assert record == records.Poisoned("a", 1, "this query killed 3 workers (ann, bob, cy); the last one: it died", 1.0)
+    why = "this query has no result after 3 attempts (on ann, bob, cy): it died"
+    assert record == records.Poisoned("a", batch.batch, why, 1.0)
     finish(held, dispatch(held, "dee"))
     assert (held.job("a").ended, held.job("a").finished, held.job("a").errors) == ("done", 2, 1)
 
@@ -408,6 +419,45 @@ def test_a_batch_that_killed_one_worker_stays_whole_and_at_the_second_it_is_spli
     assert held.job("a").charged == 0.0
     again = [dispatch(held, worker) for worker in ("ann", "bob", "cy", "dee")]
     assert [(batch.first, batch.count) for batch in again] == [(0, 1), (1, 1), (2, 3), (5, 5)]
+
+
+def test_a_model_that_ends_its_process_while_it_is_loaded_fails_whole_batches():
+    held = scheduler(accepted("a", 20))
+    for worker in ("ann", "bob", "cy"):
+        batch = dispatch(held, worker)
+        assert (batch.first, batch.count) == (0, 10)
+        record = held.failed(worker, "a", batch.batch, "it died", divisible=False, now_s=1.0)
+        held.apply(record)
+    assert record.why == "this batch has no result after 3 attempts (on ann, bob, cy): it died"
+    assert (held.job("a").finished, held.job("a").errors) == (10, 10)
+
+
+def test_a_failure_of_a_batch_that_the_worker_no_longer_has_is_ignored():
+    held = scheduler(accepted("a", 20))
+    batch = dispatch(held, "ann")
+    (record,) = held.lost("ann", "it hangs", culprit=None, now_s=1.0)
+    held.apply(record)
+    assert held.failed("ann", "a", batch.batch, "it died", divisible=True, now_s=1.0) is None
+    dispatch(held, "bob", 1.0)
+    assert held.failed("ann", "a", batch.batch, "it died", divisible=True, now_s=1.0) is None
+    held.apply(records.Cancelled("a", "enough", 2.0))
+    assert held.failed("bob", "a", batch.batch, "it died", divisible=True, now_s=2.0) is None
+    assert held.failed("bob", "b", 0, "it died", divisible=True, now_s=2.0) is None
+
+
+def test_the_time_limit_of_a_batch_comes_from_the_slowest_before_or_from_the_user():
+    held = scheduler(accepted("a"))
+    assert held.job("a").limit_s(1) == 1800.0
+    assert held.job("a").limit_s(10) == 6000.0
+    for seconds in (0.1, 20.0, 0.1):
+        finish(held, dispatch(held, "ann"), seconds=seconds)
+    assert held.job("a").limit_s(10) == 20 * 20.0
+    assert held.job("a").limit_s(1) == 60.0
+    held.apply(records.Changed("a", 1.0, batch_timeout_s=2.5))
+    held.apply(records.Changed("a", 1.0, weight=2.0))
+    assert held.job("a").limit_s(10) == 2.5
+    held.apply(records.Changed("a", 1.0, batch_timeout_s=0.0))
+    assert held.job("a").limit_s(1) == 60.0
 
 
 def test_a_journal_whose_batches_were_poisoned_whole_is_read():

@@ -20,7 +20,7 @@ from chimera.engines.http.connection import Unreachable
 from chimera.inference.api import operations
 from chimera.inference.coordinator.coordinator import LEASE_S, Coordinator
 from chimera.inference.journal.journal import Journal
-from chimera.inference.journal.records import Dropped, Record
+from chimera.inference.journal.records import Dropped, Failed, Record
 from chimera.inference.journal.sqlite import SqliteJournal
 from chimera.inference.membership import Member
 from chimera.inference.models import check
@@ -41,6 +41,7 @@ class Obedient(Link):
     def __init__(self, name: str) -> None:
         self.name, self.dead, self.hangs = name, False, False
         self.has: list[BatchId] = []
+        self.limits_s: list[float] = []
         self._done: list[Finished] = []
         self._changed = threading.Condition()
 
@@ -49,6 +50,13 @@ class Obedient(Link):
         with self._changed:
             job, batch = self.has.pop(0)
             self._done.append(Finished(job, batch, seconds, 0, wire.pack([{"result": 0}] * 10)))
+            self._changed.notify_all()
+
+    def fail(self) -> None:
+        """Have lost the computing process by the earliest batch."""
+        with self._changed:
+            job, batch = self.has.pop(0)
+            self._done.append(Finished(job, batch, 0.0, 10, b"", failure="its process exited with code 9"))
             self._changed.notify_all()
 
     def die(self) -> None:
@@ -65,6 +73,7 @@ class Obedient(Link):
     def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:
         with self._changed:
             self.has += [one.batch_id for one in assignments]
+            self.limits_s += [one.limit_s for one in assignments]
             self._changed.notify_all()
         return self._state()
 
@@ -75,6 +84,8 @@ class Obedient(Link):
             return Collected(self._state(), list(self._done))
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
+        with self._changed:
+            self.has = [one for one in self.has if one[0] not in jobs]
         return self._state()
 
     def stop(self, epoch: int) -> None:
@@ -179,6 +190,31 @@ def test_a_worker_that_hung_before_the_coordinator_came_is_not_waited_for_again(
             until(lambda: first.has)
             assert first.has == [lost]
             second.die()
+
+
+def test_a_batch_that_fails_is_split_and_what_computes_for_a_cancelled_job_is_dropped(
+    tmp_path: Path, workers: Workers
+) -> None:
+    first, second = workers.by_name.values()
+    with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal:
+        with leads(journal, workers) as leading:
+            operations.submit(leading, key="a", model=ECHO, queries=list(range(20)), batch_size=10, batch_timeout_s=7)
+            until(lambda: first.has and second.has)
+            assert first.limits_s == second.limits_s == [7.0]
+            number = first.has[0][1]
+            first.fail()
+            until(lambda: first.has == [("1", 2)])
+            (failed,) = [record for record in journal.records() if isinstance(record, Failed)]
+            assert (failed.batch, failed.worker, failed.parts) == (number, "w0", [2, 3])
+            second.hangs = True
+            operations.cancel(leading, "1")
+            until(lambda: not first.has)
+            second.has = [("1", 1)]  # the message is lost
+            operations.submit(leading, key="b", model=ECHO, queries=list(range(10)), batch_size=10)
+            until(lambda: first.has)
+        second.hangs = False
+        with leads(journal, workers):
+            until(lambda: ("1", 1) not in second.has)
 
 
 class LongJournal(SqliteJournal):

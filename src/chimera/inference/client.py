@@ -47,7 +47,7 @@ class Client(WebClient):
         ----------
         model : table of a model.
         queries : texts, numbers, NumPy arrays, or lists and dictionaries of these.
-        options : ``name``, ``weight``, ``batch_size``, ``max_workers``.
+        options : ``name``, ``weight``, ``batch_size``, ``max_workers``, ``batch_timeout_s``.
 
         Raises
         ------
@@ -66,7 +66,7 @@ class Client(WebClient):
         return list(self.request_json("GET", f"/{view}")["rows"])
 
     def change(self, job: str, **changes: Any) -> str:
-        """Change ``weight``, ``batch_size`` or ``max_workers`` of a job."""
+        """Change ``weight``, ``batch_size``, ``max_workers`` or ``batch_timeout_s`` of a job."""
         return str(self.request_json("PATCH", f"/jobs/{_quoted(job)}", wire.pack(changes))["job"])
 
     def serve(self, name: str, model: Mapping[str, Any], **options: Any) -> str:
@@ -74,7 +74,7 @@ class Client(WebClient):
 
         Parameters
         ----------
-        options : ``weight``, ``batch_size``, ``max_workers``.
+        options : ``weight``, ``batch_size``, ``max_workers``, ``batch_timeout_s``.
         """
         body = wire.pack({"model": dict(model), **options})
         return str(self.request_json("PUT", f"/models/{_quoted(name)}", body)["job"])

@@ -26,6 +26,7 @@ CHANGES: dict[str, Any] = {
     "batch_size": {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]},
     "weight": {"type": "number", "exclusiveMinimum": 0},
     "max_workers": {"anyOf": [{"type": "null"}, {"type": "integer", "minimum": 1}]},
+    "batch_timeout_s": {"anyOf": [{"const": "auto"}, {"type": "number", "exclusiveMinimum": 0}]},
 }
 _SUBMISSION = {
     "type": "object",
@@ -70,7 +71,7 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
         key, model, queries = required(body, "key", "model", "queries")
         if not isinstance(key, str) or not key or not isinstance(model, dict) or not isinstance(queries, list):
             raise DataError("a job needs a key (a text), a model (a table) and queries (a list)")
-        more = known_fields(body, "name", "weight", "batch_size", "max_workers", besides=("key", "model", "queries"))
+        more = known_fields(body, "name", *CHANGES, besides=("key", "model", "queries"))
         if not isinstance(more.get("name"), str | None):
             raise DataError(f"name must be a text, not {more['name']!r}")
         job = await in_thread(lambda: operations.submit(leader(), key=key, model=model, queries=queries, **more))

@@ -95,10 +95,14 @@ class WorkerHandle:
         first = next(iter(self.batches), None)
         return first if first in self.sent else None
 
-    def cancel_job(self, job: str) -> None:
-        """Drop the queued batches of a job; the worker finishes the batch that it computes."""
-        for batch_id in [batch_id for batch_id in list(self.batches)[1:] if batch_id[0] == job]:
+    def forget_job(self, job: str) -> None:
+        """Drop the batches of a job. If the worker computes one of them, its computing process is killed and replaced."""
+        dropped = [batch_id for batch_id in self.batches if batch_id[0] == job]
+        for batch_id in dropped:
             del self.batches[batch_id]
+        self.sent.difference_update(dropped)
+        if self.available and not self.batches:
+            self.state = "free"
         self._to_send.put(job)
 
     def close(self) -> None:

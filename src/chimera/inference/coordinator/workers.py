@@ -89,7 +89,7 @@ class Workers:
         run = job.running.get(number) if job else None
         estimate_s = job.estimate_s(run.batch.count) if job and run else None
         if estimate_s is None:
-            return math.inf  # also for a batch of a cancelled job, which the worker still computes
+            return math.inf
         return max(handle.batches[job_number, number] + estimate_s - now_s, 0.0)
 
     def poll(self) -> None:
@@ -140,12 +140,18 @@ class Workers:
             ):  # so that no other worker computes it
                 self._coordinator.record(records.Dispatched(job, number, batch.first, batch.count, handle.name, now_s))
         handle.update(reported)
+        for job in {job for job, _ in handle.sent}:
+            if job not in self._scheduler.jobs or self._scheduler.jobs[job].ended:
+                handle.forget_job(job)  # it was cancelled when the worker could not be reached
 
     def _collected(self, handle: WorkerHandle, collected: Collected) -> None:
         if self.handles.get(handle.name) is not handle:
             return
         for result in collected.results:
-            self._commit(result, handle.name)
+            if result.failure:
+                self._fail(result, handle.name)
+            else:
+                self._commit(result, handle.name)
             if result.batch_id in handle.batches:
                 del handle.batches[result.batch_id]
                 handle.batches = dict.fromkeys(handle.batches, self._coordinator.now_s())  # the next one begins
@@ -160,6 +166,12 @@ class Workers:
                 records.Committed(*result.batch_id, worker, result.seconds, result.errors, now_s, result.tokens)
             )
             self._coordinator.store(result.job).deliver(batch, result.results)
+
+    def _fail(self, result: Finished, worker: str) -> None:
+        now_s, divisible = self._coordinator.now_s(), not result.loading
+        record = self._scheduler.failed(worker, *result.batch_id, result.failure, divisible=divisible, now_s=now_s)
+        if record is not None:
+            self._take_back(record)
 
     def _silent(self, handle: WorkerHandle, why: str) -> None:
         if self.handles.get(handle.name) is handle:
@@ -213,4 +225,5 @@ class Workers:
         batch = self._scheduler.unfinished_batch(job_number, number)
         if batch is None:
             raise RunError("the batch is finished or cancelled")
-        return Assignment(job_number, number, job.model, self._coordinator.store(job_number).queries(batch))
+        queries = self._coordinator.store(job_number).queries(batch)
+        return Assignment(job_number, number, job.model, queries, job.limit_s(batch.count))

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from chimera.inference.journal.records import Accepted
 from chimera.inference.models.spec import key_of
+from chimera.inference.scheduling.time_limit import default_limit_s
 
 WINDOW_S = 10.0
 """Seconds over which a query rate is measured."""
@@ -66,6 +67,7 @@ class Job:
     loading : number of running batches whose worker had to load the model first.
     key : key of its model in workers.
     blamed : the workers that each unfinished batch may have killed, and those that the batches killed from which it was split.
+    batch_timeout_s : time limit of a batch in seconds; 0: from the times of the batches before.
     finished : number of queries with a result.
     errors : number of results that are errors.
     ended : ``done`` or ``cancelled``; empty while the job runs.
@@ -97,18 +99,21 @@ class Job:
     queries: int = field(init=False)
     open: bool = field(init=False)
     key: str = field(init=False)
+    batch_timeout_s: float = field(init=False)
     _recent: deque[tuple[float, int, float]] = field(
         default_factory=deque
     )  # time, queries and units of finished batches
     _recent_queries: int = 0  # sums over _recent
     _recent_units: float = 0
     _seconds_per_query: float | None = None  # smoothed
+    _slowest_s: float | None = None  # per query, of the slowest batch
     _units_per_query: float | None = None
     _largest: int = 0
 
     def __post_init__(self) -> None:
         self.key = key_of(self.accepted.model)
         self.queries, self.open = self.accepted.queries, self.accepted.open
+        self.batch_timeout_s = self.accepted.batch_timeout_s
         self.times = deque(maxlen=_TIMES if self.open else None)
         self._end_if_complete(self.accepted.at_s)
 
@@ -153,6 +158,10 @@ class Job:
     def estimate_s(self, count: int) -> float | None:
         """Return the expected seconds of ``count`` queries; None if unknown."""
         return None if self._seconds_per_query is None else count * self._seconds_per_query
+
+    def limit_s(self, count: int) -> float:
+        """Return the time limit in seconds of a batch of ``count`` queries, without loading the model."""
+        return self.batch_timeout_s or default_limit_s(count, self._slowest_s)
 
     def dispatched(self, batch: Batch, worker: str, at_s: float, *, cold: bool) -> None:
         """Note that a batch was dispatched; ``cold``: the worker has to load the model first."""
@@ -216,6 +225,7 @@ class Job:
             self._recent_queries += batch.count
             self._recent_units += units
             self._expire(at_s)
+            self._slowest_s = max(self._slowest_s or 0.0, seconds / batch.count)
             self._seconds_per_query = _smoothed(self._seconds_per_query, seconds / batch.count)
             self._units_per_query = _smoothed(self._units_per_query, units / batch.count)
         self._end_if_complete(at_s)

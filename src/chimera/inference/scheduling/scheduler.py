@@ -15,7 +15,7 @@ BATCH_S = 0.6
 OPEN_BATCH_S = 0.1
 """The same for an open job, whose clients wait for the answers."""
 MAX_KILLS = 3
-"""Number of workers that a query may kill until it gets an error: it was alone in its batch at the last one."""
+"""Number of attempts that a query may end with a kill, the last one alone in its batch, until its result is an error."""
 
 
 class Scheduler:
@@ -130,14 +130,33 @@ class Scheduler:
                 found.append(records.Returned(job.id, number, worker, why, blamed, now_s))
         return found
 
-    def _failure(self, job: Job, run: Running, why: str, now_s: float) -> records.Failed | records.Poisoned:
-        """Return the record of a batch that killed its worker: its halves are tried again, so that the lethal query is found."""
+    def failed(
+        self, worker: str, job: str, batch: int, why: str, *, divisible: bool, now_s: float
+    ) -> records.Failed | records.Poisoned | None:
+        """Return the record of a batch that ended its worker's computing process; None if the worker no longer has it.
+
+        Parameters
+        ----------
+        divisible : whether a query may be the cause, so that halves of the batch are tried.
+        """
+        held = self.jobs.get(job)
+        run = held.running.get(batch) if held else None
+        if held is None or run is None or run.worker != worker:
+            return None
+        return self._failure(held, run, why, now_s, divisible=divisible)
+
+    def _failure(
+        self, job: Job, run: Running, why: str, now_s: float, *, divisible: bool = True
+    ) -> records.Failed | records.Poisoned:
+        """Return the record of a batch that killed: its halves are tried, until the lethal query is alone."""
         batch = run.batch
         killed = [*job.blamed.get(batch.number, []), run.worker]
-        if batch.count == 1 and len(killed) >= MAX_KILLS:
-            text = f"this query killed {len(killed)} workers ({', '.join(killed)}); the last one: {why}"
+        halves = divisible and batch.count > 1
+        if not halves and len(killed) >= MAX_KILLS:
+            what = "this query" if batch.count == 1 else "this batch"
+            text = f"{what} has no result after {len(killed)} attempts (on {', '.join(killed)}): {why}"
             return records.Poisoned(job.id, batch.number, text, now_s)
-        parts = list(range(job.batches, job.batches + min(batch.count, 2)))
+        parts = list(range(job.batches, job.batches + 1 + halves))
         return records.Failed(job.id, batch.number, run.worker, why, parts, now_s)
 
     def expired_jobs(self, since_s: float) -> list[str]:
@@ -198,6 +217,8 @@ class Scheduler:
         job.weight = job.weight if record.weight is None else record.weight
         job.batch_size = job.batch_size if record.batch_size is None else record.batch_size
         job.max_workers = job.max_workers if record.max_workers is None else record.max_workers
+        if record.batch_timeout_s is not None:
+            job.batch_timeout_s = record.batch_timeout_s
 
     def _dispatched(self, record: records.Dispatched) -> None:
         job = self.job(record.job)

@@ -89,7 +89,7 @@ def _router(worker: InferenceWorker, stop: Callable[[], None]) -> APIRouter:
         packed = wire.pack(msgspec.to_builtins(collected, builtin_types=(bytes,)))
         return Response(packed, media_type=wire.CONTENT_TYPE)  # not JSON, because results are bytes
 
-    @router.post("/forget", **_documented("Drop the queued batches of some jobs. Return the worker's state.", _Forget))
+    @router.post("/forget", **_documented("Drop the batches of some jobs. Return the worker's state.", _Forget))
     async def forget(request: Request) -> Response:
         body = await _read(request, _Forget)
         return _state_answer(request, worker.forget(body.epoch, body.jobs))
