@@ -91,6 +91,25 @@ def test_a_query_that_hangs_gets_an_error_after_the_time_limit_of_its_job(quiet:
 
 
 @pytest.mark.long
+def test_workers_are_drained_and_restarted_also_if_they_are_stopped(tmp_path: Path) -> None:
+    with cluster(tmp_path, workers=2, standbys=0) as running:
+        job = running.client.submit(running.model(seconds=0.02), list(range(300)), batch_size=5)
+        running.processed(job, 10)
+        assert command(running, "drain", "w1")[0]["worker"] == "w1"
+        until(lambda: {row["worker"]: row["state"] for row in running.client.rows("workers")}["w1"] == "drained")
+        pids = {name: running.pid(name) for name in ("w0", "w1")}
+        signalled(pids["w0"], signal.SIGSTOP)
+        for name in ("w0", "w1"):
+            assert command(running, "restart", name) == [{"worker": name, "state": "restarting"}]
+        assert running.client.wait(job, 60)["state"] == "done"
+        until(lambda: all(running.pid(name) != pid for name, pid in pids.items()))
+        until(lambda: all(row["state"] == "free" for row in running.client.rows("workers")))
+        assert running.answers(job) == [2 * number for number in range(300)]
+        with pytest.raises(ConfigurationError, match="there is no worker 'w9'; the workers: w0, w1"):
+            running.client.restart("w9")
+
+
+@pytest.mark.long
 def test_the_commands_print_json(quiet: RunningCluster) -> None:
     job = quiet.client.submit(quiet.model(seconds=0.001), [1, 2, 3])
     assert command(quiet, "wait", job)[0]["state"] == "done"

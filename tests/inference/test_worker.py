@@ -212,10 +212,12 @@ def test_a_batch_over_its_time_limit_fails_also_if_its_process_is_stopped(
     assert answers(last) == [{"result": "c"}]
     (process,) = psutil.Process().children()
     process.suspend()
-    worker.assign(1, [batch(3, "x" * (1 << 20), limit_s=0.2), batch(4, "e")])
+    worker.assign(1, [batch(3, "x" * (1 << 20), limit_s=1.2), batch(4, "e")])
+    collected(worker, lambda told: told.state.silent)
     failed, last = results(worker, 2)
-    assert (failed.batch_id, failed.failure) == (("1", 3), "the batch took longer than 0.2 s")
+    assert (failed.batch_id, failed.failure) == (("1", 3), "the batch took longer than 1.2 s")
     assert answers(last) == [{"result": "e"}]
+    assert not worker.state().silent
 
 
 def test_the_time_limit_of_a_batch_begins_when_its_model_is_loaded(

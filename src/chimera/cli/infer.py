@@ -28,6 +28,7 @@ BatchTimeout = Annotated[
         help="Stop a batch after S seconds of computing; default: auto, from the batches before.",
     ),
 ]
+Worker = Annotated[str, typer.Argument(metavar="WORKER", help="A worker's name, such as w3.")]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's number or name.")]
 
 
@@ -186,6 +187,20 @@ def cancel(job: Job, as_json: Json = False, cluster: Cluster = HERE) -> None:
     """Cancel a job. Its results so far are kept."""
     number = _client(cluster).cancel(job)
     typer.echo(line({"job": number}) if as_json else f"job {number} is cancelled")
+
+
+@app.command("drain")
+def drain(worker: Worker, as_json: Json = False, cluster: Cluster = HERE) -> None:
+    """Give a worker no more batches; it finishes those that it has. `chimera infer restart` ends this."""
+    row = _client(cluster).drain(worker)
+    typer.echo(line(row) if as_json else f"{row['worker']} is {row['state']}")
+
+
+@app.command("restart")
+def restart(worker: Worker, as_json: Json = False, cluster: Cluster = HERE) -> None:
+    """Restart a worker, also if it hangs. Other workers get its batches."""
+    row = _client(cluster).restart(worker)
+    typer.echo(line(row) if as_json else f"{row['worker']} is {row['state']}")
 
 
 @app.command("wait")

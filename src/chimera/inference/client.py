@@ -104,6 +104,14 @@ class Client(WebClient):
         """Cancel a job, and return its number. Its results so far are kept."""
         return str(self.request_json("DELETE", f"/jobs/{_quoted(job)}")["job"])
 
+    def drain(self, worker: str) -> dict[str, Any]:
+        """Give a worker no more batches; it finishes those that it has. Return ``worker`` and ``state``."""
+        return self.request_json("POST", f"/workers/{_quoted(worker)}/drain")
+
+    def restart(self, worker: str) -> dict[str, Any]:
+        """Restart a worker, also if it hangs or is drained. Other workers get its batches. Return ``worker`` and ``state``."""
+        return self.request_json("POST", f"/workers/{_quoted(worker)}/restart")
+
     def results(self, job: str, first: int = 0) -> Iterator[dict[str, Any]]:
         """Yield results so far, in input order: ``index``, ``query``, and ``result`` or ``error``.
 

@@ -111,6 +111,14 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
     async def cancel(request: Request) -> Response:
         return answer(request, {"job": await in_thread(lambda: operations.cancel(leader(), _job(request)))})
 
+    for word, order, summary in (
+        ("drain", operations.drain, "Give a worker no more batches. It finishes those that it has."),
+        ("restart", operations.restart, "Restart a worker. Its batches are dispatched to other workers."),
+    ):
+        router.post(f"/workers/{{worker}}/{word}", **documented(summary, answer=_ANY, errors=(422, 503)))(
+            _ordering(leader, order)
+        )
+
     @router.get(
         "/jobs/{job}/results",
         **documented(
@@ -138,6 +146,14 @@ def _viewing(leader: Callable[[], Coordinator], view: Callable[[Coordinator], li
         return answer(request, {"rows": await in_thread(rows)})
 
     return show
+
+
+def _ordering(leader: Callable[[], Coordinator], order: Callable[[Coordinator, str], str]) -> Any:
+    async def obey(request: Request) -> Response:
+        worker = str(request.path_params["worker"])
+        return answer(request, {"worker": worker, "state": await in_thread(lambda: order(leader(), worker))})
+
+    return obey
 
 
 def known_fields(body: dict[str, Any], *names: str, besides: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from chimera.core.errors import ConfigurationError, DataError, UnavailableError
 from chimera.engines.http import wire
 from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.inference.coordinator.worker_handle import WorkerHandle
 from chimera.inference.journal import records
 from chimera.inference.models import check
 
@@ -116,6 +117,38 @@ def cancel(leader: Coordinator, job: str) -> str:
         return number
 
     return leader.call(apply)
+
+
+def drain(leader: Coordinator, worker: str) -> str:
+    """Give a worker no more batches; it finishes those that it has. Return its state. A restart ends it."""
+
+    def apply() -> str:
+        handle = _worker(leader, worker)
+        handle.drain()
+        return handle.state
+
+    return leader.call(apply)
+
+
+def restart(leader: Coordinator, worker: str) -> str:
+    """Stop a worker, and kill it if it hangs, so that its supervisor starts it again. Return its state.
+
+    Its batches are dispatched to other workers at once.
+    """
+
+    def apply() -> str:
+        handle = _worker(leader, worker)
+        handle.restart()
+        return "restarting"
+
+    return leader.call(apply)
+
+
+def _worker(leader: Coordinator, worker: str) -> WorkerHandle:
+    if worker not in leader.workers:
+        known = ", ".join(sorted(leader.workers)) or "none"
+        raise ConfigurationError(f"there is no worker {worker!r}; the workers: {known}")
+    return leader.workers[worker]
 
 
 def job_number(leader: Coordinator, job: str) -> str:

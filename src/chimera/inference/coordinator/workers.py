@@ -112,6 +112,7 @@ class Workers:
             self.handles[name] = WorkerHandle(
                 name, addresses[name], epoch=self._coordinator.lease.epoch, owner=self._coordinator.lease.owner,
                 link=self._pool.link, post=self._post, assignment=self._assignment,
+                kill=partial(self._pool.kill, name, addresses[name]),
             )  # fmt: skip
         for name in self._scheduler.busy() - self.handles.keys():  # it left before this coordinator took over
             self._return(name, "it has left", None)
@@ -140,6 +141,8 @@ class Workers:
             ):  # so that no other worker computes it
                 self._coordinator.record(records.Dispatched(job, number, batch.first, batch.count, handle.name, now_s))
         handle.update(reported)
+        if handle.state in ("draining", "drained") and not reported.draining:
+            handle.drain()  # the order was lost
         for job in {job for job, _ in handle.sent}:
             if job not in self._scheduler.jobs or self._scheduler.jobs[job].ended:
                 handle.forget_job(job)  # it was cancelled when the worker could not be reached
@@ -156,7 +159,13 @@ class Workers:
                 del handle.batches[result.batch_id]
                 handle.batches = dict.fromkeys(handle.batches, self._coordinator.now_s())  # the next one begins
             self._coordinator.after_write(partial(handle.acknowledge, result.batch_id))
-        handle.update(collected.state)
+        if collected.state.silent:
+            if handle.state != "hung":
+                self._silent(handle, "its computing process is stopped")
+        elif handle.state == "hung":
+            self._adopted(handle, collected.state)
+        else:
+            handle.update(collected.state)
 
     def _commit(self, result: Finished, worker: str) -> None:
         batch = self._scheduler.unfinished_batch(*result.batch_id)
@@ -183,6 +192,13 @@ class Workers:
             self._lose(handle, why, died=True)
             handle.state = "lost"
 
+    def _restarting(self, handle: WorkerHandle, why: str) -> None:
+        if self.handles.get(handle.name) is handle:
+            status().info("%s: %s", handle.name, why)
+            self._return(handle.name, why, None)
+            handle.batches.clear()
+            handle.state = "restarting"
+
     def _unsent(self, handle: WorkerHandle, more: tuple[BatchId, str]) -> None:
         (job, number), why = more
         handle.batches.pop((job, number), None)
@@ -190,6 +206,8 @@ class Workers:
         if self.handles.get(handle.name) is handle and (job, number) in running:
             now_s = self._coordinator.now_s()
             self._coordinator.record(records.Returned(job, number, handle.name, why, False, now_s))
+            pause_s = handle.pause()
+            status().warning("%s took no batch, the next is sent in %g s: %s", handle.name, pause_s, why)
 
     def _fenced(self, handle: WorkerHandle, why: str) -> None:
         raise Fenced(f"{handle.name}: {why}")

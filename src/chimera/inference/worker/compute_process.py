@@ -57,6 +57,15 @@ class ComputeProcess:
         """Whether the process has ended."""
         return self._process.poll() is not None
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the process is stopped, by SIGSTOP for example; False where this is unknown."""
+        try:
+            state = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            return False
+        return state == "T"
+
     def ready(self) -> None:
         """Wait until the process can compute.
 

@@ -54,6 +54,8 @@ class WorkerState(Struct, frozen=True):
     loading : key of the model that is being loaded.
     busy_s : total seconds with a batch in progress.
     up_s : seconds since its start.
+    silent : whether its computing process is stopped, by SIGSTOP for example.
+    draining : whether it finishes its batches, and gets no more.
     """
 
     name: str
@@ -65,6 +67,8 @@ class WorkerState(Struct, frozen=True):
     loading: str | None
     busy_s: float
     up_s: float
+    silent: bool = False
+    draining: bool = False
 
 
 class Finished(Struct, frozen=True):
@@ -132,6 +136,10 @@ class Link(ABC):
     @abstractmethod
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
         """Drop the batches of these jobs. If one of them is in progress, kill the computing process, and start another."""
+
+    @abstractmethod
+    def drain(self, epoch: int) -> WorkerState:
+        """Note in the worker that it gets no more batches, so that the next coordinator knows it too."""
 
     @abstractmethod
     def stop(self, epoch: int) -> None:

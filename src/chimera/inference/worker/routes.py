@@ -45,7 +45,7 @@ class _Forget(Struct):
     jobs: list[str]
 
 
-class _Stop(Struct):
+class _Order(Struct):
     epoch: Epoch
 
 
@@ -94,9 +94,17 @@ def _router(worker: InferenceWorker, stop: Callable[[], None]) -> APIRouter:
         body = await _read(request, _Forget)
         return _state_answer(request, worker.forget(body.epoch, body.jobs))
 
-    @router.post("/stop", **_documented("Stop the worker.", _Stop))
+    @router.post(
+        "/drain", **_documented("Note that the worker gets no more batches. Return the worker's state.", _Order)
+    )
+    async def drain(request: Request) -> Response:
+        body = await _read(request, _Order)
+        status().info("the worker is drained: it gets no more batches")
+        return _state_answer(request, worker.drain(body.epoch))
+
+    @router.post("/stop", **_documented("Stop the worker.", _Order))
     async def end(request: Request) -> Response:
-        body = await _read(request, _Stop)
+        body = await _read(request, _Order)
         worker.stop(body.epoch)
         stop()
         return answer(request, {"stopped": True})

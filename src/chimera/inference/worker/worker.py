@@ -71,7 +71,7 @@ class InferenceWorker:
         self._loaded: list[str] = []
         self._loading: str | None = None
         self._version, self._reported_version = 1, 0  # of the state, and of the state that the coordinator knows
-        self._closed = False
+        self._closed = self._draining = self._silent = False
         self._limit = TimeLimit()
         self._start_process = partial(
             ComputeProcess, keep_models=keep_models, preload=preload, folder=folder or Path.cwd(), on_end=self._wake
@@ -132,6 +132,14 @@ class InferenceWorker:
                 self._change()
             return self._state()
 
+    def drain(self, epoch: int) -> WorkerState:
+        """Note that no more batches will be assigned. A restart ends it."""
+        with self._changed:
+            self._check_epoch(epoch)
+            self._draining = True
+            self._change()
+            return self._state()
+
     def stop(self, epoch: int) -> None:
         """Check the epoch only; the caller closes the worker then."""
         with self._changed:
@@ -176,6 +184,8 @@ class InferenceWorker:
             loading=self._loading,
             busy_s=self._busy_s + (0.0 if computing is None else now_s - self._batch_began_s),
             up_s=now_s - self._started_s,
+            silent=self._silent,
+            draining=self._draining,
         )
 
     def _compute(self) -> None:
@@ -267,10 +277,15 @@ class InferenceWorker:
             self._changed.notify_all()
 
     def _watch(self) -> None:
-        """Kill the computing process when it exceeds a time limit. Then `_compute` starts another."""
+        """Kill the computing process when it exceeds a time limit, and report while it is stopped. `_compute` replaces it."""
         with self._changed:
             while not self._closed:
+                silent = self._computing is not None and self._process.stopped
+                if silent != self._silent:
+                    self._silent = silent
+                    self._change()
                 left_s = None if self._process.killed else self._limit.left_s()
                 if left_s == 0:
                     self._process.kill()
-                self._changed.wait(None if not left_s else min(left_s, TICK_S))
+                tick_s = TICK_S if self._computing is not None else None
+                self._changed.wait(min(left_s, TICK_S) if left_s else tick_s)
