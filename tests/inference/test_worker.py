@@ -22,6 +22,7 @@ from chimera.inference.worker.time_limit import TimeLimit
 from chimera.inference.worker.worker import InferenceWorker
 from inference import model
 from inference.journal_kit import LIMIT_S
+from inference.running import until
 
 FILE = str(Path(model.__file__).resolve())
 
@@ -189,6 +190,18 @@ def test_what_is_forgotten_is_dropped_and_what_computes_it_is_killed(worker: Inf
     assert (state.computing, state.queued, state.kept) == (None, [("2", 0)], [])
     (done,) = results(worker, 1)
     assert (done.batch_id, answers(done), done.failure) == (("2", 0), [{"result": "c"}], "")
+
+
+def test_a_failed_batch_that_is_assigned_again_is_computed_again_and_a_late_acknowledgement_drops_no_result(
+    worker: InferenceWorker,
+) -> None:
+    worker.assign(1, [batch(0, "die")])
+    (failed,) = collected(worker, lambda told: bool(told.results))[-1].results
+    assert failed.failure
+    worker.assign(1, [batch(0, "a")])
+    until(lambda: (worker.state().queued, worker.state().computing) == ([], None))
+    (done,) = worker.collect(1, [failed.batch_id], 0).results
+    assert answers(done) == [{"result": "a"}]
 
 
 @pytest.mark.parametrize("query", ["die", "orphan"])

@@ -34,9 +34,17 @@ class KeptResults:
         self._kept[finished.batch_id] = _Kept(finished)
 
     def drop(self, done: Iterable[BatchId]) -> None:
-        """Drop acknowledged results."""
+        """Drop acknowledged results.
+
+        A result that was not sent yet stays: the acknowledgement is that of an earlier failure of its batch.
+        """
         for batch_id in done:
-            self._kept.pop(batch_id, None)
+            if batch_id in self._kept and self._kept[batch_id].sent_s is not None:
+                del self._kept[batch_id]
+
+    def answered(self) -> set[BatchId]:
+        """Return the batches whose results are here, without failures."""
+        return {batch_id for batch_id, kept in self._kept.items() if not kept.finished.failure}
 
     def due(self) -> list[Finished]:
         """Return the results to send, at most about 64 MiB."""

@@ -168,7 +168,7 @@ class InferenceWorker:
             self._changed.notify_all()
 
     def _known_batches(self) -> set[BatchId]:
-        own = {one.batch_id for one in self._queue} | set(self._results.batches())
+        own = {one.batch_id for one in self._queue} | self._results.answered()
         return own if self._computing is None else own | {self._computing.batch_id}
 
     def _state(self) -> WorkerState:
@@ -225,6 +225,7 @@ class InferenceWorker:
         with self._changed:
             if self._computing is not one:
                 return
+            self._silent = False
             if what == "loading":
                 self._loading = more
                 self._limit.start("loading the model", _LOAD_LIMIT_S)
@@ -254,7 +255,7 @@ class InferenceWorker:
 
     def _end_batch(self) -> None:
         self._busy_s += time.monotonic() - self._batch_began_s
-        self._computing = None
+        self._computing, self._silent = None, False
         self._limit.stop()
 
     def _replace_process(self) -> None:
@@ -280,12 +281,15 @@ class InferenceWorker:
         """Kill the computing process when it exceeds a time limit, and report while it is stopped. `_compute` replaces it."""
         with self._changed:
             while not self._closed:
-                silent = self._computing is not None and self._process.stopped
-                if silent != self._silent:
-                    self._silent = silent
-                    self._change()
                 left_s = None if self._process.killed else self._limit.left_s()
                 if left_s == 0:
                     self._process.kill()
                 tick_s = TICK_S if self._computing is not None else None
-                self._changed.wait(min(left_s, TICK_S) if left_s else tick_s)
+                if not self._changed.wait(min(left_s, TICK_S) if left_s else tick_s):  # nothing has happened meanwhile
+                    self._note_silence()
+
+    def _note_silence(self) -> None:
+        silent = self._computing is not None and self._process.stopped
+        if silent != self._silent:
+            self._silent = silent
+            self._change()
