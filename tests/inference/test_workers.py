@@ -272,6 +272,7 @@ def test_a_worker_whose_computing_process_is_stopped_counts_as_hung_until_it_con
     until(lambda: leader.workers["w1"].state == "busy")
     second.finish(0.5)  # it is first after all
     until(lambda: leader.call(lambda: leader.scheduler.jobs["1"].ended))
+    until(lambda: leader.workers["w1"].state == "free")
 
 
 def test_a_worker_that_refuses_batches_is_sent_fewer_and_fewer(leader: Coordinator, workers: Workers) -> None:

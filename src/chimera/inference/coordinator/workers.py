@@ -7,6 +7,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from chimera.core.errors import RunError
 from chimera.engines.http import wire
 from chimera.inference.coordinator.worker_handle import SILENT_S, WorkerHandle
@@ -163,7 +165,7 @@ class Workers:
             if handle.state != "hung":
                 self._silent(handle, "its computing process is stopped")
         elif handle.state == "hung":
-            self._adopted(handle, collected.state)
+            self._adopted(handle, msgspec.structs.replace(collected.state, kept=[]))  # they have arrived already
         else:
             handle.update(collected.state)
 
