@@ -127,8 +127,8 @@ class InferenceWorker:
             self._check_epoch(epoch)
             self._queue = deque(one for one in self._queue if one.job not in jobs)
             if self._computing is not None and self._computing.job in jobs:
-                self._end_batch()
                 self._process.kill()
+                self._end_batch()
                 self._change()
             return self._state()
 
@@ -257,14 +257,15 @@ class InferenceWorker:
         self._busy_s += time.monotonic() - self._batch_began_s
         self._computing, self._silent = None, False
         self._limit.stop()
+        if self._process.killed:
+            self._loading, self._loaded = None, []
 
     def _replace_process(self) -> None:
         self._process.close()
         process = self._start_process()
         with self._changed:
             self._process = process
-            self._loading, self._loaded = None, []
-            self._change()
+            self._change()  # `_watch` looks at the new one
             if self._closed:
                 process.kill()
         process.ready()
