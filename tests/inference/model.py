@@ -10,14 +10,19 @@ from typing import Any
 
 
 class Echo:
-    """Answers each query with itself. It obeys some: ``die`` ends the process, ``wait:FILE`` waits until a file is there."""
+    """Answers each query with itself. It obeys some: ``die`` ends the process, ``wait:FILE`` waits until a file is there.
+
+    ``orphan`` ends the process too, and leaves a child of it that never ends.
+    """
 
     def __init__(self, name: str = "") -> None:
         self._name = name
 
     def predict(self, queries: list[Any]) -> list[str]:
         for query in queries:
-            if query == "die":
+            if query == "orphan" and os.fork() == 0:
+                threading.Event().wait()
+            if query in ("die", "orphan"):
                 os._exit(9)
             if query == "fail":
                 raise ValueError("this query fails")

@@ -23,7 +23,10 @@ def answers(queries: list[int]) -> bytes:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["put", "withdraw", "dispatched", "deliver"]), st.integers(0, 9)), max_size=60)
+    st.lists(
+        st.tuples(st.sampled_from(["put", "withdraw", "dispatched", "split", "deliver"]), st.integers(0, 9)),
+        max_size=60,
+    )
 )
 def test_each_request_has_its_own_answers_in_order(steps: list[tuple[str, int]]) -> None:
     queue = RequestQueue()
@@ -45,6 +48,13 @@ def test_each_request_has_its_own_answers_in_order(steps: list[tuple[str, int]])
             queue.dispatched(under_way[-1])
             queue.dispatched(under_way[-1])  # it is dispatched again
             numbers, cursor = numbers + 1, cursor + under_way[-1].count
+        elif what == "split" and under_way:
+            batch = under_way.pop(size % len(under_way))
+            parts = batch.split(range(numbers, numbers + min(batch.count, 2)))
+            assert sum(part.count for part in parts) == batch.count
+            queue.split(batch, parts)
+            under_way += parts
+            numbers += len(parts)
         elif what == "deliver" and under_way:
             batch = under_way.pop(size % len(under_way))
             queue.deliver(batch, answers(queue.queries(batch)))

@@ -1,5 +1,6 @@
 """The scheduler: no query is lost or finished twice, charges are fair, and the same records give the same state."""
 
+import math
 from collections import Counter
 from dataclasses import asdict
 
@@ -73,7 +74,7 @@ class Cluster(RuleBasedStateMachine):
         match record:
             case records.Dispatched():
                 assert job.charged == charged + record.count / job.weight
-            case records.Returned() if record.batch in runs:
+            case records.Returned() | records.Failed() if record.batch in runs:
                 assert charged - runs[record.batch].charge <= job.charged <= charged
             case _ if before is not None:
                 assert job.charged == charged
@@ -152,12 +153,15 @@ class Cluster(RuleBasedStateMachine):
         lost = self.held.lost(worker, "lost", culprit=culprit, now_s=self.now_s)
         assert [(record.job, record.batch) for record in lost] == [(job.id, run.batch.number) for job, run in had]
         for place, record in enumerate(lost):
-            self.kills[record.job, record.batch] += died and place == 0
+            batch = self.held.unfinished_batch(record.job, record.batch)
+            guilty, killed = died and place == 0, self.kills[record.job, batch.first]
             poisoned = isinstance(record, records.Poisoned)
-            assert poisoned == (died and place == 0 and self.kills[record.job, record.batch] >= MAX_KILLS)
+            assert poisoned == (guilty and batch.count == 1 and killed + 1 >= MAX_KILLS)
+            assert poisoned or isinstance(record, records.Failed) == (guilty and killed > 0)
+            if guilty:
+                self.kills.update((record.job, query) for query in range(batch.first, batch.first + batch.count))
             if poisoned:
-                batch = self.held.unfinished_batch(record.job, record.batch)
-                self.results[record.job] += range(batch.first, batch.first + batch.count)
+                self.results[record.job].append(batch.first)
             self.note(record)
         assert not list(self.held.running_on(worker))
         if died:
@@ -349,18 +353,117 @@ def test_records_of_earlier_versions_have_no_tokens():
     assert msgspec.convert(old, records.Record).tokens == 0
 
 
+@pytest.mark.parametrize("new", [accepted("a"), records.Changed("a", 1.0, weight=2.0)])
+def test_records_of_earlier_versions_have_no_time_limit(new):
+    old = {key: value for key, value in msgspec.to_builtins(new).items() if key != "batch_timeout_s"}
+    assert msgspec.convert(old, records.Record) == new
+
+
 def test_an_unknown_unit_is_refused():
     with pytest.raises(ConfigurationError, match="fair_by = 'token'; did you mean 'tokens'"):
         Scheduler(POLICIES.create("fair-share"), fair_by="token")
 
 
-def test_a_batch_that_killed_three_workers_is_set_aside_and_the_job_goes_on():
+@given(
+    queries=st.integers(1, 40), lethal=st.sets(st.integers(0, 39), max_size=8), batch_size=st.integers(0, 40),
+    reported=st.booleans(), random=st.randoms(),
+)  # fmt: skip
+def test_of_the_queries_of_a_batch_only_those_that_kill_get_an_error(queries, lethal, batch_size, reported, random):
+    """The worker reports that a batch has ended its computing process, or has died itself."""
+    held, under_way = scheduler(accepted("a", queries, batch_size=batch_size)), {}
+    results, errors, largest, deaths = Counter(), Counter(), 1, 0
+    while held.job("a").ended != "done":
+        for worker in WORKERS:
+            if worker not in under_way and (batch := dispatch(held, worker)) is not None:
+                under_way[worker], largest = batch, max(largest, batch.count)
+        worker = random.choice(sorted(under_way))
+        batch = under_way.pop(worker)
+        own = range(batch.first, batch.first + batch.count)
+        if lethal.isdisjoint(own):
+            finish(held, batch, seconds=0.01 * batch.count)
+            results.update(own)
+            continue
+        deaths += 1
+        if reported:
+            record = held.failed(worker, "a", batch.batch, "it died", divisible=True, now_s=0.0)
+        else:
+            (record,) = held.lost(worker, "it died", culprit=("a", batch.batch), now_s=0.0)
+        held.apply(record)
+        if isinstance(record, records.Poisoned):
+            errors.update(own)
+    assert results == Counter(set(range(queries)) - lethal)
+    assert errors == Counter(lethal & set(range(queries)))
+    assert held.job("a").errors == errors.total()
+    assert deaths <= errors.total() * max(MAX_KILLS, math.ceil(math.log2(largest)) + (1 if reported else 2))
+
+
+def test_a_query_that_killed_three_workers_gets_an_error_and_the_job_goes_on():
+    held = scheduler(accepted("a", 2, batch_size=1))
+    for worker in ("ann", "bob", "cy"):
+        batch = dispatch(held, worker)
+        assert batch.first == 0
+        (record,) = held.lost(worker, "it died", culprit=("a", batch.batch), now_s=1.0)
+        held.apply(record)
+    why = "this query has no result after 3 attempts (on ann, bob, cy): it died"
+    assert record == records.Poisoned("a", batch.batch, why, 1.0)
+    finish(held, dispatch(held, "dee"))
+    assert (held.job("a").ended, held.job("a").finished, held.job("a").errors) == ("done", 2, 1)
+
+
+def test_a_batch_that_killed_one_worker_stays_whole_and_at_the_second_it_is_split():
+    held = scheduler(accepted("a", 10))
+    for worker, count in (("ann", 10), ("bob", 10), ("cy", 5), ("dee", 2)):
+        batch = dispatch(held, worker)
+        assert (batch.first, batch.count) == (0, count)
+        held.apply(held.lost(worker, "it died", culprit=("a", batch.batch), now_s=1.0)[0])
+    assert held.job("a").charged == 0.0
+    again = [dispatch(held, worker) for worker in ("ann", "bob", "cy", "dee")]
+    assert [(batch.first, batch.count) for batch in again] == [(0, 1), (1, 1), (2, 3), (5, 5)]
+
+
+def test_a_model_that_ends_its_process_while_it_is_loaded_fails_whole_batches():
     held = scheduler(accepted("a", 20))
     for worker in ("ann", "bob", "cy"):
-        assert dispatch(held, worker).batch == 0
-        (record,) = held.lost(worker, "it died", culprit=("a", 0), now_s=1.0)
+        batch = dispatch(held, worker)
+        assert (batch.first, batch.count) == (0, 10)
+        record = held.failed(worker, "a", batch.batch, "it died", divisible=False, now_s=1.0)
         held.apply(record)
-    assert record == records.Poisoned("a", 0, "this batch killed 3 workers: ann, bob, cy", 1.0)
+    assert record.why == "this batch has no result after 3 attempts (on ann, bob, cy): it died"
+    assert (held.job("a").finished, held.job("a").errors) == (10, 10)
+
+
+def test_a_failure_of_a_batch_that_the_worker_no_longer_has_is_ignored():
+    held = scheduler(accepted("a", 20))
+    batch = dispatch(held, "ann")
+    (record,) = held.lost("ann", "it hangs", culprit=None, now_s=1.0)
+    held.apply(record)
+    assert held.failed("ann", "a", batch.batch, "it died", divisible=True, now_s=1.0) is None
+    dispatch(held, "bob", 1.0)
+    assert held.failed("ann", "a", batch.batch, "it died", divisible=True, now_s=1.0) is None
+    held.apply(records.Cancelled("a", "enough", 2.0))
+    assert held.failed("bob", "a", batch.batch, "it died", divisible=True, now_s=2.0) is None
+    assert held.failed("bob", "b", 0, "it died", divisible=True, now_s=2.0) is None
+
+
+def test_the_time_limit_of_a_batch_comes_from_the_slowest_before_or_from_the_user():
+    held = scheduler(accepted("a"))
+    assert held.job("a").limit_s(1) == 1800.0
+    assert held.job("a").limit_s(10) == 6000.0
+    for seconds in (0.1, 20.0, 0.1):
+        finish(held, dispatch(held, "ann"), seconds=seconds)
+    assert held.job("a").limit_s(10) == 20 * 20.0
+    assert held.job("a").limit_s(1) == 60.0
+    held.apply(records.Changed("a", 1.0, batch_timeout_s=2.5))
+    held.apply(records.Changed("a", 1.0, weight=2.0))
+    assert held.job("a").limit_s(10) == 2.5
+    held.apply(records.Changed("a", 1.0, batch_timeout_s=0.0))
+    assert held.job("a").limit_s(1) == 60.0
+
+
+def test_a_journal_whose_batches_were_poisoned_whole_is_read():
+    held = scheduler(accepted("a", 20))
+    dispatch(held, "ann")
+    held.apply(records.Poisoned("a", 0, "this batch killed 3 workers: ann, bob, cy", 1.0))
     finish(held, dispatch(held, "dee"))
     assert (held.job("a").ended, held.job("a").finished, held.job("a").errors) == ("done", 20, 10)
 

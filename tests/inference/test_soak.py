@@ -19,7 +19,7 @@ import pytest
 
 from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.inference.cluster_folder import ClusterFolder
-from chimera.inference.journal.records import Committed, Dispatched, Record, Returned
+from chimera.inference.journal.records import Committed, Dispatched, Failed, Record, Returned
 from chimera.inference.journal.sqlite import SqliteJournal
 from inference.running import RunningCluster, cluster, signalled
 
@@ -178,7 +178,7 @@ def _dispatched_again(records: Sequence[Record], strike: Strike) -> list[Again]:
     """Return the batches that a struck worker had, and that were dispatched again."""
     had: dict[tuple[str, int], Again | None] = {}
     for record in records:
-        if not isinstance(record, Dispatched | Committed | Returned):
+        if not isinstance(record, Dispatched | Committed | Returned | Failed):
             continue
         key = (record.job, record.batch)
         if record.at_s <= strike.at_s:
@@ -189,6 +189,8 @@ def _dispatched_again(records: Sequence[Record], strike: Strike) -> list[Again]:
         elif (batch := had.get(key)) is not None:
             if isinstance(record, Returned) and not batch.known_s:
                 had[key] = batch._replace(known_s=record.at_s)
+            elif isinstance(record, Failed):
+                had.update({(record.job, part): batch._replace(known_s=record.at_s) for part in record.parts})
             elif isinstance(record, Dispatched) and not batch.at_s:
                 had[key] = batch._replace(at_s=record.at_s)
             elif isinstance(record, Committed):

@@ -9,16 +9,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.engines.http import wire
 from chimera.inference.models.spec import key_of
+from chimera.inference.worker import kept_results
 from chimera.inference.worker import worker as worker_module
 from chimera.inference.worker.protocol import Assignment, Collected, Finished, StaleEpoch
+from chimera.inference.worker.time_limit import TimeLimit
 from chimera.inference.worker.worker import InferenceWorker
 from inference import model
 from inference.journal_kit import LIMIT_S
+from inference.running import until
 
 FILE = str(Path(model.__file__).resolve())
 
@@ -27,8 +31,10 @@ def table(factory: str = "Echo", **options: Any) -> dict[str, Any]:
     return {"kind": "factory", "factory": f"{FILE}:{factory}", "options": options}
 
 
-def batch(number: int, *queries: Any, job: str = "1", of: dict[str, Any] | None = None) -> Assignment:
-    return Assignment(job, number, table() if of is None else of, list(queries))
+def batch(
+    number: int, *queries: Any, job: str = "1", of: dict[str, Any] | None = None, limit_s: float = 0.0
+) -> Assignment:
+    return Assignment(job, number, table() if of is None else of, list(queries), limit_s)
 
 
 def collected(worker: InferenceWorker, true: Callable[[Collected], bool], epoch: int = 1) -> list[Collected]:
@@ -132,7 +138,7 @@ def test_no_batch_is_computed_twice_and_results_stay_until_they_are_acknowledged
     state = worker.assign(1, both)
     assert (state.queued, state.computing, state.kept) == ([], None, [("1", 0), ("1", 1)])
     assert worker.collect(1, [("1", 0)], 0).results == []
-    monkeypatch.setattr(worker_module, "_RESEND_S", 0.0)  # as if a second had passed: the answer was lost, maybe
+    monkeypatch.setattr(kept_results, "_RESEND_S", 0.0)  # as if a second had passed: the answer was lost, maybe
     assert [one.batch_id for one in worker.collect(1, [], 0).results] == [("1", 1)]
     assert worker.collect(1, [("1", 1)], 0).state.kept == []
 
@@ -177,22 +183,93 @@ def test_a_request_that_waits_ends_when_a_successor_comes(worker: InferenceWorke
     thread.join(LIMIT_S)
 
 
-def test_what_is_queued_is_forgotten_and_the_batch_in_hand_is_not(worker: InferenceWorker, tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    worker.assign(1, [batch(0, f"wait:{go}"), batch(1, "b"), batch(0, "c", job="2")])
+def test_what_is_forgotten_is_dropped_and_what_computes_it_is_killed(worker: InferenceWorker, tmp_path: Path) -> None:
+    worker.assign(1, [batch(0, f"wait:{tmp_path / 'never'}"), batch(1, "b"), batch(0, "c", job="2")])
     collected(worker, lambda told: told.state.computing is not None)
-    assert worker.forget(1, ["1"]).queued == [("2", 0)]
-    go.touch()
-    assert [one.batch_id for one in results(worker, 2)] == [("1", 0), ("2", 0)]
+    state = worker.forget(1, ["1"])
+    assert (state.computing, state.queued, state.kept) == (None, [("2", 0)], [])
+    (done,) = results(worker, 1)
+    assert (done.batch_id, answers(done), done.failure) == (("2", 0), [{"result": "c"}], "")
 
 
-def test_a_batch_that_ends_the_process_is_the_death_of_the_worker(
+def test_a_failed_batch_that_is_assigned_again_is_computed_again_and_a_late_acknowledgement_drops_no_result(
+    worker: InferenceWorker,
+) -> None:
+    worker.assign(1, [batch(0, "die")])
+    (failed,) = collected(worker, lambda told: bool(told.results))[-1].results
+    assert failed.failure
+    worker.assign(1, [batch(0, "a")])
+    until(lambda: (worker.state().queued, worker.state().computing) == ([], None))
+    (done,) = worker.collect(1, [failed.batch_id], 0).results
+    assert answers(done) == [{"result": "a"}]
+
+
+@pytest.mark.parametrize("query", ["die", "orphan"])
+def test_a_batch_that_ends_the_process_fails_and_the_worker_goes_on(
+    worker: InferenceWorker, ended: queue.SimpleQueue[str], query: str
+) -> None:
+    worker.assign(1, [batch(0, "a"), batch(1, query, "b"), batch(2, "c")])
+    first, failed, last = results(worker, 3)
+    assert [answers(one) for one in (first, last)] == [[{"result": "a"}], [{"result": "c"}]]
+    assert (failed.batch_id, failed.failure, failed.errors) == (("1", 1), "its process exited with code 9", 2)
+    assert not failed.loading
+    assert ended.empty()
+
+
+def test_a_batch_over_its_time_limit_fails_also_if_its_process_is_stopped(
+    worker: InferenceWorker, tmp_path: Path
+) -> None:
+    worker.assign(1, [batch(0, "a", limit_s=60.0), batch(1, f"wait:{tmp_path / 'never'}", limit_s=0.2), batch(2, "c")])
+    _, failed, last = results(worker, 3)
+    assert (failed.batch_id, failed.failure) == (("1", 1), "the batch took longer than 0.2 s")
+    assert answers(last) == [{"result": "c"}]
+    (process,) = psutil.Process().children()
+    process.suspend()
+    worker.assign(1, [batch(3, "x" * (1 << 20), limit_s=1.2), batch(4, "e")])
+    collected(worker, lambda told: told.state.silent)
+    failed, last = results(worker, 2)
+    assert (failed.batch_id, failed.failure) == (("1", 3), "the batch took longer than 1.2 s")
+    assert answers(last) == [{"result": "e"}]
+    assert not worker.state().silent
+
+
+def test_the_time_limit_of_a_batch_begins_when_its_model_is_loaded(
+    worker: InferenceWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = table("Slow", file=str(tmp_path / "go"))
+    worker.assign(1, [batch(0, "a", of=slow, limit_s=0.2)])
+    collected(worker, lambda told: told.state.loading is not None)
+    threading.Event().wait(0.4)
+    (tmp_path / "go").touch()
+    assert answers(results(worker, 1)[0]) == [{"result": "a"}]
+    monkeypatch.setattr(worker_module, "_LOAD_LIMIT_S", 0.2)
+    worker.assign(1, [batch(1, "a", of=table("Slow", file=str(tmp_path / "never")), limit_s=60.0)])
+    (failed,) = results(worker, 1)
+    assert (failed.failure, failed.loading) == ("loading the model took longer than 0.2 s", True)
+    assert worker.state().loaded == []
+
+
+def test_time_in_which_the_worker_itself_was_stopped_does_not_count() -> None:
+    times_s = iter([0.0, 0.5, 1.0, 1000.0, 1001.0, 1002.0, 1009.0])
+    limit = TimeLimit(clock=lambda: next(times_s))
+    limit.start("the batch", 4.0)
+    assert [limit.left_s() for _ in range(6)] == [3.5, 3.0, 2.0, 1.0, 0.0, 0.0]
+    limit.stop()
+    assert TimeLimit().left_s() is None
+    unlimited = TimeLimit()
+    unlimited.start("the batch", 0.0)
+    assert unlimited.left_s() is None
+
+
+def test_a_process_that_dies_while_it_is_idle_is_the_death_of_the_worker(
     worker: InferenceWorker, ended: queue.SimpleQueue[str]
 ) -> None:
-    worker.assign(1, [batch(0, "a"), batch(1, "die"), batch(2, "b")])
-    assert ended.get(timeout=LIMIT_S) == "the computing process of worker w0 exited with code 9"
-    state = worker.state()
-    assert (state.computing, state.queued, state.kept) == (("1", 1), [("1", 2)], [("1", 0)])
+    worker.assign(1, [batch(0, "a")])
+    results(worker, 1)
+    (process,) = psutil.Process().children()
+    process.kill()
+    why = "worker w0: the computing process was killed by SIGKILL while it was idle"
+    assert ended.get(timeout=LIMIT_S) == why
 
 
 def test_a_worker_that_is_closed_has_not_died(ended: queue.SimpleQueue[str], tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -143,17 +142,22 @@ def test_only_the_token_opens_it_and_what_does_not_fit_is_refused_in_one_line(tm
         assert running.members.members() == []
 
 
-def test_a_batch_that_ends_the_computing_process_breaks_the_connection_off(tmp_path: Path) -> None:
+def test_a_computing_process_that_a_batch_ends_is_replaced_and_one_that_is_idle_ends_the_worker(tmp_path: Path) -> None:
     with worker_process(tmp_path) as running:
         link = running.link()
         link.adopt(1, "c0")
-        with contextlib.suppress(Unreachable):  # the worker may end before its answer is complete
-            link.assign(1, [Assignment("1", 0, ECHO, ["die"])])
+        link.assign(1, [Assignment("1", 0, ECHO, ["die"]), Assignment("1", 1, ECHO, ["a"])])
+        failed = result(link, 1)
+        assert (failed.batch_id, failed.failure) == (("1", 0), "its process exited with code 9")
+        link.collect(1, [("1", 0)], 0)
+        assert wire.unpack(result(link, 1).results) == [{"result": "a"}]
+        _, computing = running.family()
+        computing.kill()
         with pytest.raises(Unreachable):
             watch(link)
         assert running.process.wait(LIMIT_S) == 3
         assert running.process.stderr is not None
-        assert "exited with code 9" in running.process.stderr.read()
+        assert "was killed by SIGKILL while it was idle" in running.process.stderr.read()
 
 
 @pytest.mark.parametrize("how", ["killed", "released"])

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, RunError, TimeLimitError
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Unreachable
 from chimera.inference.api import operations
 from chimera.inference.coordinator.coordinator import LEASE_S, Coordinator
 from chimera.inference.journal.journal import Journal
-from chimera.inference.journal.records import Dropped, Record
+from chimera.inference.journal.records import Dropped, Failed, Record
 from chimera.inference.journal.sqlite import SqliteJournal
 from chimera.inference.membership import Member
 from chimera.inference.models import check
@@ -41,6 +41,9 @@ class Obedient(Link):
     def __init__(self, name: str) -> None:
         self.name, self.dead, self.hangs = name, False, False
         self.has: list[BatchId] = []
+        self.limits_s: list[float] = []
+        self.drains = self.silent = False
+        self.refused_s: list[float] | None = None
         self._done: list[Finished] = []
         self._changed = threading.Condition()
 
@@ -49,6 +52,13 @@ class Obedient(Link):
         with self._changed:
             job, batch = self.has.pop(0)
             self._done.append(Finished(job, batch, seconds, 0, wire.pack([{"result": 0}] * 10)))
+            self._changed.notify_all()
+
+    def fail(self) -> None:
+        """Have lost the computing process by the earliest batch."""
+        with self._changed:
+            job, batch = self.has.pop(0)
+            self._done.append(Finished(job, batch, 0.0, 10, b"", failure="its process exited with code 9"))
             self._changed.notify_all()
 
     def die(self) -> None:
@@ -63,8 +73,12 @@ class Obedient(Link):
         return self._state()
 
     def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:
+        if self.refused_s is not None:
+            self.refused_s.append(time.monotonic())
+            raise RunError("no space is left")
         with self._changed:
             self.has += [one.batch_id for one in assignments]
+            self.limits_s += [one.limit_s for one in assignments]
             self._changed.notify_all()
         return self._state()
 
@@ -75,9 +89,17 @@ class Obedient(Link):
             return Collected(self._state(), list(self._done))
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
+        with self._changed:
+            self.has = [one for one in self.has if one[0] not in jobs]
+        return self._state()
+
+    def drain(self, epoch: int) -> WorkerState:
+        self.drains = True
         return self._state()
 
     def stop(self, epoch: int) -> None:
+        if self.hangs:
+            raise TimeLimitError("it hangs")
         self.die()
 
     def close(self) -> None:
@@ -88,7 +110,9 @@ class Obedient(Link):
             raise Unreachable("it is dead")
         first = self.has[0] if self.has else None
         kept = [one.batch_id for one in self._done]
-        return WorkerState(self.name, 1, first, self.has[1:], kept, [key_of(check(ECHO))], None, 0.0, 0.0)
+        return WorkerState(
+            self.name, 1, first, self.has[1:], kept, [key_of(check(ECHO))], None, 0.0, 0.0, self.silent, self.drains
+        )
 
 
 class Workers(Pool):
@@ -106,6 +130,10 @@ class Workers(Pool):
 
     def link(self, address: str) -> Link:
         return self.by_name[address]
+
+    def kill(self, name: str, address: str) -> bool:
+        self.by_name[name].die()
+        return True
 
     def members(self) -> list[Member]:
         return []
@@ -179,6 +207,101 @@ def test_a_worker_that_hung_before_the_coordinator_came_is_not_waited_for_again(
             until(lambda: first.has)
             assert first.has == [lost]
             second.die()
+
+
+def test_a_batch_that_fails_is_split_and_what_computes_for_a_cancelled_job_is_dropped(
+    tmp_path: Path, workers: Workers
+) -> None:
+    first, second = workers.by_name.values()
+    with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal:
+        with leads(journal, workers) as leading:
+            operations.submit(leading, key="a", model=ECHO, queries=list(range(20)), batch_size=10, batch_timeout_s=7)
+            until(lambda: first.has and second.has)
+            assert first.limits_s == second.limits_s == [7.0]
+            number = first.has[0][1]
+            first.fail()
+            until(lambda: first.has == [("1", 2)])
+            (failed,) = [record for record in journal.records() if isinstance(record, Failed)]
+            assert (failed.batch, failed.worker, failed.parts) == (number, "w0", [2, 3])
+            second.hangs = True
+            operations.cancel(leading, "1")
+            until(lambda: not first.has)
+            second.has = [("1", 1)]  # the message is lost
+            operations.submit(leading, key="b", model=ECHO, queries=list(range(10)), batch_size=10)
+            until(lambda: first.has)
+        second.hangs = False
+        with leads(journal, workers):
+            until(lambda: ("1", 1) not in second.has)
+
+
+def test_a_drained_worker_finishes_its_batches_and_gets_no_more_also_from_the_next_coordinator(
+    tmp_path: Path, workers: Workers
+) -> None:
+    first, second = workers.by_name.values()
+    with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal:
+        with leads(journal, workers) as leading:
+            operations.submit(leading, key="a", model=ECHO, queries=list(range(50)), batch_size=10)
+            until(lambda: first.has and second.has)
+            assert operations.drain(leading, "w1") == "draining"
+            until(lambda: second.drains)
+            second.finish(50.0)
+            until(lambda: leading.workers["w1"].state == "drained")
+            first.finish(50.0)
+            until(lambda: first.has)
+            with pytest.raises(ConfigurationError, match="no worker 'w9'; the workers: w0, w1"):
+                operations.drain(leading, "w9")
+        with leads(journal, workers) as leading:
+            until(lambda: "w1" in leading.workers and leading.workers["w1"].state == "drained")
+            first.finish(50.0)
+            until(lambda: first.has)
+            assert not second.has
+
+
+def test_a_worker_whose_computing_process_is_stopped_counts_as_hung_until_it_continues(
+    leader: Coordinator, workers: Workers
+) -> None:
+    first, second = workers.by_name.values()
+    operations.submit(leader, key="a", model=ECHO, queries=list(range(20)), batch_size=10)
+    until(lambda: first.has and second.has)
+    (lost,) = second.has
+    second.silent = True
+    until(lambda: leader.workers["w1"].state == "hung")
+    first.finish(0.5)
+    until(lambda: first.has == [lost])
+    second.silent = False
+    until(lambda: leader.workers["w1"].state == "busy")
+    second.finish(0.5)  # it is first after all
+    until(lambda: leader.call(lambda: leader.scheduler.jobs["1"].ended))
+    until(lambda: leader.workers["w1"].state == "free")
+
+
+def test_a_worker_that_refuses_batches_is_sent_fewer_and_fewer(leader: Coordinator, workers: Workers) -> None:
+    first, second = workers.by_name.values()
+    first.refused_s, second.refused_s = refused_s = [], []
+    operations.submit(leader, key="a", model=ECHO, queries=list(range(20)), batch_size=10)
+    until(lambda: min(map(len, refused_s)) >= 3)
+    for times_s in refused_s:
+        assert times_s[1] - times_s[0] >= 0.1
+        assert times_s[2] - times_s[1] >= 0.2
+    first.refused_s = second.refused_s = None
+    until(lambda: first.has and second.has)
+    assert len(list(leader.journal.records())) < 40
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_the_batches_of_a_worker_that_is_restarted_go_to_others_and_are_not_blamed(
+    leader: Coordinator, workers: Workers, hangs: bool
+) -> None:
+    first, second = workers.by_name.values()
+    operations.submit(leader, key="a", model=ECHO, queries=list(range(20)), batch_size=10)
+    until(lambda: first.has and second.has)
+    (lost,) = second.has
+    second.hangs = hangs
+    assert operations.restart(leader, "w1") == "restarting"
+    until(lambda: second.dead)
+    first.finish(0.5)
+    until(lambda: first.has == [lost])
+    assert leader.call(lambda: leader.scheduler.jobs["1"].blamed) == {}
 
 
 class LongJournal(SqliteJournal):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,15 @@ app = typer.Typer(help="Serve several models on one cluster that they share fair
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Refresh the view until Ctrl-C.")]
+BatchTimeout = Annotated[
+    str | None,
+    typer.Option(
+        "--batch-timeout-s",
+        metavar="S|auto",
+        help="Stop a batch after S seconds of computing; default: auto, from the batches before.",
+    ),
+]
+Worker = Annotated[str, typer.Argument(metavar="WORKER", help="A worker's name, such as w3.")]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's number or name.")]
 
 
@@ -44,6 +54,7 @@ def submit(
         int | None,
         typer.Option("--max-workers", min=1, metavar="N", help="Use at most N workers at once; default: no limit."),
     ] = None,
+    batch_timeout: BatchTimeout = None,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Set the name of the job.")] = None,
     as_json: Json = False,
     cluster: Cluster = HERE,
@@ -54,9 +65,8 @@ def submit(
 
     client = _client(cluster)
     size = _size(batch_size)
-    job = client.submit(
-        read(model), list(queries(inputs)), name=name, weight=weight, batch_size=size, max_workers=max_workers
-    )
+    options = {"name": name, "weight": weight, "batch_size": size, "max_workers": max_workers, **_limit(batch_timeout)}
+    job = client.submit(read(model), list(queries(inputs)), **options)
     typer.echo(line({"job": job}) if as_json else f"job {job}")
 
 
@@ -76,14 +86,15 @@ def serve(
         int | None,
         typer.Option("--max-workers", min=1, metavar="N", help="Use at most N workers at once; default: no limit."),
     ] = None,
+    batch_timeout: BatchTimeout = None,
     as_json: Json = False,
     cluster: Cluster = HERE,
 ) -> None:
     """Serve a model that answers single queries; `chimera infer list` shows it as a job."""
     from chimera.inference.models import read
 
-    size = _size(batch_size)
-    job = _client(cluster).serve(name, read(model), weight=weight, batch_size=size, max_workers=max_workers)
+    options = {"weight": weight, "batch_size": _size(batch_size), "max_workers": max_workers, **_limit(batch_timeout)}
+    job = _client(cluster).serve(name, read(model), **options)
     typer.echo(line({"job": job, "name": name}) if as_json else f"{name} is served, as job {job}")
 
 
@@ -153,6 +164,7 @@ def change(
     max_workers: Annotated[
         int | None, typer.Option("--max-workers", min=1, metavar="N", help="Use at most N workers at once.")
     ] = None,
+    batch_timeout: BatchTimeout = None,
     as_json: Json = False,
     cluster: Cluster = HERE,
 ) -> None:
@@ -161,10 +173,11 @@ def change(
         "batch_size": None if batch_size is None else _size(batch_size),
         "weight": weight,
         "max_workers": max_workers,
+        **_limit(batch_timeout),
     }
     changes = {key: value for key, value in given.items() if value is not None}
     if not changes:
-        raise ConfigurationError("nothing to change: give --batch-size, --weight or --max-workers")
+        raise ConfigurationError("nothing to change: give --batch-size, --weight, --max-workers or --batch-timeout-s")
     number = _client(cluster).change(job, **changes)
     typer.echo(line({"job": number, **changes}) if as_json else f"job {number} is changed")
 
@@ -174,6 +187,20 @@ def cancel(job: Job, as_json: Json = False, cluster: Cluster = HERE) -> None:
     """Cancel a job. Its results so far are kept."""
     number = _client(cluster).cancel(job)
     typer.echo(line({"job": number}) if as_json else f"job {number} is cancelled")
+
+
+@app.command("drain")
+def drain(worker: Worker, as_json: Json = False, cluster: Cluster = HERE) -> None:
+    """Give a worker no more batches; it finishes those that it has. `chimera infer restart` ends this."""
+    row = _client(cluster).drain(worker)
+    typer.echo(line(row) if as_json else f"{row['worker']} is {row['state']}")
+
+
+@app.command("restart")
+def restart(worker: Worker, as_json: Json = False, cluster: Cluster = HERE) -> None:
+    """Restart a worker, also if it hangs. Other workers get its batches."""
+    row = _client(cluster).restart(worker)
+    typer.echo(line(row) if as_json else f"{row['worker']} is {row['state']}")
 
 
 @app.command("wait")
@@ -229,3 +256,16 @@ def _size(text: str) -> int | str:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise ConfigurationError(f"--batch-size must be 'auto' or a whole number from 1, not {text!r}")
     return int(text)
+
+
+def _limit(text: str | None) -> dict[str, float | str]:
+    """Return the option ``batch_timeout_s``, if it is given."""
+    if text is None or text == "auto":
+        return {} if text is None else {"batch_timeout_s": text}
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise ConfigurationError(f"--batch-timeout-s must be 'auto' or a number above 0, not {text!r}")
+    return {"batch_timeout_s": seconds}

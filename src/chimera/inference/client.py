@@ -47,7 +47,7 @@ class Client(WebClient):
         ----------
         model : table of a model.
         queries : texts, numbers, NumPy arrays, or lists and dictionaries of these.
-        options : ``name``, ``weight``, ``batch_size``, ``max_workers``.
+        options : ``name``, ``weight``, ``batch_size``, ``max_workers``, ``batch_timeout_s``.
 
         Raises
         ------
@@ -66,7 +66,7 @@ class Client(WebClient):
         return list(self.request_json("GET", f"/{view}")["rows"])
 
     def change(self, job: str, **changes: Any) -> str:
-        """Change ``weight``, ``batch_size`` or ``max_workers`` of a job."""
+        """Change ``weight``, ``batch_size``, ``max_workers`` or ``batch_timeout_s`` of a job."""
         return str(self.request_json("PATCH", f"/jobs/{_quoted(job)}", wire.pack(changes))["job"])
 
     def serve(self, name: str, model: Mapping[str, Any], **options: Any) -> str:
@@ -74,7 +74,7 @@ class Client(WebClient):
 
         Parameters
         ----------
-        options : ``weight``, ``batch_size``, ``max_workers``.
+        options : ``weight``, ``batch_size``, ``max_workers``, ``batch_timeout_s``.
         """
         body = wire.pack({"model": dict(model), **options})
         return str(self.request_json("PUT", f"/models/{_quoted(name)}", body)["job"])
@@ -103,6 +103,14 @@ class Client(WebClient):
     def cancel(self, job: str) -> str:
         """Cancel a job, and return its number. Its results so far are kept."""
         return str(self.request_json("DELETE", f"/jobs/{_quoted(job)}")["job"])
+
+    def drain(self, worker: str) -> dict[str, Any]:
+        """Give a worker no more batches; it finishes those that it has. Return ``worker`` and ``state``."""
+        return self.request_json("POST", f"/workers/{_quoted(worker)}/drain")
+
+    def restart(self, worker: str) -> dict[str, Any]:
+        """Restart a worker, also if it hangs or is drained. Other workers get its batches. Return ``worker`` and ``state``."""
+        return self.request_json("POST", f"/workers/{_quoted(worker)}/restart")
 
     def results(self, job: str, first: int = 0) -> Iterator[dict[str, Any]]:
         """Yield results so far, in input order: ``index``, ``query``, and ``result`` or ``error``.

@@ -149,7 +149,7 @@ class InferenceJob:
         return list(self._client.results(self.id))
 
     def set(self, **changes: Any) -> None:
-        """Change ``weight``, ``batch_size`` or ``max_workers``, from the next batch on."""
+        """Change ``weight``, ``batch_size``, ``max_workers`` or ``batch_timeout_s``, from the next batch on."""
         self._client.change(self.id, **changes)
 
     def cancel(self) -> None:
@@ -183,6 +183,7 @@ def infer(
     weight: float = 1.0,
     batch_size: int | str = "auto",
     max_workers: int | None = None,
+    batch_timeout_s: float | str = "auto",
     name: str | None = None,
     workers: int | None = None,
 ) -> InferenceJob:
@@ -198,6 +199,7 @@ def infer(
     weight : weight of the job's share of the query rate.
     batch_size : queries per batch; ``auto`` makes batches of about 0.6 s.
     max_workers : maximum number of workers that serve the job at once; default: no limit.
+    batch_timeout_s : time limit of a batch in seconds; ``auto`` derives it from the times of the batches before.
     name : name of the job.
     workers : number of workers of a new cluster; default 2.
 
@@ -214,7 +216,13 @@ def infer(
     used = own or cluster
     client = used.client if isinstance(used, InferenceCluster) else ClusterFolder(Path(used or "")).client()
     try:
-        options = {"name": name, "weight": weight, "batch_size": batch_size, "max_workers": max_workers}
+        options = {
+            "name": name,
+            "weight": weight,
+            "batch_size": batch_size,
+            "max_workers": max_workers,
+            "batch_timeout_s": batch_timeout_s,
+        }
         return InferenceJob(client, client.submit(table, submitted, **options), own)
     except BaseException:
         if own is not None:

@@ -26,6 +26,7 @@ CHANGES: dict[str, Any] = {
     "batch_size": {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]},
     "weight": {"type": "number", "exclusiveMinimum": 0},
     "max_workers": {"anyOf": [{"type": "null"}, {"type": "integer", "minimum": 1}]},
+    "batch_timeout_s": {"anyOf": [{"const": "auto"}, {"type": "number", "exclusiveMinimum": 0}]},
 }
 _SUBMISSION = {
     "type": "object",
@@ -70,7 +71,7 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
         key, model, queries = required(body, "key", "model", "queries")
         if not isinstance(key, str) or not key or not isinstance(model, dict) or not isinstance(queries, list):
             raise DataError("a job needs a key (a text), a model (a table) and queries (a list)")
-        more = known_fields(body, "name", "weight", "batch_size", "max_workers", besides=("key", "model", "queries"))
+        more = known_fields(body, "name", *CHANGES, besides=("key", "model", "queries"))
         if not isinstance(more.get("name"), str | None):
             raise DataError(f"name must be a text, not {more['name']!r}")
         job = await in_thread(lambda: operations.submit(leader(), key=key, model=model, queries=queries, **more))
@@ -110,6 +111,14 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
     async def cancel(request: Request) -> Response:
         return answer(request, {"job": await in_thread(lambda: operations.cancel(leader(), _job(request)))})
 
+    for word, order, summary in (
+        ("drain", operations.drain, "Give a worker no more batches. It finishes those that it has."),
+        ("restart", operations.restart, "Restart a worker. Its batches are dispatched to other workers."),
+    ):
+        router.post(f"/workers/{{worker}}/{word}", **documented(summary, answer=_ANY, errors=(422, 503)))(
+            _ordering(leader, order)
+        )
+
     @router.get(
         "/jobs/{job}/results",
         **documented(
@@ -137,6 +146,14 @@ def _viewing(leader: Callable[[], Coordinator], view: Callable[[Coordinator], li
         return answer(request, {"rows": await in_thread(rows)})
 
     return show
+
+
+def _ordering(leader: Callable[[], Coordinator], order: Callable[[Coordinator, str], str]) -> Any:
+    async def obey(request: Request) -> Response:
+        worker = str(request.path_params["worker"])
+        return answer(request, {"worker": worker, "state": await in_thread(lambda: order(leader(), worker))})
+
+    return obey
 
 
 def known_fields(body: dict[str, Any], *names: str, besides: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from chimera.core.errors import ConfigurationError, DataError, UnavailableError
 from chimera.engines.http import wire
 from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.inference.coordinator.worker_handle import WorkerHandle
 from chimera.inference.journal import records
 from chimera.inference.models import check
 
@@ -28,6 +29,7 @@ def submit(
     weight: float = 1.0,
     batch_size: int | str = "auto",
     max_workers: int | None = None,
+    batch_timeout_s: float | str = "auto",
 ) -> str:
     """Accept a job, and return its number.
 
@@ -48,6 +50,7 @@ def submit(
         raise DataError("a job needs at least one query")
     table = check(model, code=leader.code)
     size, share, most = checked_batch_size(batch_size), checked_weight(weight), checked_max_workers(max_workers)
+    limit_s = checked_batch_timeout(batch_timeout_s)
 
     def existing() -> str | None:
         return next((job.id for job in leader.scheduler.jobs.values() if job.accepted.key == key), None)
@@ -60,7 +63,11 @@ def submit(
             leader.discard_queries(number)
             return found
         now_s = leader.now_s()
-        leader.record(records.Accepted(number, key, name or number, table, len(queries), share, size, most, now_s))
+        leader.record(
+            records.Accepted(
+                number, key, name or number, table, len(queries), share, size, most, now_s, batch_timeout_s=limit_s
+            )
+        )
         return number
 
     earlier, number = leader.call(begin)
@@ -82,32 +89,66 @@ def change(
     weight: float | None = None,
     batch_size: int | str | None = None,
     max_workers: int | None = None,
+    batch_timeout_s: float | str | None = None,
 ) -> str:
-    """Change the weight, batch size or maximum number of workers of a job from its next batch on; return its number."""
+    """Change options of a job from its next batch on; None: unchanged. Return its number."""
     share = None if weight is None else checked_weight(weight)
     size = None if batch_size is None else checked_batch_size(batch_size)
     most = None if max_workers is None else checked_max_workers(max_workers)
+    limit_s = None if batch_timeout_s is None else checked_batch_timeout(batch_timeout_s)
 
     def apply() -> str:
         number = job_number(leader, job)
-        leader.record(records.Changed(number, leader.now_s(), share, size, most))
+        leader.record(records.Changed(number, leader.now_s(), share, size, most, limit_s))
         return number
 
     return leader.call(apply)
 
 
 def cancel(leader: Coordinator, job: str) -> str:
-    """Cancel a job, and return its number. Its results so far are kept."""
+    """Cancel a job, and return its number. Its results so far are kept. What computes for it is killed."""
 
     def apply() -> str:
         number = job_number(leader, job)
         leader.record(records.Cancelled(number, "cancelled", leader.now_s()))
         leader.store(number).fail(UnavailableError(f"job {number} was cancelled"))
         for handle in leader.workers.values():
-            handle.cancel_job(number)
+            handle.forget_job(number)
         return number
 
     return leader.call(apply)
+
+
+def drain(leader: Coordinator, worker: str) -> str:
+    """Give a worker no more batches; it finishes those that it has. Return its state. A restart ends it."""
+
+    def apply() -> str:
+        handle = _worker(leader, worker)
+        handle.drain()
+        return handle.state
+
+    return leader.call(apply)
+
+
+def restart(leader: Coordinator, worker: str) -> str:
+    """Stop a worker, and kill it if it hangs, so that its supervisor starts it again. Return its state.
+
+    Its batches are dispatched to other workers at once.
+    """
+
+    def apply() -> str:
+        handle = _worker(leader, worker)
+        handle.restart()
+        return "restarting"
+
+    return leader.call(apply)
+
+
+def _worker(leader: Coordinator, worker: str) -> WorkerHandle:
+    if worker not in leader.workers:
+        known = ", ".join(sorted(leader.workers)) or "none"
+        raise ConfigurationError(f"there is no worker {worker!r}; the workers: {known}")
+    return leader.workers[worker]
 
 
 def job_number(leader: Coordinator, job: str) -> str:
@@ -161,3 +202,13 @@ def checked_max_workers(max_workers: Any) -> int:
     if type(max_workers) is not int or max_workers < 1:
         raise ConfigurationError(f"max_workers must be a whole number of at least 1, not {max_workers!r}")
     return max_workers
+
+
+def checked_batch_timeout(batch_timeout_s: Any) -> float:
+    """Return a time limit of batches in seconds; 0 for ``auto``. Raise ConfigurationError if it is invalid."""
+    if batch_timeout_s == "auto":
+        return 0.0
+    is_number = isinstance(batch_timeout_s, int | float) and not isinstance(batch_timeout_s, bool)
+    if not is_number or not 0 < batch_timeout_s < math.inf:
+        raise ConfigurationError(f"batch_timeout_s must be 'auto' or a number above 0, not {batch_timeout_s!r}")
+    return float(batch_timeout_s)

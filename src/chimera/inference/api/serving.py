@@ -10,7 +10,12 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 
 from chimera.core.errors import ConfigurationError, ConflictError, TimeLimitError
-from chimera.inference.api.operations import checked_batch_size, checked_max_workers, checked_weight
+from chimera.inference.api.operations import (
+    checked_batch_size,
+    checked_batch_timeout,
+    checked_max_workers,
+    checked_weight,
+)
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.coordinator.request_queue import PendingRequest, RequestQueue
 from chimera.inference.journal import records
@@ -40,10 +45,11 @@ def serve(
     weight: float = 1.0,
     batch_size: int | str = "auto",
     max_workers: int | None = None,
+    batch_timeout_s: float | str = "auto",
 ) -> str:
     """Serve a model under a name, and return the number of its job.
 
-    If the same model is served under the name already, set its weight, batch size and maximum number of workers.
+    If the same model is served under the name already, set its options.
 
     Raises
     ------
@@ -57,17 +63,22 @@ def serve(
         )
     table = check(model, code=leader.code)
     size, share, most = checked_batch_size(batch_size), checked_weight(weight), checked_max_workers(max_workers)
+    limit_s = checked_batch_timeout(batch_timeout_s)
 
     def apply() -> str:
         now_s = leader.now_s()
         job = _served(leader, name)
         if job is None:
             number = leader.new_number()
-            leader.record(records.Accepted(number, "", name, table, 0, share, size, most, now_s, open=True))
+            leader.record(
+                records.Accepted(
+                    number, "", name, table, 0, share, size, most, now_s, open=True, batch_timeout_s=limit_s
+                )
+            )
             return number
         if job.key != key_of(table):
             raise ConflictError(f"another model is served as {name!r}: stop it with 'chimera infer unserve {name}'")
-        leader.record(records.Changed(job.id, now_s, share, size, most))
+        leader.record(records.Changed(job.id, now_s, share, size, most, limit_s))
         return job.id
 
     return leader.call(apply)

@@ -85,6 +85,7 @@ def _job_row(job: Job) -> dict[str, Any]:
         "weight": job.weight,
         "batch_size": job.batch_size or "auto",
         "max_workers": job.max_workers or None,
+        "batch_timeout_s": job.batch_timeout_s or "auto",
         "model": accepted.model,
         "why": job.why or None,
         "accepted_s": accepted.at_s,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from chimera.inference.journal.journal import Journal, Output
@@ -18,6 +19,10 @@ class JobStore(ABC):
     @abstractmethod
     def dispatched(self, batch: Batch) -> None:
         """Note that a batch is dispatched, for the first time or again."""
+
+    @abstractmethod
+    def split(self, batch: Batch, parts: Sequence[Batch]) -> None:
+        """Note that ``parts`` replace a dispatched batch; each will be dispatched again."""
 
     @abstractmethod
     def queries(self, batch: Batch) -> list[Any]:
@@ -50,6 +55,9 @@ class JournalStore(JobStore):
 
     def dispatched(self, batch: Batch) -> None:
         """Do nothing: the position of each query is fixed."""
+
+    def split(self, batch: Batch, parts: Sequence[Batch]) -> None:
+        """Do nothing, for the same reason."""
 
     def queries(self, batch: Batch) -> list[Any]:  # noqa: D102
         return self._journal.queries(self._job, batch.first, batch.count)

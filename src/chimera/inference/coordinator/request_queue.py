@@ -89,6 +89,12 @@ class RequestQueue(JobStore):
         if batch.number not in self._batches:
             self._batches[batch.number] = [self._waiting.popleft() for _ in range(batch.count)]
 
+    def split(self, batch: Batch, parts: Sequence[Batch]) -> None:
+        """Divide the queries of a batch among the batches that replace it."""
+        members = iter(self._batches.pop(batch.number))
+        for part in parts:
+            self._batches[part.number] = [next(members) for _ in range(part.count)]
+
     def queries(self, batch: Batch) -> list[Any]:  # noqa: D102
         members = self._batches.get(batch.number)
         if members is None:

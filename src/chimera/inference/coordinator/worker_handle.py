@@ -6,16 +6,26 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 from chimera.core.errors import RunError, TimeLimitError
 from chimera.engines.http.connection import Unreachable
 from chimera.inference.worker.protocol import Assignment, BatchId, Link, StaleEpoch, WorkerState
+from chimera.web.logs import status
 
 SILENT_S = 1.0
 """A worker that has not answered for this many seconds counts as hung."""
 _POLL_S = 0.25  # a worker without news answers a collect after at most this
 _RETRY_S = 0.05  # pause between attempts to reach a worker that hangs or starts
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 10.0  # after a worker has refused a batch
+
+
+class _Order(Enum):
+    """An order to a worker, which the sender thread sends."""
+
+    DRAIN = "drain"
+    STOP = "stop"
 
 
 class WorkerHandle:
@@ -29,9 +39,10 @@ class WorkerHandle:
     name, address : name and address of the worker. A worker that restarts has a new address, and gets a new handle.
     epoch, owner : epoch and name of the coordinator.
     link : makes a link from an address; each thread has its own link.
-    post : called with this handle, the event (``adopted``, ``collected``, ``silent``, ``disconnected``, ``fenced``, ``unsent``)
-        and its argument.
+    post : called with this handle, the event (``adopted``, ``collected``, ``silent``, ``disconnected``, ``fenced``, ``unsent``,
+        ``restarting``) and its argument.
     assignment : makes the assignment of a batch; called in the sender thread.
+    kill : kills the worker if it hangs, and returns whether it could; called in the sender thread.
 
     Attributes
     ----------
@@ -39,7 +50,7 @@ class WorkerHandle:
     sent : those of them that the worker has received for certain.
     loaded : keys of the models in the worker's memory.
     reported : the last state that the worker reported.
-    state : ``joining``, ``free``, ``busy``, ``loading``, ``hung`` or ``lost``.
+    state : ``joining``, ``free``, ``busy``, ``loading``, ``draining``, ``drained``, ``restarting``, ``hung`` or ``lost``.
     seen_s : time of the last answer, by the monotonic clock.
     """
 
@@ -53,6 +64,7 @@ class WorkerHandle:
         link: Callable[[str], Link],
         post: Callable[[WorkerHandle, str, Any], None],
         assignment: Callable[[BatchId], Assignment],
+        kill: Callable[[], bool],
     ) -> None:
         self.name, self.address = name, address
         self.batches: dict[BatchId, float] = {}
@@ -61,9 +73,12 @@ class WorkerHandle:
         self.state = "joining"
         self.seen_s = time.monotonic()
         self.reported: WorkerState | None = None
+        self._draining = self._restarting = False
+        self._refused_pause_s = self._refused_until_s = 0.0
         self._epoch, self._owner, self._post, self._assignment = epoch, owner, post, assignment
+        self._kill = kill
         self._to_acknowledge: queue.SimpleQueue[BatchId] = queue.SimpleQueue()
-        self._to_send: queue.SimpleQueue[BatchId | str | None] = queue.SimpleQueue()
+        self._to_send: queue.SimpleQueue[BatchId | str | _Order | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._watch_link, self._send_link = link(address), link(address)
         for target in (self._watch, self._send):
@@ -72,13 +87,26 @@ class WorkerHandle:
     @property
     def available(self) -> bool:
         """Whether batches may be dispatched to the worker."""
-        return self.state in ("free", "busy", "loading")
+        return self.state in ("free", "busy", "loading") and time.monotonic() >= self._refused_until_s
+
+    def pause(self) -> float:
+        """Dispatch nothing to the worker for some seconds, which double each time until it takes a batch; return them."""
+        self._refused_pause_s = min(max(2 * self._refused_pause_s, _FIRST_PAUSE_S), _MAX_PAUSE_S)
+        self._refused_until_s = time.monotonic() + self._refused_pause_s
+        return self._refused_pause_s
 
     def update(self, reported: WorkerState) -> None:
         """Take over the state that the worker reported."""
         self.reported, self.loaded = reported, frozenset(reported.loaded)
         self.seen_s = time.monotonic()
-        self.state = "loading" if reported.loading else "busy" if self.batches else "free"
+        self.state = self._state(reported)
+
+    def _state(self, reported: WorkerState) -> str:
+        if self._restarting:
+            return "restarting"
+        if reported.draining or self._draining:
+            return "draining" if self.batches else "drained"
+        return "loading" if reported.loading else "busy" if self.batches else "free"
 
     def send(self, batch_id: BatchId) -> None:
         """Send a batch to the worker."""
@@ -95,11 +123,28 @@ class WorkerHandle:
         first = next(iter(self.batches), None)
         return first if first in self.sent else None
 
-    def cancel_job(self, job: str) -> None:
-        """Drop the queued batches of a job; the worker finishes the batch that it computes."""
-        for batch_id in [batch_id for batch_id in list(self.batches)[1:] if batch_id[0] == job]:
+    def forget_job(self, job: str) -> None:
+        """Drop the batches of a job. If the worker computes one of them, its computing process is killed and replaced."""
+        dropped = [batch_id for batch_id in self.batches if batch_id[0] == job]
+        for batch_id in dropped:
             del self.batches[batch_id]
+        self.sent.difference_update(dropped)
+        if self.available and not self.batches:
+            self.state = "free"
         self._to_send.put(job)
+
+    def drain(self) -> None:
+        """Give the worker no more batches; it finishes those that it has."""
+        self._draining = True
+        if self.available:
+            self.state = "draining" if self.batches else "drained"
+        self._to_send.put(_Order.DRAIN)
+
+    def restart(self) -> None:
+        """Stop the worker, so that its supervisor starts it again; kill it if it hangs."""
+        self._restarting, self.state = True, "restarting"
+        self._post_event("restarting", "it is restarted by a command")
+        self._to_send.put(_Order.STOP)
 
     def close(self) -> None:
         """End the threads. The worker continues to run."""
@@ -134,15 +179,27 @@ class WorkerHandle:
             try:
                 if isinstance(item, str):
                     self._send_link.forget(self._epoch, [item])
+                elif item is _Order.DRAIN:
+                    self._send_link.drain(self._epoch)
+                elif item is _Order.STOP:
+                    self._stop()
                 else:
                     self._send_link.assign(self._epoch, [self._assignment(item)])
                     self.sent.add(item)
+                    self._refused_pause_s = 0.0
             except StaleEpoch as error:
                 self._post_event("fenced", str(error))
                 return
             except (Unreachable, RunError) as error:
-                if not isinstance(item, str):
+                if isinstance(item, tuple):
                     self._post_event("unsent", (item, str(error)))
+
+    def _stop(self) -> None:
+        try:
+            self._send_link.stop(self._epoch)
+        except TimeLimitError:
+            if not self._kill():
+                status().error("%s hangs on another machine: end its process there", self.name)
 
     def _take_acknowledged(self) -> list[BatchId]:
         done = []

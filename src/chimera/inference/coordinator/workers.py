@@ -7,6 +7,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from chimera.core.errors import RunError
 from chimera.engines.http import wire
 from chimera.inference.coordinator.worker_handle import SILENT_S, WorkerHandle
@@ -89,7 +91,7 @@ class Workers:
         run = job.running.get(number) if job else None
         estimate_s = job.estimate_s(run.batch.count) if job and run else None
         if estimate_s is None:
-            return math.inf  # also for a batch of a cancelled job, which the worker still computes
+            return math.inf
         return max(handle.batches[job_number, number] + estimate_s - now_s, 0.0)
 
     def poll(self) -> None:
@@ -112,6 +114,7 @@ class Workers:
             self.handles[name] = WorkerHandle(
                 name, addresses[name], epoch=self._coordinator.lease.epoch, owner=self._coordinator.lease.owner,
                 link=self._pool.link, post=self._post, assignment=self._assignment,
+                kill=partial(self._pool.kill, name, addresses[name]),
             )  # fmt: skip
         for name in self._scheduler.busy() - self.handles.keys():  # it left before this coordinator took over
             self._return(name, "it has left", None)
@@ -140,17 +143,31 @@ class Workers:
             ):  # so that no other worker computes it
                 self._coordinator.record(records.Dispatched(job, number, batch.first, batch.count, handle.name, now_s))
         handle.update(reported)
+        if handle.state in ("draining", "drained") and not reported.draining:
+            handle.drain()  # the order was lost
+        for job in {job for job, _ in handle.sent}:
+            if job not in self._scheduler.jobs or self._scheduler.jobs[job].ended:
+                handle.forget_job(job)  # it was cancelled when the worker could not be reached
 
     def _collected(self, handle: WorkerHandle, collected: Collected) -> None:
         if self.handles.get(handle.name) is not handle:
             return
         for result in collected.results:
-            self._commit(result, handle.name)
+            if result.failure:
+                self._fail(result, handle.name)
+            else:
+                self._commit(result, handle.name)
             if result.batch_id in handle.batches:
                 del handle.batches[result.batch_id]
                 handle.batches = dict.fromkeys(handle.batches, self._coordinator.now_s())  # the next one begins
             self._coordinator.after_write(partial(handle.acknowledge, result.batch_id))
-        handle.update(collected.state)
+        if collected.state.silent:
+            if handle.state != "hung":
+                self._silent(handle, "its computing process is stopped")
+        elif handle.state == "hung":
+            self._adopted(handle, msgspec.structs.replace(collected.state, kept=[]))  # they have arrived already
+        else:
+            handle.update(collected.state)
 
     def _commit(self, result: Finished, worker: str) -> None:
         batch = self._scheduler.unfinished_batch(*result.batch_id)
@@ -160,6 +177,12 @@ class Workers:
                 records.Committed(*result.batch_id, worker, result.seconds, result.errors, now_s, result.tokens)
             )
             self._coordinator.store(result.job).deliver(batch, result.results)
+
+    def _fail(self, result: Finished, worker: str) -> None:
+        now_s, divisible = self._coordinator.now_s(), not result.loading
+        record = self._scheduler.failed(worker, *result.batch_id, result.failure, divisible=divisible, now_s=now_s)
+        if record is not None:
+            self._take_back(record)
 
     def _silent(self, handle: WorkerHandle, why: str) -> None:
         if self.handles.get(handle.name) is handle:
@@ -171,6 +194,13 @@ class Workers:
             self._lose(handle, why, died=True)
             handle.state = "lost"
 
+    def _restarting(self, handle: WorkerHandle, why: str) -> None:
+        if self.handles.get(handle.name) is handle:
+            status().info("%s: %s", handle.name, why)
+            self._return(handle.name, why, None)
+            handle.batches.clear()
+            handle.state = "restarting"
+
     def _unsent(self, handle: WorkerHandle, more: tuple[BatchId, str]) -> None:
         (job, number), why = more
         handle.batches.pop((job, number), None)
@@ -178,6 +208,8 @@ class Workers:
         if self.handles.get(handle.name) is handle and (job, number) in running:
             now_s = self._coordinator.now_s()
             self._coordinator.record(records.Returned(job, number, handle.name, why, False, now_s))
+            pause_s = handle.pause()
+            status().warning("%s took no batch, the next is sent in %g s: %s", handle.name, pause_s, why)
 
     def _fenced(self, handle: WorkerHandle, why: str) -> None:
         raise Fenced(f"{handle.name}: {why}")
@@ -191,11 +223,20 @@ class Workers:
 
     def _return(self, worker: str, why: str, culprit: BatchId | None) -> None:
         for record in self._scheduler.lost(worker, why, culprit=culprit, now_s=self._coordinator.now_s()):
-            batch = self._scheduler.unfinished_batch(record.job, record.batch)
-            if isinstance(record, records.Poisoned) and batch is not None:
-                self._coordinator.store(record.job).deliver(batch, wire.pack([{"error": record.why}] * batch.count))
-                status().error("job %s, batch %d is not dispatched again: %s", record.job, record.batch, record.why)
-            self._coordinator.record(record)
+            self._take_back(record)
+
+    def _take_back(self, record: records.Returned | records.Failed | records.Poisoned) -> None:
+        """Record that a worker does not finish a batch. Split the stored batch, or store its error, if the record says so."""
+        batch = self._scheduler.unfinished_batch(record.job, record.batch)
+        if batch is not None:
+            store = self._coordinator.store(record.job)
+            if isinstance(record, records.Failed):
+                store.split(batch, batch.split(record.parts))
+                status().warning("job %s, batch %d killed %s: %s", record.job, record.batch, record.worker, record.why)
+            elif isinstance(record, records.Poisoned):
+                store.deliver(batch, wire.pack([{"error": record.why}] * batch.count))
+                status().error("job %s, query %d is not computed again: %s", record.job, batch.first, record.why)
+        self._coordinator.record(record)
 
     def _assignment(self, batch_id: BatchId) -> Assignment:
         """Return the assignment of a batch. The thread that sends it calls this."""
@@ -204,4 +245,5 @@ class Workers:
         batch = self._scheduler.unfinished_batch(job_number, number)
         if batch is None:
             raise RunError("the batch is finished or cancelled")
-        return Assignment(job_number, number, job.model, self._coordinator.store(job_number).queries(batch))
+        queries = self._coordinator.store(job_number).queries(batch)
+        return Assignment(job_number, number, job.model, queries, job.limit_s(batch.count))

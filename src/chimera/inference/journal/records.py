@@ -25,6 +25,7 @@ class Accepted(Struct, frozen=True, tag=True):
     max_workers : maximum number of workers that serve it at once; 0: no limit.
     open : whether it is a model that is served online: queries arrive over time, and results go to waiting clients. The journal
         stores only the existence and options of such a job.
+    batch_timeout_s : time limit of a batch in seconds; 0: from the times of the batches before.
     """
 
     job: str
@@ -37,6 +38,7 @@ class Accepted(Struct, frozen=True, tag=True):
     max_workers: int
     at_s: float
     open: bool = False
+    batch_timeout_s: float = 0.0
 
 
 class Arrived(Struct, frozen=True, tag=True):
@@ -63,13 +65,14 @@ class Closed(Struct, frozen=True, tag=True):
 
 
 class Changed(Struct, frozen=True, tag=True):
-    """The batch size, weight or maximum number of workers of a job was changed; None: unchanged."""
+    """The options of a job were changed; None: unchanged."""
 
     job: str
     at_s: float
     weight: float | None = None
     batch_size: int | None = None
     max_workers: int | None = None
+    batch_timeout_s: float | None = None
 
 
 class Dispatched(Struct, frozen=True, tag=True):
@@ -123,6 +126,20 @@ class Returned(Struct, frozen=True, tag=True):
     at_s: float
 
 
+class Failed(Struct, frozen=True, tag=True):
+    """A batch has killed its worker's computing process, or exceeded its time limit.
+
+    Its queries will be dispatched again, in new batches with the numbers ``parts``.
+    """
+
+    job: str
+    batch: int
+    worker: str
+    why: str
+    parts: list[int]
+    at_s: float
+
+
 class Poisoned(Struct, frozen=True, tag=True):
     """A batch has killed too many workers; ``why`` is the error of each of its queries."""
 
@@ -149,7 +166,7 @@ class Dropped(Struct, frozen=True, tag=True):
 
 Lasting: TypeAlias = Accepted | Changed | Closed | Cancelled | Dropped
 """The records that are durable for every job, an open one too."""
-Record: TypeAlias = Lasting | Arrived | Withdrawn | Dispatched | Committed | Returned | Poisoned
+Record: TypeAlias = Lasting | Arrived | Withdrawn | Dispatched | Committed | Returned | Failed | Poisoned
 
 
 class _OfJob(Struct):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import socket
 import threading
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -52,6 +56,9 @@ class HttpLink(Link):
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:  # noqa: D102
         return self._call("forget", {"epoch": epoch, "jobs": list(jobs)}, WorkerState)
+
+    def drain(self, epoch: int) -> WorkerState:  # noqa: D102
+        return self._call("drain", {"epoch": epoch}, WorkerState)
 
     def stop(self, epoch: int) -> None:  # noqa: D102
         self._call("stop", {"epoch": epoch}, dict)
@@ -113,6 +120,14 @@ class HttpPool(Pool):
 
     def link(self, address: str) -> HttpLink:  # noqa: D102
         return HttpLink(address, self._token)
+
+    def kill(self, name: str, address: str) -> bool:  # noqa: D102
+        for one in self._members.members():
+            if (one.name, one.address, one.host) == (name, address, socket.gethostname()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one.pid, signal.SIGKILL)
+                return True
+        return False
 
     def members(self) -> list[Member]:  # noqa: D102
         return []

@@ -32,5 +32,9 @@ class Pool(ABC):
         """Return a link to a worker, without connecting yet."""
 
     @abstractmethod
+    def kill(self, name: str, address: str) -> bool:
+        """Kill a worker that hangs; return whether this process can."""
+
+    @abstractmethod
     def members(self) -> list[Member]:
         """Return the workers that are not in the folder of members."""

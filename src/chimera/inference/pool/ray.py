@@ -68,6 +68,10 @@ class WorkerActor:
         """See `InferenceWorker`."""
         return self._called().forget(epoch, jobs)
 
+    def drain(self, epoch: int) -> WorkerState:
+        """See `InferenceWorker`."""
+        return self._called().drain(epoch)
+
     def stop(self, epoch: int) -> None:
         """See `InferenceWorker`."""
         self._worker.stop(epoch)
@@ -126,6 +130,9 @@ class RayLink(Link):
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:  # noqa: D102
         return self._call("forget", epoch, jobs)  # type: ignore[no-any-return]
 
+    def drain(self, epoch: int) -> WorkerState:  # noqa: D102
+        return self._call("drain", epoch)  # type: ignore[no-any-return]
+
     def stop(self, epoch: int) -> None:  # noqa: D102
         self._call("stop", epoch)
 
@@ -182,6 +189,13 @@ class RayPool(Pool):
 
     def link(self, address: str) -> RayLink:  # noqa: D102
         return RayLink(address, self._namespace)
+
+    def kill(self, name: str, address: str) -> bool:  # noqa: ARG002, D102
+        import ray
+
+        with contextlib.suppress(ValueError):  # it is dead already
+            ray.kill(ray.get_actor(address, self._namespace))
+        return True
 
     def members(self) -> list[Member]:
         """Request the state of all workers; return the last known state of those that do not answer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from msgspec import Struct
 
 from chimera.inference.journal.records import Accepted
 from chimera.inference.models.spec import key_of
+from chimera.inference.scheduling.time_limit import default_limit_s
 
 WINDOW_S = 10.0
 """Seconds over which a query rate is measured."""
@@ -24,6 +26,15 @@ class Batch(Struct, frozen=True):
     number: int
     first: int
     count: int
+
+    def split(self, numbers: Sequence[int]) -> list[Batch]:
+        """Return new batches with these numbers, of about equal size, that have the same queries in the same order."""
+        parts, first = [], self.first
+        for place, number in enumerate(numbers):
+            count = (self.first + self.count - first) // (len(numbers) - place)
+            parts.append(Batch(number, first, count))
+            first += count
+        return parts
 
 
 class Running(NamedTuple):
@@ -55,7 +66,8 @@ class Job:
     serving : workers of the running batches, with the number of batches of each.
     loading : number of running batches whose worker had to load the model first.
     key : key of its model in workers.
-    blamed : the workers that each batch may have killed.
+    blamed : the workers that each unfinished batch may have killed, and those that the batches killed from which it was split.
+    batch_timeout_s : time limit of a batch in seconds; 0: from the times of the batches before.
     finished : number of queries with a result.
     errors : number of results that are errors.
     ended : ``done`` or ``cancelled``; empty while the job runs.
@@ -87,18 +99,21 @@ class Job:
     queries: int = field(init=False)
     open: bool = field(init=False)
     key: str = field(init=False)
+    batch_timeout_s: float = field(init=False)
     _recent: deque[tuple[float, int, float]] = field(
         default_factory=deque
     )  # time, queries and units of finished batches
     _recent_queries: int = 0  # sums over _recent
     _recent_units: float = 0
     _seconds_per_query: float | None = None  # smoothed
+    _slowest_s: float | None = None  # per query, of the slowest batch
     _units_per_query: float | None = None
     _largest: int = 0
 
     def __post_init__(self) -> None:
         self.key = key_of(self.accepted.model)
         self.queries, self.open = self.accepted.queries, self.accepted.open
+        self.batch_timeout_s = self.accepted.batch_timeout_s
         self.times = deque(maxlen=_TIMES if self.open else None)
         self._end_if_complete(self.accepted.at_s)
 
@@ -144,6 +159,10 @@ class Job:
         """Return the expected seconds of ``count`` queries; None if unknown."""
         return None if self._seconds_per_query is None else count * self._seconds_per_query
 
+    def limit_s(self, count: int) -> float:
+        """Return the time limit in seconds of a batch of ``count`` queries, without loading the model."""
+        return self.batch_timeout_s or default_limit_s(count, self._slowest_s)
+
     def dispatched(self, batch: Batch, worker: str, at_s: float, *, cold: bool) -> None:
         """Note that a batch was dispatched; ``cold``: the worker has to load the model first."""
         if batch.number == self.batches:
@@ -169,6 +188,19 @@ class Job:
         if blamed:
             self.blamed.setdefault(number, []).append(worker)
 
+    def fails(self, number: int, worker: str, parts: Sequence[int]) -> None:
+        """Replace a batch that killed its worker by new ones, which are dispatched before all others."""
+        running = self.running.get(number)
+        if running is None or running.worker != worker:
+            return
+        self._remove_running(number)
+        self.charged -= running.charge
+        blamed = [*self.blamed.pop(number, []), worker]
+        split = running.batch.split(parts)
+        self.returned.extendleft(reversed(split))
+        self.blamed.update({part.number: blamed.copy() for part in split})
+        self.batches = max(self.batches, parts[-1] + 1)
+
     def commits(self, batch: Batch, errors: int, seconds: float | None, at_s: float, tokens: int = 0) -> None:
         """Note that a batch is finished.
 
@@ -193,6 +225,7 @@ class Job:
             self._recent_queries += batch.count
             self._recent_units += units
             self._expire(at_s)
+            self._slowest_s = max(self._slowest_s or 0.0, seconds / batch.count)
             self._seconds_per_query = _smoothed(self._seconds_per_query, seconds / batch.count)
             self._units_per_query = _smoothed(self._units_per_query, units / batch.count)
         self._end_if_complete(at_s)

@@ -15,7 +15,7 @@ BATCH_S = 0.6
 OPEN_BATCH_S = 0.1
 """The same for an open job, whose clients wait for the answers."""
 MAX_KILLS = 3
-"""Number of workers that a batch may kill until its queries get an error."""
+"""Number of attempts that a query may end with a kill, the last one alone in its batch, until its result is an error."""
 
 
 class Scheduler:
@@ -56,6 +56,7 @@ class Scheduler:
             records.Dispatched: self._dispatched,
             records.Committed: self._committed,
             records.Returned: self._returned,
+            records.Failed: self._failed,
             records.Poisoned: self._poisoned,
             records.Cancelled: self._cancelled,
             records.Dropped: self._dropped,
@@ -110,24 +111,53 @@ class Scheduler:
 
     def lost(
         self, worker: str, why: str, *, culprit: tuple[str, int] | None, now_s: float
-    ) -> list[records.Returned | records.Poisoned]:
-        """Return the records of a worker's loss: its batches are returned, or poisoned if they killed too many workers.
+    ) -> list[records.Returned | records.Failed | records.Poisoned]:
+        """Return the records of a worker's loss: its batches are returned, and a batch that killed a second worker is split.
+
+        The first death may be an accident, so that batch stays whole.
 
         Parameters
         ----------
         culprit : job and number of the batch that may have killed the worker; None if unknown.
         """
-        found: list[records.Returned | records.Poisoned] = []
+        found: list[records.Returned | records.Failed | records.Poisoned] = []
         for job, run in self.running_on(worker):
             number = run.batch.number
             blamed = (job.id, number) == culprit
-            killed = job.blamed.get(number, [])
-            if blamed and len(killed) + 1 >= MAX_KILLS:
-                text = f"this batch killed {MAX_KILLS} workers: {', '.join((*killed, worker))}"
-                found.append(records.Poisoned(job.id, number, text, now_s))
+            if blamed and number in job.blamed:
+                found.append(self._failure(job, run, why, now_s))
             else:
                 found.append(records.Returned(job.id, number, worker, why, blamed, now_s))
         return found
+
+    def failed(
+        self, worker: str, job: str, batch: int, why: str, *, divisible: bool, now_s: float
+    ) -> records.Failed | records.Poisoned | None:
+        """Return the record of a batch that ended its worker's computing process; None if the worker no longer has it.
+
+        Parameters
+        ----------
+        divisible : whether a query may be the cause, so that halves of the batch are tried.
+        """
+        held = self.jobs.get(job)
+        run = held.running.get(batch) if held else None
+        if held is None or run is None or run.worker != worker:
+            return None
+        return self._failure(held, run, why, now_s, divisible=divisible)
+
+    def _failure(
+        self, job: Job, run: Running, why: str, now_s: float, *, divisible: bool = True
+    ) -> records.Failed | records.Poisoned:
+        """Return the record of a batch that killed: its halves are tried, until the lethal query is alone."""
+        batch = run.batch
+        killed = [*job.blamed.get(batch.number, []), run.worker]
+        halves = divisible and batch.count > 1
+        if not halves and len(killed) >= MAX_KILLS:
+            what = "this query" if batch.count == 1 else "this batch"
+            text = f"{what} has no result after {len(killed)} attempts (on {', '.join(killed)}): {why}"
+            return records.Poisoned(job.id, batch.number, text, now_s)
+        parts = list(range(job.batches, job.batches + 1 + halves))
+        return records.Failed(job.id, batch.number, run.worker, why, parts, now_s)
 
     def expired_jobs(self, since_s: float) -> list[str]:
         """Return the jobs that ended before a time, except the newest job, so that its number is not used again."""
@@ -187,6 +217,8 @@ class Scheduler:
         job.weight = job.weight if record.weight is None else record.weight
         job.batch_size = job.batch_size if record.batch_size is None else record.batch_size
         job.max_workers = job.max_workers if record.max_workers is None else record.max_workers
+        if record.batch_timeout_s is not None:
+            job.batch_timeout_s = record.batch_timeout_s
 
     def _dispatched(self, record: records.Dispatched) -> None:
         job = self.job(record.job)
@@ -202,6 +234,10 @@ class Scheduler:
 
     def _returned(self, record: records.Returned) -> None:
         self.job(record.job).returns(record.batch, record.worker, blamed=record.blamed)
+        self._lift(self._floor)
+
+    def _failed(self, record: records.Failed) -> None:
+        self.job(record.job).fails(record.batch, record.worker, record.parts)
         self._lift(self._floor)
 
     def _poisoned(self, record: records.Poisoned) -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,27 +27,52 @@ from chimera.inference.worker.model_cache import ModelCache
 
 
 class ComputeProcess:
-    """A process that computes batches, one after the other; it ends with its parent.
+    """A process that computes batches, one after the other; it ends with its parent, and its own children end with it.
 
     Parameters
     ----------
     keep_models : maximum number of models in memory.
     preload : modules to import before the first batch.
     folder : working directory.
+    on_end : called in a thread when the process has ended.
 
-    Raises
-    ------
-    RunError : the process did not start; its stderr has the reason.
+    Attributes
+    ----------
+    killed : whether `kill` was called.
     """
 
-    def __init__(self, *, keep_models: int, preload: Sequence[str], folder: Path) -> None:
+    def __init__(self, *, keep_models: int, preload: Sequence[str], folder: Path, on_end: Callable[[], None]) -> None:
+        self.killed = False
+        self._on_end = on_end
         self._connection, other_end = Pipe()
         command = [sys.executable, "-m", __name__, str(other_end.fileno()), str(keep_models), *preload]
         with other_end:
             self._process = subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
                 command, stdin=subprocess.PIPE, pass_fds=[other_end.fileno()], cwd=folder, start_new_session=True
             )
-        self.pid = self._process.pid
+        threading.Thread(target=self._watch, name="chimera-compute-end", daemon=True).start()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the process is stopped, by SIGSTOP for example; False where this is unknown."""
+        try:
+            state = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            return False
+        return state == "T"
+
+    def ready(self) -> None:
+        """Wait until the process can compute.
+
+        Raises
+        ------
+        RunError : the process did not start; its stderr has the reason.
+        """
         try:
             self._receive()
         except ActorLost:
@@ -78,8 +106,10 @@ class ComputeProcess:
         return describe_exit(self._process.wait())
 
     def kill(self) -> None:
-        """Kill the process."""
-        self._process.kill()
+        """Kill the process and its children, also if they are stopped."""
+        self.killed = True
+        if not self.ended:
+            self._kill_group()
 
     def close(self) -> None:
         """Close the pipes, once the process has ended."""
@@ -87,6 +117,15 @@ class ComputeProcess:
         self._connection.close()
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+    def _watch(self) -> None:
+        self._process.wait()
+        self._kill_group()  # a child of the process may hold the other end of the connection
+        self._on_end()
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _receive(self) -> tuple[str, Any]:
         try:

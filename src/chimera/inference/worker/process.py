@@ -20,7 +20,7 @@ from chimera.inference.worker.protocol import WorkerState
 from chimera.inference.worker.worker import KEEP_MODELS, InferenceWorker
 
 DIED = 3
-"""Exit code of a worker whose computing process has ended."""
+"""Exit code of a worker whose computing process has ended while it was idle, or cannot be started again."""
 
 
 def main() -> None:

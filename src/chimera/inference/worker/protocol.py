@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from chimera.core.errors import ConflictError
 
@@ -27,12 +27,14 @@ class Assignment(Struct, frozen=True):
     Attributes
     ----------
     model : table of the model (`chimera.inference.models`).
+    limit_s : seconds in which the batch must be computed, without loading the model; 0: no limit.
     """
 
     job: str
     batch: int
     model: dict[str, Any]
     queries: list[Any]
+    limit_s: Annotated[float, Meta(ge=0)] = 0.0
 
     @property
     def batch_id(self) -> BatchId:
@@ -52,6 +54,8 @@ class WorkerState(Struct, frozen=True):
     loading : key of the model that is being loaded.
     busy_s : total seconds with a batch in progress.
     up_s : seconds since its start.
+    silent : whether its computing process is stopped, by SIGSTOP for example.
+    draining : whether it finishes its batches, and gets no more.
     """
 
     name: str
@@ -63,10 +67,12 @@ class WorkerState(Struct, frozen=True):
     loading: str | None
     busy_s: float
     up_s: float
+    silent: bool = False
+    draining: bool = False
 
 
 class Finished(Struct, frozen=True):
-    """The results of a batch.
+    """The end of a batch: its results, or why there are none.
 
     Attributes
     ----------
@@ -74,6 +80,8 @@ class Finished(Struct, frozen=True):
     errors : number of queries with an error.
     results : packed list (`chimera.engines.http.wire`) of ``{"result": value}`` or ``{"error": text}``, one per query.
     tokens : number of tokens of the queries and their results, see `chimera.inference.models.answers.tokens_of`.
+    failure : why the computing process ended before the batch was finished; empty if there are results.
+    loading : whether the process ended while it loaded the model.
     """
 
     job: str
@@ -82,6 +90,8 @@ class Finished(Struct, frozen=True):
     errors: int
     results: bytes
     tokens: int = 0
+    failure: str = ""
+    loading: bool = False
 
     @property
     def batch_id(self) -> BatchId:
@@ -125,7 +135,11 @@ class Link(ABC):
 
     @abstractmethod
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
-        """Drop the queued batches of these jobs. The batch in progress is finished."""
+        """Drop the batches of these jobs. If one of them is in progress, kill the computing process, and start another."""
+
+    @abstractmethod
+    def drain(self, epoch: int) -> WorkerState:
+        """Note in the worker that it gets no more batches, so that the next coordinator knows it too."""
 
     @abstractmethod
     def stop(self, epoch: int) -> None:

@@ -45,7 +45,7 @@ class _Forget(Struct):
     jobs: list[str]
 
 
-class _Stop(Struct):
+class _Order(Struct):
     epoch: Epoch
 
 
@@ -89,14 +89,22 @@ def _router(worker: InferenceWorker, stop: Callable[[], None]) -> APIRouter:
         packed = wire.pack(msgspec.to_builtins(collected, builtin_types=(bytes,)))
         return Response(packed, media_type=wire.CONTENT_TYPE)  # not JSON, because results are bytes
 
-    @router.post("/forget", **_documented("Drop the queued batches of some jobs. Return the worker's state.", _Forget))
+    @router.post("/forget", **_documented("Drop the batches of some jobs. Return the worker's state.", _Forget))
     async def forget(request: Request) -> Response:
         body = await _read(request, _Forget)
         return _state_answer(request, worker.forget(body.epoch, body.jobs))
 
-    @router.post("/stop", **_documented("Stop the worker.", _Stop))
+    @router.post(
+        "/drain", **_documented("Note that the worker gets no more batches. Return the worker's state.", _Order)
+    )
+    async def drain(request: Request) -> Response:
+        body = await _read(request, _Order)
+        status().info("the worker is drained: it gets no more batches")
+        return _state_answer(request, worker.drain(body.epoch))
+
+    @router.post("/stop", **_documented("Stop the worker.", _Order))
     async def end(request: Request) -> Response:
-        body = await _read(request, _Stop)
+        body = await _read(request, _Order)
         worker.stop(body.epoch)
         stop()
         return answer(request, {"stopped": True})

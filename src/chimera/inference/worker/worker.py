@@ -1,5 +1,7 @@
 """A worker: it computes batches in order, and keeps each result until a coordinator acknowledges it.
 
+A batch that exceeds its time limit, or that ends the computing process, fails. The worker continues with another process.
+
 It is independent of the transport: `chimera.inference.worker.process` serves it over HTTP, `chimera.inference.pool.ray` by Ray.
 """
 
@@ -8,28 +10,23 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from chimera.core.errors import ActorLost, ConfigurationError
+from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.inference.worker.compute_process import ComputeProcess
+from chimera.inference.worker.kept_results import KeptResults
 from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, StaleEpoch, WorkerState
+from chimera.inference.worker.time_limit import TICK_S, TimeLimit
 
 KEEP_MODELS = 4
 """Default maximum number of models in memory."""
 MAX_WAIT_S = 0.25
 """Maximum seconds that `collect` waits."""
-_RESEND_S = 1.0  # a result is sent again if it was not acknowledged for this long
-_MAX_BYTES = 64 << 20  # of results in one answer; a single result may be larger
-_DRAIN_S = 0.2  # to receive what the process sent before its end
-
-
-@dataclass
-class _Result:
-    finished: Finished
-    sent_s: float | None = None
+_LOAD_LIMIT_S = 3600.0  # to load a model, which may be downloaded first
 
 
 class InferenceWorker:
@@ -40,8 +37,8 @@ class InferenceWorker:
     Parameters
     ----------
     name : name of the worker.
-    on_exit : called with the reason, in a thread, when the computing process has ended by itself. The worker is unusable then;
-        its own process must exit.
+    on_exit : called with the reason, in a thread, when the computing process has ended while it was idle, or cannot be started
+        again. The worker is unusable then; its own process must exit.
     keep_models : maximum number of models in memory; the least recently used is removed first.
     preload : modules that the process imports before the constructor returns, so that the first model loads faster.
     folder : working directory of the computing process; default: the current folder.
@@ -70,12 +67,17 @@ class InferenceWorker:
         self._queue: deque[Assignment] = deque()
         self._computing: Assignment | None = None
         self._batch_began_s = self._busy_s = 0.0
-        self._results: OrderedDict[BatchId, _Result] = OrderedDict()
+        self._results = KeptResults()
         self._loaded: list[str] = []
         self._loading: str | None = None
         self._version, self._reported_version = 1, 0  # of the state, and of the state that the coordinator knows
-        self._closed = False
-        self._process = ComputeProcess(keep_models=keep_models, preload=preload, folder=folder or Path.cwd())
+        self._closed = self._draining = self._silent = False
+        self._limit = TimeLimit()
+        self._start_process = partial(
+            ComputeProcess, keep_models=keep_models, preload=preload, folder=folder or Path.cwd(), on_end=self._wake
+        )
+        self._process = self._start_process()
+        self._process.ready()
         self._thread = threading.Thread(target=self._compute, name=f"chimera-compute-{name}", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name=f"chimera-watch-{name}", daemon=True)
         self._thread.start()
@@ -85,8 +87,7 @@ class InferenceWorker:
         """Set the coordinator. Results that are not acknowledged are sent again."""
         with self._changed:
             self._check_epoch(epoch)
-            for kept in self._results.values():
-                kept.sent_s = None
+            self._results.send_again()
             self._reported_version = self._version
             return self._state()
 
@@ -109,25 +110,34 @@ class InferenceWorker:
         until_s = time.monotonic() + min(max(wait_s, 0.0), MAX_WAIT_S)
         with self._changed:
             self._check_epoch(epoch)
-            for batch_id in done:
-                self._results.pop(batch_id, None)
-            while not (due := self._due()) and self._reported_version == self._version:
+            self._results.drop(done)
+            while not (due := self._results.due()) and self._reported_version == self._version:
                 left_s = until_s - time.monotonic()
                 if left_s <= 0 or self._closed:
                     break
                 self._changed.wait(left_s)
                 self._check_epoch(epoch)
-            now_s = time.monotonic()
-            for kept in due:
-                kept.sent_s = now_s
+            self._results.sent(due)
             self._reported_version = self._version
-            return Collected(self._state(), [kept.finished for kept in due])
+            return Collected(self._state(), due)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
-        """Drop the queued batches of these jobs. The batch in progress is finished."""
+        """Drop the batches of these jobs. If one of them is in progress, kill the computing process, and start another."""
         with self._changed:
             self._check_epoch(epoch)
             self._queue = deque(one for one in self._queue if one.job not in jobs)
+            if self._computing is not None and self._computing.job in jobs:
+                self._process.kill()
+                self._end_batch()
+                self._change()
+            return self._state()
+
+    def drain(self, epoch: int) -> WorkerState:
+        """Note that no more batches will be assigned. A restart ends it."""
+        with self._changed:
+            self._check_epoch(epoch)
+            self._draining = True
+            self._change()
             return self._state()
 
     def stop(self, epoch: int) -> None:
@@ -145,7 +155,7 @@ class InferenceWorker:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._process.kill()
+            self._process.kill()
         self._thread.join()
         self._watcher.join()
         self._process.close()
@@ -158,22 +168,8 @@ class InferenceWorker:
             self._changed.notify_all()
 
     def _known_batches(self) -> set[BatchId]:
-        own = {one.batch_id for one in self._queue} | set(self._results)
+        own = {one.batch_id for one in self._queue} | self._results.answered()
         return own if self._computing is None else own | {self._computing.batch_id}
-
-    def _due(self) -> list[_Result]:
-        """Return the results to send, oldest first."""
-        now_s = time.monotonic()
-        due: list[_Result] = []
-        size = 0
-        for kept in self._results.values():
-            if kept.sent_s is not None and now_s < kept.sent_s + _RESEND_S:
-                continue
-            size += len(kept.finished.results)
-            if due and size > _MAX_BYTES:
-                break
-            due.append(kept)
-        return due
 
     def _state(self) -> WorkerState:
         now_s = time.monotonic()
@@ -183,50 +179,118 @@ class InferenceWorker:
             pid=os.getpid(),
             computing=None if computing is None else computing.batch_id,
             queued=[one.batch_id for one in self._queue],
-            kept=list(self._results),
+            kept=self._results.batches(),
             loaded=list(self._loaded),
             loading=self._loading,
             busy_s=self._busy_s + (0.0 if computing is None else now_s - self._batch_began_s),
             up_s=now_s - self._started_s,
+            silent=self._silent,
+            draining=self._draining,
         )
 
     def _compute(self) -> None:
         try:
             while (one := self._next()) is not None:
-                for what, more in self._process.compute(one.model, one.queries):
-                    with self._changed:
-                        if what == "loading":
-                            self._loading = more
-                        elif what == "loaded":
-                            self._loading, self._loaded = None, more
-                        else:
-                            self._finish(one, **more)
-                        self._change()
-        except ActorLost:
-            return  # the watcher reports the reason
+                try:
+                    for what, more in self._process.compute(one.model, one.queries):
+                        self._note(one, what, more)
+                except ActorLost:
+                    self._fail(one)
+                if self._process.killed:
+                    self._replace_process()
+        except Exception as error:  # the worker is useless without this thread
+            if not self._closed:
+                self._on_exit(f"worker {self.name}: {error}")
 
     def _next(self) -> Assignment | None:
-        """Wait for the next batch, and return it; None once the worker is closed."""
+        """Wait for the next batch, and return it; None once the worker is closed.
+
+        Raises
+        ------
+        RunError : the computing process has ended meanwhile.
+        """
         with self._changed:
-            while not self._queue and not self._closed:
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._queue or self._closed or self._process.ended)
             if self._closed:
                 return None
+            if self._process.ended:  # no batch is the cause
+                raise RunError(f"the computing process {self._process.wait()} while it was idle")
             self._computing, self._batch_began_s = self._queue.popleft(), time.monotonic()
+            self._limit.start("the batch", self._computing.limit_s)
             self._change()
             return self._computing
 
-    def _finish(self, one: Assignment, *, seconds: float, errors: int, results: bytes, tokens: int) -> None:
+    def _note(self, one: Assignment, what: str, more: Any) -> None:
+        """Take over an event of the computing process, unless the batch was dropped meanwhile."""
+        with self._changed:
+            if self._computing is not one:
+                return
+            self._silent = False
+            if what == "loading":
+                self._loading = more
+                self._limit.start("loading the model", _LOAD_LIMIT_S)
+            elif what == "loaded":
+                self._loading, self._loaded = None, more
+                self._limit.start("the batch", one.limit_s)
+            else:
+                self._end_batch()
+                results, tokens = bytes(more["results"]), more["tokens"]
+                done = Finished(one.job, one.batch, more["seconds"], more["errors"], results, tokens)
+                self._results.add(done)
+            self._change()
+
+    def _fail(self, one: Assignment) -> None:
+        """Keep the failure of a batch whose process has ended, unless the batch was dropped or the worker is closed."""
+        exceeded = self._limit.what if self._process.killed else ""
+        self._process.kill()
+        how = self._process.wait()
+        with self._changed:
+            if self._computing is one and not self._closed:
+                why = f"{exceeded} took longer than {self._limit.limit_s:g} s" if exceeded else f"its process {how}"
+                loading = self._loading is not None
+                self._end_batch()
+                count = len(one.queries)
+                self._results.add(Finished(one.job, one.batch, 0.0, count, b"", failure=why, loading=loading))
+                self._change()
+
+    def _end_batch(self) -> None:
         self._busy_s += time.monotonic() - self._batch_began_s
-        self._computing = None
-        self._results[one.batch_id] = _Result(Finished(one.job, one.batch, seconds, errors, bytes(results), tokens))
+        self._computing, self._silent = None, False
+        self._limit.stop()
+        if self._process.killed:
+            self._loading, self._loaded = None, []
+
+    def _replace_process(self) -> None:
+        self._process.close()
+        process = self._start_process()
+        with self._changed:
+            self._process = process
+            self._change()  # `_watch` looks at the new one
+            if self._closed:
+                process.kill()
+        process.ready()
 
     def _change(self) -> None:
         self._version += 1
         self._changed.notify_all()
 
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
     def _watch(self) -> None:
-        why = self._process.wait()
-        self._thread.join(_DRAIN_S)  # it may have sent a result just before its end
-        if not self._closed:
-            self._on_exit(f"the computing process of worker {self.name} {why}")
+        """Kill the computing process when it exceeds a time limit, and report while it is stopped. `_compute` replaces it."""
+        with self._changed:
+            while not self._closed:
+                left_s = None if self._process.killed else self._limit.left_s()
+                if left_s == 0:
+                    self._process.kill()
+                tick_s = TICK_S if self._computing is not None else None
+                if not self._changed.wait(min(left_s, TICK_S) if left_s else tick_s):  # nothing has happened meanwhile
+                    self._note_silence()
+
+    def _note_silence(self) -> None:
+        silent = self._computing is not None and self._process.stopped
+        if silent != self._silent:
+            self._silent = silent
+            self._change()
