@@ -170,6 +170,60 @@ def test_text_classification_and_features(tmp_path: Path) -> None:
     assert np.shape(features["result"]) == (1, 4, 16)  # [CLS] the cat [SEP]
 
 
+_SCORES = """
+import sys
+from chimera.inference import models
+table = {"kind": "transformers", "task": "text-classification", "model": sys.argv[1]}
+print(models.answers(models.load(table | {"allow_missing": ["classifier.*", "*.pooler.*"]}), ["the cat sat"]))
+"""
+
+
+def test_weights_that_the_files_lack_are_an_error_with_their_names(bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"not hold the weights .*classifier\.bias, classifier\.weight"
+    ) as caught:
+        models.load(_table("text-classification", bert))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match=r"not hold the weights classifier\.bias: use a model"):
+        models.load(_table("text-classification", bert, allow_missing=["classifier.weight", "bert.pooler.*"]))
+    assert models.load(_table("feature-extraction", bert))  # it does not use the pooler
+    folder = tiny_bert(tmp_path, classifier=True)
+    settings = json.loads((folder / "config.json").read_text())
+    labels = {str(index): name for index, name in enumerate("abc")}
+    settings |= {"id2label": labels, "label2id": {name: int(index) for index, name in labels.items()}}
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigurationError, match=r"classifier\.weight \(shape \(2, 16\), not \(3, 16\)\)"):
+        models.load(_table("text-classification", folder))
+    assert models.load(_table("text-classification", folder, allow_missing=["classifier.*"]))
+
+
+def test_weights_that_may_be_missing_are_the_same_each_time(bert: Path) -> None:
+    import torch
+
+    table = _table("text-classification", bert, allow_missing=["classifier.*", "bert.pooler.*"])
+    answers = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        answers.append(models.answers(models.load(table), ["the cat sat"]))
+        drawn = torch.rand(1).item()
+        torch.manual_seed(seed)
+        assert torch.rand(1).item() == drawn  # the seed of the caller is kept
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.long  # two processes import transformers
+def test_weights_that_may_be_missing_are_the_same_on_all_workers(bert: Path) -> None:
+    answers = [
+        subprocess.run(
+            [sys.executable, "-c", _SCORES, str(bert)], capture_output=True, text=True, check=True, timeout=100,
+            env={**os.environ, "OMP_NUM_THREADS": threads},
+        ).stdout
+        for threads in ("1", "2")
+    ]  # fmt: skip
+    assert answers[0].startswith("[{'result'")
+    assert answers[0] == answers[1]
+
+
 def test_an_id_is_found_in_the_cache_at_its_revision_without_a_network(
     vit: Path, pictures: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.inference.models.hub import FILES, downloaded, located, stamp_of
 from chimera.inference.models.images import open_image
 from chimera.inference.models.table import KINDS
+from chimera.inference.models.weights import all_from_files
 from chimera.models.instantiation import first_line
 
 IMAGE_TASKS = frozenset(
@@ -22,6 +23,8 @@ IMAGE_TASKS = frozenset(
 )
 """Tasks whose queries are images. `open_image` opens them, so that URLs of fsspec work and limits apply."""
 
+_UNUSED = {"feature-extraction": "pooler.*", "image-feature-extraction": "pooler.*"}
+"""Weights that do not affect the results of a task; many models for these tasks have none. The option ``pool`` uses them."""
 _PICKLED = ["*.bin", "*.pt", "*.pth"]
 
 
@@ -40,6 +43,8 @@ class Transformers:
     dtype : type of the weights, such as ``bfloat16``; default: the type in the model's files.
     pickled_weights : whether to load pickled weights too. Loading them may run code of their author.
     trust_remote_code : whether to run code that comes with the model.
+    allow_missing : names of weights that the files may lack, or patterns such as ``classifier.*``. They are drawn at random,
+        the same on all workers.
     stamp : set automatically. It changes when the files of a folder are written again, so that workers load the model again.
     """
 
@@ -51,6 +56,7 @@ class Transformers:
     dtype: str = "auto"
     pickled_weights: bool = False
     trust_remote_code: bool = False
+    allow_missing: list[str] = field(default_factory=list)
     stamp: str | None = None
 
     def __post_init__(self) -> None:
@@ -83,18 +89,20 @@ class Transformers:
         taken = sorted(set(self.options) & set(inspect.signature(pipeline).parameters))
         if taken:
             raise ConfigurationError(f"kind 'transformers': options.{taken[0]} is not an option of a pipeline's call")
-        try:
-            made = pipeline(
-                self.task,
-                model=folder,
-                device=self.device,
-                dtype=self.dtype,
-                trust_remote_code=self.trust_remote_code,
-                model_kwargs={} if self.pickled_weights else {"use_safetensors": True},
-                **self.options,
-            )
-        except Exception as error:  # many libraries raise many types
-            raise ConfigurationError(f"the model {self.model!r} cannot be loaded: {_reason(error)}") from error
+        unused = [] if self.options.get("pool") else [_UNUSED.get(self.task, "")]
+        with all_from_files(self.model, [*self.allow_missing, *unused]):
+            try:
+                made = pipeline(
+                    self.task,
+                    model=folder,
+                    device=self.device,
+                    dtype=self.dtype,
+                    trust_remote_code=self.trust_remote_code,
+                    model_kwargs={} if self.pickled_weights else {"use_safetensors": True},
+                    **self.options,
+                )
+            except Exception as error:  # many libraries raise many types
+                raise ConfigurationError(f"the model {self.model!r} cannot be loaded: {_reason(error)}") from error
         return PipelinePredictor(made, self.options)
 
     def _downloaded(self) -> str:
