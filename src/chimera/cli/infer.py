@@ -44,6 +44,12 @@ def submit(
         int | None,
         typer.Option("--max-workers", min=1, metavar="N", help="Use at most N workers at once; default: no limit."),
     ] = None,
+    max_error_rate: Annotated[
+        float,
+        typer.Option(
+            "--max-error-rate", min=0, max=1, metavar="R", help="Let the job fail if more than R of its queries fail."
+        ),
+    ] = 1.0,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Set the name of the job.")] = None,
     as_json: Json = False,
     cluster: Cluster = HERE,
@@ -55,7 +61,13 @@ def submit(
     client = _client(cluster)
     size = _size(batch_size)
     job = client.submit(
-        read(model), list(queries(inputs)), name=name, weight=weight, batch_size=size, max_workers=max_workers
+        read(model),
+        list(queries(inputs)),
+        name=name,
+        weight=weight,
+        batch_size=size,
+        max_workers=max_workers,
+        max_error_rate=max_error_rate,
     )
     typer.echo(line({"job": job}) if as_json else f"job {job}")
 
@@ -185,11 +197,11 @@ def wait(
     as_json: Json = False,
     cluster: Cluster = HERE,
 ) -> None:
-    """Wait until a job has ended; exit with 1 if it was cancelled or the timeout expired."""
+    """Wait until a job has ended; exit with 1 if it failed or was cancelled, or if the timeout expired."""
+    from chimera.inference.client import outcome
+
     row = _client(cluster).wait(job, timeout_s)
-    typer.echo(
-        line(row) if as_json else f"job {row['job']} is {row['state']}: {row['finished']} of {row['queries']} queries"
-    )
+    typer.echo(line(row) if as_json else outcome(row))
     if row["state"] != "done":
         raise typer.Exit(1)
 

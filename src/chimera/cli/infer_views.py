@@ -78,7 +78,9 @@ COLUMNS: dict[str, tuple[Shown, ...]] = {
         *_OF_JOB,
         Shown("rate", 3, "queries/s", is_number=True),
         Shown("answered", 4, "processed", is_number=True),
-        Shown("weight", 5, is_number=True),
+        Shown("errors", 5, is_number=True),
+        Shown("weight", 6, is_number=True),
+        Shown("error", 7, "first error", long=True),
     ),
     "stats": (
         *_OF_JOB[:2],

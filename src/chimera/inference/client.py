@@ -17,7 +17,7 @@ from chimera.web.client import PATIENCE_S, TRY_S, WebClient
 from chimera.web.folder import MAX_BODY_BYTES
 
 _POLL_S = 0.2
-_ENDED = ("done", "cancelled")
+_ENDED = ("done", "failed", "cancelled")
 
 
 class Client(WebClient):
@@ -47,7 +47,7 @@ class Client(WebClient):
         ----------
         model : table of a model.
         queries : texts, numbers, NumPy arrays, or lists and dictionaries of these.
-        options : ``name``, ``weight``, ``batch_size``, ``max_workers``.
+        options : ``name``, ``weight``, ``batch_size``, ``max_workers``, ``max_error_rate``.
 
         Raises
         ------
@@ -155,7 +155,7 @@ class Client(WebClient):
         return found[-1]
 
     def wait(self, job: str, timeout_s: float | None = None) -> dict[str, Any]:
-        """Wait until a job is done or cancelled, and return its row.
+        """Wait until a job is done, failed or cancelled, and return its row.
 
         Raises
         ------
@@ -167,6 +167,18 @@ class Client(WebClient):
                 raise TimeLimitError(f"job {job}: {row['finished']} of {row['queries']} queries after {timeout_s:g} s")
             time.sleep(_POLL_S)
         return row
+
+
+def outcome(row: Mapping[str, Any]) -> str:
+    """Return the state of a job in one line: its answered queries, its errors and the first of them.
+
+    Parameters
+    ----------
+    row : row of the job (`Client.job`).
+    """
+    count = "1 error" if row["errors"] == 1 else f"{row['errors']} errors"
+    errors = f", {count}, the first: {row['error']}" if row["errors"] else ""
+    return f"job {row['job']} is {row['state']}: {row['finished']} of {row['queries']} queries{errors}"
 
 
 def _quoted(job: str) -> str:

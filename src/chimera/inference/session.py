@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import opener
-from chimera.inference.client import Client
+from chimera.inference.client import Client, outcome
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.inputs import queries
 from chimera.inference.models import read
@@ -139,9 +139,12 @@ class InferenceJob:
 
         Raises
         ------
+        RunError : the job has failed. `results` still returns its results and errors.
         TimeLimitError : the job has not ended within ``timeout_s`` seconds.
         """
-        self._client.wait(self.id, timeout_s)
+        row = self._client.wait(self.id, timeout_s)
+        if row["state"] == "failed":
+            raise RunError(outcome(row))
         return self
 
     def results(self) -> list[dict[str, Any]]:
@@ -183,6 +186,7 @@ def infer(
     weight: float = 1.0,
     batch_size: int | str = "auto",
     max_workers: int | None = None,
+    max_error_rate: float = 1.0,
     name: str | None = None,
     workers: int | None = None,
 ) -> InferenceJob:
@@ -198,6 +202,7 @@ def infer(
     weight : weight of the job's share of the query rate.
     batch_size : queries per batch; ``auto`` makes batches of about 0.6 s.
     max_workers : maximum number of workers that serve the job at once; default: no limit.
+    max_error_rate : the job fails as soon as a larger fraction of its queries has errors. If all have, it fails in any case.
     name : name of the job.
     workers : number of workers of a new cluster; default 2.
 
@@ -214,7 +219,13 @@ def infer(
     used = own or cluster
     client = used.client if isinstance(used, InferenceCluster) else ClusterFolder(Path(used or "")).client()
     try:
-        options = {"name": name, "weight": weight, "batch_size": batch_size, "max_workers": max_workers}
+        options = {
+            "name": name,
+            "weight": weight,
+            "batch_size": batch_size,
+            "max_workers": max_workers,
+            "max_error_rate": max_error_rate,
+        }
         return InferenceJob(client, client.submit(table, submitted, **options), own)
     except BaseException:
         if own is not None:

@@ -35,6 +35,7 @@ _SUBMISSION = {
         "name": {"anyOf": [{"type": "null"}, {"type": "string"}]},
         "model": _ANY,
         "queries": {"type": "array", "minItems": 1},
+        "max_error_rate": {"type": "number", "minimum": 0, "maximum": 1},
         **CHANGES,
     },
     "additionalProperties": False,
@@ -70,7 +71,7 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
         key, model, queries = required(body, "key", "model", "queries")
         if not isinstance(key, str) or not key or not isinstance(model, dict) or not isinstance(queries, list):
             raise DataError("a job needs a key (a text), a model (a table) and queries (a list)")
-        more = known_fields(body, "name", "weight", "batch_size", "max_workers", besides=("key", "model", "queries"))
+        more = known_fields(body, "name", *CHANGES, "max_error_rate", besides=("key", "model", "queries"))
         if not isinstance(more.get("name"), str | None):
             raise DataError(f"name must be a text, not {more['name']!r}")
         job = await in_thread(lambda: operations.submit(leader(), key=key, model=model, queries=queries, **more))

@@ -28,6 +28,7 @@ def submit(
     weight: float = 1.0,
     batch_size: int | str = "auto",
     max_workers: int | None = None,
+    max_error_rate: float = 1.0,
 ) -> str:
     """Accept a job, and return its number.
 
@@ -38,6 +39,7 @@ def submit(
     model : table of the model.
     queries : values that `wire` can pack.
     name : default: the number.
+    max_error_rate : the job fails as soon as a larger fraction of its queries has errors. If all have, it fails in any case.
 
     Raises
     ------
@@ -48,6 +50,7 @@ def submit(
         raise DataError("a job needs at least one query")
     table = check(model, code=leader.code)
     size, share, most = checked_batch_size(batch_size), checked_weight(weight), checked_max_workers(max_workers)
+    errors = checked_max_error_rate(max_error_rate)
 
     def existing() -> str | None:
         return next((job.id for job in leader.scheduler.jobs.values() if job.accepted.key == key), None)
@@ -60,7 +63,11 @@ def submit(
             leader.discard_queries(number)
             return found
         now_s = leader.now_s()
-        leader.record(records.Accepted(number, key, name or number, table, len(queries), share, size, most, now_s))
+        leader.record(
+            records.Accepted(
+                number, key, name or number, table, len(queries), share, size, most, now_s, max_error_rate=errors
+            )
+        )
         return number
 
     earlier, number = leader.call(begin)
@@ -103,8 +110,6 @@ def cancel(leader: Coordinator, job: str) -> str:
         number = job_number(leader, job)
         leader.record(records.Cancelled(number, "cancelled", leader.now_s()))
         leader.store(number).fail(UnavailableError(f"job {number} was cancelled"))
-        for handle in leader.workers.values():
-            handle.cancel_job(number)
         return number
 
     return leader.call(apply)
@@ -161,3 +166,10 @@ def checked_max_workers(max_workers: Any) -> int:
     if type(max_workers) is not int or max_workers < 1:
         raise ConfigurationError(f"max_workers must be a whole number of at least 1, not {max_workers!r}")
     return max_workers
+
+
+def checked_max_error_rate(rate: Any) -> float:
+    """Return a maximum fraction of errors. Raise ConfigurationError if it is not a number from 0 to 1."""
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
+        raise ConfigurationError(f"max_error_rate must be a number from 0 to 1, not {rate!r}")
+    return float(rate)

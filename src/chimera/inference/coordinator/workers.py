@@ -156,8 +156,11 @@ class Workers:
         batch = self._scheduler.unfinished_batch(*result.batch_id)
         if batch is not None:
             now_s = self._coordinator.now_s()
+            first_error = result.error if not self._scheduler.job(result.job).error else ""
             self._coordinator.record(
-                records.Committed(*result.batch_id, worker, result.seconds, result.errors, now_s, result.tokens)
+                records.Committed(
+                    *result.batch_id, worker, result.seconds, result.errors, now_s, result.tokens, first_error
+                )
             )
             self._coordinator.store(result.job).deliver(batch, result.results)
 

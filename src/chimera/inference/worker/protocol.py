@@ -74,6 +74,7 @@ class Finished(Struct, frozen=True):
     errors : number of queries with an error.
     results : packed list (`chimera.engines.http.wire`) of ``{"result": value}`` or ``{"error": text}``, one per query.
     tokens : number of tokens of the queries and their results, see `chimera.inference.models.answers.tokens_of`.
+    error : the first of the errors; empty if there is none.
     """
 
     job: str
@@ -82,6 +83,7 @@ class Finished(Struct, frozen=True):
     errors: int
     results: bytes
     tokens: int = 0
+    error: str = ""
 
     @property
     def batch_id(self) -> BatchId:

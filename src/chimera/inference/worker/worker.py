@@ -216,10 +216,11 @@ class InferenceWorker:
             self._change()
             return self._computing
 
-    def _finish(self, one: Assignment, *, seconds: float, errors: int, results: bytes, tokens: int) -> None:
+    def _finish(self, one: Assignment, *, seconds: float, errors: int, results: bytes, tokens: int, error: str) -> None:
         self._busy_s += time.monotonic() - self._batch_began_s
         self._computing = None
-        self._results[one.batch_id] = _Result(Finished(one.job, one.batch, seconds, errors, bytes(results), tokens))
+        finished = Finished(one.job, one.batch, seconds, errors, bytes(results), tokens, error)
+        self._results[one.batch_id] = _Result(finished)
 
     def _change(self) -> None:
         self._version += 1
