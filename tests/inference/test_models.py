@@ -16,6 +16,7 @@ import pytest
 import chimera
 from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
 from chimera.inference import models
+from chimera.inference.models.pipelines import task_of
 from chimera.inference.models.spec import key_of
 from inference_kit import LABELS, tiny_bert, tiny_gpt, tiny_vit
 
@@ -224,6 +225,21 @@ def test_weights_that_may_be_missing_are_the_same_on_all_workers(bert: Path) -> 
     assert answers[0] == answers[1]
 
 
+def test_a_text_that_is_too_long_is_cut_by_default_for_classes_and_features(tmp_path: Path) -> None:
+    folder = tiny_bert(tmp_path, classifier=True)  # of 16 positions, two of which are tokens around the text
+    long, begin = "the cat sat on a mat . " * 9, "the cat sat on a mat . the cat sat on a mat ."
+    whole, cut = models.answers(models.load(_table("text-classification", folder)), [long, begin])
+    assert whole["result"] == cut["result"]
+    (features,) = models.answers(models.load(_table("feature-extraction", folder)), [long])
+    assert np.shape(features["result"]) == (1, 16, 16)
+    for task, options in (
+        ("text-classification", {"truncation": False}),
+        ("feature-extraction", {"tokenize_kwargs": {"truncation": False}}),
+    ):
+        found = models.answers(models.load(_table(task, folder, options=options)), [long, begin])
+        assert [sorted(answer) for answer in found] == [["error"], ["result"]]
+
+
 def test_an_id_is_found_in_the_cache_at_its_revision_without_a_network(
     vit: Path, pictures: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +297,11 @@ def test_a_folder_loads_with_every_way_to_the_network_closed(bert: Path) -> None
         ({"model": "./nowhere"}, "there is no folder"),
         ({"model": "google/vit-base-patch16-224"}, "is an id: set revision"),
         ({"options": [1]}, "option 'options'"),
+        ({"task": "mind-reading"}, "unknown task of transformers 'mind-reading'; known: audio-classification, "),
+        ({"task": "fill-masks"}, "unknown task of transformers 'fill-masks'; did you mean 'fill-mask'"),
+        ({"options": {"top_q": 3}}, r"options\.top_q is not an option of the task 'fill-mask'; did you mean 'top_k'"),
+        ({}, r"the task 'fill-mask' needs a tokenizer, but the folder .* has none of tokenizer\.json, "),
+        ({"task": "image-classification"}, r"needs an image processor, but .* has none of preprocessor_config\.json"),
     ],
 )
 def test_a_bad_table_is_refused_in_one_line_before_anything_is_loaded(
@@ -295,15 +316,47 @@ def test_a_bad_table_is_refused_in_one_line_before_anything_is_loaded(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"task": "mind-reading"}, "cannot be loaded: KeyError: .*mind-reading"),
-        ({"options": {"top_q": 3}}, "unexpected keyword argument 'top_q'"),
-        ({"options": {"trust_remote_code": True}}, "options.trust_remote_code is not an option of a pipeline's call"),
+        ({"device": "moon"}, "cannot be loaded: "),
+        ({"task": "text-generation", "options": {"trust_remote_code": True}}, "is not an option of a pipeline's call"),
     ],
 )
 def test_what_only_transformers_knows_is_one_line_too(change: dict[str, Any], message: str, bert: Path) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
         models.load(_table("fill-mask", bert) | change)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("task", ["audio-classification", "text-classification", "object-detection", "text-generation"])
+def test_tasks_and_options_are_those_of_transformers(task: str) -> None:
+    import transformers.pipelines as library
+
+    for name in (*library.SUPPORTED_TASKS, *library.TASK_ALIASES):
+        assert task_of(name)
+    found = task_of(task)
+    assert found is not None
+    made_by = library._resolve_impl(library.SUPPORTED_TASKS[task]["impl"])
+    assert ("tokenizer" in found.needs) == (made_by._load_tokenizer is True)
+    assert ("image processor" in found.needs) == (made_by._load_image_processor is True)
+    expected = {
+        "audio-classification": {"top_k", "function_to_apply"},
+        "text-classification": {"top_k", "function_to_apply", "truncation", "max_length"},
+        "object-detection": {"threshold", "timeout"},
+    }
+    if task == "text-generation":
+        assert found.options is None  # options of generate
+    else:
+        assert found.options is not None
+        assert expected[task] <= found.options
+        found.check_options(dict.fromkeys(expected[task]))
+
+
+def test_tasks_are_known_without_an_import_of_transformers(bert: Path) -> None:
+    code = (
+        "import sys; from chimera.inference import models\n"
+        "models.check({'kind': 'transformers', 'task': 'fill-mask', 'model': sys.argv[1]})\n"
+        "assert not {'transformers', 'torch'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code, str(bert)], check=True, timeout=100)
 
 
 def test_a_checked_table_is_complete_and_the_same_however_it_was_written(bert: Path) -> None:

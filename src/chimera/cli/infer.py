@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +15,7 @@ from chimera.cli.rows import line
 from chimera.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from chimera.cli.infer_views import Reader
     from chimera.inference.client import Client
 
 app = typer.Typer(help="Serve several models on one cluster that they share fairly.", no_args_is_help=True)
@@ -125,8 +128,9 @@ def ask(
 
 @app.command("list")
 def list_jobs(as_json: Json = False, watch: Watch = False, cluster: Cluster = HERE) -> None:
-    """List all jobs."""
-    show(_client(cluster), "jobs", as_json=as_json, watch=watch)
+    """List all jobs, also while the cluster is down."""
+    with _reader(cluster) as reader:
+        show(reader, "jobs", as_json=as_json, watch=watch)
 
 
 @app.command("rate")
@@ -216,23 +220,40 @@ def results(
     as_json: Json = False,  # noqa: ARG001 - on stdout they are JSON lines anyway
     cluster: Cluster = HERE,
 ) -> None:
-    """Print the results so far in input order, one JSON line each."""
+    """Print the results so far in input order, one JSON line each, also while the cluster is down."""
     from chimera.inference.results import check_path, save
 
     if out is not None:
         check_path(out)
-    rows = _client(cluster).results(job)
-    if out is None:
-        for row in rows:
-            typer.echo(line(row))
-    else:
-        typer.echo(f"{save(rows, out)} results in {out}")
+    with _reader(cluster) as reader:
+        rows = reader.results(job)
+        if out is None:
+            for row in rows:
+                typer.echo(line(row))
+        else:
+            typer.echo(f"{save(rows, out)} results in {out}")
 
 
 def _client(cluster: Path) -> Client:
     from chimera.inference.cluster_folder import ClusterFolder
 
     return ClusterFolder(cluster).client()
+
+
+@contextmanager
+def _reader(cluster: Path) -> Iterator[Reader]:
+    """Yield a client of a running cluster, or the journal of one that is down."""
+    from chimera.inference.cluster_folder import ClusterFolder
+
+    folder = ClusterFolder(cluster)
+    if folder.lock_holder() is not None or not folder.journal.is_file():
+        yield folder.client()
+        return
+    from chimera.inference.stored import StoredJobs
+
+    typer.echo(f"the cluster in {folder.path} is down: its journal is read", err=True)
+    with StoredJobs(folder) as jobs:
+        yield jobs
 
 
 def _size(text: str) -> int | str:

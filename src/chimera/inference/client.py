@@ -28,15 +28,23 @@ class Client(WebClient):
     address : returns the coordinator's address, such as ``http://127.0.0.1:40123``, or None while there is no coordinator.
     token : token of the cluster.
     patience_s : seconds for which a request is retried.
+    up : the command that starts the cluster, for messages.
     """
 
-    def __init__(self, address: Callable[[], str | None], token: str, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        address: Callable[[], str | None],
+        token: str,
+        *,
+        patience_s: float = PATIENCE_S,
+        up: str = "chimera infer up",
+    ) -> None:
         super().__init__(
             address,
             token,
             prefix="/v1/infer",
             server_name="the coordinator",
-            up="chimera infer up",
+            up=up,
             patience_s=patience_s,
         )
 

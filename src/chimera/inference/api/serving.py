@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 
 from chimera.core.errors import ConfigurationError, ConflictError, TimeLimitError
-from chimera.inference.api.operations import checked_batch_size, checked_max_workers, checked_weight
+from chimera.inference.api.operations import check_name, checked_batch_size, checked_max_workers, checked_weight
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.coordinator.request_queue import PendingRequest, RequestQueue
 from chimera.inference.journal import records
@@ -55,6 +55,7 @@ def serve(
             f"invalid name of a served model: {name!r}; use letters, digits, '-', '_' and '.', and none of"
             f" {', '.join(_RESERVED)}"
         )
+    check_name(name)
     table = check(model, code=leader.code)
     size, share, most = checked_batch_size(batch_size), checked_weight(weight), checked_max_workers(max_workers)
 

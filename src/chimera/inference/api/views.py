@@ -15,7 +15,7 @@ PERCENTILES = (50, 90, 95, 99)
 
 def jobs(leader: Coordinator) -> list[dict[str, Any]]:
     """Return a row per job: its state, progress and options."""
-    return [_job_row(job) for job in leader.scheduler.jobs.values()]
+    return [job_row(job) for job in leader.scheduler.jobs.values()]
 
 
 def rates(leader: Coordinator) -> list[dict[str, Any]]:
@@ -77,7 +77,8 @@ def state_of(job: Job) -> str:
     return job.ended or ("serving" if job.open else "waiting" if job.first_s is None else "running")
 
 
-def _job_row(job: Job) -> dict[str, Any]:
+def job_row(job: Job) -> dict[str, Any]:
+    """Return the state, progress and options of a job."""
     accepted = job.accepted
     return {
         "job": job.id,

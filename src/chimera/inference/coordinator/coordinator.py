@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from chimera.core.errors import UnavailableError
 from chimera.inference.coordinator.deletion import Deleter
 from chimera.inference.coordinator.job_store import JobStore, JournalStore
+from chimera.inference.coordinator.log import log_end, log_record
 from chimera.inference.coordinator.request_queue import RequestQueue
 from chimera.inference.coordinator.worker_handle import WorkerHandle
 from chimera.inference.coordinator.workers import Workers
@@ -180,6 +181,7 @@ class Coordinator:
         for record in new:
             active = self.scheduler.is_active(record.job)
             self.scheduler.apply(record)
+            log_record(record)
             if self.scheduler.is_durable(record):
                 self._records.append(record)
             if active and not self.scheduler.is_active(record.job):
@@ -230,6 +232,7 @@ class Coordinator:
             self.after_write(partial(self._deleter.delete, expired))
 
     def _job_ended(self, job: Job) -> None:
+        log_end(job)
         if job.ended != "done":  # its workers may have batches in the queue
             for handle in self.workers.values():
                 handle.cancel_job(job.id)

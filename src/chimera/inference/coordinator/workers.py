@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from chimera.core.errors import RunError
 from chimera.engines.http import wire
+from chimera.inference.coordinator.log import log_loads
 from chimera.inference.coordinator.worker_handle import SILENT_S, WorkerHandle
 from chimera.inference.journal import records
 from chimera.inference.journal.journal import Fenced
@@ -139,6 +140,7 @@ class Workers:
                 batch is not None and number not in self._scheduler.job(job).running
             ):  # so that no other worker computes it
                 self._coordinator.record(records.Dispatched(job, number, batch.first, batch.count, handle.name, now_s))
+        log_loads(handle, reported, self._scheduler)
         handle.update(reported)
 
     def _collected(self, handle: WorkerHandle, collected: Collected) -> None:
@@ -150,6 +152,7 @@ class Workers:
                 del handle.batches[result.batch_id]
                 handle.batches = dict.fromkeys(handle.batches, self._coordinator.now_s())  # the next one begins
             self._coordinator.after_write(partial(handle.acknowledge, result.batch_id))
+        log_loads(handle, collected.state, self._scheduler)
         handle.update(collected.state)
 
     def _commit(self, result: Finished, worker: str) -> None:

@@ -106,7 +106,9 @@ class TextGeneration:
         base = downloaded(self.base or self.model, self.revision)
         place = self.tokenizer or next((one for one in (self.model, base) if _has_tokenizer(one)), None)
         if place is None:
-            raise ConfigurationError(f'the model {self.model!r} has no tokenizer: set tokenizer = "its folder"')
+            raise ConfigurationError(
+                f'the model {self.model!r} has no tokenizer, none of {", ".join(_TOKENIZER)}: set tokenizer = "its folder"'
+            )
         from transformers import AutoTokenizer
         from transformers.utils import logging
 
