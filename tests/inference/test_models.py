@@ -205,10 +205,11 @@ def test_weights_that_may_be_missing_are_the_same_each_time(bert: Path) -> None:
     answers = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        answers.append(models.answers(models.load(table), ["the cat sat"]))
+        predictor = models.load(table)
         drawn = torch.rand(1).item()
         torch.manual_seed(seed)
         assert torch.rand(1).item() == drawn  # the seed of the caller is kept
+        answers.append(models.answers(predictor, ["the cat sat"]))
     assert answers[0] == answers[1]
 
 
@@ -297,7 +298,7 @@ def test_a_folder_loads_with_every_way_to_the_network_closed(bert: Path) -> None
         ({"model": "./nowhere"}, "there is no folder"),
         ({"model": "google/vit-base-patch16-224"}, "is an id: set revision"),
         ({"options": [1]}, "option 'options'"),
-        ({"task": "mind-reading"}, "unknown task of transformers 'mind-reading'; known: audio-classification, "),
+        ({"task": "mind-reading"}, "unknown task of transformers 'mind-reading'; known: .*audio-classification, "),
         ({"task": "fill-masks"}, "unknown task of transformers 'fill-masks'; did you mean 'fill-mask'"),
         ({"options": {"top_q": 3}}, r"options\.top_q is not an option of the task 'fill-mask'; did you mean 'top_k'"),
         ({}, r"the task 'fill-mask' needs a tokenizer, but the folder .* has none of tokenizer\.json, "),
