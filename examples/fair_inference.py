@@ -54,7 +54,7 @@ def main() -> None:
                 rates, workers, members = (cluster.client.rows(what) for what in ("rate", "workers", "members"))
                 live.update(picture(rates, workers, members, killed))
                 done = [row["processed"] for row in rates]
-                if all(row["state"] == "done" for row in rates):
+                if all(row["state"] in ("done", "failed") for row in rates):
                     break
                 if not killed and sum(done) > QUERIES:
                     ratio = max(row["rate"] for row in rates) / min(row["rate"] for row in rates)

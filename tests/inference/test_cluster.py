@@ -47,7 +47,8 @@ def test_a_query_that_fails_has_an_error_and_the_others_their_results(quiet: Run
 
 def test_a_model_that_cannot_be_loaded_is_the_error_of_its_queries(quiet: RunningCluster) -> None:
     job = quiet.client.submit({"kind": "factory", "factory": f"{quiet.model_file}:nothing", "options": {}}, [1, 2])
-    assert quiet.client.wait(job, 60)["errors"] == 2
+    row = quiet.client.wait(job, 60)
+    assert (row["state"], row["errors"]) == ("failed", 2)
     assert all("nothing" in answer for answer in quiet.answers(job))
 
 

@@ -16,6 +16,7 @@ import pytest
 import chimera
 from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError
 from chimera.inference import models
+from chimera.inference.models.pipelines import task_of
 from chimera.inference.models.spec import key_of
 from inference_kit import LABELS, tiny_bert, tiny_gpt, tiny_vit
 
@@ -170,6 +171,76 @@ def test_text_classification_and_features(tmp_path: Path) -> None:
     assert np.shape(features["result"]) == (1, 4, 16)  # [CLS] the cat [SEP]
 
 
+_SCORES = """
+import sys
+from chimera.inference import models
+table = {"kind": "transformers", "task": "text-classification", "model": sys.argv[1]}
+print(models.answers(models.load(table | {"allow_missing": ["classifier.*", "*.pooler.*"]}), ["the cat sat"]))
+"""
+
+
+def test_weights_that_the_files_lack_are_an_error_with_their_names(bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"not hold the weights .*classifier\.bias, classifier\.weight"
+    ) as caught:
+        models.load(_table("text-classification", bert))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match=r"not hold the weights classifier\.bias: use a model"):
+        models.load(_table("text-classification", bert, allow_missing=["classifier.weight", "bert.pooler.*"]))
+    assert models.load(_table("feature-extraction", bert))  # it does not use the pooler
+    folder = tiny_bert(tmp_path, classifier=True)
+    settings = json.loads((folder / "config.json").read_text())
+    labels = {str(index): name for index, name in enumerate("abc")}
+    settings |= {"id2label": labels, "label2id": {name: int(index) for index, name in labels.items()}}
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigurationError, match=r"classifier\.weight \(shape \(2, 16\), not \(3, 16\)\)"):
+        models.load(_table("text-classification", folder))
+    assert models.load(_table("text-classification", folder, allow_missing=["classifier.*"]))
+
+
+def test_weights_that_may_be_missing_are_the_same_each_time(bert: Path) -> None:
+    import torch
+
+    table = _table("text-classification", bert, allow_missing=["classifier.*", "bert.pooler.*"])
+    answers = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        predictor = models.load(table)
+        drawn = torch.rand(1).item()
+        torch.manual_seed(seed)
+        assert torch.rand(1).item() == drawn  # the seed of the caller is kept
+        answers.append(models.answers(predictor, ["the cat sat"]))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.long  # two processes import transformers
+def test_weights_that_may_be_missing_are_the_same_on_all_workers(bert: Path) -> None:
+    answers = [
+        subprocess.run(
+            [sys.executable, "-c", _SCORES, str(bert)], capture_output=True, text=True, check=True, timeout=100,
+            env={**os.environ, "OMP_NUM_THREADS": threads},
+        ).stdout
+        for threads in ("1", "2")
+    ]  # fmt: skip
+    assert answers[0].startswith("[{'result'")
+    assert answers[0] == answers[1]
+
+
+def test_a_text_that_is_too_long_is_cut_by_default_for_classes_and_features(tmp_path: Path) -> None:
+    folder = tiny_bert(tmp_path, classifier=True)  # of 16 positions, two of which are tokens around the text
+    long, begin = "the cat sat on a mat . " * 9, "the cat sat on a mat . the cat sat on a mat ."
+    whole, cut = models.answers(models.load(_table("text-classification", folder)), [long, begin])
+    assert whole["result"] == cut["result"]
+    (features,) = models.answers(models.load(_table("feature-extraction", folder)), [long])
+    assert np.shape(features["result"]) == (1, 16, 16)
+    for task, options in (
+        ("text-classification", {"truncation": False}),
+        ("feature-extraction", {"tokenize_kwargs": {"truncation": False}}),
+    ):
+        found = models.answers(models.load(_table(task, folder, options=options)), [long, begin])
+        assert [sorted(answer) for answer in found] == [["error"], ["result"]]
+
+
 def test_an_id_is_found_in_the_cache_at_its_revision_without_a_network(
     vit: Path, pictures: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +298,11 @@ def test_a_folder_loads_with_every_way_to_the_network_closed(bert: Path) -> None
         ({"model": "./nowhere"}, "there is no folder"),
         ({"model": "google/vit-base-patch16-224"}, "is an id: set revision"),
         ({"options": [1]}, "option 'options'"),
+        ({"task": "mind-reading"}, "unknown task of transformers 'mind-reading'; known: .*audio-classification, "),
+        ({"task": "fill-masks"}, "unknown task of transformers 'fill-masks'; did you mean 'fill-mask'"),
+        ({"options": {"top_q": 3}}, r"options\.top_q is not an option of the task 'fill-mask'; did you mean 'top_k'"),
+        ({}, r"the task 'fill-mask' needs a tokenizer, but the folder .* has none of tokenizer\.json, "),
+        ({"task": "image-classification"}, r"needs an image processor, but .* has none of preprocessor_config\.json"),
     ],
 )
 def test_a_bad_table_is_refused_in_one_line_before_anything_is_loaded(
@@ -241,15 +317,47 @@ def test_a_bad_table_is_refused_in_one_line_before_anything_is_loaded(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"task": "mind-reading"}, "cannot be loaded: KeyError: .*mind-reading"),
-        ({"options": {"top_q": 3}}, "unexpected keyword argument 'top_q'"),
-        ({"options": {"trust_remote_code": True}}, "options.trust_remote_code is not an option of a pipeline's call"),
+        ({"device": "moon"}, "cannot be loaded: "),
+        ({"task": "text-generation", "options": {"trust_remote_code": True}}, "is not an option of a pipeline's call"),
     ],
 )
 def test_what_only_transformers_knows_is_one_line_too(change: dict[str, Any], message: str, bert: Path) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
         models.load(_table("fill-mask", bert) | change)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("task", ["audio-classification", "text-classification", "object-detection", "text-generation"])
+def test_tasks_and_options_are_those_of_transformers(task: str) -> None:
+    import transformers.pipelines as library
+
+    for name in (*library.SUPPORTED_TASKS, *library.TASK_ALIASES):
+        assert task_of(name)
+    found = task_of(task)
+    assert found is not None
+    made_by = library._resolve_impl(library.SUPPORTED_TASKS[task]["impl"])
+    assert ("tokenizer" in found.needs) == (made_by._load_tokenizer is True)
+    assert ("image processor" in found.needs) == (made_by._load_image_processor is True)
+    expected = {
+        "audio-classification": {"top_k", "function_to_apply"},
+        "text-classification": {"top_k", "function_to_apply", "truncation", "max_length"},
+        "object-detection": {"threshold", "timeout"},
+    }
+    if task == "text-generation":
+        assert found.options is None  # options of generate
+    else:
+        assert found.options is not None
+        assert expected[task] <= found.options
+        found.check_options(dict.fromkeys(expected[task]))
+
+
+def test_tasks_are_known_without_an_import_of_transformers(bert: Path) -> None:
+    code = (
+        "import sys; from chimera.inference import models\n"
+        "models.check({'kind': 'transformers', 'task': 'fill-mask', 'model': sys.argv[1]})\n"
+        "assert not {'transformers', 'torch'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code, str(bert)], check=True, timeout=100)
 
 
 def test_a_checked_table_is_complete_and_the_same_however_it_was_written(bert: Path) -> None:

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from dataclasses import asdict
+from fractions import Fraction
 
 import msgspec
 import pytest
@@ -212,7 +213,8 @@ class Cluster(RuleBasedStateMachine):
                 break
         for name, job in self.held.jobs.items():
             if job.ended != "cancelled":
-                assert job.ended == ("" if job.open else "done")
+                failed = job.errors and job.errors == job.queries and not job.accepted.open
+                assert job.ended == ("" if job.open else "failed" if failed else "done")
                 assert sorted(self.results[name]) == list(range(job.queries))
 
 
@@ -554,3 +556,49 @@ def test_of_a_served_model_a_successor_knows_that_it_is_there_and_numbers_its_ba
 def test_a_job_that_is_not_there_is_a_mistake():
     with pytest.raises(ConfigurationError, match="there is no job '7'; the last jobs: a"):
         scheduler(accepted("a")).job("7")
+
+
+@given(
+    errors=st.lists(st.integers(0, 3), min_size=1, max_size=8), rate=st.sampled_from([0.0, 0.2, 0.29, 0.5, 1.0]),
+    open_=st.booleans(),
+)  # fmt: skip
+def test_a_job_fails_as_soon_as_too_many_queries_have_errors_or_if_all_have(errors, rate, open_):
+    queries = 3 * len(errors)
+    job = msgspec.structs.replace(accepted("a", queries, batch_size=3, open_=open_), max_error_rate=rate)
+    happened = [job] + ([records.Closed("a", 0.0)] if open_ else [])
+    held = scheduler(*happened)
+    so_far, expected = 0, ""
+    for number, count in enumerate(errors):
+        batch = dispatch(held, "ann", number)
+        error = f"error {number}" if count else ""
+        happened += [batch, records.Committed("a", number, "ann", 0.5, count, number, 0, error)]
+        held.apply(happened[-1])
+        so_far += count
+        done = number + 1 == len(errors)
+        too_many = so_far and (so_far == queries or Fraction(so_far, queries) > Fraction(str(rate)))
+        expected = "failed" if too_many and not open_ else "done" if done else ""
+        assert held.job("a").ended == expected
+        if expected:
+            break
+    job = held.job("a")
+    assert job.error == next((f"error {number}" for number, count in enumerate(errors[: number + 1]) if count), "")
+    assert not list(held.running_on("ann"))
+    assert dispatch(held, "ann") is None
+    assert state(scheduler(*happened), 0.0) == state(held, 0.0)
+
+
+def test_a_failed_job_drops_the_batches_of_other_workers():
+    held = scheduler(msgspec.structs.replace(accepted("a", 30, batch_size=3), max_error_rate=0.0))
+    assert [dispatch(held, worker, loaded=()).batch for worker in ("ann", "bob")] == [0, 1]
+    held.apply(records.Committed("a", 0, "ann", 0.5, 1, 1.0, 0, "no"))
+    assert held.job("a").ended == "failed"
+    assert held.unfinished_batch("a", 1) is None
+    assert held.busy() == set()
+    held.apply(records.Committed("a", 1, "bob", 0.5, 0, 2.0))  # it comes too late
+    assert (held.job("a").finished, held.job("a").errors) == (3, 1)
+
+
+def test_a_record_of_an_earlier_version_has_no_limit_of_errors():
+    old = msgspec.json.decode(msgspec.json.encode(accepted("a")))
+    del old["max_error_rate"]
+    assert msgspec.convert(old, records.Accepted).max_error_rate == 1.0

@@ -179,3 +179,21 @@ def test_a_cluster_whose_worker_is_killed_gives_the_answers_of_one_process(adapt
     for name in (job, alone):
         counted = sum(one.tokens for one in committed if one.job == name)
         assert counted == sum(answer["prompt_tokens"] + answer["generated_tokens"] for answer in expected)
+
+
+def test_weights_that_the_files_lack_are_an_error_with_their_names(adapter: Path, gpt: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    whole = shutil.copytree(gpt, tmp_path / "gpt")
+    weights = load_file(whole / "model.safetensors")
+    weights.pop("transformer.ln_f.weight")
+    save_file(weights, whole / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ConfigurationError, match=r"not hold the weights transformer\.ln_f\.weight: use a model"):
+        models.load(table(whole))
+    part = shutil.copytree(adapter, tmp_path / "adapter")
+    weights = load_file(part / "adapter_model.safetensors")
+    weights.pop(min(weights))
+    save_file(weights, part / "adapter_model.safetensors", {"format": "pt"})
+    with pytest.raises(ConfigurationError, match=r"missing adapter keys .*lora_A") as caught:
+        models.load(table(part, base=str(gpt)))
+    assert "\n" not in str(caught.value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +16,7 @@ from chimera.cli.rows import line
 from chimera.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from chimera.cli.infer_views import Reader
     from chimera.inference.client import Client
 
 app = typer.Typer(help="Serve several models on one cluster that they share fairly.", no_args_is_help=True)
@@ -55,6 +58,12 @@ def submit(
         typer.Option("--max-workers", min=1, metavar="N", help="Use at most N workers at once; default: no limit."),
     ] = None,
     batch_timeout: BatchTimeout = None,
+    max_error_rate: Annotated[
+        float,
+        typer.Option(
+            "--max-error-rate", min=0, max=1, metavar="R", help="Let the job fail if more than R of its queries fail."
+        ),
+    ] = 1.0,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Set the name of the job.")] = None,
     as_json: Json = False,
     cluster: Cluster = HERE,
@@ -65,8 +74,16 @@ def submit(
 
     client = _client(cluster)
     size = _size(batch_size)
-    options = {"name": name, "weight": weight, "batch_size": size, "max_workers": max_workers, **_limit(batch_timeout)}
-    job = client.submit(read(model), list(queries(inputs)), **options)
+    job = client.submit(
+        read(model),
+        list(queries(inputs)),
+        name=name,
+        weight=weight,
+        batch_size=size,
+        max_workers=max_workers,
+        max_error_rate=max_error_rate,
+        **_limit(batch_timeout),
+    )
     typer.echo(line({"job": job}) if as_json else f"job {job}")
 
 
@@ -124,8 +141,9 @@ def ask(
 
 @app.command("list")
 def list_jobs(as_json: Json = False, watch: Watch = False, cluster: Cluster = HERE) -> None:
-    """List all jobs."""
-    show(_client(cluster), "jobs", as_json=as_json, watch=watch)
+    """List all jobs, also while the cluster is down."""
+    with _reader(cluster) as reader:
+        show(reader, "jobs", as_json=as_json, watch=watch)
 
 
 @app.command("rate")
@@ -212,11 +230,11 @@ def wait(
     as_json: Json = False,
     cluster: Cluster = HERE,
 ) -> None:
-    """Wait until a job has ended; exit with 1 if it was cancelled or the timeout expired."""
+    """Wait until a job has ended; exit with 1 if it failed or was cancelled, or if the timeout expired."""
+    from chimera.inference.client import outcome
+
     row = _client(cluster).wait(job, timeout_s)
-    typer.echo(
-        line(row) if as_json else f"job {row['job']} is {row['state']}: {row['finished']} of {row['queries']} queries"
-    )
+    typer.echo(line(row) if as_json else outcome(row))
     if row["state"] != "done":
         raise typer.Exit(1)
 
@@ -231,23 +249,40 @@ def results(
     as_json: Json = False,  # noqa: ARG001 - on stdout they are JSON lines anyway
     cluster: Cluster = HERE,
 ) -> None:
-    """Print the results so far in input order, one JSON line each."""
+    """Print the results so far in input order, one JSON line each, also while the cluster is down."""
     from chimera.inference.results import check_path, save
 
     if out is not None:
         check_path(out)
-    rows = _client(cluster).results(job)
-    if out is None:
-        for row in rows:
-            typer.echo(line(row))
-    else:
-        typer.echo(f"{save(rows, out)} results in {out}")
+    with _reader(cluster) as reader:
+        rows = reader.results(job)
+        if out is None:
+            for row in rows:
+                typer.echo(line(row))
+        else:
+            typer.echo(f"{save(rows, out)} results in {out}")
 
 
 def _client(cluster: Path) -> Client:
     from chimera.inference.cluster_folder import ClusterFolder
 
     return ClusterFolder(cluster).client()
+
+
+@contextmanager
+def _reader(cluster: Path) -> Iterator[Reader]:
+    """Yield a client of a running cluster, or the journal of one that is down."""
+    from chimera.inference.cluster_folder import ClusterFolder
+
+    folder = ClusterFolder(cluster)
+    if folder.lock_holder() is not None or not folder.journal.is_file():
+        yield folder.client()
+        return
+    from chimera.inference.stored import StoredJobs
+
+    typer.echo(f"the cluster in {folder.path} is down: its journal is read", err=True)
+    with StoredJobs(folder) as jobs:
+        yield jobs
 
 
 def _size(text: str) -> int | str:

@@ -2,45 +2,63 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
 from chimera.cli.rows import Shown, line, printed, table, terminal
 
 if TYPE_CHECKING:
-    from chimera.inference.client import Client
     from chimera.report.text_table import TextTable
 
 REFRESH_S = 0.5
 
 
-def show(client: Client, what: str, *, as_json: bool, watch: bool) -> None:
-    """Show rows once, or live until Ctrl-C. As JSON, print a line with all rows at each update."""
-    if not watch:
-        rows = client.rows(what)
-        if as_json:
-            typer.echo(line(rows))
-        else:
-            printed(view(what, rows))
+class Reader(Protocol):
+    """A client of a cluster, or the journal of one that is down."""
+
+    def rows(self, view: str, /) -> list[dict[str, Any]]:
+        """Return the rows of a view."""
+
+    def results(self, job: str, /) -> Iterator[dict[str, Any]]:
+        """Yield the results of a job."""
+
+
+def show(client: Reader, what: str, *, as_json: bool, watch: bool) -> None:
+    """Show rows once, or live until Ctrl-C.
+
+    As JSON, print a line with all rows at each update. In a pipe or file, print the table again when it has changed.
+    """
+    rows = client.rows(what)
+    if watch and not as_json and sys.stdout.isatty():
+        _live(what, client, rows)
         return
-    for rows in _again(lambda: client.rows(what)):
-        if as_json:
-            typer.echo(line(rows))
-        else:
-            _live(what, client, rows)
-            return
+    _print(what, rows, as_json=as_json)
+    shown = rows
+    for rows in _again(lambda: client.rows(what)) if watch else ():
+        if as_json or rows != shown:
+            _print(what, rows, as_json=as_json)
+            shown = rows
+
+
+def _print(what: str, rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(line(rows))
+    else:
+        printed(view(what, rows))
+        sys.stdout.flush()
 
 
 def _again(look: Callable[[], list[dict[str, Any]]]) -> Iterator[list[dict[str, Any]]]:
     while True:
-        yield look()
         time.sleep(REFRESH_S)
+        yield look()
 
 
-def _live(what: str, client: Client, rows: list[dict[str, Any]]) -> None:
+def _live(what: str, client: Reader, rows: list[dict[str, Any]]) -> None:
     from rich.live import Live
 
     with Live(view(what, rows), console=terminal(), auto_refresh=False) as live:
@@ -78,7 +96,9 @@ COLUMNS: dict[str, tuple[Shown, ...]] = {
         *_OF_JOB,
         Shown("rate", 3, "queries/s", is_number=True),
         Shown("answered", 4, "processed", is_number=True),
-        Shown("weight", 5, is_number=True),
+        Shown("errors", 5, is_number=True),
+        Shown("weight", 6, is_number=True),
+        Shown("error", 7, "first error", long=True),
     ),
     "stats": (
         *_OF_JOB[:2],

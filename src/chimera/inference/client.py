@@ -17,7 +17,7 @@ from chimera.web.client import PATIENCE_S, TRY_S, WebClient
 from chimera.web.folder import MAX_BODY_BYTES
 
 _POLL_S = 0.2
-_ENDED = ("done", "cancelled")
+_ENDED = ("done", "failed", "cancelled")
 
 
 class Client(WebClient):
@@ -28,15 +28,23 @@ class Client(WebClient):
     address : returns the coordinator's address, such as ``http://127.0.0.1:40123``, or None while there is no coordinator.
     token : token of the cluster.
     patience_s : seconds for which a request is retried.
+    up : the command that starts the cluster, for messages.
     """
 
-    def __init__(self, address: Callable[[], str | None], token: str, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        address: Callable[[], str | None],
+        token: str,
+        *,
+        patience_s: float = PATIENCE_S,
+        up: str = "chimera infer up",
+    ) -> None:
         super().__init__(
             address,
             token,
             prefix="/v1/infer",
             server_name="the coordinator",
-            up="chimera infer up",
+            up=up,
             patience_s=patience_s,
         )
 
@@ -47,7 +55,7 @@ class Client(WebClient):
         ----------
         model : table of a model.
         queries : texts, numbers, NumPy arrays, or lists and dictionaries of these.
-        options : ``name``, ``weight``, ``batch_size``, ``max_workers``, ``batch_timeout_s``.
+        options : ``name``, ``weight``, ``batch_size``, ``max_workers``, ``batch_timeout_s``, ``max_error_rate``.
 
         Raises
         ------
@@ -163,7 +171,7 @@ class Client(WebClient):
         return found[-1]
 
     def wait(self, job: str, timeout_s: float | None = None) -> dict[str, Any]:
-        """Wait until a job is done or cancelled, and return its row.
+        """Wait until a job is done, failed or cancelled, and return its row.
 
         Raises
         ------
@@ -175,6 +183,18 @@ class Client(WebClient):
                 raise TimeLimitError(f"job {job}: {row['finished']} of {row['queries']} queries after {timeout_s:g} s")
             time.sleep(_POLL_S)
         return row
+
+
+def outcome(row: Mapping[str, Any]) -> str:
+    """Return the state of a job in one line: its answered queries, its errors and the first of them.
+
+    Parameters
+    ----------
+    row : row of the job (`Client.job`).
+    """
+    count = "1 error" if row["errors"] == 1 else f"{row['errors']} errors"
+    errors = f", {count}, the first: {row['error']}" if row["errors"] else ""
+    return f"job {row['job']} is {row['state']}: {row['finished']} of {row['queries']} queries{errors}"
 
 
 def _quoted(job: str) -> str:

@@ -90,7 +90,7 @@ class ClusterFolder(Folder):
 
     def client(self) -> Client:
         """Return a client of the cluster."""
-        return Client(self.leader, self.token())
+        return Client(self.leader, self.token(), up=self._up)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:

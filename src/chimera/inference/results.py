@@ -11,6 +11,8 @@ import msgspec
 import numpy as np
 
 from chimera.core.errors import ConfigurationError, MissingExtraError
+from chimera.engines.http import wire
+from chimera.inference.journal.journal import Journal
 from chimera.training.progress.history import atomically
 
 ENDINGS = (".jsonl", ".ndjson", ".parquet")
@@ -26,6 +28,24 @@ def row(index: int, query: Any, answer: Mapping[str, Any]) -> dict[str, Any]:
     answer : ``{"result": value}`` or ``{"error": text}``.
     """
     return {"index": index, "query": query, **answer}
+
+
+def stored(journal: Journal, job: str, first: int = 0) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of a job's results in the journal, in input order, batch by batch.
+
+    Parameters
+    ----------
+    job : number of the job.
+    first : index of the first query.
+
+    Raises
+    ------
+    ConfigurationError : a query is of type bytes.
+    """
+    for output in journal.outputs(job, first):
+        queries, answers = journal.queries(job, output.first, output.count), wire.unpack(output.body)
+        numbered = zip(range(output.first, output.first + output.count), queries, answers, strict=True)
+        yield [row(index, _plain(query), answer) for index, query, answer in numbered if index >= first]
 
 
 def lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
@@ -120,6 +140,12 @@ def _has_empty_struct(pyarrow: Any, kind: Any) -> bool:
     if pyarrow.types.is_struct(kind) and not kind.num_fields:
         return True
     return any(_has_empty_struct(pyarrow, kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _plain(query: Any) -> Any:
+    if isinstance(query, bytes):
+        raise ConfigurationError("queries of type bytes cannot be written as JSON")
+    return query.tolist() if isinstance(query, np.ndarray | np.generic) else query
 
 
 def _listed(value: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import opener
-from chimera.inference.client import Client
+from chimera.inference.client import Client, outcome
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.inputs import queries
 from chimera.inference.models import read
@@ -139,9 +139,12 @@ class InferenceJob:
 
         Raises
         ------
+        RunError : the job has failed. `results` still returns its results and errors.
         TimeLimitError : the job has not ended within ``timeout_s`` seconds.
         """
-        self._client.wait(self.id, timeout_s)
+        row = self._client.wait(self.id, timeout_s)
+        if row["state"] == "failed":
+            raise RunError(outcome(row))
         return self
 
     def results(self) -> list[dict[str, Any]]:
@@ -184,6 +187,7 @@ def infer(
     batch_size: int | str = "auto",
     max_workers: int | None = None,
     batch_timeout_s: float | str = "auto",
+    max_error_rate: float = 1.0,
     name: str | None = None,
     workers: int | None = None,
 ) -> InferenceJob:
@@ -200,6 +204,7 @@ def infer(
     batch_size : queries per batch; ``auto`` makes batches of about 0.6 s.
     max_workers : maximum number of workers that serve the job at once; default: no limit.
     batch_timeout_s : time limit of a batch in seconds; ``auto`` derives it from the times of the batches before.
+    max_error_rate : the job fails as soon as a larger fraction of its queries has errors. If all have, it fails in any case.
     name : name of the job.
     workers : number of workers of a new cluster; default 2.
 
@@ -222,6 +227,7 @@ def infer(
             "batch_size": batch_size,
             "max_workers": max_workers,
             "batch_timeout_s": batch_timeout_s,
+            "max_error_rate": max_error_rate,
         }
         return InferenceJob(client, client.submit(table, submitted, **options), own)
     except BaseException:

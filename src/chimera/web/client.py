@@ -90,7 +90,8 @@ class WebClient:
                 return send()
             except (_NoLeaderError, request.NoAnswerError) as error:
                 if time.monotonic() > began_s + (self._patience_s if self._is_known else self._first_s):
-                    raise UnavailableError(f"the cluster cannot be reached: {error}") from error
+                    hint = "" if isinstance(error, _NoLeaderError) else f": is it up? ({self._up!r} starts it)"
+                    raise UnavailableError(f"the cluster cannot be reached: {error}{hint}") from error
             time.sleep(_RETRY_INTERVAL_S)
 
     def attempt(

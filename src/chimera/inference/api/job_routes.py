@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from chimera.core.errors import ConfigurationError, DataError
-from chimera.engines.http import wire
+from chimera.core.errors import DataError
 from chimera.inference.api import operations, views
 from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.inference.results import stored
 from chimera.web.background import in_thread
 from chimera.web.body import answer, read_object, required
 from chimera.web.routing import documented, plain_router
@@ -36,6 +35,7 @@ _SUBMISSION = {
         "name": {"anyOf": [{"type": "null"}, {"type": "string"}]},
         "model": _ANY,
         "queries": {"type": "array", "minItems": 1},
+        "max_error_rate": {"type": "number", "minimum": 0, "maximum": 1},
         **CHANGES,
     },
     "additionalProperties": False,
@@ -71,7 +71,7 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
         key, model, queries = required(body, "key", "model", "queries")
         if not isinstance(key, str) or not key or not isinstance(model, dict) or not isinstance(queries, list):
             raise DataError("a job needs a key (a text), a model (a table) and queries (a list)")
-        more = known_fields(body, "name", *CHANGES, besides=("key", "model", "queries"))
+        more = known_fields(body, "name", *CHANGES, "max_error_rate", besides=("key", "model", "queries"))
         if not isinstance(more.get("name"), str | None):
             raise DataError(f"name must be a text, not {more['name']!r}")
         job = await in_thread(lambda: operations.submit(leader(), key=key, model=model, queries=queries, **more))
@@ -97,7 +97,7 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
         "/jobs/{job}",
         **documented(
             "Change a job, from its next batch on.", body={"type": "object", "properties": CHANGES}, example={"weight": 2.0},
-            answer=JOB, answer_example={"job": "1"}, errors=(422, 503),
+            answer=JOB, answer_example={"job": "1"}, errors=(409, 422, 503),
         ),
     )  # fmt: skip
     async def change(request: Request) -> Response:
@@ -106,7 +106,7 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
         return answer(request, {"job": job})
 
     @router.delete(
-        "/jobs/{job}", **documented("Cancel a job. Its results so far are kept.", answer=JOB, errors=(422, 503))
+        "/jobs/{job}", **documented("Cancel a job. Its results so far are kept.", answer=JOB, errors=(409, 422, 503))
     )
     async def cancel(request: Request) -> Response:
         return answer(request, {"job": await in_thread(lambda: operations.cancel(leader(), _job(request)))})
@@ -171,25 +171,10 @@ def _job(request: Request) -> str:
 
 
 def _found(leader: Coordinator, job: str) -> str:
-    return leader.call(lambda: operations.job_number(leader, job))
+    return leader.call(lambda: operations.job_number(leader.scheduler, job))
 
 
 def _lines(leader: Coordinator, job: str, first: int) -> Iterator[bytes]:
     """Yield the results of a job as JSON lines, batch by batch."""
-    for output in leader.journal.outputs(job, first):
-        found = wire.unpack(output.body)
-        queries = leader.journal.queries(job, output.first, output.count)
-        rows = zip(range(output.first, output.first + output.count), queries, found, strict=True)
-        yield b"".join(
-            orjson.dumps({"index": index, "query": _plain(query), **result}, option=orjson.OPT_APPEND_NEWLINE)
-            for index, query, result in rows
-            if index >= first
-        )
-
-
-def _plain(query: Any) -> Any:
-    if isinstance(query, np.ndarray | np.generic):
-        return query.tolist()
-    if isinstance(query, bytes):
-        raise ConfigurationError("queries of type bytes cannot be written as JSON")
-    return query
+    for rows in stored(leader.journal, job, first):
+        yield b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)

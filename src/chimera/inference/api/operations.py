@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from chimera.core.errors import ConfigurationError, DataError, UnavailableError
+from chimera.core.errors import ConfigurationError, ConflictError, DataError, UnavailableError
 from chimera.engines.http import wire
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.coordinator.worker_handle import WorkerHandle
 from chimera.inference.journal import records
 from chimera.inference.models import check
+from chimera.inference.scheduling.job import Job
+from chimera.inference.scheduling.scheduler import Scheduler
 
 MAX_CHUNK_QUERIES = 1000
 """Maximum number of queries in a chunk of the journal."""
@@ -30,6 +32,7 @@ def submit(
     batch_size: int | str = "auto",
     max_workers: int | None = None,
     batch_timeout_s: float | str = "auto",
+    max_error_rate: float = 1.0,
 ) -> str:
     """Accept a job, and return its number.
 
@@ -39,7 +42,8 @@ def submit(
         submits nothing twice.
     model : table of the model.
     queries : values that `wire` can pack.
-    name : default: the number.
+    name : not a number, which could be that of another job; default: the number of this job.
+    max_error_rate : the job fails as soon as a larger fraction of its queries has errors. If all have, it fails in any case.
 
     Raises
     ------
@@ -48,9 +52,11 @@ def submit(
     """
     if not queries:
         raise DataError("a job needs at least one query")
+    check_name(name)
     table = check(model, code=leader.code)
     size, share, most = checked_batch_size(batch_size), checked_weight(weight), checked_max_workers(max_workers)
     limit_s = checked_batch_timeout(batch_timeout_s)
+    errors = checked_max_error_rate(max_error_rate)
 
     def existing() -> str | None:
         return next((job.id for job in leader.scheduler.jobs.values() if job.accepted.key == key), None)
@@ -65,7 +71,17 @@ def submit(
         now_s = leader.now_s()
         leader.record(
             records.Accepted(
-                number, key, name or number, table, len(queries), share, size, most, now_s, batch_timeout_s=limit_s
+                number,
+                key,
+                name or number,
+                table,
+                len(queries),
+                share,
+                size,
+                most,
+                now_s,
+                batch_timeout_s=limit_s,
+                max_error_rate=errors,
             )
         )
         return number
@@ -91,29 +107,46 @@ def change(
     max_workers: int | None = None,
     batch_timeout_s: float | str | None = None,
 ) -> str:
-    """Change options of a job from its next batch on; None: unchanged. Return its number."""
+    """Change options of a job from its next batch on; None: unchanged. Return its number.
+
+    Raises
+    ------
+    ConflictError : the job has ended.
+    """
     share = None if weight is None else checked_weight(weight)
     size = None if batch_size is None else checked_batch_size(batch_size)
     most = None if max_workers is None else checked_max_workers(max_workers)
     limit_s = None if batch_timeout_s is None else checked_batch_timeout(batch_timeout_s)
 
     def apply() -> str:
-        number = job_number(leader, job)
-        leader.record(records.Changed(number, leader.now_s(), share, size, most, limit_s))
-        return number
+        found = leader.scheduler.job(job_number(leader.scheduler, job))
+        if found.ended:
+            raise _ended(found)
+        leader.record(records.Changed(found.id, leader.now_s(), share, size, most, limit_s))
+        return found.id
 
     return leader.call(apply)
 
 
 def cancel(leader: Coordinator, job: str) -> str:
-    """Cancel a job, and return its number. Its results so far are kept. What computes for it is killed."""
+    """Cancel a job, and return its number. Its results so far are kept. A request may be repeated.
+
+    What computes for it is killed.
+
+    Raises
+    ------
+    ConflictError : the job is done or has failed.
+    """
 
     def apply() -> str:
-        number = job_number(leader, job)
+        number = job_number(leader.scheduler, job)
+        found = leader.scheduler.job(number)
+        if found.ended == "cancelled":
+            return number
+        if found.ended:
+            raise _ended(found)
         leader.record(records.Cancelled(number, "cancelled", leader.now_s()))
         leader.store(number).fail(UnavailableError(f"job {number} was cancelled"))
-        for handle in leader.workers.values():
-            handle.forget_job(number)
         return number
 
     return leader.call(apply)
@@ -151,18 +184,22 @@ def _worker(leader: Coordinator, worker: str) -> WorkerHandle:
     return leader.workers[worker]
 
 
-def job_number(leader: Coordinator, job: str) -> str:
+def _ended(job: Job) -> ConflictError:
+    return ConflictError(f"job {job.id} has ended already: it is {job.ended}")
+
+
+def job_number(scheduler: Scheduler, job: str) -> str:
     """Return the number of a job, given its number or name; of several jobs with the name, the last one.
 
     Raises
     ------
     ConfigurationError : there is no such job.
     """
-    jobs = leader.scheduler.jobs
+    jobs = scheduler.jobs
     if job in jobs:
         return job
     found = [each.id for each in jobs.values() if each.accepted.name == job]
-    return found[-1] if found else leader.scheduler.job(job).id
+    return found[-1] if found else scheduler.job(job).id
 
 
 def packed_chunks(queries: Sequence[Any]) -> Iterator[tuple[int, bytes]]:
@@ -177,6 +214,12 @@ def packed_chunks(queries: Sequence[Any]) -> Iterator[tuple[int, bytes]]:
         first += count
         if 2 * len(body) <= MAX_CHUNK_BYTES:
             count = min(2 * count, MAX_CHUNK_QUERIES)
+
+
+def check_name(name: str | None) -> None:
+    """Raise ConfigurationError if a name is a number: a job of this number would be unreachable by it."""
+    if name is not None and name.isascii() and name.isdigit():
+        raise ConfigurationError(f"the name {name!r} is a number, which jobs have too: add a letter")
 
 
 def checked_batch_size(batch_size: Any) -> int:
@@ -212,3 +255,10 @@ def checked_batch_timeout(batch_timeout_s: Any) -> float:
     if not is_number or not 0 < batch_timeout_s < math.inf:
         raise ConfigurationError(f"batch_timeout_s must be 'auto' or a number above 0, not {batch_timeout_s!r}")
     return float(batch_timeout_s)
+
+
+def checked_max_error_rate(rate: Any) -> float:
+    """Return a maximum fraction of errors. Raise ConfigurationError if it is not a number from 0 to 1."""
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
+        raise ConfigurationError(f"max_error_rate must be a number from 0 to 1, not {rate!r}")
+    return float(rate)

@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 
 from chimera.core.errors import ConfigurationError, ConflictError, TimeLimitError
 from chimera.inference.api.operations import (
+    check_name,
     checked_batch_size,
     checked_batch_timeout,
     checked_max_workers,
@@ -61,6 +62,7 @@ def serve(
             f"invalid name of a served model: {name!r}; use letters, digits, '-', '_' and '.', and none of"
             f" {', '.join(_RESERVED)}"
         )
+    check_name(name)
     table = check(model, code=leader.code)
     size, share, most = checked_batch_size(batch_size), checked_weight(weight), checked_max_workers(max_workers)
     limit_s = checked_batch_timeout(batch_timeout_s)

@@ -15,15 +15,19 @@ PERCENTILES = (50, 90, 95, 99)
 
 def jobs(leader: Coordinator) -> list[dict[str, Any]]:
     """Return a row per job: its state, progress and options."""
-    return [_job_row(job) for job in leader.scheduler.jobs.values()]
+    return [job_row(job) for job in leader.scheduler.jobs.values()]
 
 
 def rates(leader: Coordinator) -> list[dict[str, Any]]:
-    """Return a row per job: its query rate over the last 10 s, and the queries finished since its start."""
+    """Return a row per job: its query rate over the last 10 s, and the queries finished since its start.
+
+    ``error`` is its first error, None if it has none.
+    """
     now_s = leader.now_s()
     return [
         {"job": job.id, "name": job.accepted.name, "state": state_of(job), "rate": job.rate(now_s),
-         "processed": job.finished, "queries": job.queries, "weight": job.weight}
+         "processed": job.finished, "queries": job.queries, "weight": job.weight, "errors": job.errors,
+         "error": job.error or None}
         for job in leader.scheduler.jobs.values()
     ]  # fmt: skip
 
@@ -69,11 +73,12 @@ def times(batches: Sequence[tuple[int, float]]) -> dict[str, float | None]:
 
 
 def state_of(job: Job) -> str:
-    """Return ``serving`` (a model that is served online), ``waiting``, ``running``, ``done`` or ``cancelled``."""
+    """Return ``serving`` (online, without an end), ``waiting``, ``running``, ``done``, ``failed`` or ``cancelled``."""
     return job.ended or ("serving" if job.open else "waiting" if job.first_s is None else "running")
 
 
-def _job_row(job: Job) -> dict[str, Any]:
+def job_row(job: Job) -> dict[str, Any]:
+    """Return the state, progress and options of a job."""
     accepted = job.accepted
     return {
         "job": job.id,
@@ -82,6 +87,8 @@ def _job_row(job: Job) -> dict[str, Any]:
         "queries": job.queries,
         "finished": job.finished,
         "errors": job.errors,
+        "error": job.error or None,
+        "max_error_rate": accepted.max_error_rate,
         "weight": job.weight,
         "batch_size": job.batch_size or "auto",
         "max_workers": job.max_workers or None,

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from chimera.core.errors import UnavailableError
 from chimera.inference.coordinator.deletion import Deleter
 from chimera.inference.coordinator.job_store import JobStore, JournalStore
+from chimera.inference.coordinator.log import log_end, log_record
 from chimera.inference.coordinator.request_queue import RequestQueue
 from chimera.inference.coordinator.worker_handle import WorkerHandle
 from chimera.inference.coordinator.workers import Workers
@@ -20,6 +21,7 @@ from chimera.inference.journal import records
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.policies.policy import Policy
 from chimera.inference.pool.pool import Pool
+from chimera.inference.scheduling.job import Job
 from chimera.inference.scheduling.scheduler import Scheduler
 from chimera.web.logs import status
 
@@ -177,9 +179,13 @@ class Coordinator:
     def record(self, *new: records.Record) -> None:
         """Apply records, and write the durable ones before any action that depends on them. Main thread only."""
         for record in new:
+            active = self.scheduler.is_active(record.job)
             self.scheduler.apply(record)
+            log_record(record)
             if self.scheduler.is_durable(record):
                 self._records.append(record)
+            if active and not self.scheduler.is_active(record.job):
+                self._job_ended(self.scheduler.job(record.job))
 
     def after_write(self, action: Callable[[], None]) -> None:
         """Run an action in the main thread after the next write."""
@@ -224,6 +230,12 @@ class Coordinator:
             self._stores.pop(job, None)
         if expired:
             self.after_write(partial(self._deleter.delete, expired))
+
+    def _job_ended(self, job: Job) -> None:
+        log_end(job)
+        if job.ended != "done":  # its workers may have batches in the queue
+            for handle in self.workers.values():
+                handle.forget_job(job.id)
 
     def _next_events(self, wait_s: float) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
         events = []

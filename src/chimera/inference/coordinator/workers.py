@@ -11,6 +11,7 @@ import msgspec
 
 from chimera.core.errors import RunError
 from chimera.engines.http import wire
+from chimera.inference.coordinator.log import log_loads
 from chimera.inference.coordinator.worker_handle import SILENT_S, WorkerHandle
 from chimera.inference.journal import records
 from chimera.inference.journal.journal import Fenced
@@ -142,6 +143,7 @@ class Workers:
                 batch is not None and number not in self._scheduler.job(job).running
             ):  # so that no other worker computes it
                 self._coordinator.record(records.Dispatched(job, number, batch.first, batch.count, handle.name, now_s))
+        log_loads(handle, reported, self._scheduler)
         handle.update(reported)
         if handle.state in ("draining", "drained") and not reported.draining:
             handle.drain()  # the order was lost
@@ -161,6 +163,7 @@ class Workers:
                 del handle.batches[result.batch_id]
                 handle.batches = dict.fromkeys(handle.batches, self._coordinator.now_s())  # the next one begins
             self._coordinator.after_write(partial(handle.acknowledge, result.batch_id))
+        log_loads(handle, collected.state, self._scheduler)
         if collected.state.silent:
             if handle.state != "hung":
                 self._silent(handle, "its computing process is stopped")
@@ -173,8 +176,11 @@ class Workers:
         batch = self._scheduler.unfinished_batch(*result.batch_id)
         if batch is not None:
             now_s = self._coordinator.now_s()
+            first_error = result.error if not self._scheduler.job(result.job).error else ""
             self._coordinator.record(
-                records.Committed(*result.batch_id, worker, result.seconds, result.errors, now_s, result.tokens)
+                records.Committed(
+                    *result.batch_id, worker, result.seconds, result.errors, now_s, result.tokens, first_error
+                )
             )
             self._coordinator.store(result.job).deliver(batch, result.results)
 

@@ -26,6 +26,7 @@ class Accepted(Struct, frozen=True, tag=True):
     open : whether it is a model that is served online: queries arrive over time, and results go to waiting clients. The journal
         stores only the existence and options of such a job.
     batch_timeout_s : time limit of a batch in seconds; 0: from the times of the batches before.
+    max_error_rate : the job fails as soon as a larger fraction of its queries has errors, or if all have.
     """
 
     job: str
@@ -39,6 +40,7 @@ class Accepted(Struct, frozen=True, tag=True):
     at_s: float
     open: bool = False
     batch_timeout_s: float = 0.0
+    max_error_rate: float = 1.0
 
 
 class Arrived(Struct, frozen=True, tag=True):
@@ -99,6 +101,7 @@ class Committed(Struct, frozen=True, tag=True):
     errors : number of queries with an error.
     tokens : number of tokens of the queries and their results, see `chimera.inference.models.answers.tokens_of`; 0 in records
         of earlier versions.
+    error : the first of these errors; empty if there is none, and in records of earlier versions.
     """
 
     job: str
@@ -108,6 +111,7 @@ class Committed(Struct, frozen=True, tag=True):
     errors: int
     at_s: float
     tokens: int = 0
+    error: str = ""
 
 
 class Returned(Struct, frozen=True, tag=True):

@@ -11,6 +11,11 @@ from chimera.models.instantiation import first_line
 
 FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.safetensors")
 """Patterns of the files that run no code."""
+_COMPONENTS = {
+    "tokenizer": ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.txt", "vocab.json"),
+    "image processor": ("preprocessor_config.json", "processor_config.json"),
+}
+"""Files of which a folder has at least one if it has the component."""
 
 
 def located(model: str, revision: str | None, folder: Path, needs: Sequence[str] = ("config.json",)) -> str:
@@ -39,6 +44,23 @@ def located(model: str, revision: str | None, folder: Path, needs: Sequence[str]
     if not revision:
         raise ConfigurationError(f'model = {model!r} is an id: set revision = "the commit" (there is no such folder)')
     return model
+
+
+def check_components(folder: Path, needs: Sequence[str], why: str) -> None:
+    """Raise ConfigurationError if a folder lacks a component that its model needs.
+
+    Parameters
+    ----------
+    needs : ``tokenizer`` or ``image processor``.
+    why : what needs it, for the message.
+    """
+    for component in needs:
+        names = _COMPONENTS[component]
+        if not any((folder / name).is_file() for name in names):
+            raise ConfigurationError(
+                f"{why} needs {'an' if component[0] in 'aeiou' else 'a'} {component}, but the folder {str(folder)!r} has "
+                f"none of {', '.join(names)}: write it with save_pretrained({str(folder)!r})"
+            )
 
 
 def stamp_of(*folders: str) -> str | None:

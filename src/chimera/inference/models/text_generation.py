@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from chimera.core.errors import ConfigurationError, MissingExtraError
 from chimera.inference.models.hub import downloaded, located, stamp_of
 from chimera.inference.models.table import KINDS
+from chimera.inference.models.weights import all_from_files
 from chimera.models.instantiation import first_line
 
 if TYPE_CHECKING:
@@ -105,17 +106,20 @@ class TextGeneration:
         base = downloaded(self.base or self.model, self.revision)
         place = self.tokenizer or next((one for one in (self.model, base) if _has_tokenizer(one)), None)
         if place is None:
-            raise ConfigurationError(f'the model {self.model!r} has no tokenizer: set tokenizer = "its folder"')
+            raise ConfigurationError(
+                f'the model {self.model!r} has no tokenizer, none of {", ".join(_TOKENIZER)}: set tokenizer = "its folder"'
+            )
         from transformers import AutoTokenizer
         from transformers.utils import logging
 
         logging.disable_progress_bar()
         logging.set_verbosity_error()
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-            module = self._module(base)
-        except Exception as error:  # many libraries raise many types
-            raise ConfigurationError(f"the model {self.model!r} cannot be loaded: {first_line(error)}") from error
+        with all_from_files(self.base or self.model):
+            try:
+                tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+                module = self._module(base)
+            except Exception as error:  # many libraries raise many types
+                raise ConfigurationError(f"the model {self.model!r} cannot be loaded: {first_line(error)}") from error
         return TextGenerator(
             module, tokenizer, max_new_tokens=self.max_new_tokens, temperature=self.temperature, top_k=self.top_k,
             top_p=self.top_p, seed=self.seed,
@@ -133,6 +137,7 @@ class TextGeneration:
 
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", category=FutureWarning)  # of transformers, about peft's use of it
+                warnings.filterwarnings("error", message="Found missing adapter keys")
                 module = PeftModel.from_pretrained(module, self.model, use_safetensors=True)
         return module.eval().to(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 

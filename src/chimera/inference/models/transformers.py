@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.inference.models.hub import FILES, downloaded, located, stamp_of
+from chimera.inference.models.hub import FILES, check_components, downloaded, located, stamp_of
 from chimera.inference.models.images import open_image
+from chimera.inference.models.pipelines import PipelineTask, task_of
 from chimera.inference.models.table import KINDS
+from chimera.inference.models.weights import all_from_files
 from chimera.models.instantiation import first_line
 
 IMAGE_TASKS = frozenset(
@@ -22,6 +24,10 @@ IMAGE_TASKS = frozenset(
 )
 """Tasks whose queries are images. `open_image` opens them, so that URLs of fsspec work and limits apply."""
 
+_UNUSED = {"feature-extraction": "pooler.*", "image-feature-extraction": "pooler.*"}
+"""Weights that do not affect the results of a task; many models for these tasks have none. The option ``pool`` uses them."""
+_CUTS = frozenset({"feature-extraction", "text-classification"})
+"""Tasks for which texts longer than the model allows are cut by default. transformers has rules of its own for the others."""
 _PICKLED = ["*.bin", "*.pt", "*.pth"]
 
 
@@ -40,6 +46,8 @@ class Transformers:
     dtype : type of the weights, such as ``bfloat16``; default: the type in the model's files.
     pickled_weights : whether to load pickled weights too. Loading them may run code of their author.
     trust_remote_code : whether to run code that comes with the model.
+    allow_missing : names of weights that the files may lack, or patterns such as ``classifier.*``. They are drawn at random,
+        the same on all workers.
     stamp : set automatically. It changes when the files of a folder are written again, so that workers load the model again.
     """
 
@@ -51,12 +59,16 @@ class Transformers:
     dtype: str = "auto"
     pickled_weights: bool = False
     trust_remote_code: bool = False
+    allow_missing: list[str] = field(default_factory=list)
     stamp: str | None = None
 
     def __post_init__(self) -> None:
         for key in ("task", "model"):
             if not getattr(self, key).strip():
                 raise ConfigurationError(f"kind 'transformers': {key} is empty")
+        task = self._task()
+        if task is not None:
+            task.check_options(self.options)
 
     @property
     def code(self) -> str:
@@ -66,11 +78,14 @@ class Transformers:
     def with_absolute_paths(self, folder: Path) -> Self:
         """Return the same with an absolute path, if the model is a folder."""
         model = located(self.model, self.revision, folder)
+        if Path(model).is_absolute():
+            self._check_components(model)
         return replace(self, model=model, stamp=self.stamp or stamp_of(model))
 
     def load(self) -> PipelinePredictor:
         """Make the pipeline. An id is downloaded first, or taken from the cache."""
         folder = self._downloaded()
+        self._check_components(folder)
         if not self.pickled_weights and not any(Path(folder).glob("*.safetensors")):
             raise ConfigurationError(
                 f"the model {self.model!r} has no safetensors; set pickled_weights = true if you trust their author"
@@ -83,19 +98,37 @@ class Transformers:
         taken = sorted(set(self.options) & set(inspect.signature(pipeline).parameters))
         if taken:
             raise ConfigurationError(f"kind 'transformers': options.{taken[0]} is not an option of a pipeline's call")
-        try:
-            made = pipeline(
-                self.task,
-                model=folder,
-                device=self.device,
-                dtype=self.dtype,
-                trust_remote_code=self.trust_remote_code,
-                model_kwargs={} if self.pickled_weights else {"use_safetensors": True},
-                **self.options,
-            )
-        except Exception as error:  # many libraries raise many types
-            raise ConfigurationError(f"the model {self.model!r} cannot be loaded: {_reason(error)}") from error
+        unused = [] if self.options.get("pool") else [_UNUSED.get(self.task, "")]
+        with all_from_files(self.model, [*self.allow_missing, *unused]):
+            try:
+                made = pipeline(
+                    self.task,
+                    model=folder,
+                    device=self.device,
+                    dtype=self.dtype,
+                    trust_remote_code=self.trust_remote_code,
+                    model_kwargs={} if self.pickled_weights else {"use_safetensors": True},
+                    **self._call_options(),
+                )
+            except Exception as error:  # many libraries raise many types
+                raise ConfigurationError(f"the model {self.model!r} cannot be loaded: {_reason(error)}") from error
+        _limit_length(made)
         return PipelinePredictor(made, self.options)
+
+    def _call_options(self) -> dict[str, Any]:
+        """Return the options of the pipeline's calls, with the defaults of Chimera."""
+        task = self._task()
+        cuts = task is not None and task.name in _CUTS and "truncation" not in self.options.get("tokenize_kwargs", {})
+        return {"truncation": True, **self.options} if cuts else self.options
+
+    def _task(self) -> PipelineTask | None:
+        """Return the task; None if it may be one of the model's own code, or if its source cannot be understood."""
+        return None if self.trust_remote_code else task_of(self.task)
+
+    def _check_components(self, folder: str) -> None:
+        task = self._task()
+        if task is not None:
+            check_components(Path(folder), task.needs, f"the task {task.name!r}")
 
     def _downloaded(self) -> str:
         """Return the folder of the model's files; missing files of an id are downloaded into the cache."""
@@ -157,6 +190,16 @@ class PipelinePredictor:
         ids = tokenizer(query, **self._tokenizing)["input_ids"]
         filled = [next(tokens) if token == tokenizer.mask_token_id else token for token in ids]
         return str(tokenizer.decode(filled, skip_special_tokens=True))
+
+
+def _limit_length(pipeline: Any) -> None:
+    """Let the tokenizer know the number of positions of the model, which its own files often lack."""
+    from torch import nn
+
+    for name, part in pipeline.model.named_modules() if pipeline.tokenizer is not None else ():
+        if name.endswith("position_embeddings") and isinstance(part, nn.Embedding):
+            before = 0 if part.padding_idx is None else part.padding_idx + 1  # positions that RoBERTa does not use
+            pipeline.tokenizer.model_max_length = min(pipeline.tokenizer.model_max_length, part.num_embeddings - before)
 
 
 def _reason(error: Exception) -> str:

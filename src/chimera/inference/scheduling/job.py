@@ -70,7 +70,8 @@ class Job:
     batch_timeout_s : time limit of a batch in seconds; 0: from the times of the batches before.
     finished : number of queries with a result.
     errors : number of results that are errors.
-    ended : ``done`` or ``cancelled``; empty while the job runs.
+    error : the first of these errors.
+    ended : ``done``, ``failed`` or ``cancelled``; empty while the job runs.
     times : number of queries and seconds of each finished batch; of an open job, of the last ones.
     """
 
@@ -91,6 +92,7 @@ class Job:
     blamed: dict[int, list[str]] = field(default_factory=dict)
     finished: int = 0
     errors: int = 0
+    error: str = ""
     ended: str = ""
     why: str = ""
     first_s: float | None = None
@@ -201,13 +203,16 @@ class Job:
         self.blamed.update({part.number: blamed.copy() for part in split})
         self.batches = max(self.batches, parts[-1] + 1)
 
-    def commits(self, batch: Batch, errors: int, seconds: float | None, at_s: float, tokens: int = 0) -> None:
+    def commits(
+        self, batch: Batch, errors: int, seconds: float | None, at_s: float, tokens: int = 0, error: str = ""
+    ) -> None:
         """Note that a batch is finished.
 
         Parameters
         ----------
         seconds : None if no worker computed it.
         tokens : number of tokens of its queries and results; 0 if unknown.
+        error : the first error among its results; empty if there is none, or if the job has an earlier one.
         """
         units = float(tokens or batch.count) if self.by_tokens else batch.count
         running = self._remove_running(batch.number)
@@ -219,6 +224,7 @@ class Job:
         self.blamed.pop(batch.number, None)
         self.finished += batch.count
         self.errors += errors
+        self.error = self.error or error
         if seconds is not None:
             self.times.append((batch.count, seconds))
             self._recent.append((at_s, batch.count, units))
@@ -240,6 +246,14 @@ class Job:
         self.open = False
         self._end_if_complete(at_s)
 
+    def ends(self, state: str, at_s: float) -> None:
+        """Note that the job has ended. Its unfinished batches are dropped."""
+        self.ended, self.ended_s = state, at_s
+        self.running.clear()
+        self.serving.clear()
+        self.returned.clear()
+        self.loading = 0
+
     def unfinished_batch(self, number: int) -> Batch | None:
         """Return an unfinished batch; None if it is finished or unknown."""
         if number in self.running:
@@ -257,9 +271,20 @@ class Job:
         return self._recent_units / span_s if span_s else 0.0
 
     def _end_if_complete(self, at_s: float) -> None:
-        """Set the state to ``done`` if all queries are finished and no more may arrive."""
-        if self.finished == self.queries and not self.open and not self.ended:
-            self.ended, self.ended_s = "done", at_s
+        """End the job if all queries are finished and no more may arrive, or if too many have errors."""
+        if self.ended:
+            return
+        if self._has_failed():
+            self.ends("failed", at_s)
+        elif self.finished == self.queries and not self.open:
+            self.ends("done", at_s)
+
+    def _has_failed(self) -> bool:
+        """Return whether all queries have errors, or more of them than permitted. A served model does not fail."""
+        if self.accepted.open or not self.errors:
+            return False
+        # The division rounds like the decimal number of the user: 29 of 100 are not more than 0.29.
+        return self.errors == self.queries or self.errors / self.queries > self.accepted.max_error_rate
 
     def _timed_batch_size(self) -> int:
         if self._seconds_per_query is None:

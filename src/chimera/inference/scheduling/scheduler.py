@@ -173,6 +173,10 @@ class Scheduler:
         held = self.jobs.get(job)
         return held.unfinished_batch(batch) if held is not None and not held.ended else None
 
+    def is_active(self, job: str) -> bool:
+        """Return whether a job is known and has not ended."""
+        return job in self._active
+
     def apply(self, record: records.Record) -> None:
         """Apply a record to the state."""
         self._handlers[type(record)](record)
@@ -229,7 +233,7 @@ class Scheduler:
         job = self.job(record.job)
         batch = job.unfinished_batch(record.batch)
         if batch is not None:
-            job.commits(batch, record.errors, record.seconds, record.at_s, record.tokens)
+            job.commits(batch, record.errors, record.seconds, record.at_s, record.tokens, record.error)
             self._deactivate_ended(job)
 
     def _returned(self, record: records.Returned) -> None:
@@ -244,17 +248,14 @@ class Scheduler:
         job = self.job(record.job)
         batch = job.unfinished_batch(record.batch)
         if batch is not None:
-            job.commits(batch, batch.count, None, record.at_s)
+            job.commits(batch, batch.count, None, record.at_s, error=record.why)
             self._deactivate_ended(job)
 
     def _cancelled(self, record: records.Cancelled) -> None:
         job = self.job(record.job)
         if not job.ended:
-            job.ended, job.why, job.ended_s = "cancelled", record.why, record.at_s
-            job.running.clear()
-            job.serving.clear()
-            job.loading = 0
-            job.returned.clear()
+            job.why = record.why
+            job.ends("cancelled", record.at_s)
             self._deactivate_ended(job)
 
     def _dropped(self, record: records.Dropped) -> None:

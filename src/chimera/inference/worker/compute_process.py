@@ -86,7 +86,7 @@ class ComputeProcess:
         Yields
         ------
         ``loading`` and a key, ``loaded`` and the keys of all models in memory; at last ``done`` and a dictionary with
-        ``seconds``, ``errors``, ``results`` (packed) and ``tokens``.
+        ``seconds``, ``errors``, ``error`` (the first), ``results`` (packed) and ``tokens``.
 
         Raises
         ------
@@ -156,9 +156,9 @@ def main() -> None:
         while True:
             asked = wire.unpack(other_end.recv_bytes())
             found, seconds = models.answer(asked["model"], asked["queries"])
-            errors = sum("error" in one for one in found)
-            tokens = sum(map(tokens_of, found))
-            notify("done", {"seconds": seconds, "errors": errors, "results": wire.pack(found), "tokens": tokens})
+            errors = [one["error"] for one in found if "error" in one]
+            done = {"seconds": seconds, "errors": len(errors), "error": errors[0] if errors else ""}
+            notify("done", {**done, "results": wire.pack(found), "tokens": sum(map(tokens_of, found))})
 
 
 if __name__ == "__main__":

@@ -82,6 +82,7 @@ class Finished(Struct, frozen=True):
     tokens : number of tokens of the queries and their results, see `chimera.inference.models.answers.tokens_of`.
     failure : why the computing process ended before the batch was finished; empty if there are results.
     loading : whether the process ended while it loaded the model.
+    error : the first of the errors; empty if there is none.
     """
 
     job: str
@@ -92,6 +93,7 @@ class Finished(Struct, frozen=True):
     tokens: int = 0
     failure: str = ""
     loading: bool = False
+    error: str = ""
 
     @property
     def batch_id(self) -> BatchId:

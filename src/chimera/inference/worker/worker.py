@@ -235,7 +235,8 @@ class InferenceWorker:
             else:
                 self._end_batch()
                 results, tokens = bytes(more["results"]), more["tokens"]
-                done = Finished(one.job, one.batch, more["seconds"], more["errors"], results, tokens)
+                seconds, errors, error = more["seconds"], more["errors"], more["error"]
+                done = Finished(one.job, one.batch, seconds, errors, results, tokens, error=error)
                 self._results.add(done)
             self._change()
 
