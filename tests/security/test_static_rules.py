@@ -59,6 +59,7 @@ REVIEWED = {
     "jobs/files/bundle.py": "the function of a submission, in the process of the job, after its token was checked",
     "jobs/scheduling/requirements.py": "whether a module of a submission is there: the name's first part, without importing it",
     "inference/models/text_generation.py": "a constant",
+    "inference/models/pipelines.py": "a constant; the source of the tasks is read and not run",
     "jobs/supervisor.py": "constants",
     "models/conversion.py": "constants",
     "models/huggingface/adapters.py": "a constant",
