@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, get_args, get_type_hints
+from typing import IO, Any, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -97,6 +97,8 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
     """Return values of a field of a record, which may be None where its type says so."""
     if annotation in VALUES:
         return VALUES[annotation]
+    if get_origin(annotation) is list:
+        return st.lists(values(*get_args(annotation)), max_size=3)
     return st.one_of([st.none() if part is type(None) else VALUES[part] for part in get_args(annotation)])
 
 

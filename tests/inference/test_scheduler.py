@@ -374,7 +374,7 @@ def test_of_the_queries_of_a_batch_only_those_that_kill_get_an_error(queries, le
     """The worker reports that a batch has ended its computing process, or has died itself."""
     held, under_way = scheduler(accepted("a", queries, batch_size=batch_size)), {}
     results, errors, largest, deaths = Counter(), Counter(), 1, 0
-    while held.job("a").ended != "done":
+    while not held.job("a").ended:
         for worker in WORKERS:
             if worker not in under_way and (batch := dispatch(held, worker)) is not None:
                 under_way[worker], largest = batch, max(largest, batch.count)
@@ -396,6 +396,7 @@ def test_of_the_queries_of_a_batch_only_those_that_kill_get_an_error(queries, le
     assert results == Counter(set(range(queries)) - lethal)
     assert errors == Counter(lethal & set(range(queries)))
     assert held.job("a").errors == errors.total()
+    assert held.job("a").ended == ("failed" if errors.total() == queries else "done")
     assert deaths <= errors.total() * max(MAX_KILLS, math.ceil(math.log2(largest)) + (1 if reported else 2))
 
 

@@ -266,7 +266,7 @@ class InferenceWorker:
         process = self._start_process()
         with self._changed:
             self._process = process
-            self._change()  # `_watch` looks at the new one
+            self._change()  # so that `_watch` reads the new one
             if self._closed:
                 process.kill()
         process.ready()
