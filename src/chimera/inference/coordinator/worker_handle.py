@@ -72,7 +72,8 @@ class WorkerHandle:
     @property
     def available(self) -> bool:
         """Whether batches may be dispatched to the worker."""
-        return self.state in ("free", "busy", "loading")
+        leaving = self.reported is not None and self.reported.leaving
+        return self.state in ("free", "busy", "loading") and not leaving
 
     def update(self, reported: WorkerState) -> None:
         """Take over the state that the worker reported."""

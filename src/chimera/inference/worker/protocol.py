@@ -52,6 +52,7 @@ class WorkerState(Struct, frozen=True):
     loading : key of the model that is being loaded.
     busy_s : total seconds with a batch in progress.
     up_s : seconds since its start.
+    leaving : whether it exits as soon as its results are acknowledged, and wants no more batches.
     """
 
     name: str
@@ -63,6 +64,7 @@ class WorkerState(Struct, frozen=True):
     loading: str | None
     busy_s: float
     up_s: float
+    leaving: bool = False
 
 
 class Finished(Struct, frozen=True):

@@ -74,7 +74,7 @@ class InferenceWorker:
         self._loaded: list[str] = []
         self._loading: str | None = None
         self._version, self._reported_version = 1, 0  # of the state, and of the state that the coordinator knows
-        self._closed = False
+        self._closed = self._leaving = False
         self._process = ComputeProcess(keep_models=keep_models, preload=preload, folder=folder or Path.cwd())
         self._thread = threading.Thread(target=self._compute, name=f"chimera-compute-{name}", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name=f"chimera-watch-{name}", daemon=True)
@@ -135,6 +135,14 @@ class InferenceWorker:
         with self._changed:
             self._check_epoch(epoch)
 
+    def leave(self) -> None:
+        """Accept no more batches from the scheduler, and return once all results are acknowledged."""
+        with self._changed:
+            self._leaving = True
+            self._change()
+            while not self._closed and (self._known_batches() or self._reported_version != self._version):
+                self._changed.wait(MAX_WAIT_S)
+
     def state(self) -> WorkerState:
         """Return the state."""
         with self._changed:
@@ -188,6 +196,7 @@ class InferenceWorker:
             loading=self._loading,
             busy_s=self._busy_s + (0.0 if computing is None else now_s - self._batch_began_s),
             up_s=now_s - self._started_s,
+            leaving=self._leaving,
         )
 
     def _compute(self) -> None:
