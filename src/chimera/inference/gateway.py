@@ -20,6 +20,7 @@ LEADER_S = 5.0
 """Seconds for which a new connection waits for a coordinator."""
 _CONNECT_S = 1.0
 _POLL_S = 0.05  # between two checks for another coordinator
+_IDLE_S = 0.5  # the same while there are no connections
 _FLUSH_S = 10.0  # a client has this long to read the rest of its answer
 _CHUNK = 1 << 15
 _TLS = {"cert": "CHIMERA_TLS_CERT", "key": "CHIMERA_TLS_KEY", "client_ca": "CHIMERA_TLS_CLIENT_CA"}
@@ -89,7 +90,7 @@ class Gateway:
         try:
             while not self._stopped.is_set():
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopped.wait(), _POLL_S)
+                    await asyncio.wait_for(self._stopped.wait(), _POLL_S if self._open else _IDLE_S)
                 self._cut_former()
         finally:
             server.close()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from chimera.inference.supervisor import ManagedProcess
 
-_ADJUST_S = 0.1  # between two reads of the number of workers
+_ADJUST_S = 0.25  # between two reads of the number of workers
 
 
 class LocalWorkers:

@@ -43,7 +43,8 @@ def cluster_router(leader: Callable[[], Coordinator], scale: Callable[[int, int]
     )  # fmt: skip
     async def set_workers(request: Request) -> Response:
         body = known_fields(await read_object(request), "workers", "most")
-        least, most = checked_bounds(*required(body, "workers"), body.get("most"))
+        (workers,) = required(body, "workers")
+        least, most = checked_bounds(workers, body.get("most"))
 
         def apply() -> None:
             leader().check_leads()

@@ -81,7 +81,7 @@ def reason(job: Job, leader: Coordinator) -> str:
         (job.loading, f"{job.loading} of its batches wait until their worker has loaded the model"),
         (
             job.waiting and others and available,
-            f"{len(others)} other jobs want the {len(available)} workers, too; its share is {job.weight / weights:.0%}",
+            f"jobs that share the {len(available)} workers with it: {len(others)}; its share is {job.weight / weights:.0%}",
         ),
         (job.returned, f"{len(job.returned)} batches of lost workers wait for another one"),
         (job.blamed, f"{len(job.blamed)} of its batches may have killed a worker"),
