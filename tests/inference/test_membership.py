@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chimera.core.errors import ConfigurationError
-from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.cluster_folder import ClusterFolder, Scale
 from chimera.inference.membership import Members
 
 _JOINS = """
@@ -97,3 +97,28 @@ def test_the_token_is_for_its_owner_alone_and_stays(tmp_path: Path) -> None:
     ClusterFolder(tmp_path / "cluster").create()
     assert folder.token() == token
     assert [file.name for file in folder.path.glob("token*")] == ["token"]
+
+
+def test_the_output_of_a_process_is_continued_in_another_file_when_it_is_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chimera.inference.cluster_folder.MAX_OUTPUT_BYTES", 10)
+    folder = ClusterFolder(tmp_path)
+    for text in ("a" * 11, "b" * 11, "c"):
+        folder.output("w0").write_text(text)
+    files = {file.name: file.read_text() for file in (tmp_path / "logs" / "w0").iterdir()}
+    assert files == {"output.log.1": "b" * 11, "output.log": "c"}
+
+
+def test_the_number_of_workers_stays_within_its_bounds_and_a_decision_by_old_bounds_is_dropped(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path)
+    assert folder.scale() is None
+    folder.set_bounds(2, 8)
+    seen = folder.scale()
+    assert seen == Scale(2, 2, 8)
+    folder.set_workers(6, seen)
+    folder.set_workers(7, seen)  # but it has changed
+    folder.set_bounds(1, 10)
+    assert folder.scale() == Scale(6, 1, 10)
+    folder.set_bounds(3, 3)
+    assert folder.scale() == Scale(3, 3, 3)

@@ -307,3 +307,19 @@ def test_it_computes_where_it_is_told_to(ended: queue.SimpleQueue[str], tmp_path
         assert answers(results(made, 1)[0]) == [{"result": "a"}]
     finally:
         made.close()
+
+
+def test_a_worker_that_leaves_finishes_its_batches_and_waits_until_they_are_acknowledged(
+    worker: InferenceWorker,
+) -> None:
+    worker.adopt(1, "c0")
+    worker.assign(1, [batch(0, "a"), batch(1, "b")])
+    leaving = threading.Thread(target=worker.leave, daemon=True)
+    leaving.start()
+    collected(worker, lambda told: told.state.leaving)
+    found = collected(worker, lambda told: not told.state.queued and told.state.computing is None)
+    assert found[-1].state.kept
+    assert leaving.is_alive()
+    worker.collect(1, [("1", 0), ("1", 1)], 0)
+    leaving.join(LIMIT_S)
+    assert not leaving.is_alive()

@@ -12,7 +12,8 @@ from tests.jobs.cluster_kit import running
 from typer.testing import CliRunner, Result
 
 from chimera.cli.main import app
-from chimera.jobs.cluster.folder import TOKEN, ClusterFolder
+from chimera.jobs.cluster.folder import ClusterFolder
+from chimera.web.folder import TOKEN
 
 EXPERIMENT = """
 data = "digits"

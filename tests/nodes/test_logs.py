@@ -118,3 +118,16 @@ def test_an_import_opens_no_log_and_loads_no_web_library(tmp_path: Path) -> None
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_status_log_of_months_is_bounded_and_the_measured_times_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chimera.web.logs.MAX_STATUS_BYTES", 1000)
+    open_logs()
+    for number in range(100):
+        status().info("event %d", number)
+        log_latency(URL, "worker", number)
+    files = sorted(Path().glob("chimera_status.log*"))
+    assert [file.name for file in files] == ["chimera_status.log", "chimera_status.log.1"]
+    assert all(file.stat().st_size <= 1000 for file in files)
+    assert files[0].read_text().endswith("event 99\n")
+    assert len(Path("chimera_time.log").read_text().splitlines()) == 100

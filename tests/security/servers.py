@@ -129,11 +129,14 @@ def jobs(folder: Path, stack: ExitStack) -> Made:
 
 def inference(folder: Path, stack: ExitStack) -> Made:
     """Return the app of a coordinator of inference, with the routes of served models, that leads and has no workers."""
+    from chimera.inference.api.cluster_routes import cluster_router
     from chimera.inference.api.job_routes import jobs_router
     from chimera.inference.api.serving_routes import serving_router
     from chimera.inference.cluster_folder import ClusterFolder
     from chimera.inference.coordinator_process import Candidate
     from chimera.inference.journal.sqlite import SqliteJournal
+    from chimera.inference.page.data import RateHistory
+    from chimera.inference.page.routes import bare_page_router, page_router
     from chimera.web.app import create_app
     from chimera.web.metrics import Metrics
 
@@ -142,8 +145,20 @@ def inference(folder: Path, stack: ExitStack) -> Made:
     (folder / "token").write_text(TOKEN)
     candidate = Candidate("c0", cluster, "fair-share", ray=False, journal=lambda: SqliteJournal(cluster.journal))
     metrics, access = Metrics(), cluster.access()
-    routers = [jobs_router(candidate.leader, candidate.rows), serving_router(candidate.leader, metrics)]
-    app = create_app(title="inference", settings=access, routers=routers, about={"name": "c0"}, metrics=metrics)
+    routers = [
+        jobs_router(candidate.leader, candidate.rows),
+        cluster_router(candidate.leader, cluster.set_bounds),
+        page_router(candidate.leader, RateHistory(candidate.leader), folder / "logs"),
+        serving_router(candidate.leader, metrics),
+    ]
+    app = create_app(
+        title="inference",
+        settings=access,
+        routers=routers,
+        public=[bare_page_router()],
+        about={"name": "c0"},
+        metrics=metrics,
+    )
     candidate.start("http://127.0.0.1:1")
     stack.callback(candidate.stop)
     return app, access

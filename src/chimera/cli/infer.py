@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chimera.cli.infer_cluster import HERE, Cluster, down, up
+from chimera.cli.infer_cluster import bounds, down, up
 from chimera.cli.infer_views import show
 from chimera.cli.rows import line
 from chimera.core.errors import ConfigurationError
@@ -32,6 +32,16 @@ BatchTimeout = Annotated[
     ),
 ]
 Worker = Annotated[str, typer.Argument(metavar="WORKER", help="A worker's name, such as w3.")]
+HERE = "runs/inference"
+Cluster = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        metavar="DIR|URL",
+        envvar="CHIMERA_CLUSTER",
+        help="Use the cluster of this folder or fixed address; an address needs its token in CHIMERA_CLUSTER_TOKEN.",
+    ),
+]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's number or name.")]
 
 
@@ -164,6 +174,18 @@ def workers(as_json: Json = False, watch: Watch = False, cluster: Cluster = HERE
     show(_client(cluster), "workers", as_json=as_json, watch=watch)
 
 
+@app.command("scale")
+def scale(
+    workers: Annotated[str, typer.Argument(metavar="N|MIN:MAX", help="The number of workers, or its bounds.")],
+    as_json: Json = False,
+    cluster: Cluster = HERE,
+) -> None:
+    """Set the number of workers of a running cluster. A worker that leaves finishes its batches first."""
+    least, most = bounds(workers, "the number of workers")
+    _client(cluster).scale(least, most)
+    typer.echo(line({"workers": least, "most": most}) if as_json else f"the cluster will have {workers} workers")
+
+
 @app.command("members")
 def members(as_json: Json = False, watch: Watch = False, cluster: Cluster = HERE) -> None:
     """Show every process of the cluster."""
@@ -263,20 +285,20 @@ def results(
             typer.echo(f"{save(rows, out)} results in {out}")
 
 
-def _client(cluster: Path) -> Client:
-    from chimera.inference.cluster_folder import ClusterFolder
+def _client(cluster: str) -> Client:
+    from chimera.inference.cluster_folder import client_of
 
-    return ClusterFolder(cluster).client()
+    return client_of(cluster)
 
 
 @contextmanager
-def _reader(cluster: Path) -> Iterator[Reader]:
+def _reader(cluster: str) -> Iterator[Reader]:
     """Yield a client of a running cluster, or the journal of one that is down."""
-    from chimera.inference.cluster_folder import ClusterFolder
+    from chimera.inference.cluster_folder import ClusterFolder, is_address
 
-    folder = ClusterFolder(cluster)
-    if folder.lock_holder() is not None or not folder.journal.is_file():
-        yield folder.client()
+    folder = None if is_address(cluster) else ClusterFolder(Path(cluster))
+    if folder is None or folder.lock_holder() is not None or not folder.journal.is_file():
+        yield _client(cluster)
         return
     from chimera.inference.stored import StoredJobs
 

@@ -18,11 +18,17 @@ Cluster = Annotated[
     Path, typer.Option("--cluster", metavar="DIR", envvar="CHIMERA_CLUSTER", help="Use the cluster of this folder.")
 ]
 HERE = Path("runs/inference")
+LOOPBACK = "127.0.0.1"
 STOP_S = 30.0
 
 
 def up(
-    workers: Annotated[int, typer.Option("--workers", min=0, metavar="N", help="Start N workers.")] = 2,
+    workers: Annotated[
+        str,
+        typer.Option(
+            "--workers", metavar="N|MIN:MAX", help="Start N workers; MIN:MAX changes their number by the queue time."
+        ),
+    ] = "2",
     standbys: Annotated[
         int | None,
         typer.Option(
@@ -71,14 +77,32 @@ def up(
         int, typer.Option("--keep-models", min=1, metavar="N", help="Keep at most N models in the memory of a worker.")
     ] = 4,
     gpus: Annotated[
-        float, typer.Option("--gpus", min=0, metavar="G", help="Reserve G of Ray's GPUs for each worker, e.g. 0.5.")
-    ] = 0.0,
+        str,
+        typer.Option(
+            "--gpus",
+            metavar="LIST|G",
+            help="Spread the workers over these GPUs, e.g. 0,1; with --ray, reserve G of Ray's GPUs for each, e.g. 0.5.",
+        ),
+    ] = "",
     code: Annotated[
         bool | None,
         typer.Option(
             "--code/--no-code",
             help="Accept models that run code: kind 'factory', or keys that trust a file. "
-            "Default: --code, unless a voter listens beyond this machine.",
+            "Default: --code, unless a voter or --host listens beyond this machine.",
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--host", metavar="HOST", help="Listen at this host for --port; beyond loopback with TLS.")
+    ] = LOOPBACK,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Listen at a fixed address that always leads to the coordinator; 0 is any free port.",
         ),
     ] = None,
     cluster: Cluster = HERE,
@@ -87,17 +111,46 @@ def up(
     from chimera.inference.cluster_folder import ClusterFolder
     from chimera.inference.supervisor import ClusterOptions, keep_up
 
-    if gpus and not ray:
-        raise ConfigurationError("--gpus is for workers of Ray (--ray); CUDA_VISIBLE_DEVICES says which others see")
+    least, most = bounds(workers, "--workers")
+    if most != least and voters:
+        raise ConfigurationError(f"--workers {workers}: with --voters, the number of workers must be fixed")
     if voters and standbys is not None:
         raise ConfigurationError("--standbys has no effect with --voters: all voters but the leader are standbys")
+    if port is None and host != LOOPBACK:
+        raise ConfigurationError("--host has no effect without --port")
     addresses = _voters(voters)
     options = ClusterOptions(
-        workers, 1 if standbys is None else standbys, policy, fair_by, preload, ray, addresses, keep_days, keep_models, gpus,
-        takes_code_by_default(addresses) if code is None else code,
+        least, 1 if standbys is None else standbys, policy, fair_by, preload, ray, addresses, keep_days, keep_models,
+        _gpus_of_ray(gpus) if ray else 0.0,
+        takes_code_by_default([*addresses, f"{host}:0"]) if code is None else code, host, port, most,
+        () if ray else _devices(gpus),
     )  # fmt: skip
     keep_up(ClusterFolder(cluster), options, typer.echo)
     typer.echo("all have ended")
+
+
+def bounds(text: str, what: str) -> tuple[int, int]:
+    """Return the bounds of a number of workers, ``N`` or ``MIN:MAX``; ``what`` names it in the error."""
+    least, colon, most = text.partition(":")
+    numbers = [least, most] if colon else [least, least]
+    if not all(re.fullmatch("[0-9]{1,4}", number, re.ASCII) for number in numbers) or int(numbers[0]) > int(numbers[1]):
+        raise ConfigurationError(f"{what} must be N or MIN:MAX, such as 4 or 2:8, not {text!r}")
+    return int(numbers[0]), int(numbers[1])
+
+
+def _devices(text: str) -> list[str]:
+    """Return the GPUs of a list, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    devices = text.split(",") if text else []
+    if not all(re.fullmatch("[0-9]{1,4}|(GPU|MIG)-[0-9A-Za-z/-]{1,80}", device, re.ASCII) for device in devices):
+        raise ConfigurationError(f"--gpus must be numbers of GPUs with commas, such as 0,1, not {text!r}")
+    return devices
+
+
+def _gpus_of_ray(text: str) -> float:
+    """Return the number of Ray's GPUs for each worker."""
+    if text and not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4})?", text, re.ASCII):
+        raise ConfigurationError(f"--gpus must be a number with --ray, such as 1 or 0.5, not {text!r}")
+    return float(text or 0)
 
 
 def _voters(given: str) -> list[str]:
@@ -121,7 +174,7 @@ def _voters(given: str) -> list[str]:
 
 
 def takes_code_by_default(addresses: Sequence[str]) -> bool:
-    """Return whether a cluster with these voters accepts models that run code by default."""
+    """Return whether a cluster that listens at these addresses accepts models that run code by default."""
     from chimera.core.address import is_loopback
 
     return all(is_loopback(address.rpartition(":")[0].strip("[]")) for address in addresses)

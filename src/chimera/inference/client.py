@@ -77,6 +77,20 @@ class Client(WebClient):
         """Change ``weight``, ``batch_size``, ``max_workers`` or ``batch_timeout_s`` of a job."""
         return str(self.request_json("PATCH", f"/jobs/{_quoted(job)}", wire.pack(changes))["job"])
 
+    def scale(self, workers: int, most: int | None = None) -> None:
+        """Set the number of workers of the cluster. A worker that leaves finishes its batches first.
+
+        Parameters
+        ----------
+        workers, most : number of workers; with ``most``, the bounds between which the coordinator sets it by the queue time.
+
+        Raises
+        ------
+        ConfigurationError : a number is not from 0 to 1000, or ``most`` is less than ``workers``.
+        """
+        bounds = {"workers": workers} | ({} if most is None else {"most": most})
+        self.request_json("PATCH", "/workers", wire.pack(bounds))
+
     def serve(self, name: str, model: Mapping[str, Any], **options: Any) -> str:
         """Serve a model online, and return the number of its job.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,14 +14,24 @@ from msgspec import Struct
 
 from chimera.core.private import make_folder, opener, write
 from chimera.inference.client import Client
-from chimera.web.folder import Access, Folder
+from chimera.web.folder import Access, Folder, token_for
 
 DEFAULT = Path("runs/inference")
+MAX_OUTPUT_BYTES = 16 << 20
+"""Size of a process's output from which a restart begins another file."""
 
 
 class _Leader(Struct, frozen=True):
     epoch: int
     address: str
+
+
+class Scale(Struct, frozen=True):
+    """The number of workers of a cluster, and its bounds; if they differ, the coordinator changes it."""
+
+    count: int
+    least: int
+    most: int
 
 
 class ClusterFolder(Folder):
@@ -70,11 +81,42 @@ class ClusterFolder(Folder):
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
+    def set_bounds(self, least: int, most: int) -> None:
+        """Set the bounds of the number of workers, and change it if it is outside; equal bounds fix it."""
+        last = self.scale()
+        count = least if last is None else min(max(last.count, least), most)
+        self._write_scale(Scale(count, least, most))
+
+    def set_workers(self, count: int, seen: Scale) -> None:
+        """Set the number of workers within the bounds, unless they are not those that the caller has ``seen``."""
+        if self.scale() == seen:
+            self._write_scale(Scale(count, seen.least, seen.most))
+
+    def _write_scale(self, scale: Scale) -> None:
+        draft = self.path / f".workers.{os.getpid()}.{threading.get_ident()}"
+        write(draft, msgspec.json.encode(scale))
+        draft.replace(self.path / "workers")
+
+    def scale(self) -> Scale | None:
+        """Return the number of workers that was set last; None before that. The process that runs the cluster follows it."""
+        try:
+            return msgspec.json.decode((self.path / "workers").read_bytes(), type=Scale)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
     def logs(self, name: str) -> Path:
         """Return the folder of a process's logs; create it if necessary."""
         folder = self.path / "logs" / name
         make_folder(folder)
         return folder
+
+    def output(self, name: str) -> Path:
+        """Return the file of a process's output; a long one is moved to ``output.log.1`` first."""
+        file = self.logs(name) / "output.log"
+        with contextlib.suppress(FileNotFoundError):
+            if file.stat().st_size > MAX_OUTPUT_BYTES:
+                file.replace(file.with_name("output.log.1"))
+        return file
 
     def create(self) -> None:
         """Create the folder, and a token file that only its owner can read. Existing files are kept.
@@ -94,7 +136,30 @@ class ClusterFolder(Folder):
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:
-        """Claim the cluster for this process, until the context ends. The address of the last coordinator is removed."""
+        """Claim the cluster for this process, until the context ends.
+
+        The address of the last coordinator and the last number of workers are removed.
+        """
         with super().locked() as lock:
-            (self.path / "leader").unlink(missing_ok=True)
+            for name in ("leader", "workers"):
+                (self.path / name).unlink(missing_ok=True)
             yield lock
+
+
+def client_of(cluster: str | os.PathLike[str]) -> Client:
+    """Return the client of a cluster, given by its folder or its fixed address (`chimera infer up --port`).
+
+    Raises
+    ------
+    ConfigurationError : there is no cluster in the folder, or no token for the address.
+    """
+    where = os.fspath(cluster)
+    if not is_address(where):
+        return ClusterFolder(Path(where)).client()
+    token = token_for(where)
+    return Client(lambda: where.rstrip("/"), token)
+
+
+def is_address(cluster: str) -> bool:
+    """Return whether the name of a cluster is an address, and not a folder."""
+    return "://" in cluster

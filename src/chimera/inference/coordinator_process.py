@@ -11,14 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chimera.core.errors import ChimeraError
+from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.core.private import UMASK
 from chimera.engines.parent_watch import exit_with_parent
+from chimera.inference.autoscale import INTERVAL_S, Autoscale
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.coordinator.coordinator import LEASE_S, Coordinator, NotCoordinator
 from chimera.inference.coordinator.worker_handle import SILENT_S
 from chimera.inference.journal.journal import Fenced, Journal, Lease
 from chimera.inference.membership import HEARTBEAT_S, Member, Members
+from chimera.inference.periodic import Periodic
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.pool.pool import Pool
 
@@ -156,6 +158,17 @@ def _journal(folder: ClusterFolder, voters: str, voter: str | None) -> Journal:
     return SqliteJournal(folder.journal)
 
 
+def _scaler(folder: ClusterFolder, voters: str) -> Callable[[int, int], None]:
+    """Return the function that sets the bounds of the number of workers; `chimera infer up` of the folder follows it."""
+
+    def refuse(*_: int) -> None:
+        raise ConfigurationError(
+            "with --voters, the workers may be those of another machine: start its 'chimera infer up' again with --workers N"
+        )
+
+    return refuse if voters else folder.set_bounds
+
+
 def _row(member: Member, highest: int) -> dict[str, Any]:
     """Return the row of a process. A coordinator of an earlier epoch that has not noticed its end is a standby."""
     role: str = member.role
@@ -180,9 +193,12 @@ def _url(host: str, port: int) -> str:
 
 def main() -> None:
     """Serve until SIGTERM."""
+    from chimera.inference.api.cluster_routes import cluster_router
     from chimera.inference.api.job_routes import jobs_router
     from chimera.inference.api.metrics import ClusterMetrics
     from chimera.inference.api.serving_routes import serving_router
+    from chimera.inference.page.data import SAMPLE_S, RateHistory
+    from chimera.inference.page.routes import bare_page_router, page_router
     from chimera.web.app import create_app, serve
     from chimera.web.metrics import Metrics
 
@@ -200,6 +216,7 @@ def main() -> None:
     parser.add_argument("--voter", help="address of this process's voter")
     parser.add_argument("--keep-s", type=float, help="seconds after its end until a job is deleted; default: never")
     parser.add_argument("--no-code", action="store_true", help="refuse models that run code of their own")
+    parser.add_argument("--forwarded", action="store_true", help="connections come from an address beyond loopback")
     options = parser.parse_args()
     folder = ClusterFolder(options.cluster)
     os.chdir(folder.logs(options.name))  # the logs are written there
@@ -215,15 +232,29 @@ def main() -> None:
     )  # fmt: skip
     metrics = Metrics()
     metrics.registry.register(ClusterMetrics(candidate.leader))
+    history = RateHistory(candidate.leader)
+    periodic = [
+        Periodic("the rates", SAMPLE_S, history.sample),
+        Periodic("autoscaling", INTERVAL_S, Autoscale(candidate.leader, folder).decide),
+    ]
     host = options.voter.rpartition(":")[0].strip("[]") if options.voter else "127.0.0.1"
     app = create_app(
         title=f"Chimera inference {options.name}",
         settings=access,
-        routers=[jobs_router(candidate.leader, candidate.rows), serving_router(candidate.leader, metrics)],
+        routers=[
+            jobs_router(candidate.leader, candidate.rows),
+            cluster_router(candidate.leader, _scaler(folder, options.voters)),
+            page_router(candidate.leader, history, folder.path / "logs"),
+            serving_router(candidate.leader, metrics),
+        ],
+        public=[bare_page_router()],
+        forwarded=options.forwarded,
         about={"name": options.name, "kind": "coordinator"},
         metrics=metrics,
     )
     try:
+        for each in periodic:
+            each.start()
         serve(
             app, host=host, port=0, settings=access,
             on_started=lambda: candidate.start(_url(*app.state.address)),
@@ -232,6 +263,8 @@ def main() -> None:
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} {options.name}, process {os.getpid()}: {error}\n")
         raise SystemExit(1) from None
     finally:
+        for each in periodic:
+            each.stop()
         candidate.stop()
 
 

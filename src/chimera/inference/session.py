@@ -17,7 +17,7 @@ from typing import Any, Self
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import opener
 from chimera.inference.client import Client, outcome
-from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.cluster_folder import ClusterFolder, client_of
 from chimera.inference.inputs import queries
 from chimera.inference.models import read
 from chimera.inference.policies.policy import POLICIES, check_fair_by
@@ -91,6 +91,10 @@ class InferenceCluster:
         except BaseException:
             self.close()
             raise
+
+    def scale(self, workers: int, most: int | None = None) -> None:
+        """Set the number of workers, or with ``most`` its bounds, see `chimera.inference.client.Client.scale`."""
+        self.client.scale(workers, most)
 
     def close(self) -> None:
         """Stop all processes. Unfinished jobs are resumed when a cluster is started in the folder again."""
@@ -198,8 +202,8 @@ def infer(
     model : a table, a TOML file that holds one, the folder of a run, a ``.skops`` file, or ``file.py:factory``
         (docs/inference-models.md).
     inputs : a list, an array, a data frame, or the name of files (`chimera.inference.inputs.queries`).
-    cluster : a cluster, or the folder of one. Default: a new cluster for this job, which stops at the job's `close`, at the end
-        of its context, or when this process exits.
+    cluster : a cluster, or its folder or fixed address (`chimera infer up --port`). Default: a new cluster for this job, which
+        stops at the job's `close`, at the end of its context, or when this process exits.
     weight : weight of the job's share of the query rate.
     batch_size : queries per batch; ``auto`` makes batches of about 0.6 s.
     max_workers : maximum number of workers that serve the job at once; default: no limit.
@@ -219,7 +223,7 @@ def infer(
         )
     own = InferenceCluster(workers=WORKERS if workers is None else workers) if cluster is None else None
     used = own or cluster
-    client = used.client if isinstance(used, InferenceCluster) else ClusterFolder(Path(used or "")).client()
+    client = used.client if isinstance(used, InferenceCluster) else client_of(used or "")
     try:
         options = {
             "name": name,

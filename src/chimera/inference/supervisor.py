@@ -18,13 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from chimera.core.address import is_loopback
 from chimera.core.errors import ChimeraError
 from chimera.core.extras import require_web
-from chimera.core.private import UMASK, make_folder, opener
+from chimera.core.private import UMASK, opener
 from chimera.core.processes import THREAD_VARIABLES, RestartPause, describe_exit
 from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.gateway import fixed_address
+from chimera.inference.local_workers import LocalWorkers
 from chimera.inference.policies.policy import POLICIES, check_fair_by
+from chimera.inference.worker.process import LEAVE
 from chimera.inference.worker.worker import KEEP_MODELS
 from chimera.web.retention import keep_s
 
@@ -67,9 +71,7 @@ class ManagedProcess:
 
     def start(self) -> None:
         """Start the process."""
-        logs = self._folder.logs(self.name)
-        make_folder(logs)
-        with open(logs / "output.log", "ab", opener=opener) as output:
+        with open(self._folder.output(self.name), "ab", opener=opener) as output:
             self.process = subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
                 [sys.executable, "-m", *self._command],
                 stdin=subprocess.PIPE,
@@ -100,6 +102,15 @@ class ManagedProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
 
+    def leave(self) -> None:
+        """Ask a worker to compute its batches to their end, and to exit."""
+        if self.process is not None:
+            self.process.send_signal(LEAVE)
+
+    def has_ended(self) -> bool:
+        """Return whether the process does not run; it is not restarted."""
+        return self.process is None or self.process.poll() is not None
+
     def end(self, deadline_s: float) -> None:
         """Wait until the process has ended; kill it at the deadline."""
         if self.process is None:
@@ -123,6 +134,7 @@ class ClusterOptions:
     Attributes
     ----------
     workers : number of workers.
+    most_workers : upper bound of their number; the coordinator changes it between ``workers`` and this. Default: it is fixed.
     standbys : number of standby coordinators; has no effect with voters.
     policy : name of the policy by which jobs share the workers.
     fair_by : unit of their shares, ``queries`` or ``tokens``.
@@ -133,6 +145,8 @@ class ClusterOptions:
     keep_models : maximum number of models in a worker's memory.
     gpus : number of Ray GPUs per worker; may be a fraction.
     code : whether to accept models that run code of their own: of kind 'factory', or trusted ones.
+    devices : GPUs over which local workers are spread, as in ``CUDA_VISIBLE_DEVICES``; default: workers see all.
+    host, port : the fixed address that leads to the coordinator; port 0 is any free port; None: no such address.
     """
 
     workers: int
@@ -146,6 +160,10 @@ class ClusterOptions:
     keep_models: int = KEEP_MODELS
     gpus: float = 0.0
     code: bool = True
+    host: str = "127.0.0.1"
+    port: int | None = None
+    most_workers: int | None = None
+    devices: Sequence[str] = ()
 
 
 def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str], None]) -> None:
@@ -158,7 +176,8 @@ def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str],
     Raises
     ------
     MissingExtraError : a required package is not installed.
-    ConfigurationError : the policy is unknown, the folder cannot be written, or its cluster already runs.
+    ConfigurationError : the policy is unknown, the folder cannot be written, its cluster already runs, or the address cannot be
+        used.
     """
     require_web("a cluster for inference", "inference")
     POLICIES.create(options.policy)
@@ -172,10 +191,15 @@ def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str],
     ended: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: ended.append(number))
-    with folder.locked():
+    with folder.locked(), fixed_address(options.host, options.port, folder.leader) as address:
+        folder.set_bounds(options.workers, options.most_workers or options.workers)
         voters = options.voters
         many = f"{len(voters)} voters" if voters else f"a coordinator, its standbys ({options.standbys})"
         say(f"{many} and workers ({options.workers}) run from {folder.path}; Ctrl-C ends them")
+        if address:
+            say(f"the coordinator is at {address}; requests need the token in {folder.path / 'token'}")
+            if sys.stdout.isatty():  # others may read a file or a log
+                say(f"the page: {address}/#token={folder.token()} (the address holds the token: keep it to yourself)")
         _supervise([*_coordinators(folder, options), *_workers(folder, options)], say, stopped=lambda: bool(ended))
 
 
@@ -197,6 +221,7 @@ def _coordinators(folder: ClusterFolder, options: ClusterOptions) -> list[Superv
     kept_s = keep_s(options.keep_days)
     command += [] if kept_s is None else ["--keep-s", str(kept_s)]
     command += [] if options.code else ["--no-code"]
+    command += [] if options.port is None or is_loopback(options.host) else ["--forwarded"]
     candidates = {f"c{i}": list[str]() for i in range(1 + options.standbys)}
     if options.voters:
         own = {f"c{i}": voter for i, voter in enumerate(options.voters) if is_here(voter)}
@@ -206,6 +231,11 @@ def _coordinators(folder: ClusterFolder, options: ClusterOptions) -> list[Superv
 
 def _workers(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]:
     """Return the workers: processes with one thread each, unless the environment sets their number, or actors of Ray."""
+
+    def wanted() -> int:
+        scale = folder.scale()
+        return options.workers if scale is None else scale.count
+
     if options.ray:
         from chimera.inference.pool.ray import namespace_of
         from chimera.inference.pool.ray_workers import RayWorkers
@@ -213,13 +243,18 @@ def _workers(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]
         modules = [name for name in options.preload.split(",") if name]
         namespace = namespace_of(folder.token())
         keep_models, gpus = options.keep_models, options.gpus
-        return [RayWorkers(options.workers, namespace, modules, keep_models=keep_models, gpus=gpus)]
+        return [RayWorkers(wanted, namespace, modules, keep_models=keep_models, gpus=gpus)]
     command = ["chimera.inference.worker.process", "--cluster", str(folder.path)]
     command += ["--keep-models", str(options.keep_models)]
     command += ["--preload", options.preload] if options.preload else []
     threads = {name: "1" for name in THREAD_VARIABLES if name not in os.environ}
-    names = [f"w{i}" for i in range(options.workers)]
-    return [ManagedProcess(name, [*command, "--name", name], folder, threads) for name in names]
+
+    def process(name: str) -> ManagedProcess:
+        devices = options.devices
+        gpu = {"CUDA_VISIBLE_DEVICES": devices[int(name[1:]) % len(devices)]} if devices else {}
+        return ManagedProcess(name, [*command, "--name", name], folder, threads | gpu)
+
+    return [LocalWorkers(wanted, process)]
 
 
 def _supervise(members: Sequence[Supervised], say: Callable[[str], None], stopped: Callable[[], bool]) -> None:

@@ -48,6 +48,7 @@ def create_app(
     about: About | Callable[[], About],
     metrics: Metrics | None = None,
     public: Sequence[APIRouter] = (),
+    forwarded: bool = False,
 ) -> FastAPI:
     """Return an app with these routes, and with ``/health``, ``/metrics``, ``/docs`` and ``/openapi.json``.
 
@@ -64,6 +65,8 @@ def create_app(
         a worker's app does not, because the master that calls it does.
     metrics : default: those of requests only.
     public : routes that need no token, because they contain no data; their paths must be in `OPEN_PATHS`.
+    forwarded : whether connections are forwarded from an address beyond loopback, such as that of a gateway. Pages without data
+        are then sent under any name of this machine.
     """
     counted = Metrics() if metrics is None else metrics
     fields = about() if callable(about) else about
@@ -76,6 +79,7 @@ def create_app(
         metrics=counted,
         anonymous_access=anonymous_access(settings),
         logs_latency=str(fields.get("kind", "")).endswith("master"),
+        forwarded=forwarded,
     )
     app = _NodeApp(middleware, title=title, version=__version__, docs_url=None, redoc_url=None)
     app.state.metrics = counted

@@ -13,12 +13,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from chimera.core.address import Address
 from chimera.core.errors import ConfigurationError
 from chimera.core.private import make_folder
 
 _ADDRESS = re.compile(r"[a-z]+:/", re.ASCII)  # Path reduces the two slashes of an address to one
+TOKEN = "CHIMERA_CLUSTER_TOKEN"  # noqa: S105 - the name of a variable
+"""The variable with the token of a cluster that is given by its address."""
 MAX_BODY_BYTES = 1 << 30
 """Maximum size of a request to a cluster, in bytes."""
+
+
+def token_for(address: str) -> str:
+    """Return the token for a cluster at an address, from the variable `TOKEN`.
+
+    Raises
+    ------
+    ConfigurationError : the address is invalid, the token would travel there in clear, or the variable is not set.
+    """
+    Address.of(address, "the address of the cluster").check_token_is_protected()
+    token = os.environ.get(TOKEN, "")
+    if not token:
+        other = " (CHIMERA_TOKEN is the token of REST nodes)" if os.environ.get("CHIMERA_TOKEN") else ""
+        raise ConfigurationError(
+            f"the cluster at {address} asks for its token: set {TOKEN} to the content of its 'token' file{other}"
+        )
+    return token
 
 
 @dataclass(frozen=True)

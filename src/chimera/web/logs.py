@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+MAX_STATUS_BYTES = 16 << 20
+"""Maximum size of the status log; the part before is kept as ``chimera_status.log.1``. The time log is kept whole."""
 _FORMATS = {"chimera_status": "%(asctime)s %(levelname)s %(message)s", "chimera_time": "%(message)s"}
 
 
@@ -34,7 +37,8 @@ def open_logs() -> None:
             logger.removeHandler(handler)
             handler.close()
         try:
-            handler = _Log(path, encoding="utf-8")
+            limit = MAX_STATUS_BYTES if name == "chimera_status" else 0
+            handler = _Log(path, encoding="utf-8", maxBytes=limit, backupCount=1)
         except OSError as error:
             sys.stderr.write(f"chimera: no log is written: cannot write {path}: {error.strerror}\n")
             continue
@@ -64,5 +68,5 @@ def log_latency(url: str, kind: str, seconds: float) -> None:
     time_log().info("%s %s endpoint latency = %.4f s", url, kind, seconds)
 
 
-class _Log(logging.FileHandler):
+class _Log(RotatingFileHandler):
     """A file that `open_logs` opened; handlers from elsewhere are left alone."""

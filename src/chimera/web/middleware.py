@@ -50,6 +50,7 @@ class ServerMiddleware:
     anonymous_access : requests that are answered if there is no token.
     max_body_bytes : maximum length of a body. A body is refused by its announced length, or as soon as it is too long.
     metrics : counts the requests.
+    forwarded : whether connections are forwarded from an address beyond loopback.
     logs_latency : whether to write the latency of each answered route to the time log, as kind ``master``.
     """
 
@@ -63,7 +64,9 @@ class ServerMiddleware:
         metrics: Metrics,
         logs_latency: bool,
         anonymous_access: AnonymousAccess = AnonymousAccess.LOOPBACK,
+        forwarded: bool = False,
     ) -> None:
+        self._forwarded = forwarded
         self._app, self._endpoints, self._token, self._limit = app, endpoints, token, max_body_bytes
         self._metrics, self._logs_latency, self._anonymous_access = metrics, logs_latency, anonymous_access
 
@@ -128,7 +131,7 @@ class ServerMiddleware:
         elif not has_token(given, self._token):
             if scope["path"] not in OPEN_PATHS:
                 raise UnauthorizedError(sent=b"authorization" in given)
-            if not may_serve_page(scope, host_port, given):
+            if not may_serve_page(scope, host_port, given, forwarded=self._forwarded):
                 raise ForeignRequestError
         length = given.get(b"content-length", b"0")
         if length is None or not length.isdigit():

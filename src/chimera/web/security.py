@@ -151,10 +151,17 @@ def may_serve_without_token(
     )
 
 
-def may_serve_page(scope: Mapping[str, Any], host_port: HostPort, given: SelectedHeaders) -> bool:
-    """Return whether a server with a token sends a page of `OPEN_PATHS`; connections to loopback need a loopback ``Host``."""
+def may_serve_page(
+    scope: Mapping[str, Any], host_port: HostPort, given: SelectedHeaders, *, forwarded: bool = False
+) -> bool:
+    """Return whether a server with a token sends a page of `OPEN_PATHS`; connections to loopback need a loopback ``Host``.
+
+    Parameters
+    ----------
+    forwarded : whether connections to loopback may come from another address of this machine, so that any ``Host`` is right.
+    """
     server = scope.get("server")
-    on_loopback = server is None or is_loopback(server[0])
+    on_loopback = not forwarded and (server is None or is_loopback(server[0]))
     return may_serve_without_token(
         scope, host_port, given, AnonymousAccess.PUBLISHED if on_loopback else AnonymousAccess.CLIENT_CERTIFICATES
     )

@@ -11,6 +11,8 @@ from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.scheduling.job import Job
 
 PERCENTILES = (50, 90, 95, 99)
+MAX_RATES = 100
+"""Maximum number of jobs whose rates are compared."""
 
 
 def jobs(leader: Coordinator) -> list[dict[str, Any]]:
@@ -30,6 +32,19 @@ def rates(leader: Coordinator) -> list[dict[str, Any]]:
          "error": job.error or None}
         for job in leader.scheduler.jobs.values()
     ]  # fmt: skip
+
+
+def rates_per_weight(leader: Coordinator) -> dict[str, Any]:
+    """Return the rate of each job that has work, per weight and in the unit of the policy, and the fair one of all.
+
+    At the fair rate, all of them would have the same rate per weight, and the same sum.
+    """
+    now_s = leader.now_s()
+    working = [job for job in leader.scheduler.jobs.values() if not job.ended and (job.waiting or job.running)]
+    found = {job.id: job.unit_rate(now_s) for job in working[:MAX_RATES]}
+    weights = {job.id: job.weight for job in working[:MAX_RATES]}
+    fair = sum(found.values()) / sum(weights.values()) if found else 0.0
+    return {"at_s": now_s, "fair": fair, "jobs": {name: rate / weights[name] for name, rate in found.items()}}
 
 
 def statistics(leader: Coordinator) -> list[dict[str, Any]]:

@@ -141,6 +141,11 @@ class Coordinator:
         """The workers, by name."""
         return self._workers.handles
 
+    @property
+    def losses(self) -> dict[str, int]:
+        """The number of workers that have ``died`` or ``hung`` since this coordinator leads."""
+        return self._workers.losses
+
     def check_leads(self) -> None:
         """Raise `NotCoordinator` unless this process has the lease."""
         if self._ended.is_set() or time.monotonic() > self._lease_end_s:

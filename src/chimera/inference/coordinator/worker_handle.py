@@ -87,7 +87,9 @@ class WorkerHandle:
     @property
     def available(self) -> bool:
         """Whether batches may be dispatched to the worker."""
-        return self.state in ("free", "busy", "loading") and time.monotonic() >= self._refused_until_s
+        leaving = self.reported is not None and self.reported.leaving
+        ready = self.state in ("free", "busy", "loading") and not leaving
+        return ready and time.monotonic() >= self._refused_until_s
 
     def pause(self) -> float:
         """Dispatch nothing to the worker for some seconds, which double each time until it takes a batch; return them."""

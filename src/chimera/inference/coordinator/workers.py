@@ -39,10 +39,12 @@ class Workers:
     Attributes
     ----------
     handles : the handles, by name of the worker.
+    losses : number of workers that have ``died`` or ``hung`` since this coordinator leads.
     """
 
     def __init__(self, coordinator: Coordinator, pool: Pool) -> None:
         self.handles: dict[str, WorkerHandle] = {}
+        self.losses = {"died": 0, "hung": 0}
         self._coordinator, self._scheduler, self._pool = coordinator, coordinator.scheduler, pool
 
     def close(self) -> None:
@@ -222,7 +224,9 @@ class Workers:
 
     def _lose(self, handle: WorkerHandle, why: str, *, died: bool) -> None:
         """Return the batches of a lost worker to their jobs."""
-        if handle.state != "joining" or handle.batches:
+        leaves = handle.reported is not None and handle.reported.leaving and not handle.batches
+        if not leaves and (handle.state != "joining" or handle.batches):
+            self.losses["died" if died else "hung"] += 1
             status().warning("%s is %s: %s", handle.name, "lost" if died else "hung", why)
         self._return(handle.name, why, handle.culprit() if died else None)
         handle.batches.clear()

@@ -37,7 +37,7 @@ class RayWorkers:
 
     Parameters
     ----------
-    count : number of workers.
+    wanted : returns the number N of workers, which may change.
     namespace : Ray namespace of the cluster; this process has joined Ray already.
     preload : modules that workers import before they join.
     keep_models : maximum number of models in a worker's memory.
@@ -45,11 +45,18 @@ class RayWorkers:
     """
 
     def __init__(
-        self, count: int, namespace: str, preload: Sequence[str], *, keep_models: int = KEEP_MODELS, gpus: float = 0.0
+        self,
+        wanted: Callable[[], int],
+        namespace: str,
+        preload: Sequence[str],
+        *,
+        keep_models: int = KEEP_MODELS,
+        gpus: float = 0.0,
     ) -> None:
         self._namespace, self._preload = namespace, preload
         self._keep_models, self._gpus = keep_models, gpus
-        self._slots = {f"w{i}": _Slot() for i in range(count)}
+        self._wanted = wanted
+        self._slots = {f"w{i}": _Slot() for i in range(wanted())}
         self._pool = RayPool(namespace)
         self._polled_s = 0.0
 
@@ -65,7 +72,8 @@ class RayWorkers:
         if now_s < self._polled_s + _POLL_S:
             return
         self._polled_s = now_s
-        there = self._pool.addresses()
+        there = dict(self._pool.addresses())
+        self._adjust(there)
         for name, slot in self._slots.items():
             self._report_join(name, slot, say)
             if name in there:
@@ -82,13 +90,32 @@ class RayWorkers:
 
     def end(self, deadline_s: float) -> None:
         """Kill all workers of the cluster, and wait until Ray no longer lists them."""
-        import ray
-
         for address in self._pool.addresses().values():
-            with contextlib.suppress(ValueError):  # it is dead already
-                ray.kill(ray.get_actor(address, self._namespace))
+            self._kill(address)
         while self._pool.addresses() and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
+
+    def _adjust(self, there: dict[str, str]) -> None:
+        """Add slots, or remove slots and kill their workers, if the number of workers was changed."""
+        names = [f"w{i}" for i in range(self._wanted())]
+        if len(names) == len(self._slots):
+            return
+        for name in [name for name in self._slots if name not in names]:
+            del self._slots[name]
+            if name in there:
+                self._kill(there.pop(name))
+        for name in names:
+            if name not in self._slots:
+                self._slots[name] = _Slot()
+                if name not in there:
+                    self._start(name)
+                    there[name] = ""
+
+    def _kill(self, address: str) -> None:
+        import ray
+
+        with contextlib.suppress(ValueError):  # it is dead already
+            ray.kill(ray.get_actor(address, self._namespace))
 
     def _start(self, name: str) -> None:
         import ray

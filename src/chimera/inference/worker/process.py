@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -19,6 +20,8 @@ from chimera.inference.membership import HEARTBEAT_S, Members
 from chimera.inference.worker.protocol import WorkerState
 from chimera.inference.worker.worker import KEEP_MODELS, InferenceWorker
 
+LEAVE = signal.SIGUSR1
+"""The signal after which a worker computes its batches to their end, and exits."""
 DIED = 3
 """Exit code of a worker whose computing process has ended while it was idle, or cannot be started again."""
 
@@ -50,6 +53,8 @@ def _serve(folder: ClusterFolder, name: str, preload: str, keep_models: int) -> 
     modules = [module for module in preload.split(",") if module]
     worker = InferenceWorker(name, on_exit=_end, keep_models=keep_models, preload=modules, folder=where)
     members, left = Members(folder.members), threading.Event()
+    leaving = threading.Event()
+    signal.signal(LEAVE, lambda *_: leaving.set())
 
     def beat() -> None:
         while not left.wait(HEARTBEAT_S):
@@ -60,7 +65,13 @@ def _serve(folder: ClusterFolder, name: str, preload: str, keep_models: int) -> 
         members.join("worker", name, f"http://{host}:{port}", state=_word(worker.state()))
         threading.Thread(target=beat, name="chimera-beat", daemon=True).start()
 
+    def leave() -> None:
+        leaving.wait()
+        worker.leave()
+        app.state.stop()
+
     app = create_worker_app(worker, access, lambda: app.state.stop())
+    threading.Thread(target=leave, name="chimera-leave", daemon=True).start()
     try:
         serve(app, host="127.0.0.1", port=0, settings=access, on_started=join)
     finally:

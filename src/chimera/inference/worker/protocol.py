@@ -56,6 +56,7 @@ class WorkerState(Struct, frozen=True):
     up_s : seconds since its start.
     silent : whether its computing process is stopped, by SIGSTOP for example.
     draining : whether it finishes its batches, and gets no more.
+    leaving : whether it exits as soon as its results are acknowledged, and wants no more batches.
     """
 
     name: str
@@ -69,6 +70,7 @@ class WorkerState(Struct, frozen=True):
     up_s: float
     silent: bool = False
     draining: bool = False
+    leaving: bool = False
 
 
 class Finished(Struct, frozen=True):

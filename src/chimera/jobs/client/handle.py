@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from chimera.core.address import Address
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.jobs.client.client import Client
 from chimera.jobs.client.offline import JobReader, OfflineJobs
-from chimera.jobs.cluster.folder import DEFAULT, TOKEN, ClusterFolder
+from chimera.jobs.cluster.folder import DEFAULT, ClusterFolder
 from chimera.jobs.driver.results import read_results
 from chimera.jobs.files.bundle import bundle_experiment, bundle_function
 from chimera.jobs.files.tar import MAX_BYTES
@@ -24,6 +23,7 @@ from chimera.jobs.store.records import Submission
 from chimera.jobs.store.states import State
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.trainer import Trainer
+from chimera.web.folder import token_for
 
 _FIRST_TIMEOUT_S = 1.0  # short, since a wrong address never answers
 _NUMBER = re.compile("[0-9]{1,20}", re.ASCII)
@@ -199,14 +199,7 @@ def client_of(cluster: str | os.PathLike[str]) -> Client:
     where = os.fspath(cluster)
     if "://" not in where:
         return Client.of(ClusterFolder(Path(where)))
-    Address.of(where, "the address of the cluster").check_token_is_protected()
-    token = os.environ.get(TOKEN, "")
-    if not token:
-        other = " (CHIMERA_TOKEN is the token of REST nodes)" if os.environ.get("CHIMERA_TOKEN") else ""
-        raise ConfigurationError(
-            f"the cluster at {where} asks for its token: set {TOKEN} to the content of its 'token' file{other}"
-        )
-    return Client(lambda: where.rstrip("/"), token, first_s=_FIRST_TIMEOUT_S)
+    return Client(lambda: where.rstrip("/"), token_for(where), first_s=_FIRST_TIMEOUT_S)
 
 
 def _needed_workers(experiment: Experiment) -> int:

@@ -14,8 +14,6 @@ from chimera.core.private import make_folder, opener
 from chimera.web.folder import Folder, lock_holder, try_lock
 
 DEFAULT = Path("runs/cluster")
-TOKEN = "CHIMERA_CLUSTER_TOKEN"  # noqa: S105 - the name of a variable
-"""Environment variable with the token of a cluster that is given by its address."""
 
 
 class Options(Struct, frozen=True):

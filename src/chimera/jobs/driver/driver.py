@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, NoReturn
 from chimera.core.errors import ActorError, ActorLost, ChimeraError, RunError, TimeLimitError, TooFewWorkersError
 from chimera.core.private import FILE, make_folder
 from chimera.engines.local.standby import close_all_but, stand_by
-from chimera.jobs.cluster.folder import TOKEN, JobFolder, Outcome
+from chimera.jobs.cluster.folder import JobFolder, Outcome
 from chimera.jobs.driver.progress_file import ProgressWriter
 from chimera.jobs.driver.results import write_results
 from chimera.jobs.files.bundle import EXPERIMENT, load_function
 from chimera.jobs.store.records import Submission
-from chimera.web.folder import write_lock_holder
+from chimera.web.folder import TOKEN, write_lock_holder
 
 if TYPE_CHECKING:
     from chimera.training.experiment.experiment import Experiment

@@ -1,0 +1,72 @@
+"""The workers of a cluster as processes of one machine; their number may change while the cluster runs."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from chimera.inference.supervisor import ManagedProcess
+
+_ADJUST_S = 0.25  # between two reads of the number of workers
+
+
+class LocalWorkers:
+    """The workers ``w0`` to ``w{N-1}`` as processes of this machine. Their number N may change.
+
+    Parameters
+    ----------
+    wanted : returns N.
+    make : makes the process of a worker from its name.
+    """
+
+    def __init__(self, wanted: Callable[[], int], make: Callable[[str], ManagedProcess]) -> None:
+        self._wanted, self._make = wanted, make
+        self._there: dict[str, ManagedProcess] = {}
+        self._leaving: dict[str, ManagedProcess] = {}
+        self._adjusted_s = 0.0
+
+    def start(self) -> None:
+        """Start the workers."""
+        self._adjust()
+
+    def check(self, say: Callable[[str], None]) -> None:
+        """Restart dead workers; start and dismiss workers if their number was changed."""
+        for each in self._there.values():
+            each.check(say)
+        if time.monotonic() < self._adjusted_s + _ADJUST_S:
+            return
+        before = len(self._there)
+        self._adjust()
+        if len(self._there) != before:
+            say(f"the cluster has {len(self._there)} workers now, instead of {before}")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all workers."""
+        for each in self._all():
+            each.signal(number)
+
+    def end(self, deadline_s: float) -> None:
+        """Wait until all workers have ended; kill them at the deadline."""
+        for each in self._all():
+            each.end(deadline_s)
+
+    def _all(self) -> list[ManagedProcess]:
+        return [*self._there.values(), *self._leaving.values()]
+
+    def _adjust(self) -> None:
+        self._adjusted_s = time.monotonic()
+        for name in [name for name, each in self._leaving.items() if each.has_ended()]:
+            self._leaving.pop(name).end(0.0)
+        names = [f"w{i}" for i in range(self._wanted())]
+        for name in [name for name in self._there if name not in names]:
+            self._leaving[name] = self._there.pop(name)
+            self._leaving[name].leave()
+        for name in names:
+            if (
+                name not in self._there and name not in self._leaving
+            ):  # a worker that leaves keeps its name until its exit
+                self._there[name] = self._make(name)
+                self._there[name].start()

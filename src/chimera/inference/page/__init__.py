@@ -1,0 +1,1 @@
+"""Web page of a cluster for inference: jobs, rates, workers, events."""

@@ -1,0 +1,94 @@
+"""The number of workers changes while jobs run, and no batch is computed twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from chimera.cli.main import app
+from chimera.core.errors import ConfigurationError
+from chimera.inference.session import InferenceCluster
+from inference.running import RunningCluster, cluster, command, until
+
+
+def names(running: RunningCluster) -> list[str]:
+    """Return the workers that may get batches."""
+    return [row["worker"] for row in running.client.rows("workers") if row["state"] in ("free", "busy", "loading")]
+
+
+@pytest.mark.long
+def test_workers_join_and_leave_while_a_job_runs_and_no_query_is_computed_twice(tmp_path: Path) -> None:
+    log = tmp_path / "answered"
+    with cluster(tmp_path, workers=1, standbys=0) as running:
+        job = running.client.submit(running.model(seconds=0.01, log=str(log)), list(range(1000)), batch_size=20)
+        running.processed(job, 20)
+        assert command(running, "scale", "4") == [{"workers": 4, "most": 4}]
+        until(lambda: names(running) == ["w0", "w1", "w2", "w3"])
+        running.processed(job, 300)
+        running.client.scale(2)
+        until(lambda: names(running) == ["w0", "w1"])
+        until(lambda: len(running.members("worker")) == 2)  # the others have exited
+        assert running.client.wait(job, 60)["state"] == "done"
+        assert running.answers(job) == [2 * number for number in range(1000)]
+        for wrong in (-1, 1001, True, "2"):
+            with pytest.raises(ConfigurationError, match="workers must be a whole number from 0 to 1000"):
+                running.client.scale(wrong)  # type: ignore[arg-type]
+        assert "the cluster has 4 workers now, instead of 1" in (tmp_path / "up.log").read_text()
+    assert Counter(log.read_text().split()) == Counter(map(str, range(1000)))
+
+
+@pytest.mark.long
+def test_a_cluster_of_python_is_scaled(tmp_path: Path) -> None:
+    with InferenceCluster(tmp_path / "cluster", workers=1, standbys=0) as own:
+        own.scale(2)
+        until(lambda: len(own.client.rows("workers")) == 2)
+
+
+@pytest.mark.long
+def test_the_coordinator_adds_workers_while_queries_wait(tmp_path: Path) -> None:
+    with cluster(tmp_path, workers=1, standbys=0) as running:
+        job = running.client.submit(running.model(seconds=0.05), list(range(300)), batch_size=4)
+        running.client.scale(1, 3)
+        until(lambda: len(names(running)) == 3)
+        running.client.scale(1, 2)
+        until(lambda: len(names(running)) == 2)
+        running.client.cancel(job)
+        with pytest.raises(ConfigurationError, match="upper bound"):
+            running.client.scale(3, 2)
+
+
+@pytest.mark.long
+def test_workers_are_spread_over_gpus(tmp_path: Path) -> None:
+    seen = tmp_path / "seen.py"
+    seen.write_text(
+        "import os, time\n"
+        "class Seen:\n"
+        "    def predict(self, queries):\n"
+        "        time.sleep(0.2)\n"
+        "        return [os.environ['CUDA_VISIBLE_DEVICES']] * len(queries)\n"
+    )
+    with cluster(tmp_path, workers=2, standbys=0, options=["--gpus", "1,3"]) as running:
+        model = {"kind": "factory", "factory": f"{seen}:Seen"}
+        job = running.client.submit(model, list(range(20)), batch_size=1)
+        assert running.client.wait(job, 60)["errors"] == 0
+        assert set(running.answers(job)) == {"1", "3"}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--workers", "x"], "--workers must be N or MIN:MAX, such as 4 or 2:8, not 'x'"),
+        (["--workers", "8:2"], "--workers must be N or MIN:MAX"),
+        (["--workers", "2:8", "--voters", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"], "must be fixed"),
+        (["--gpus", "0,"], "--gpus must be numbers of GPUs with commas, such as 0,1, not '0,'"),
+        (["--gpus", "0,1", "--ray", "auto"], "--gpus must be a number with --ray, such as 1 or 0.5, not '0,1'"),
+    ],
+)
+def test_wrong_options_are_one_line(options: list[str], reason: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["infer", "up", *options, "--cluster", str(tmp_path / "cluster")])
+    assert isinstance(done.exception, ConfigurationError | SystemExit)
+    assert reason in str(done.exception) + done.output
+    assert not (tmp_path / "cluster").exists()
