@@ -380,8 +380,8 @@ def test_batches_grow_until_they_take_as_long_as_they_should():
         batch = dispatch(held, "ann", turn)
         counts.append(batch.count)
         finish(held, batch, turn, seconds=0.001 * batch.count)
-    assert counts[:4] == [1, 8, 64, 512]
-    assert counts[-1] == 600
+    assert counts[:4] == [1, 8, 64, 300]
+    assert counts[-1] == 300
 
 
 def test_the_last_batch_is_three_tenths_of_the_estimate_of_a_query():

@@ -10,12 +10,14 @@ from msgspec import Struct
 
 from chimera.inference.journal.records import Accepted
 from chimera.inference.models.spec import key_of
+from chimera.inference.scheduling.batch_size import UNMEASURED_S, BatchCost, batch_size
 
 WINDOW_S = 10.0
 """Seconds over which a query rate is measured."""
 _SMOOTHING = 0.3  # weight of the last batch in the estimates per query
+FIRST_LOAD_S = 5.0
+"""Maximum seconds for which a single worker loads the model of a new job, while the others stay free for other jobs."""
 _TIMES = 10_000  # number of batch times that are kept of an open job, which has no end
-_GROWTH = 8  # an automatic batch is at most this many times as large as the largest before
 
 
 class Batch(Struct, frozen=True):
@@ -44,6 +46,7 @@ class Job:
     ----------
     order : position in the order of submission.
     batch_s : target seconds of a batch of automatic size.
+    cost : measured seconds of its batches, by their size.
     by_tokens : whether its share is measured in tokens; else in queries.
     queries : number of queries; of an open job, so far.
     open : whether more queries may arrive.
@@ -70,6 +73,7 @@ class Job:
     max_workers: int
     batch_s: float
     by_tokens: bool = False
+    cost: BatchCost = field(default_factory=BatchCost)
     cursor: int = 0
     batches: int = 0
     returned: deque[Batch] = field(default_factory=deque)
@@ -94,7 +98,6 @@ class Job:
     _recent_units: float = 0
     _seconds_per_query: float | None = None  # smoothed
     _units_per_query: float | None = None
-    _largest: int = 0
 
     def __post_init__(self) -> None:
         self.key = key_of(self.accepted.model)
@@ -125,20 +128,37 @@ class Job:
             return False
         return not self.max_workers or self.other_workers(worker) < self.max_workers
 
+    def is_first_load(self, now_s: float) -> bool:
+        """Return whether one worker loads the model of this new job, so that no other worker should begin to load it."""
+        if not self.loading or self.times or self.first_s is None:
+            return False
+        return now_s < self.first_s + FIRST_LOAD_S
+
     def other_workers(self, worker: str) -> int:
         """Return the number of other workers that serve the job."""
         return len(self.serving) - (worker in self.serving)
 
-    def next_batch(self) -> Batch:
-        """Return the batch to dispatch next. Queries must be waiting."""
+    def next_batch(self, fair_rate: float | None = None) -> Batch:
+        """Return the batch to dispatch next. Queries must be waiting.
+
+        Parameters
+        ----------
+        fair_rate : units per second and weight that each job should get; None: unknown, or no other job waits.
+        """
         if self.returned:
             return self.returned[0]
-        left = self.queries - self.cursor
-        return Batch(self.batches, self.cursor, min(self.batch_size or self._timed_batch_size(), left))
+        per_s = None if fair_rate is None else fair_rate * self.weight / self.units(1)
+        size = batch_size(self.cost, self.batch_size, target_s=self.batch_s, per_s=per_s)
+        return Batch(self.batches, self.cursor, min(size, self.queries - self.cursor))
 
     def units(self, count: int) -> float:
         """Return the expected units of ``count`` queries; before the first tokens are counted, one per query."""
         return count * (self._units_per_query or 1.0) if self.by_tokens else count
+
+    def weighted_unit_s(self) -> float:
+        """Return the expected seconds of a worker for one unit per weight; before the first batch, an assumption."""
+        query_s = UNMEASURED_S if self._seconds_per_query is None else self._seconds_per_query
+        return self.weight * query_s / self.units(1)
 
     def estimate_s(self, count: int) -> float | None:
         """Return the expected seconds of ``count`` queries; None if unknown."""
@@ -156,7 +176,7 @@ class Job:
         self.serving[worker] += 1
         self.charged += charge
         self.first_s = at_s if self.first_s is None else self.first_s
-        self._largest = max(self._largest, batch.count)
+        self.cost.largest = max(self.cost.largest, batch.count)
 
     def returns(self, number: int, worker: str, *, blamed: bool) -> None:
         """Take a batch back, so that it is dispatched again before all others."""
@@ -194,6 +214,7 @@ class Job:
             self._recent_units += units
             self._expire(at_s)
             self._seconds_per_query = _smoothed(self._seconds_per_query, seconds / batch.count)
+            self.cost.observe(batch.count, seconds)
             self._units_per_query = _smoothed(self._units_per_query, units / batch.count)
         self._end_if_complete(at_s)
 
@@ -227,11 +248,6 @@ class Job:
         """Set the state to ``done`` if all queries are finished and no more may arrive."""
         if self.finished == self.queries and not self.open and not self.ended:
             self.ended, self.ended_s = "done", at_s
-
-    def _timed_batch_size(self) -> int:
-        if self._seconds_per_query is None:
-            return max(self._largest, 1)
-        return max(1, min(round(self.batch_s / max(self._seconds_per_query, 1e-9)), _GROWTH * max(self._largest, 1)))
 
     def _span_s(self, now_s: float) -> float:
         """Return the seconds over which rates are measured, at least 1; 0 if nothing was dispatched."""

@@ -8,12 +8,9 @@ from typing import Any
 from chimera.core.errors import ConfigurationError
 from chimera.inference.journal import records
 from chimera.inference.policies.policy import Contender, Policy, check_fair_by
+from chimera.inference.scheduling.batch_size import BATCH_S, OPEN_BATCH_S
 from chimera.inference.scheduling.job import Batch, Job, Running
 
-BATCH_S = 0.6
-"""Target seconds of a batch of automatic size."""
-OPEN_BATCH_S = 0.1
-"""The same for an open job, whose clients wait for the answers."""
 MAX_KILLS = 3
 """Number of workers that a batch may kill until its queries get an error."""
 
@@ -64,17 +61,24 @@ class Scheduler:
     def next_for(self, worker: str, loaded: Collection[str], workers: int, now_s: float) -> records.Dispatched | None:
         """Return the next dispatch to a free worker; None if no job has a batch for it. The record is not applied yet.
 
+        One worker loads the model of a new job first, for up to `FIRST_LOAD_S`: then a second new job finds a free worker.
+
         Parameters
         ----------
         loaded : keys of the models in the worker's memory (`chimera.inference.models.spec.key_of`).
         workers : number of available workers.
         """
-        contending = (job for job in self._active.values() if job.can_use(worker))
-        contenders = [self._contender(job, worker, loaded, now_s) for job in contending]
-        if not contenders:
+        contending = [
+            job
+            for job in self._active.values()
+            if job.can_use(worker) and (job.key in loaded or not job.is_first_load(now_s))
+        ]
+        if not contending:
             return None
+        fair_rate = self._fair_rate(workers)
+        contenders = [self._contender(job, worker, loaded, fair_rate, now_s) for job in contending]
         job = self.jobs[self._policy.choose(contenders, workers)]
-        batch = job.next_batch()
+        batch = job.next_batch(fair_rate)
         return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s, job.key not in loaded)
 
     def retry_for(self, worker: str, loaded: Collection[str], now_s: float) -> records.Dispatched | None:
@@ -97,6 +101,10 @@ class Scheduler:
     def waiting_models(self) -> set[str]:
         """Return the keys of the models of all jobs with waiting queries."""
         return {job.key for job in self._active.values() if job.waiting}
+
+    def kinds(self) -> set[str]:
+        """Return the kinds of the models of all active jobs."""
+        return {str(job.model.get("kind")) for job in self._active.values()}
 
     def running_on(self, worker: str) -> Iterator[tuple[Job, Running]]:
         """Yield the running batches of a worker with their jobs, earliest first."""
@@ -239,13 +247,20 @@ class Scheduler:
         if job.ended:
             self._active.pop(job.id, None)
 
-    def _contender(self, job: Job, worker: str, loaded: Collection[str], now_s: float) -> Contender:
+    def _fair_rate(self, workers: int) -> float | None:
+        """Return the units per second and weight of each job if all rates were equal; None if fewer than two jobs wait."""
+        waiting = [job for job in self._active.values() if job.waiting]
+        return workers / max(sum(job.weighted_unit_s() for job in waiting), 1e-9) if len(waiting) > 1 else None
+
+    def _contender(
+        self, job: Job, worker: str, loaded: Collection[str], fair_rate: float | None, now_s: float
+    ) -> Contender:
         return Contender(
             job=job.id,
             order=job.order,
             weight=job.weight,
             charged=job.charged,
-            batch=job.units(job.next_batch().count),
+            batch=job.units(job.next_batch(fair_rate).count),
             rate=job.unit_rate(now_s),
             workers=job.other_workers(worker),
             loading=job.loading,

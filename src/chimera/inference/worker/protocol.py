@@ -124,6 +124,10 @@ class Link(ABC):
         """
 
     @abstractmethod
+    def prepare(self, epoch: int, kinds: Sequence[str]) -> None:
+        """Import what models of these kinds need, while the worker waits or computes."""
+
+    @abstractmethod
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
         """Drop the queued batches of these jobs. The batch in progress is finished."""
 

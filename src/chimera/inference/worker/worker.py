@@ -123,6 +123,12 @@ class InferenceWorker:
             self._reported_version = self._version
             return Collected(self._state(), [kept.finished for kept in due])
 
+    def prepare(self, epoch: int, kinds: Sequence[str]) -> None:
+        """Let the computing process import what models of these kinds need, before their first batch."""
+        with self._changed:
+            self._check_epoch(epoch)
+        self._process.prepare(kinds)
+
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
         """Drop the queued batches of these jobs. The batch in progress is finished."""
         with self._changed:
