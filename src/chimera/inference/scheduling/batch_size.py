@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 BATCH_S = 0.3
 """Target seconds of a batch of automatic size."""
+SHARED_BATCH_S = 0.2
+"""The same while other jobs wait."""
+MAX_BATCH_S = 0.6
+"""The same on many workers: there a worker becomes free soon anyway, and the coordinator handles fewer batches."""
 OPEN_BATCH_S = 0.1
 """The same for an open job, whose clients wait for the answers."""
 LONGEST_S = 1.0
 """Maximum seconds of a batch whose size the user has set."""
-SHARE_S = 0.3
+SHARE_S = 0.25
 """While other jobs wait, a batch has at most the queries that its job should finish in this many seconds."""
 UNMEASURED = 16
 """Maximum number of queries in a batch while the time of a query is unknown."""
 UNMEASURED_S = 0.05
 """Assumed seconds of such a query. So the other jobs fill no worker with large batches while a new job is measured."""
 _DISPATCH_S = 0.002  # of a worker, for each batch: messages and the journal
+_WORKER_S = 0.02  # target seconds of a batch for each worker of the cluster
 _GROWTH = 8  # an automatic batch is at most this many times as large as the largest before
 _EFFICIENT = 4  # times the fixed seconds of a batch that its queries should take: 80 % of its time
 _SMOOTHING = 0.3  # weight of the last batch in the means of a size
@@ -78,6 +85,26 @@ class BatchCost:
             least_s = min(each.seconds / each.count for each in means) / 50  # noise may make the slope negative
             self.fixed_s = fixed_s
             self.query_s = max((sum(counts) * of_ones - sum(ones) * both) / determinant, least_s)
+
+
+class Pace(NamedTuple):
+    """What the batches of all jobs have in common at a time.
+
+    Attributes
+    ----------
+    batch_s : target seconds of a batch of automatic size.
+    fair_rate : units per second and weight that each job should get; None if no two jobs wait.
+    """
+
+    batch_s: float = BATCH_S
+    fair_rate: float | None = None
+
+
+def pace_of(workers: int, unit_s: Sequence[float]) -> Pace:
+    """Return the pace for jobs that need ``unit_s`` seconds of a worker for one unit per weight."""
+    several = len(unit_s) > 1
+    batch_s = min(max(SHARED_BATCH_S if several else BATCH_S, _WORKER_S * workers), MAX_BATCH_S)
+    return Pace(batch_s, workers / max(sum(unit_s), 1e-9) if several else None)
 
 
 def batch_size(cost: BatchCost, wanted: int, *, target_s: float, per_s: float | None) -> int:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from chimera.inference.journal.records import Accepted
 from chimera.inference.models.spec import key_of
-from chimera.inference.scheduling.batch_size import UNMEASURED_S, BatchCost, batch_size
+from chimera.inference.scheduling.batch_size import OPEN_BATCH_S, UNMEASURED_S, BatchCost, Pace, batch_size
 
 WINDOW_S = 10.0
 """Seconds over which a query rate is measured."""
@@ -45,7 +45,6 @@ class Job:
     Attributes
     ----------
     order : position in the order of submission.
-    batch_s : target seconds of a batch of automatic size.
     cost : measured seconds of its batches, by their size.
     by_tokens : whether its share is measured in tokens; else in queries.
     queries : number of queries; of an open job, so far.
@@ -71,7 +70,6 @@ class Job:
     weight: float
     batch_size: int
     max_workers: int
-    batch_s: float
     by_tokens: bool = False
     cost: BatchCost = field(default_factory=BatchCost)
     cursor: int = 0
@@ -138,17 +136,13 @@ class Job:
         """Return the number of other workers that serve the job."""
         return len(self.serving) - (worker in self.serving)
 
-    def next_batch(self, fair_rate: float | None = None) -> Batch:
-        """Return the batch to dispatch next. Queries must be waiting.
-
-        Parameters
-        ----------
-        fair_rate : units per second and weight that each job should get; None: unknown, or no other job waits.
-        """
+    def next_batch(self, pace: Pace) -> Batch:
+        """Return the batch to dispatch next. Queries must be waiting."""
         if self.returned:
             return self.returned[0]
-        per_s = None if fair_rate is None else fair_rate * self.weight / self.units(1)
-        size = batch_size(self.cost, self.batch_size, target_s=self.batch_s, per_s=per_s)
+        per_s = None if pace.fair_rate is None else pace.fair_rate * self.weight / self.units(1)
+        target_s = OPEN_BATCH_S if self.accepted.open else pace.batch_s
+        size = batch_size(self.cost, self.batch_size, target_s=target_s, per_s=per_s)
         return Batch(self.batches, self.cursor, min(size, self.queries - self.cursor))
 
     def units(self, count: int) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 from chimera.core.errors import ConfigurationError
 from chimera.inference.journal import records
 from chimera.inference.policies.policy import Contender, Policy, check_fair_by
-from chimera.inference.scheduling.batch_size import BATCH_S, OPEN_BATCH_S
+from chimera.inference.scheduling.batch_size import Pace, pace_of
 from chimera.inference.scheduling.job import Batch, Job, Running
 
 MAX_KILLS = 3
@@ -75,10 +75,10 @@ class Scheduler:
         ]
         if not contending:
             return None
-        fair_rate = self._fair_rate(workers)
-        contenders = [self._contender(job, worker, loaded, fair_rate, now_s) for job in contending]
+        pace = pace_of(workers, [job.weighted_unit_s() for job in self._active.values() if job.waiting])
+        contenders = [self._contender(job, worker, loaded, pace, now_s) for job in contending]
         job = self.jobs[self._policy.choose(contenders, workers)]
-        batch = job.next_batch(fair_rate)
+        batch = job.next_batch(pace)
         return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s, job.key not in loaded)
 
     def retry_for(self, worker: str, loaded: Collection[str], now_s: float) -> records.Dispatched | None:
@@ -91,7 +91,7 @@ class Scheduler:
         job = next(jobs, None)
         if job is None:
             return None
-        batch = job.next_batch()
+        batch = job.returned[0]
         return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s)
 
     def any_returned(self) -> bool:
@@ -170,7 +170,7 @@ class Scheduler:
     def _accepted(self, record: records.Accepted) -> None:
         job = Job(
             record, self._order, self._lowest(), record.weight, record.batch_size, record.max_workers,
-            batch_s=OPEN_BATCH_S if record.open else BATCH_S, batches=self._first_batch if record.open else 0,
+            batches=self._first_batch if record.open else 0,
             by_tokens=self._by_tokens,
         )  # fmt: skip
         self._order += 1
@@ -247,20 +247,13 @@ class Scheduler:
         if job.ended:
             self._active.pop(job.id, None)
 
-    def _fair_rate(self, workers: int) -> float | None:
-        """Return the units per second and weight of each job if all rates were equal; None if fewer than two jobs wait."""
-        waiting = [job for job in self._active.values() if job.waiting]
-        return workers / max(sum(job.weighted_unit_s() for job in waiting), 1e-9) if len(waiting) > 1 else None
-
-    def _contender(
-        self, job: Job, worker: str, loaded: Collection[str], fair_rate: float | None, now_s: float
-    ) -> Contender:
+    def _contender(self, job: Job, worker: str, loaded: Collection[str], pace: Pace, now_s: float) -> Contender:
         return Contender(
             job=job.id,
             order=job.order,
             weight=job.weight,
             charged=job.charged,
-            batch=job.units(job.next_batch(fair_rate).count),
+            batch=job.units(job.next_batch(pace).count),
             rate=job.unit_rate(now_s),
             workers=job.other_workers(worker),
             loading=job.loading,
