@@ -66,8 +66,8 @@ def tables(kind: str, milliseconds: list[float], folder: Path) -> dict[str, tupl
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, workers: int, policy: str, preload: str) -> Iterator[Client]:
-    """Run a cluster; return its client when all workers are free."""
+def cluster(folder: Path, workers: int, policy: str, preload: str, *, ready: bool = True) -> Iterator[Client]:
+    """Run a cluster; return its client when all workers are free or, without ``ready``, when it accepts jobs."""
     command = [sys.executable, "-m", "chimera", "infer", "up", "--workers", str(workers), "--standbys", "0"]
     command += ["--policy", policy, "--cluster", str(folder), *(["--preload", preload] if preload else [])]
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -76,7 +76,7 @@ def cluster(folder: Path, workers: int, policy: str, preload: str) -> Iterator[C
         while not (folder / "token").exists() or not (folder / "journal.sqlite").exists():
             time.sleep(0.05)
         client = ClusterFolder(folder).client()
-        while sum(row["state"] == "free" for row in client.rows("workers")) < workers:
+        while ready and sum(row["state"] == "free" for row in client.rows("workers")) < workers:
             time.sleep(0.1)
         yield client
     finally:

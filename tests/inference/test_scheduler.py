@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from chimera.core.errors import ConfigurationError
 from chimera.inference.journal import records
 from chimera.inference.policies.policy import POLICIES
+from chimera.inference.scheduling.job import FIRST_LOAD_S
 from chimera.inference.scheduling.scheduler import MAX_KILLS, Scheduler
 
 WORKERS = ("ann", "bob", "cy", "dee")
@@ -112,7 +113,11 @@ class Cluster(RuleBasedStateMachine):
     def work(self, worker, all_loaded):
         models = {job.key for job in self.held.jobs.values() if all_loaded or int(job.id) % 2}
         found = self.held.next_for(worker, models, len(WORKERS), self.now_s)
-        waiting = [job for job in self.held.jobs.values() if job.can_use(worker)]
+        waiting = [
+            job
+            for job in self.held.jobs.values()
+            if job.can_use(worker) and (job.key in models or not job.is_first_load(self.now_s))
+        ]
         assert (found is not None) == bool(waiting)
         if found is not None:
             job = self.held.job(found.job)
@@ -382,6 +387,31 @@ def test_batches_grow_until_they_take_as_long_as_they_should():
         finish(held, batch, turn, seconds=0.001 * batch.count)
     assert counts[:4] == [1, 8, 64, 300]
     assert counts[-1] == 300
+
+
+def test_one_worker_loads_the_model_of_a_new_job_first_so_that_a_second_new_job_finds_a_free_worker():
+    held = scheduler(accepted("a"))
+    first = dispatch(held, "ann", 0.0, set())
+    assert first.cold
+    assert dispatch(held, "bob", 0.1, set()) is None
+    held.apply(accepted("b", at_s=0.2))
+    assert dispatch(held, "bob", 0.2, set()).job == "b"
+    assert dispatch(held, "cy", 0.3, set()) is None
+    finish(held, first, 1.0)
+    assert dispatch(held, "cy", 1.0, set()).job == "a"
+    assert dispatch(held, "dee", 1.1, set()).job == "a"
+
+
+def test_other_workers_wait_for_the_first_load_for_a_limited_time_and_not_after_its_worker_was_lost():
+    held = scheduler(accepted("a"))
+    dispatch(held, "ann", 0.0, set())
+    assert dispatch(held, "bob", FIRST_LOAD_S - 0.1, set()) is None
+    assert dispatch(held, "bob", FIRST_LOAD_S, set()).job == "a"
+    held = scheduler(accepted("a"))
+    dispatch(held, "ann", 0.0, set())
+    for record in held.lost("ann", "it died", culprit=("a", 0), now_s=1.0):
+        held.apply(record)
+    assert dispatch(held, "bob", 1.0, set()).job == "a"
 
 
 def test_the_last_batch_is_three_tenths_of_the_estimate_of_a_query():

@@ -200,6 +200,17 @@ def test_a_model_that_never_loads_takes_no_more_than_an_even_share():
     assert np.diff(job.times_s).max() < 1.0
 
 
+def test_two_jobs_that_begin_nearly_together_on_a_cold_cluster_load_their_models_at_the_same_time():
+    jobs = [SimulatedJob(seconds=0.01, queries=ENDLESS, at_s=at_s, load_s=4.0) for at_s in (0.0, 1.0)]
+    outcome = simulate(*jobs, speeds=[1.0] * 2, until_s=60.0)
+    assert all(job.times_s[0] - job.since_s <= 4.1 for job in progress(outcome.history).values())
+
+
+def test_a_job_that_is_alone_on_a_cold_cluster_has_all_workers_after_two_loads():
+    outcome = simulate(*endless((0.01,), load_s=2.0), speeds=[1.0] * 4, until_s=5.0)
+    assert {span.worker for span in outcome.spans if span.loaded_s <= 4.1} == {0, 1, 2, 3}
+
+
 @pytest.mark.parametrize("weight", [1.0, 2.0])
 def test_a_served_model_that_is_always_asked_and_a_job_progress_as_their_weights(weight):
     """Forty clients ask again as soon as they are answered; batches of the served model are a sixth of the job's."""
