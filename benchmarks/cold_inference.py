@@ -1,10 +1,10 @@
 """Seconds until the first results: of two jobs at a cluster that has just started, and of a new job while workers are busy.
 
-The models are a vision transformer and a BERT with random weights, in the default configuration or (``--models small``) with two
-layers. Both jobs are submitted as soon as the cluster accepts jobs; times count from the start of ``chimera infer up``. Then a
-copy of the BERT is submitted as a new job while both workers compute::
+The models are a vision transformer and a BERT of full size with random weights. Both jobs are submitted as soon as the cluster
+accepts jobs; times count from the start of ``chimera infer up``. Then a copy of the BERT is submitted as a new job while all
+workers compute::
 
-    python benchmarks/cold_inference.py [--models small] [--workers 2]
+    python benchmarks/cold_inference.py [--workers 2]
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ import argparse
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import inference_models
 from chimera.inference.client import Client
@@ -34,32 +32,11 @@ def first_results_s(client: Client, jobs: list[str], since_s: float) -> list[flo
     return [found[job] for job in jobs]
 
 
-def small(write: Callable[[Path], None]) -> Callable[[Path], None]:
-    """Return a function that writes the same model with two layers."""
-
-    def written(folder: Path) -> None:
-        from transformers import BertConfig, ViTConfig
-
-        for config in (BertConfig, ViTConfig):
-            original = config.__init__
-
-            def shallow(self: Any, *args: Any, _original: Any = original, **options: Any) -> None:
-                _original(self, *args, **{**options, "num_hidden_layers": 2})
-
-            config.__init__ = shallow  # type: ignore[method-assign]
-        write(folder)
-
-    return written
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", choices=("full", "small"), default="full")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    if options.models == "small":
-        inference_models.MODELS = {name: (task, small(w)) for name, (task, w) in inference_models.MODELS.items()}
-    place = Path("runs") / ("inference-models" if options.models == "full" else "inference-models-small")
+    place = Path("runs/inference-models")
     tables = inference_models.write(place)
     queries = {name: inference_models.queries(name, 8) * 100 for name in tables}
     with tempfile.TemporaryDirectory() as name:
