@@ -196,7 +196,7 @@ def infer(
     cluster : a cluster, or the folder of one. Default: a new cluster for this job, which stops at the job's `close`, at the end
         of its context, or when this process exits.
     weight : weight of the job's share of the query rate.
-    batch_size : queries per batch; ``auto`` makes batches of about 0.6 s.
+    batch_size : maximum queries per batch; ``auto`` makes batches of 0.2 to 0.6 s, smaller ones while other jobs wait.
     max_workers : maximum number of workers that serve the job at once; default: no limit.
     name : name of the job.
     workers : number of workers of a new cluster; default 2.
