@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from msgspec import Struct
 
 from chimera.inference.journal.records import Accepted
 from chimera.inference.models.spec import key_of
-from chimera.inference.scheduling.batch_size import OPEN_BATCH_S, UNMEASURED_S, BatchCost, Pace, batch_size
+from chimera.inference.scheduling.batch_size import MAX_BATCH_S, OPEN_BATCH_S, UNMEASURED_S, BatchCost, Pace, batch_size
 
 WINDOW_S = 10.0
 """Seconds over which a query rate is measured."""
@@ -126,9 +127,9 @@ class Job:
             return False
         return not self.max_workers or self.other_workers(worker) < self.max_workers
 
-    def is_first_load(self, now_s: float) -> bool:
-        """Return whether one worker loads the model of this new job, so that no other worker should begin to load it."""
-        if not self.loading or self.times or self.first_s is None:
+    def is_first_load(self, now_s: float, loaded: Collection[str]) -> bool:
+        """Return whether a worker loads the model of this new job for the first time, and another one has not ``loaded`` it."""
+        if not self.loading or self.times or self.first_s is None or self.key in loaded:
             return False
         return now_s < self.first_s + FIRST_LOAD_S
 
@@ -144,6 +145,10 @@ class Job:
         target_s = OPEN_BATCH_S if self.accepted.open else pace.batch_s
         size = batch_size(self.cost, self.batch_size, target_s=target_s, per_s=per_s)
         return Batch(self.batches, self.cursor, min(size, self.queries - self.cursor))
+
+    def whole_batch(self) -> float:
+        """Return the units of the next batch if no other job waited."""
+        return self.units(self.next_batch(Pace(MAX_BATCH_S)).count)
 
     def units(self, count: int) -> float:
         """Return the expected units of ``count`` queries; before the first tokens are counted, one per query."""

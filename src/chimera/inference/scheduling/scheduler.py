@@ -8,7 +8,7 @@ from typing import Any
 from chimera.core.errors import ConfigurationError
 from chimera.inference.journal import records
 from chimera.inference.policies.policy import Contender, Policy, check_fair_by
-from chimera.inference.scheduling.batch_size import Pace, pace_of
+from chimera.inference.scheduling.batch_size import pace_of
 from chimera.inference.scheduling.job import Batch, Job, Running
 
 MAX_KILLS = 3
@@ -20,7 +20,7 @@ class Scheduler:
 
     A job is charged for a batch when it is dispatched; the charge is refunded when the batch has to be dispatched again. No job
     accumulates credit. A new job starts at the lowest charge of the jobs with waiting queries. A job that cannot use its share
-    (because of ``max_workers``, or while its model is loaded) stays at most one batch per worker below the served job.
+    (because of ``max_workers``, or while its model is loaded) stays at most one whole batch per worker below the served job.
 
     Parameters
     ----------
@@ -61,22 +61,19 @@ class Scheduler:
     def next_for(self, worker: str, loaded: Collection[str], workers: int, now_s: float) -> records.Dispatched | None:
         """Return the next dispatch to a free worker; None if no job has a batch for it. The record is not applied yet.
 
-        One worker loads the model of a new job first, for up to `FIRST_LOAD_S`: then a second new job finds a free worker.
+        If no other job waits, one worker loads the model of a new job first, for up to `FIRST_LOAD_S`: then a second new job
+        finds a free worker.
 
         Parameters
         ----------
         loaded : keys of the models in the worker's memory (`chimera.inference.models.spec.key_of`).
         workers : number of available workers.
         """
-        contending = [
-            job
-            for job in self._active.values()
-            if job.can_use(worker) and (job.key in loaded or not job.is_first_load(now_s))
-        ]
-        if not contending:
+        contending = [job for job in self._active.values() if job.can_use(worker)]
+        if not contending or (len(contending) == 1 and contending[0].is_first_load(now_s, loaded)):
             return None
         pace = pace_of(workers, [job.weighted_unit_s() for job in self._active.values() if job.waiting])
-        contenders = [self._contender(job, worker, loaded, pace, now_s) for job in contending]
+        contenders = [self._contender(job, worker, loaded, now_s) for job in contending]
         job = self.jobs[self._policy.choose(contenders, workers)]
         batch = job.next_batch(pace)
         return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s, job.key not in loaded)
@@ -199,7 +196,8 @@ class Scheduler:
     def _dispatched(self, record: records.Dispatched) -> None:
         job = self.job(record.job)
         job.dispatched(Batch(record.batch, record.first, record.count), record.worker, record.at_s, cold=record.cold)
-        self._lift(job.charged - (1 + len(job.serving)) * job.units(record.count) / job.weight)
+        batch = max(job.units(record.count), job.whole_batch())
+        self._lift(job.charged - (1 + len(job.serving)) * batch / job.weight)
 
     def _committed(self, record: records.Committed) -> None:
         job = self.job(record.job)
@@ -247,13 +245,13 @@ class Scheduler:
         if job.ended:
             self._active.pop(job.id, None)
 
-    def _contender(self, job: Job, worker: str, loaded: Collection[str], pace: Pace, now_s: float) -> Contender:
+    def _contender(self, job: Job, worker: str, loaded: Collection[str], now_s: float) -> Contender:
         return Contender(
             job=job.id,
             order=job.order,
             weight=job.weight,
             charged=job.charged,
-            batch=job.units(job.next_batch(pace).count),
+            batch=job.whole_batch(),
             rate=job.unit_rate(now_s),
             workers=job.other_workers(worker),
             loading=job.loading,
