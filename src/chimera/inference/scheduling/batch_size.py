@@ -26,65 +26,72 @@ _DISPATCH_S = 0.002  # of a worker, for each batch: messages and the journal
 _WORKER_S = 0.02  # target seconds of a batch for each worker of the cluster
 _GROWTH = 8  # an automatic batch is at most this many times as large as the largest before
 _EFFICIENT = 4  # times the fixed seconds of a batch that its queries should take: 80 % of its time
-_SMOOTHING = 0.3  # weight of the last batch in the means of a size
+_SMOOTHING = 0.3  # weight of the last batch in the estimates
 _MEMORY = 100  # batches after which the mean of a size is forgotten
-_SPREAD = 4  # ratio of two sizes from which the fixed seconds are estimated
+_SPREAD = 2  # ratio of two sizes from which the fixed seconds are estimated
+_NOISE = 0.3  # relative error of the seconds of a size
 
 
 @dataclass
 class _Mean:
     count: float
     seconds: float
-    seen: int  # number of batches before the last one of this size
+    seen: int  # number of the last batch of this size
 
 
 @dataclass
 class BatchCost:
     """The seconds of a job's batches, as a line: ``fixed_s + query_s * count``.
 
-    The line is fitted to the mean of each size (by powers of two), with relative errors. Fixed seconds are estimated from sizes
-    that differ by a factor of four or more; else they are 0. A size that has not occurred for a hundred batches is forgotten,
-    so that a single slow batch has no lasting effect.
+    The fixed seconds show in the largest and the smallest recent batches, if their sizes differ by a factor of two or more. The
+    estimate is low, because a wrong value would make batches too large: workers may differ in speed by 30 %. A size that has
+    not occurred for a hundred batches is forgotten, and then a batch of another size is tried again.
 
     Attributes
     ----------
     largest : the largest number of queries of a batch so far.
-    query_s : seconds of one more query; None before the first batch.
+    mean_s : smoothed seconds per query, with the fixed part; None before the first batch.
+    query_s : seconds of one more query.
     fixed_s : seconds of a batch besides those.
     """
 
     largest: int = 0
-    query_s: float | None = None
+    mean_s: float | None = None
+    query_s: float = 0.0
     fixed_s: float = 0.0
-    _means: dict[int, _Mean] = field(default_factory=dict)
+    _means: dict[int, _Mean] = field(default_factory=dict)  # by powers of two
     _seen: int = 0
 
     def observe(self, count: int, seconds: float) -> None:
         """Take the seconds of a finished batch into account."""
         self._seen += 1
-        seconds = max(seconds, 1e-9)
+        self.mean_s = smoothed(self.mean_s, seconds / count)
         mean = self._means.setdefault(count.bit_length(), _Mean(count, seconds, self._seen))
-        mean.count += _SMOOTHING * (count - mean.count)
-        mean.seconds += _SMOOTHING * (seconds - mean.seconds)
+        mean.count, mean.seconds = smoothed(mean.count, count), smoothed(mean.seconds, seconds)
         mean.seen = self._seen
         self._means = {size: each for size, each in self._means.items() if self._seen - each.seen < _MEMORY}
-        self._fit()
+        self._estimate(max(self.mean_s, 1e-9))
 
-    def _fit(self) -> None:
-        means = self._means.values()
-        ones = [1 / each.seconds for each in means]
-        counts = [each.count / each.seconds for each in means]
-        both, squares = sum(a * b for a, b in zip(ones, counts, strict=True)), sum(value**2 for value in counts)
-        self.query_s, self.fixed_s = sum(counts) / squares, 0.0
-        if max(each.count for each in means) < _SPREAD * min(each.count for each in means):
-            return
-        of_ones = sum(value**2 for value in ones)
-        determinant = of_ones * squares - both**2
-        fixed_s = (sum(ones) * squares - sum(counts) * both) / determinant
-        if fixed_s > 0:
-            least_s = min(each.seconds / each.count for each in means) / 50  # noise may make the slope negative
-            self.fixed_s = fixed_s
-            self.query_s = max((sum(counts) * of_ones - sum(ones) * both) / determinant, least_s)
+    def differs(self, count: float) -> bool:
+        """Return whether this size and the recent ones differ enough to show fixed seconds."""
+        counts = [count, *(each.count for each in self._means.values())]
+        return max(counts) >= _SPREAD * min(counts)
+
+    def _estimate(self, mean_s: float) -> None:
+        self.query_s, self.fixed_s = mean_s, 0.0
+        small, large = (pick(self._means.values(), key=lambda each: each.count) for pick in (min, max))
+        ratio = large.count / small.count
+        if ratio >= _SPREAD:
+            line_s = (ratio * small.seconds - large.seconds) / (ratio - 1)
+            fixed_s = line_s - _NOISE * ratio / (ratio - 1) * small.seconds
+            if fixed_s > 0:
+                self.fixed_s = min(fixed_s, 0.98 * large.seconds)
+                self.query_s = (large.seconds - self.fixed_s) / large.count
+
+
+def smoothed(before: float | None, value: float) -> float:
+    """Return the exponential mean with a new value."""
+    return value if before is None else (1 - _SMOOTHING) * before + _SMOOTHING * value
 
 
 class Pace(NamedTuple):
@@ -117,7 +124,7 @@ def batch_size(cost: BatchCost, wanted: int, *, target_s: float, per_s: float | 
     target_s : seconds of a batch of automatic size.
     per_s : queries per second that the job should finish; None: unknown, or no other job waits.
     """
-    if cost.query_s is None:
+    if cost.mean_s is None:
         return min(wanted, UNMEASURED) if wanted else max(cost.largest, 1)
     seconds = LONGEST_S if wanted else target_s
     most = (seconds - cost.fixed_s) / cost.query_s
@@ -125,4 +132,12 @@ def batch_size(cost: BatchCost, wanted: int, *, target_s: float, per_s: float | 
         most = min(most, SHARE_S * per_s)
     overhead_s = cost.fixed_s + _DISPATCH_S
     efficient = max(min(_EFFICIENT * overhead_s, seconds - cost.fixed_s), cost.fixed_s) / cost.query_s
-    return max(min(round(max(most, efficient)), wanted or _GROWTH * max(cost.largest, 1)), 1)
+    count = max(min(round(max(most, efficient)), wanted or _GROWTH * max(cost.largest, 1)), 1)
+    return count if count == wanted or cost.differs(count) else _trial(count, cost.query_s)
+
+
+def _trial(count: int, query_s: float) -> int:
+    """Return a size that differs from the usual one, so that fixed seconds show; the same if a larger one takes too long."""
+    if count >= _SPREAD:
+        return count // 4 or 1
+    return 4 if 4 * query_s <= LONGEST_S else count

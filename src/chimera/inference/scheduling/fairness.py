@@ -87,12 +87,14 @@ def ratios(
     ----------
     window_s, every_s : length of a window, and distance between the beginnings of two windows.
     end_s : latest end of the last window.
-    settle_s : seconds after its acceptance for which a job is ignored; batches from before are finished meanwhile.
+    settle_s : seconds after its acceptance for which a job is ignored, and after the last dispatch of a job during which no
+        window ends; batches from before are finished meanwhile.
     """
     edges_s = np.arange(min(job.since_s for job in jobs), end_s - window_s + 1e-9, every_s)
     there = np.array([(job.since_s + settle_s <= edges_s) & (edges_s + window_s <= job.until_s) for job in jobs])
     speeds = np.array([rates(job, edges_s, window_s) for job in jobs])
-    several = there.sum(0) >= 2
+    after_s = np.array([edges_s + window_s - job.until_s for job in jobs])  # until the end of the window
+    several = (there.sum(0) >= 2) & ~((after_s > 0) & (after_s < settle_s)).any(0)
     highest = np.where(there, speeds, -np.inf).max(0)[several]
     lowest = np.where(there, speeds, np.inf).min(0)[several]
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -11,11 +11,18 @@ from msgspec import Struct
 
 from chimera.inference.journal.records import Accepted
 from chimera.inference.models.spec import key_of
-from chimera.inference.scheduling.batch_size import MAX_BATCH_S, OPEN_BATCH_S, UNMEASURED_S, BatchCost, Pace, batch_size
+from chimera.inference.scheduling.batch_size import (
+    MAX_BATCH_S,
+    OPEN_BATCH_S,
+    UNMEASURED_S,
+    BatchCost,
+    Pace,
+    batch_size,
+    smoothed,
+)
 
 WINDOW_S = 10.0
 """Seconds over which a query rate is measured."""
-_SMOOTHING = 0.3  # weight of the last batch in the estimates per query
 FIRST_LOAD_S = 5.0
 """Maximum seconds for which a single worker loads the model of a new job, while the others stay free for other jobs."""
 _TIMES = 10_000  # number of batch times that are kept of an open job, which has no end
@@ -95,8 +102,7 @@ class Job:
     )  # time, queries and units of finished batches
     _recent_queries: int = 0  # sums over _recent
     _recent_units: float = 0
-    _seconds_per_query: float | None = None  # smoothed
-    _units_per_query: float | None = None
+    _units_per_query: float | None = None  # smoothed
 
     def __post_init__(self) -> None:
         self.key = key_of(self.accepted.model)
@@ -156,12 +162,12 @@ class Job:
 
     def weighted_unit_s(self) -> float:
         """Return the expected seconds of a worker for one unit per weight; before the first batch, an assumption."""
-        query_s = UNMEASURED_S if self._seconds_per_query is None else self._seconds_per_query
+        query_s = UNMEASURED_S if self.cost.mean_s is None else self.cost.mean_s
         return self.weight * query_s / self.units(1)
 
     def estimate_s(self, count: int) -> float | None:
         """Return the expected seconds of ``count`` queries; None if unknown."""
-        return None if self._seconds_per_query is None else count * self._seconds_per_query
+        return None if self.cost.mean_s is None else count * self.cost.mean_s
 
     def dispatched(self, batch: Batch, worker: str, at_s: float, *, cold: bool) -> None:
         """Note that a batch was dispatched; ``cold``: the worker has to load the model first."""
@@ -212,9 +218,8 @@ class Job:
             self._recent_queries += batch.count
             self._recent_units += units
             self._expire(at_s)
-            self._seconds_per_query = _smoothed(self._seconds_per_query, seconds / batch.count)
             self.cost.observe(batch.count, seconds)
-            self._units_per_query = _smoothed(self._units_per_query, units / batch.count)
+            self._units_per_query = smoothed(self._units_per_query, units / batch.count)
         self._end_if_complete(at_s)
 
     def withdraws(self, count: int, at_s: float) -> None:
@@ -276,7 +281,3 @@ class Job:
             if batch.number == number:
                 self.returned.remove(batch)
                 return
-
-
-def _smoothed(before: float | None, value: float) -> float:
-    return value if before is None else (1 - _SMOOTHING) * before + _SMOOTHING * value
