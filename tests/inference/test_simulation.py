@@ -131,12 +131,12 @@ def test_cheap_queries_beside_expensive_ones_are_not_computed_one_by_one():
 
 
 def test_models_with_a_fixed_time_per_batch_get_batches_that_are_worth_it():
-    """The fixed 50 ms are as long as 50 queries: a batch of one query would be 2 % efficient."""
+    """The fixed 50 ms are as long as 50 queries, so that a batch of one query is 2 % efficient."""
     jobs = endless((0.001, 0.001, 0.001), fixed_s=0.05)
     outcome = simulate(*jobs, speeds=[1.0] * 2, warm=True, until_s=60.0)
     found = progress(outcome.history).values()
-    assert sum(job.counts.sum() for job in found) * 0.001 >= 0.75 * 2 * 60
-    assert fairness_of(outcome, 10.0, settle_s=SETTLE_S).max() <= 1.25
+    assert sum(job.counts.sum() for job in found) * 0.001 >= 0.65 * 2 * 60
+    assert fairness_of(outcome, 10.0, settle_s=SETTLE_S).max() <= 1.10
 
 
 @pytest.mark.parametrize("weights", [(1, 1, 1), (1, 2, 1)])
@@ -291,6 +291,9 @@ def test_ratios_look_at_jobs_only_while_they_run():
     found = ratios([steady, slow], 10.0, end_s=100.0)
     assert found.tolist() == [2.0] * 51  # windows from 20 to 70 s
     assert len(ratios([steady, slow], 10.0, end_s=100.0, settle_s=5.0)) == 46
+    several = [steady, slow, steady]
+    assert len(ratios(several, 10.0, end_s=100.0)) == 91
+    assert len(ratios(several, 10.0, end_s=100.0, settle_s=5.0)) == 91 - 5 - 4  # from 0 to 4 s, and ends from 81 to 84 s
     idle = Progress(20.0, math.inf, math.inf, 1.0, np.array([]), np.array([], int))
     assert np.all(ratios([steady, idle], 10.0, end_s=100.0) == math.inf)
 
