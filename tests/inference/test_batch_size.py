@@ -53,7 +53,7 @@ def test_a_slow_first_batch_is_forgotten_after_a_hundred_others():
 def test_a_batch_takes_the_target_time_or_the_time_of_the_share_of_its_job():
     cost = measured(0.0, 0.003, [1, 8, 64])
     assert size(cost) == 100
-    assert size(cost, per_s=48.0) == 48 * SHARE_S
+    assert size(cost, per_s=50.0) == 50 * SHARE_S
     assert size(cost, per_s=1e6) == 100
 
 

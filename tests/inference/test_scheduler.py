@@ -42,6 +42,14 @@ def dispatch(held, worker, now_s=0.0, loaded=None):
     return found
 
 
+def queries_of(dispatches):
+    """Return the number of queries of each job in some dispatches."""
+    counts = Counter()
+    for one in dispatches:
+        counts[one.job] += one.count
+    return counts
+
+
 def finish(held, batch, now_s=0.0, seconds=0.5):
     held.apply(records.Committed(batch.job, batch.batch, batch.worker, seconds, 0, now_s))
 
@@ -241,8 +249,8 @@ def test_a_newcomer_begins_at_the_lowest_and_does_not_catch_up():
         finish(held, dispatch(held, "ann", turn), turn)
     held.apply(accepted("new"))
     assert held.job("new").charged == held.job("old").charged == 1000.0
-    served = Counter(dispatch(held, "ann").job for _ in range(20))
-    assert served == {"old": 10, "new": 10}
+    served = queries_of(dispatch(held, "ann") for _ in range(20))
+    assert abs(served["old"] - served["new"]) <= 10
 
 
 def test_a_job_that_may_have_few_workers_does_not_save_up_for_later():
@@ -433,8 +441,8 @@ def test_a_served_model_takes_its_turn_as_soon_as_something_waits_for_it_and_sav
         finish(held, batch, turn)
     held.apply(records.Arrived("served", 1000, 100.0))
     assert dispatch(held, "ann", 100.0).job == "served"
-    served = Counter(dispatch(held, "ann", 100.0).job for _ in range(40))
-    assert abs(served["served"] - served["batch"]) <= 4
+    served = queries_of(dispatch(held, "ann", 100.0) for _ in range(40))
+    assert abs(served["served"] - served["batch"]) <= 40
 
 
 def test_what_waits_for_a_served_model_together_goes_together():

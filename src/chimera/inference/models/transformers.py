@@ -25,9 +25,7 @@ IMAGE_TASKS = frozenset(
 _PICKLED = ["*.bin", "*.pt", "*.pth"]
 
 
-@KINDS.register(
-    "transformers", requires="transformers", extra="inference", preload=["torch", "transformers.pipelines"]
-)
+@KINDS.register("transformers", requires="transformers", extra="inference", preload=["torch", "transformers.pipelines"])
 @dataclass(frozen=True, kw_only=True)
 class Transformers:
     """A model of Hugging Face in a pipeline of transformers.

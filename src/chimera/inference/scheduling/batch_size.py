@@ -16,7 +16,7 @@ OPEN_BATCH_S = 0.1
 """The same for an open job, whose clients wait for the answers."""
 LONGEST_S = 1.0
 """Maximum seconds of a batch whose size the user has set."""
-SHARE_S = 0.25
+SHARE_S = 0.2
 """While other jobs wait, a batch has at most the queries that its job should finish in this many seconds."""
 UNMEASURED = 16
 """Maximum number of queries in a batch while the time of a query is unknown."""
@@ -79,7 +79,8 @@ class BatchCost:
 
     def _estimate(self, mean_s: float) -> None:
         self.query_s, self.fixed_s = mean_s, 0.0
-        small, large = (pick(self._means.values(), key=lambda each: each.count) for pick in (min, max))
+        means = sorted(self._means.values(), key=lambda each: each.count)
+        small, large = means[0], means[-1]
         ratio = large.count / small.count
         if ratio >= _SPREAD:
             line_s = (ratio * small.seconds - large.seconds) / (ratio - 1)
