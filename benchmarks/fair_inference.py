@@ -1,13 +1,14 @@
-"""Fairness, utilization and waiting time of two jobs with queries of different cost on one cluster, for each policy.
+"""Fairness, utilization and waiting time of jobs with queries of different cost on one cluster, for each policy.
 
 ``--models full`` uses a vision transformer and a BERT of full size (random weights, default configurations, written once).
-``--models tiny`` uses two models that sleep 5 and 12 ms a query, so that many workers fit on a few cores. For each policy, the
-script starts a cluster, loads both models with a small job, then submits both jobs and runs them for ``--seconds``. At
-the end it submits a third job, whose model is loaded. Rates count committed queries, in the windows of
-`chimera.inference.scheduling.fairness` in which each job has finished at least ten batches. If there is no such window, the
-figure is nan; use a smaller ``--batch-size``. Workers compute on one thread each::
+``--models tiny`` uses models that sleep ``--milliseconds`` a query, so that many workers fit on a few cores. For each
+policy, the script starts a cluster, loads all models with a small job, then submits one job for each and runs them
+for ``--seconds``. At the end it submits another job, whose model is loaded. Rates count committed queries, in all
+windows of `chimera.inference.scheduling.fairness`. *Busy* is the share of the workers' time with a batch in progress,
+*computing* the share in which they computed queries: the difference is the cost of small batches. Workers compute on
+one thread each::
 
-    python benchmarks/fair_inference.py [--models full] [--workers 2] [--seconds 90] [--policies fair-share ...]
+    python benchmarks/fair_inference.py [--models tiny --milliseconds 3 30 62] [--workers 2] [--seconds 90] [--policies ...]
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import numpy as np
 import inference_models
 from chimera.inference.client import Client
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.journal import records
 from chimera.inference.journal.sqlite import SqliteJournal
 from chimera.inference.models import read
 from chimera.inference.scheduling.fairness import progress, ratios
@@ -49,23 +51,23 @@ def make(seconds):
 """
 
 
-def tables(kind: str, folder: Path) -> dict[str, tuple[dict[str, Any], list[Any]]]:
+def tables(kind: str, milliseconds: list[float], folder: Path) -> dict[str, tuple[dict[str, Any], list[Any]]]:
     """Return the model of each job, and its queries."""
     if kind == "full":
         written = inference_models.write(Path("runs/inference-models"))
         return {name: (table, inference_models.queries(name, 8) * 100) for name, table in written.items()}
     file = folder / "waiting.py"
     file.write_text(WAITING)
-    made = {name: {"kind": "factory", "factory": f"{file}:make", "options": {"seconds": s}} for name, s in TINY.items()}
+    made = {
+        f"{ms:g} ms": {"kind": "factory", "factory": f"{file}:make", "options": {"seconds": ms / 1000}}
+        for ms in milliseconds
+    }
     return {name: (read(table), list(range(100_000))) for name, table in made.items()}
 
 
-TINY = {"fast": 0.005, "slow": 0.012}
-
-
 @contextlib.contextmanager
-def cluster(folder: Path, workers: int, policy: str, preload: str) -> Iterator[Client]:
-    """Run a cluster; return its client when all workers are free."""
+def cluster(folder: Path, workers: int, policy: str, preload: str, *, ready: bool = True) -> Iterator[Client]:
+    """Run a cluster; return its client when all workers are free or, without ``ready``, when it accepts jobs."""
     command = [sys.executable, "-m", "chimera", "infer", "up", "--workers", str(workers), "--standbys", "0"]
     command += ["--policy", policy, "--cluster", str(folder), *(["--preload", preload] if preload else [])]
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -74,7 +76,7 @@ def cluster(folder: Path, workers: int, policy: str, preload: str) -> Iterator[C
         while not (folder / "token").exists() or not (folder / "journal.sqlite").exists():
             time.sleep(0.05)
         client = ClusterFolder(folder).client()
-        while sum(row["state"] == "free" for row in client.rows("workers")) < workers:
+        while ready and sum(row["state"] == "free" for row in client.rows("workers")) < workers:
             time.sleep(0.1)
         yield client
     finally:
@@ -89,36 +91,46 @@ def load_everywhere(client: Client, jobs: dict[str, tuple[dict[str, Any], list[A
             client.wait(client.submit(model, queries[: 2 * workers], batch_size=1))
 
 
-def run(kind: str, policy: str, workers: int, seconds: float, batch_size: int | str) -> dict[str, float]:
+def run(policy: str, workers: int, options: argparse.Namespace) -> dict[str, float]:
     """Return the figures of one policy."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "cluster"
-        jobs = tables(kind, Path(name))
-        with cluster(folder, workers, policy, "torch,transformers" if kind == "full" else "") as client:
+        jobs = tables(options.models, options.milliseconds, Path(name))
+        with cluster(folder, workers, policy, "torch,transformers" if options.models == "full" else "") as client:
             load_everywhere(client, jobs, workers)
             numbers = [
-                client.submit(model, queries, name=job, batch_size=batch_size) for job, (model, queries) in jobs.items()
+                client.submit(model, queries, name=job, batch_size=options.batch_size)
+                for job, (model, queries) in jobs.items()
             ]
             time.sleep(5)
             before = {row["worker"]: row for row in client.rows("workers")}
-            time.sleep(seconds)
+            time.sleep(options.seconds)
             after = {row["worker"]: row for row in client.rows("workers")}
             model, queries = next(iter(jobs.values()))
-            third = client.submit(model, queries[:100])
+            newest = client.submit(model, queries[:100])
             time.sleep(3)
-            for number in (*numbers, third):
+            for number in (*numbers, newest):
                 client.cancel(number)
         busy = [(after[w]["busy_s"] - before[w]["busy_s"]) / (after[w]["up_s"] - before[w]["up_s"]) for w in after]
         with contextlib.closing(SqliteJournal(folder / "journal.sqlite")) as journal:
-            found = progress(list(journal.records()))
-    both = [found[number] for number in numbers]
-    end_s = found[third].since_s
-    long, short = (ratios(both, window_s, end_s=end_s, settle_s=5.0) for window_s in (60.0, 10.0))
+            history = list(journal.records())
+    found = progress(history)
+    several = [found[number] for number in numbers]
+    end_s = found[newest].since_s
+    long, short = (ratios(several, window_s, end_s=end_s, settle_s=5.0) for window_s in (60.0, 10.0))
+    spans_s = [
+        each.seconds
+        for each in history
+        if isinstance(each, records.Committed) and end_s - options.seconds < each.at_s <= end_s
+    ]
     return {
         "worst 60 s": float(long.max()) if long.size else float("nan"),
-        "95 % of 10 s": float(np.quantile(short, 0.95)) if short.size else float("nan"),
+        "worst 10 s": float(short.max()),
+        "95 % of 10 s": float(np.quantile(short, 0.95)),
         "busy %": 100 * float(np.mean(busy)),
-        "new job s": found[third].first_s - found[third].since_s,
+        "computing %": 100 * sum(spans_s) / options.seconds / workers,
+        "batches/s": len(spans_s) / options.seconds,
+        "new job s": found[newest].first_s - found[newest].since_s,
         **{
             f"{job} queries/s": found[n].counts.sum() / (end_s - found[n].since_s)
             for job, n in zip(jobs, numbers, strict=True)
@@ -129,6 +141,9 @@ def run(kind: str, policy: str, workers: int, seconds: float, batch_size: int | 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", choices=("full", "tiny"), default="full")
+    parser.add_argument(
+        "--milliseconds", type=float, nargs="+", default=[5.0, 12.0], help="of a query of each tiny model"
+    )
     parser.add_argument("--workers", type=int, default=0, help="by default 2 for full, 10 for tiny")
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument(
@@ -139,7 +154,7 @@ def main() -> None:
     workers = options.workers or {"full": 2, "tiny": 10}[options.models]
     heads: list[str] = []
     for policy in options.policies:
-        figures = run(options.models, policy, workers, options.seconds, options.batch_size)
+        figures = run(policy, workers, options)
         if not heads:
             heads = list(figures)
             print(f"| policy | {' | '.join(heads)} |\n|{'---|' * (len(heads) + 1)}")

@@ -69,9 +69,7 @@ def row(scenario: str, policy: str, outcome: Outcome) -> str:
     computing, loading = outcome.shares()
     waits_s = max(job.first_s - job.since_s for job in found[1:])
     firsts_s = max(job.times_s[0] - job.since_s if len(job.times_s) else math.inf for job in found[1:])
-    long, short = (
-        ratios(found, window_s, end_s=outcome.end_s, batches=0, settle_s=SETTLE_S) for window_s in (60.0, 10.0)
-    )
+    long, short = (ratios(found, window_s, end_s=outcome.end_s, settle_s=SETTLE_S) for window_s in (60.0, 10.0))
     figures = [
         _ratio(np.median(short)),
         _ratio(np.quantile(short, 0.95, method="higher")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -29,6 +30,16 @@ class Echo:
             if str(query).startswith("wait:"):
                 _wait_for(Path(query.removeprefix("wait:")))
         return [f"{self._name}{query}" for query in queries]
+
+
+class Imported:
+    """Answers whether the process had imported a module when this model was loaded."""
+
+    def __init__(self) -> None:
+        self._modules = frozenset(sys.modules)
+
+    def predict(self, queries: list[Any]) -> list[bool]:
+        return [query in self._modules for query in queries]
 
 
 class Hog(Echo):

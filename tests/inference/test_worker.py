@@ -110,6 +110,13 @@ def test_the_models_used_last_stay_in_memory(worker: InferenceWorker) -> None:
     assert {*worker.state().loaded} == {key_of(a), key_of(c)}
 
 
+def test_it_imports_what_announced_kinds_of_models_need_before_it_loads_a_model(worker: InferenceWorker) -> None:
+    worker.prepare(1, ["sklearn", "oracle", "os:system", "factory"])
+    worker.assign(1, [batch(0, "skops.io", "no_such_module", of=table("Imported"))])
+    (done,) = results(worker, 1)
+    assert answers(done) == [{"result": True}, {"result": False}]
+
+
 def test_loading_is_told_and_is_not_part_of_the_seconds(worker: InferenceWorker, tmp_path: Path) -> None:
     slow = table("Slow", file=str(tmp_path / "go"))
     worker.assign(1, [batch(0, "a", of=slow)])
@@ -157,6 +164,7 @@ def test_who_is_of_a_lower_epoch_is_refused(worker: InferenceWorker) -> None:
     worker.assign(2, [batch(0, "a")])
     for stale in (
         lambda: worker.adopt(1, "c0"), lambda: worker.assign(1, [batch(1, "b")]), lambda: worker.forget(1, ["1"]),
+        lambda: worker.prepare(1, ["sklearn"]),
         lambda: worker.collect(1, [("1", 0)], 0), lambda: worker.stop(1),
     ):  # fmt: skip
         with pytest.raises(StaleEpoch, match="serves epoch 2: epoch 1 is over"):

@@ -58,7 +58,7 @@ def submit(
         str, typer.Option("--inputs", metavar="WHAT", help="Read queries from files, a glob, a folder or a URL.")
     ],
     batch_size: Annotated[
-        str, typer.Option("--batch-size", metavar="N|auto", help="Put N queries in a batch.")
+        str, typer.Option("--batch-size", metavar="N|auto", help="Put at most N queries in a batch.")
     ] = "auto",
     weight: Annotated[
         float, typer.Option("--weight", metavar="W", help="Set the weight of its share of the query rate.")
@@ -196,7 +196,7 @@ def members(as_json: Json = False, watch: Watch = False, cluster: Cluster = HERE
 def change(
     job: Job,
     batch_size: Annotated[
-        str | None, typer.Option("--batch-size", metavar="N|auto", help="Put N queries in a batch.")
+        str | None, typer.Option("--batch-size", metavar="N|auto", help="Put at most N queries in a batch.")
     ] = None,
     weight: Annotated[
         float | None, typer.Option("--weight", metavar="W", help="Set the weight of its share of the query rate.")

@@ -205,7 +205,7 @@ def infer(
     cluster : a cluster, or its folder or fixed address (`chimera infer up --port`). Default: a new cluster for this job, which
         stops at the job's `close`, at the end of its context, or when this process exits.
     weight : weight of the job's share of the query rate.
-    batch_size : queries per batch; ``auto`` makes batches of about 0.6 s.
+    batch_size : maximum queries per batch; ``auto`` makes batches of 0.2 to 0.6 s, smaller ones while other jobs wait.
     max_workers : maximum number of workers that serve the job at once; default: no limit.
     batch_timeout_s : time limit of a batch in seconds; ``auto`` derives it from the times of the batches before.
     max_error_rate : the job fails as soon as a larger fraction of its queries has errors. If all have, it fails in any case.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 from typing import Any
 
@@ -78,7 +78,8 @@ class WorkerHandle:
         self._epoch, self._owner, self._post, self._assignment = epoch, owner, post, assignment
         self._kill = kill
         self._to_acknowledge: queue.SimpleQueue[BatchId] = queue.SimpleQueue()
-        self._to_send: queue.SimpleQueue[BatchId | str | _Order | None] = queue.SimpleQueue()
+        self._to_send: queue.SimpleQueue[BatchId | str | frozenset[str] | _Order | None] = queue.SimpleQueue()
+        self._prepared: frozenset[str] = frozenset()
         self._closed = threading.Event()
         self._watch_link, self._send_link = link(address), link(address)
         for target in (self._watch, self._send):
@@ -114,6 +115,13 @@ class WorkerHandle:
         """Send a batch to the worker."""
         self.state = "busy"
         self._to_send.put(batch_id)
+
+    def prepare(self, kinds: Collection[str]) -> None:
+        """Let the worker import what models of these kinds need, once for each kind."""
+        new = frozenset(kinds) - self._prepared
+        if new:
+            self._prepared |= new
+            self._to_send.put(new)
 
     def acknowledge(self, batch_id: BatchId) -> None:
         """Acknowledge a result, so that the worker drops it."""
@@ -185,6 +193,8 @@ class WorkerHandle:
                     self._send_link.drain(self._epoch)
                 elif item is _Order.STOP:
                     self._stop()
+                elif isinstance(item, frozenset):
+                    self._send_link.prepare(self._epoch, sorted(item))
                 else:
                     self._send_link.assign(self._epoch, [self._assignment(item)])
                     self.sent.add(item)

@@ -16,8 +16,8 @@ from chimera.inference.coordinator.worker_handle import SILENT_S, WorkerHandle
 from chimera.inference.journal import records
 from chimera.inference.journal.journal import Fenced
 from chimera.inference.pool.pool import Pool
+from chimera.inference.scheduling.batch_size import MAX_BATCH_S
 from chimera.inference.scheduling.job import Batch
-from chimera.inference.scheduling.scheduler import BATCH_S
 from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, WorkerState
 from chimera.web.logs import status
 
@@ -59,18 +59,21 @@ class Workers:
         if self._scheduler.any_returned():
             self._redispatch(available, now_s)
         wanted = self._scheduler.waiting_models()
+        if not wanted:
+            return
+        kinds = self._scheduler.kinds()
         # Among free workers, those that have a wanted model in memory come first.
         for handle in sorted(available, key=lambda handle: (len(handle.batches), wanted.isdisjoint(handle.loaded))):
+            handle.prepare(kinds)
             if self._idle_in_s(handle, now_s) >= _PREFETCH_S:
                 continue
             chosen = self._scheduler.next_for(handle.name, handle.loaded, len(available), now_s)
-            if chosen is None:
-                return
-            self._assign(handle, chosen)
+            if chosen is not None:
+                self._assign(handle, chosen)
 
     def _redispatch(self, available: list[WorkerHandle], now_s: float) -> None:
         """Dispatch the batches of lost workers to those that are free the soonest, even if they are still busy."""
-        soon = [(idle_s, handle) for handle in available if (idle_s := self._idle_in_s(handle, now_s)) <= BATCH_S]
+        soon = [(idle_s, handle) for handle in available if (idle_s := self._idle_in_s(handle, now_s)) <= MAX_BATCH_S]
         for _, handle in sorted(soon, key=lambda pair: pair[0]):
             batch = self._scheduler.retry_for(handle.name, handle.loaded, now_s)
             if batch is not None:

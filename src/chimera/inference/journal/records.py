@@ -21,7 +21,7 @@ class Accepted(Struct, frozen=True, tag=True):
     model : table of the model (`chimera.inference.models`).
     queries : number of queries.
     weight : weight of its share of the query rate, above 0.
-    batch_size : queries per batch; 0: as many as take about the scheduler's target time.
+    batch_size : maximum queries per batch; 0: as many as take about the scheduler's target time.
     max_workers : maximum number of workers that serve it at once; 0: no limit.
     open : whether it is a model that is served online: queries arrive over time, and results go to waiting clients. The journal
         stores only the existence and options of such a job.

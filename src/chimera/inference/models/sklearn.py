@@ -15,7 +15,7 @@ from chimera.inference.models.table import KINDS, existing_path, file_stamp
 from chimera.models.instantiation import first_line
 
 
-@KINDS.register("sklearn", requires="skops", extra="inference")
+@KINDS.register("sklearn", requires="skops", extra="inference", preload=["skops.io"])
 @dataclass(frozen=True, kw_only=True)
 class SklearnFile:
     """A fitted estimator or pipeline of scikit-learn, saved with ``skops.io.dump``.

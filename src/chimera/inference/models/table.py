@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -82,6 +83,19 @@ def load(table: Mapping[str, Any], *, folder: str | Path | None = None) -> Predi
     ConfigurationError : the table is invalid, or the model cannot be loaded.
     """
     return _kind(table, folder).load()
+
+
+def modules_of(kinds: Iterable[str]) -> list[str]:
+    """Return the modules that models of these kinds always need and that take long to import.
+
+    Unknown kinds, kinds whose library is missing, and names by path have none.
+    """
+    found: list[str] = []
+    for kind in kinds:
+        if ":" not in kind:  # a name by path would run code
+            with contextlib.suppress(ChimeraError):
+                found += KINDS.find(kind).preload
+    return found
 
 
 def read(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,12 @@ _ADAPTER, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
 
-@KINDS.register("text-generation", requires="transformers", extra="inference")
+@KINDS.register(
+    "text-generation",
+    requires="transformers",
+    extra="inference",
+    preload=["torch", "transformers.models.auto.modeling_auto", "transformers.models.auto.tokenization_auto"],
+)
 @dataclass(frozen=True, kw_only=True)
 class TextGeneration:
     """A causal language model that answers prompts. The same query always has the same answer.

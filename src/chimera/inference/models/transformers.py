@@ -31,7 +31,7 @@ _CUTS = frozenset({"feature-extraction", "text-classification"})
 _PICKLED = ["*.bin", "*.pt", "*.pth"]
 
 
-@KINDS.register("transformers", requires="transformers", extra="inference")
+@KINDS.register("transformers", requires="transformers", extra="inference", preload=["torch", "transformers.pipelines"])
 @dataclass(frozen=True, kw_only=True)
 class Transformers:
     """A model of Hugging Face in a pipeline of transformers.

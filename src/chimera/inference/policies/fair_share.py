@@ -29,8 +29,8 @@ class FairShare(Policy):
         return lowest.job
 
 
-def _charge(contender: Contender) -> tuple[float, int]:
-    return contender.charged, contender.order
+def _charge(contender: Contender) -> tuple[float, int, int]:
+    return contender.charged, contender.workers, contender.order
 
 
 def _most_loading(contender: Contender, even: float) -> float:

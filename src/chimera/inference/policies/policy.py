@@ -25,7 +25,7 @@ class Contender(NamedTuple):
     order : position in the order of submission.
     weight : weight of its share.
     charged : units dispatched, divided by the weight at the time; a new job starts at the lowest charge of the others.
-    batch : units of its next batch; of tokens, the expected number.
+    batch : units of its next batch if no other job waited; of tokens, the expected number.
     rate : units finished per second, over the last 10 s.
     workers : number of other workers that serve it.
     loading : number of its running batches whose workers had to load the model first.

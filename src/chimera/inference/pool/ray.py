@@ -64,6 +64,10 @@ class WorkerActor:
         """See `InferenceWorker`."""
         return self._called().collect(epoch, done, wait_s)
 
+    def prepare(self, epoch: int, kinds: Sequence[str]) -> None:
+        """See `InferenceWorker`."""
+        self._called().prepare(epoch, kinds)
+
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
         """See `InferenceWorker`."""
         return self._called().forget(epoch, jobs)
@@ -126,6 +130,9 @@ class RayLink(Link):
 
     def collect(self, epoch: int, done: Sequence[BatchId], wait_s: float) -> Collected:  # noqa: D102
         return self._call("collect", epoch, done, wait_s)  # type: ignore[no-any-return]
+
+    def prepare(self, epoch: int, kinds: Sequence[str]) -> None:  # noqa: D102
+        self._call("prepare", epoch, kinds)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:  # noqa: D102
         return self._call("forget", epoch, jobs)  # type: ignore[no-any-return]

@@ -65,7 +65,10 @@ def progress(history: Iterable[records.Record], *, by_tokens: bool = False) -> d
 
 def rates(job: Progress, edges_s: NDArray[np.float64], window_s: float) -> NDArray[np.float64]:
     """Return the queries, or tokens, finished per second and weight in the windows that begin at ``edges_s``."""
-    return _within(job, edges_s, window_s, job.counts) / window_s / job.weight
+    sums = np.concatenate(([0], np.cumsum(job.counts)))
+    ends = np.searchsorted(job.times_s, edges_s + window_s, side="right")
+    finished = sums[ends] - sums[np.searchsorted(job.times_s, edges_s, side="right")]
+    return np.asarray(finished / window_s / job.weight)
 
 
 def ratios(
@@ -74,32 +77,25 @@ def ratios(
     *,
     end_s: float,
     every_s: float = 1.0,
-    batches: int = 10,
     settle_s: float = 0.0,
 ) -> NDArray[np.float64]:
     """Return the ratio of the largest to the smallest query rate per weight, in each window that two or more jobs span.
+
+    It is infinite in a window in which one of them finishes nothing.
 
     Parameters
     ----------
     window_s, every_s : length of a window, and distance between the beginnings of two windows.
     end_s : latest end of the last window.
-    settle_s : seconds after its acceptance for which a job is ignored; batches from before are finished meanwhile.
-    batches : minimum number of batches that each job must finish in a window that counts; with 0 a ratio may be infinite.
+    settle_s : seconds after its acceptance for which a job is ignored, and after the last dispatch of a job during which no
+        window ends; batches from before are finished meanwhile.
     """
     edges_s = np.arange(min(job.since_s for job in jobs), end_s - window_s + 1e-9, every_s)
     there = np.array([(job.since_s + settle_s <= edges_s) & (edges_s + window_s <= job.until_s) for job in jobs])
     speeds = np.array([rates(job, edges_s, window_s) for job in jobs])
-    finished = np.array([_within(job, edges_s, window_s, np.ones_like(job.counts)) for job in jobs])
-    counts = (there.sum(0) >= 2) & ((finished >= batches) | ~there).all(0)
-    highest = np.where(there, speeds, -np.inf).max(0)[counts]
-    lowest = np.where(there, speeds, np.inf).min(0)[counts]
+    after_s = np.array([edges_s + window_s - job.until_s for job in jobs])  # until the end of the window
+    several = (there.sum(0) >= 2) & ~((after_s > 0) & (after_s < settle_s)).any(0)
+    highest = np.where(there, speeds, -np.inf).max(0)[several]
+    lowest = np.where(there, speeds, np.inf).min(0)[several]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(highest > 0, highest / lowest, 1.0)
-
-
-def _within(
-    job: Progress, edges_s: NDArray[np.float64], window_s: float, values: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    sums = np.concatenate(([0], np.cumsum(values)))
-    ends = np.searchsorted(job.times_s, edges_s + window_s, side="right")
-    return np.asarray(sums[ends] - sums[np.searchsorted(job.times_s, edges_s, side="right")])

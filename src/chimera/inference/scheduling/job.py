@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,13 +11,22 @@ from msgspec import Struct
 
 from chimera.inference.journal.records import Accepted
 from chimera.inference.models.spec import key_of
+from chimera.inference.scheduling.batch_size import (
+    MAX_BATCH_S,
+    OPEN_BATCH_S,
+    UNMEASURED_S,
+    BatchCost,
+    Pace,
+    batch_size,
+    smoothed,
+)
 from chimera.inference.scheduling.time_limit import default_limit_s
 
 WINDOW_S = 10.0
 """Seconds over which a query rate is measured."""
-_SMOOTHING = 0.3  # weight of the last batch in the estimates per query
+FIRST_LOAD_S = 5.0
+"""Maximum seconds for which a single worker loads the model of a new job, while the others stay free for other jobs."""
 _TIMES = 10_000  # number of batch times that are kept of an open job, which has no end
-_GROWTH = 8  # an automatic batch is at most this many times as large as the largest before
 
 
 class Batch(Struct, frozen=True):
@@ -54,7 +63,7 @@ class Job:
     Attributes
     ----------
     order : position in the order of submission.
-    batch_s : target seconds of a batch of automatic size.
+    cost : measured seconds of its batches, by their size.
     by_tokens : whether its share is measured in tokens; else in queries.
     queries : number of queries; of an open job, so far.
     open : whether more queries may arrive.
@@ -81,8 +90,8 @@ class Job:
     weight: float
     batch_size: int
     max_workers: int
-    batch_s: float
     by_tokens: bool = False
+    cost: BatchCost = field(default_factory=BatchCost)
     cursor: int = 0
     batches: int = 0
     returned: deque[Batch] = field(default_factory=deque)
@@ -107,10 +116,8 @@ class Job:
     )  # time, queries and units of finished batches
     _recent_queries: int = 0  # sums over _recent
     _recent_units: float = 0
-    _seconds_per_query: float | None = None  # smoothed
+    _units_per_query: float | None = None  # smoothed
     _slowest_s: float | None = None  # per query, of the slowest batch
-    _units_per_query: float | None = None
-    _largest: int = 0
 
     def __post_init__(self) -> None:
         self.key = key_of(self.accepted.model)
@@ -142,24 +149,41 @@ class Job:
             return False
         return not self.max_workers or self.other_workers(worker) < self.max_workers
 
+    def is_first_load(self, now_s: float, loaded: Collection[str]) -> bool:
+        """Return whether a worker loads the model of this new job for the first time, and another one has not ``loaded`` it."""
+        if not self.loading or self.times or self.first_s is None or self.key in loaded:
+            return False
+        return now_s < self.first_s + FIRST_LOAD_S
+
     def other_workers(self, worker: str) -> int:
         """Return the number of other workers that serve the job."""
         return len(self.serving) - (worker in self.serving)
 
-    def next_batch(self) -> Batch:
+    def next_batch(self, pace: Pace) -> Batch:
         """Return the batch to dispatch next. Queries must be waiting."""
         if self.returned:
             return self.returned[0]
-        left = self.queries - self.cursor
-        return Batch(self.batches, self.cursor, min(self.batch_size or self._timed_batch_size(), left))
+        per_s = None if pace.fair_rate is None else pace.fair_rate * self.weight / self.units(1)
+        target_s = OPEN_BATCH_S if self.accepted.open else pace.batch_s
+        size = batch_size(self.cost, self.batch_size, target_s=target_s, per_s=per_s)
+        return Batch(self.batches, self.cursor, min(size, self.queries - self.cursor))
+
+    def whole_batch(self) -> float:
+        """Return the units of the next batch if no other job waited."""
+        return self.units(self.next_batch(Pace(MAX_BATCH_S)).count)
 
     def units(self, count: int) -> float:
         """Return the expected units of ``count`` queries; before the first tokens are counted, one per query."""
         return count * (self._units_per_query or 1.0) if self.by_tokens else count
 
+    def weighted_unit_s(self) -> float:
+        """Return the expected seconds of a worker for one unit per weight; before the first batch, an assumption."""
+        query_s = UNMEASURED_S if self.cost.mean_s is None else self.cost.mean_s
+        return self.weight * query_s / self.units(1)
+
     def estimate_s(self, count: int) -> float | None:
         """Return the expected seconds of ``count`` queries; None if unknown."""
-        return None if self._seconds_per_query is None else count * self._seconds_per_query
+        return None if self.cost.mean_s is None else count * self.cost.mean_s
 
     def limit_s(self, count: int) -> float:
         """Return the time limit in seconds of a batch of ``count`` queries, without loading the model."""
@@ -177,7 +201,7 @@ class Job:
         self.serving[worker] += 1
         self.charged += charge
         self.first_s = at_s if self.first_s is None else self.first_s
-        self._largest = max(self._largest, batch.count)
+        self.cost.largest = max(self.cost.largest, batch.count)
 
     def returns(self, number: int, worker: str, *, blamed: bool) -> None:
         """Take a batch back, so that it is dispatched again before all others."""
@@ -232,8 +256,8 @@ class Job:
             self._recent_units += units
             self._expire(at_s)
             self._slowest_s = max(self._slowest_s or 0.0, seconds / batch.count)
-            self._seconds_per_query = _smoothed(self._seconds_per_query, seconds / batch.count)
-            self._units_per_query = _smoothed(self._units_per_query, units / batch.count)
+            self.cost.observe(batch.count, seconds)
+            self._units_per_query = smoothed(self._units_per_query, units / batch.count)
         self._end_if_complete(at_s)
 
     def withdraws(self, count: int, at_s: float) -> None:
@@ -286,11 +310,6 @@ class Job:
         # The division rounds like the decimal number of the user: 29 of 100 are not more than 0.29.
         return self.errors == self.queries or self.errors / self.queries > self.accepted.max_error_rate
 
-    def _timed_batch_size(self) -> int:
-        if self._seconds_per_query is None:
-            return max(self._largest, 1)
-        return max(1, min(round(self.batch_s / max(self._seconds_per_query, 1e-9)), _GROWTH * max(self._largest, 1)))
-
     def _span_s(self, now_s: float) -> float:
         """Return the seconds over which rates are measured, at least 1; 0 if nothing was dispatched."""
         self._expire(now_s)
@@ -319,7 +338,3 @@ class Job:
             if batch.number == number:
                 self.returned.remove(batch)
                 return
-
-
-def _smoothed(before: float | None, value: float) -> float:
-    return value if before is None else (1 - _SMOOTHING) * before + _SMOOTHING * value

@@ -8,12 +8,9 @@ from typing import Any
 from chimera.core.errors import ConfigurationError
 from chimera.inference.journal import records
 from chimera.inference.policies.policy import Contender, Policy, check_fair_by
+from chimera.inference.scheduling.batch_size import pace_of
 from chimera.inference.scheduling.job import Batch, Job, Running
 
-BATCH_S = 0.6
-"""Target seconds of a batch of automatic size."""
-OPEN_BATCH_S = 0.1
-"""The same for an open job, whose clients wait for the answers."""
 MAX_KILLS = 3
 """Number of attempts that a query may end with a kill, the last one alone in its batch, until its result is an error."""
 
@@ -23,7 +20,7 @@ class Scheduler:
 
     A job is charged for a batch when it is dispatched; the charge is refunded when the batch has to be dispatched again. No job
     accumulates credit. A new job starts at the lowest charge of the jobs with waiting queries. A job that cannot use its share
-    (because of ``max_workers``, or while its model is loaded) stays at most one batch per worker below the served job.
+    (because of ``max_workers``, or while its model is loaded) stays at most one whole batch per worker below the served job.
 
     Parameters
     ----------
@@ -65,17 +62,21 @@ class Scheduler:
     def next_for(self, worker: str, loaded: Collection[str], workers: int, now_s: float) -> records.Dispatched | None:
         """Return the next dispatch to a free worker; None if no job has a batch for it. The record is not applied yet.
 
+        If no other job waits, one worker loads the model of a new job first, for up to `FIRST_LOAD_S`: then a second new job
+        finds a free worker.
+
         Parameters
         ----------
         loaded : keys of the models in the worker's memory (`chimera.inference.models.spec.key_of`).
         workers : number of available workers.
         """
-        contending = (job for job in self._active.values() if job.can_use(worker))
-        contenders = [self._contender(job, worker, loaded, now_s) for job in contending]
-        if not contenders:
+        contending = [job for job in self._active.values() if job.can_use(worker)]
+        if not contending or (len(contending) == 1 and contending[0].is_first_load(now_s, loaded)):
             return None
+        pace = pace_of(workers, [job.weighted_unit_s() for job in self._active.values() if job.waiting])
+        contenders = [self._contender(job, worker, loaded, now_s) for job in contending]
         job = self.jobs[self._policy.choose(contenders, workers)]
-        batch = job.next_batch()
+        batch = job.next_batch(pace)
         return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s, job.key not in loaded)
 
     def retry_for(self, worker: str, loaded: Collection[str], now_s: float) -> records.Dispatched | None:
@@ -88,7 +89,7 @@ class Scheduler:
         job = next(jobs, None)
         if job is None:
             return None
-        batch = job.next_batch()
+        batch = job.returned[0]
         return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s)
 
     def any_returned(self) -> bool:
@@ -98,6 +99,10 @@ class Scheduler:
     def waiting_models(self) -> set[str]:
         """Return the keys of the models of all jobs with waiting queries."""
         return {job.key for job in self._active.values() if job.waiting}
+
+    def kinds(self) -> set[str]:
+        """Return the kinds of the models of all active jobs."""
+        return {str(job.model.get("kind")) for job in self._active.values()}
 
     def running_on(self, worker: str) -> Iterator[tuple[Job, Running]]:
         """Yield the running batches of a worker with their jobs, earliest first."""
@@ -196,7 +201,7 @@ class Scheduler:
     def _accepted(self, record: records.Accepted) -> None:
         job = Job(
             record, self._order, self._lowest(), record.weight, record.batch_size, record.max_workers,
-            batch_s=OPEN_BATCH_S if record.open else BATCH_S, batches=self._first_batch if record.open else 0,
+            batches=self._first_batch if record.open else 0,
             by_tokens=self._by_tokens,
         )  # fmt: skip
         self._order += 1
@@ -227,7 +232,8 @@ class Scheduler:
     def _dispatched(self, record: records.Dispatched) -> None:
         job = self.job(record.job)
         job.dispatched(Batch(record.batch, record.first, record.count), record.worker, record.at_s, cold=record.cold)
-        self._lift(job.charged - (1 + len(job.serving)) * job.units(record.count) / job.weight)
+        batch = max(job.units(record.count), job.whole_batch())
+        self._lift(job.charged - (1 + len(job.serving)) * batch / job.weight)
 
     def _committed(self, record: records.Committed) -> None:
         job = self.job(record.job)
@@ -282,7 +288,7 @@ class Scheduler:
             order=job.order,
             weight=job.weight,
             charged=job.charged,
-            batch=job.units(job.next_batch().count),
+            batch=job.whole_batch(),
             rate=job.unit_rate(now_s),
             workers=job.other_workers(worker),
             loading=job.loading,

@@ -14,6 +14,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.inference.journal import records
 from chimera.inference.models.spec import key_of
 from chimera.inference.policies.policy import Policy
+from chimera.inference.scheduling.job import FIRST_LOAD_S
 from chimera.inference.scheduling.scheduler import Scheduler
 
 _SILENT_S = 1.0  # time until a hung worker is noticed
@@ -26,7 +27,7 @@ class SimulatedJob:
 
     Attributes
     ----------
-    seconds : seconds per query, on a worker of speed 1.
+    seconds, fixed_s : seconds per query, and of each batch besides, on a worker of speed 1.
     queries : number of queries.
     tokens : tokens of each query and its result.
     at_s : time of its submission.
@@ -36,6 +37,7 @@ class SimulatedJob:
 
     seconds: float
     queries: int
+    fixed_s: float = 0.0
     tokens: int = 1
     at_s: float = 0.0
     load_s: float = 0.0
@@ -44,7 +46,7 @@ class SimulatedJob:
     max_workers: int = 0
 
     def __post_init__(self) -> None:
-        if not (self.seconds > 0 and self.weight > 0 and min(self.queries, self.at_s, self.load_s) >= 0):
+        if not (self.seconds > 0 and self.weight > 0 and min(self.queries, self.fixed_s, self.at_s, self.load_s) >= 0):
             raise ConfigurationError("a simulated job needs seconds and weight above 0, and no negative values")
 
 
@@ -212,14 +214,13 @@ class Simulation:
             return
         wanted = self.scheduler.waiting_models()
         for number in sorted(self._idle, key=lambda number: wanted.isdisjoint(self._workers[number].models)):
-            if not self._begin(self._workers[number]):
-                return
+            self._begin(self._workers[number])
 
-    def _begin(self, worker: _Worker) -> bool:
+    def _begin(self, worker: _Worker) -> None:
         chosen = self.scheduler.next_for(worker.name, worker.models, self._available, self._now_s)
         if chosen is None:
             self._idle[worker.number] = None
-            return False
+            return
         self._idle.pop(worker.number, None)
         self._record(chosen)
         job, key = self._jobs[chosen.job], self.scheduler.job(chosen.job).key
@@ -228,10 +229,11 @@ class Simulation:
         while len(worker.models) >= self._conditions.keep_models:
             del worker.models[next(iter(worker.models))]
         noise = self._random.lognormvariate(-(self._conditions.noise**2) / 2, self._conditions.noise)
-        worker.batch_s = chosen.count * job.seconds / worker.speed * noise
+        worker.batch_s = (job.fixed_s + chosen.count * job.seconds) / worker.speed * noise
         worker.dispatched = chosen
         self._work(worker, key, load_s, worker.batch_s)
-        return True
+        if load_s:
+            self._schedule(FIRST_LOAD_S, self._offer)  # others may load the model then
 
     def _work(self, worker: _Worker, key: str, load_s: float, compute_s: float) -> None:
         worker.span = Span(worker.number, self._now_s, self._now_s + load_s, self._now_s + load_s + compute_s)

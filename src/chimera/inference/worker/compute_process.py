@@ -50,6 +50,8 @@ class ComputeProcess:
             self._process = subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
                 command, stdin=subprocess.PIPE, pass_fds=[other_end.fileno()], cwd=folder, start_new_session=True
             )
+        self.pid = self._process.pid
+        self._sending = threading.Lock()
         threading.Thread(target=self._watch, name="chimera-compute-end", daemon=True).start()
 
     @property
@@ -93,13 +95,18 @@ class ComputeProcess:
         ActorLost : the process has ended.
         """
         try:
-            self._connection.send_bytes(wire.pack({"model": dict(model), "queries": list(queries)}))
+            self._send({"model": dict(model), "queries": list(queries)})
         except OSError as error:
             raise ActorLost("the computing process has ended") from error
         what = ""
         while what != "done":
             what, more = self._receive()
             yield what, more
+
+    def prepare(self, kinds: Sequence[str]) -> None:
+        """Let the process import what models of these kinds need, in a thread. A process that has ended ignores it."""
+        with contextlib.suppress(OSError):
+            self._send({"kinds": list(kinds)})
 
     def wait(self) -> str:
         """Wait for the end of the process, and return how it ended."""
@@ -127,12 +134,47 @@ class ComputeProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
+    def _send(self, message: dict[str, Any]) -> None:
+        with self._sending:
+            self._connection.send_bytes(wire.pack(message))
+
     def _receive(self) -> tuple[str, Any]:
         try:
             what, more = wire.unpack(self._connection.recv_bytes())
         except (EOFError, OSError) as error:
             raise ActorLost("the computing process has ended") from error
         return what, more
+
+
+class Imports:
+    """Imports modules in a thread, while batches are computed.
+
+    A model is loaded only after that: two threads that import the same libraries may find a module half imported.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+
+    def add(self, modules: Sequence[str]) -> None:
+        """Import modules after those of earlier calls."""
+        missing = [name for name in modules if name not in sys.modules]
+        if missing:
+            self._thread = threading.Thread(
+                target=self._run, args=(missing, self._thread), name="chimera-import", daemon=True
+            )
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until all are imported."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, modules: Sequence[str], earlier: threading.Thread | None) -> None:
+        if earlier is not None:
+            earlier.join()
+        for name in modules:
+            with contextlib.suppress(Exception):  # any library may raise anything; the model's load has the error
+                importlib.import_module(name)
 
 
 def main() -> None:
@@ -144,17 +186,26 @@ def main() -> None:
             importlib.import_module(name)
     except ImportError as error:
         raise ConfigurationError(f"--preload: {name!r} cannot be imported: {error}") from error
-    from chimera.inference.models import answers, load
+    from chimera.inference.models import answers, load, modules_of
     from chimera.inference.models.answers import tokens_of
 
     def notify(what: str, more: Any) -> None:
         other_end.send_bytes(wire.pack([what, more]))
 
-    models = ModelCache(load, answers, keep_models=keep_models, notify=notify)
+    imports = Imports()
+
+    def load_after_imports(model: Mapping[str, Any]) -> Any:
+        imports.wait()
+        return load(model)
+
+    models = ModelCache(load_after_imports, answers, keep_models=keep_models, notify=notify)
     notify("ready", None)
     with contextlib.suppress(EOFError):
         while True:
             asked = wire.unpack(other_end.recv_bytes())
+            if "kinds" in asked:
+                imports.add(modules_of(asked["kinds"]))
+                continue
             found, seconds = models.answer(asked["model"], asked["queries"])
             errors = [one["error"] for one in found if "error" in one]
             done = {"seconds": seconds, "errors": len(errors), "error": errors[0] if errors else ""}

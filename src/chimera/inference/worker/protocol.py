@@ -138,6 +138,10 @@ class Link(ABC):
         """
 
     @abstractmethod
+    def prepare(self, epoch: int, kinds: Sequence[str]) -> None:
+        """Import what models of these kinds need, while the worker waits or computes."""
+
+    @abstractmethod
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
         """Drop the batches of these jobs. If one of them is in progress, kill the computing process, and start another."""
 

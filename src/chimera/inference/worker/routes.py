@@ -40,6 +40,11 @@ class _Collect(Struct):
     wait_s: Annotated[float, Meta(ge=0)] = 0.0
 
 
+class _Prepare(Struct):
+    epoch: Epoch
+    kinds: Annotated[list[Annotated[str, Meta(max_length=100)]], Meta(max_length=100)]
+
+
 class _Forget(Struct):
     epoch: Epoch
     jobs: list[str]
@@ -88,6 +93,12 @@ def _router(worker: InferenceWorker, stop: Callable[[], None]) -> APIRouter:
         collected = await in_thread(worker.collect, body.epoch, body.done, body.wait_s)
         packed = wire.pack(msgspec.to_builtins(collected, builtin_types=(bytes,)))
         return Response(packed, media_type=wire.CONTENT_TYPE)  # not JSON, because results are bytes
+
+    @router.post("/prepare", **_documented("Import what models of some kinds need.", _Prepare))
+    async def prepare(request: Request) -> Response:
+        body = await _read(request, _Prepare)
+        await in_thread(worker.prepare, body.epoch, body.kinds)
+        return answer(request, {"prepares": True})
 
     @router.post("/forget", **_documented("Drop the batches of some jobs. Return the worker's state.", _Forget))
     async def forget(request: Request) -> Response:

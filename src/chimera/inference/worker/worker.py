@@ -121,6 +121,12 @@ class InferenceWorker:
             self._reported_version = self._version
             return Collected(self._state(), due)
 
+    def prepare(self, epoch: int, kinds: Sequence[str]) -> None:
+        """Let the computing process import what models of these kinds need, before their first batch."""
+        with self._changed:
+            self._check_epoch(epoch)
+        self._process.prepare(kinds)
+
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
         """Drop the batches of these jobs. If one of them is in progress, kill the computing process, and start another."""
         with self._changed:
