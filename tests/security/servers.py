@@ -130,7 +130,8 @@ def jobs(folder: Path, stack: ExitStack) -> Made:
 def inference(folder: Path, stack: ExitStack) -> Made:
     """Return the app of a coordinator of inference, with the routes of served models, that leads and has no workers."""
     from chimera.inference.api.job_routes import jobs_router
-    from chimera.inference.api.serving_routes import serving_router
+    from chimera.inference.api.openai_routes import ERROR_FORMS, openai_router
+    from chimera.inference.api.serving_routes import Asker, serving_router
     from chimera.inference.cluster_folder import ClusterFolder
     from chimera.inference.coordinator_process import Candidate
     from chimera.inference.journal.sqlite import SqliteJournal
@@ -142,8 +143,12 @@ def inference(folder: Path, stack: ExitStack) -> Made:
     (folder / "token").write_text(TOKEN)
     candidate = Candidate("c0", cluster, "fair-share", ray=False, journal=lambda: SqliteJournal(cluster.journal))
     metrics, access = Metrics(), cluster.access()
-    routers = [jobs_router(candidate.leader, candidate.rows), serving_router(candidate.leader, metrics)]
-    app = create_app(title="inference", settings=access, routers=routers, about={"name": "c0"}, metrics=metrics)
+    asker = Asker(candidate.leader, metrics)
+    routers = [jobs_router(candidate.leader, candidate.rows), serving_router(asker), openai_router(asker)]
+    about = {"name": "c0"}
+    app = create_app(
+        title="inference", settings=access, routers=routers, about=about, metrics=metrics, error_forms=ERROR_FORMS
+    )
     candidate.start("http://127.0.0.1:1")
     stack.callback(candidate.stop)
     return app, access

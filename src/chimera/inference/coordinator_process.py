@@ -182,7 +182,8 @@ def main() -> None:
     """Serve until SIGTERM."""
     from chimera.inference.api.job_routes import jobs_router
     from chimera.inference.api.metrics import ClusterMetrics
-    from chimera.inference.api.serving_routes import serving_router
+    from chimera.inference.api.openai_routes import ERROR_FORMS, openai_router
+    from chimera.inference.api.serving_routes import Asker, serving_router
     from chimera.web.app import create_app, serve
     from chimera.web.metrics import Metrics
 
@@ -215,13 +216,15 @@ def main() -> None:
     )  # fmt: skip
     metrics = Metrics()
     metrics.registry.register(ClusterMetrics(candidate.leader))
+    asker = Asker(candidate.leader, metrics)
     host = options.voter.rpartition(":")[0].strip("[]") if options.voter else "127.0.0.1"
     app = create_app(
         title=f"Chimera inference {options.name}",
         settings=access,
-        routers=[jobs_router(candidate.leader, candidate.rows), serving_router(candidate.leader, metrics)],
+        routers=[jobs_router(candidate.leader, candidate.rows), serving_router(asker), openai_router(asker)],
         about={"name": options.name, "kind": "coordinator"},
         metrics=metrics,
+        error_forms=ERROR_FORMS,
     )
     try:
         serve(

@@ -26,11 +26,11 @@ from chimera.models.instantiation import first_line
 from chimera.version import __version__
 from chimera.web.background import in_thread
 from chimera.web.connection import BoundedProtocol, Limits
-from chimera.web.errors import install_error_handlers, responses
+from chimera.web.errors import ErrorForm, install_error_handlers, responses
 from chimera.web.logs import open_logs, status
 from chimera.web.metrics import CONTENT_TYPE, Metrics
 from chimera.web.middleware import ServerMiddleware
-from chimera.web.routing import documented, endpoints, plain_router
+from chimera.web.routing import Endpoints, documented, plain_router
 from chimera.web.security import PAGE_POLICY, Access, anonymous_access, check_exposure, warn_if_exposed
 
 About = Mapping[str, Any]
@@ -48,6 +48,7 @@ def create_app(
     about: About | Callable[[], About],
     metrics: Metrics | None = None,
     public: Sequence[APIRouter] = (),
+    error_forms: Mapping[str, ErrorForm] | None = None,
 ) -> FastAPI:
     """Return an app with these routes, and with ``/health``, ``/metrics``, ``/docs`` and ``/openapi.json``.
 
@@ -64,17 +65,19 @@ def create_app(
         a worker's app does not, because the master that calls it does.
     metrics : default: those of requests only.
     public : routes that need no token, because they contain no data; their paths must be in `OPEN_PATHS`.
+    error_forms : functions that answer exceptions at the paths of plain routes; default: `chimera.web.errors.response_to`.
     """
     counted = Metrics() if metrics is None else metrics
     fields = about() if callable(about) else about
     protected, unprotected = (*routers, _metrics_router()), (_public_router(about), *public)
     middleware = partial(
         ServerMiddleware,
-        endpoints=endpoints((*protected, *unprotected)),
+        endpoints=Endpoints((*protected, *unprotected)),
         token=settings.token,
         max_body_bytes=settings.max_body_bytes,
         metrics=counted,
         anonymous_access=anonymous_access(settings),
+        error_forms=error_forms,
         logs_latency=str(fields.get("kind", "")).endswith("master"),
     )
     app = _NodeApp(middleware, title=title, version=__version__, docs_url=None, redoc_url=None)

@@ -85,6 +85,8 @@ def _job_row(job: Job) -> dict[str, Any]:
         "weight": job.weight,
         "batch_size": job.batch_size or "auto",
         "max_workers": job.max_workers or None,
+        "reserve": job.reserve,
+        "latency_target_s": job.latency_target_s or None,
         "model": accepted.model,
         "why": job.why or None,
         "accepted_s": accepted.at_s,

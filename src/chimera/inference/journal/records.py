@@ -25,6 +25,8 @@ class Accepted(Struct, frozen=True, tag=True):
     max_workers : maximum number of workers that serve it at once; 0: no limit.
     open : whether it is a model that is served online: queries arrive over time, and results go to waiting clients. The journal
         stores only the existence and options of such a job.
+    reserve : number of workers that are reserved for an open job.
+    latency_target_s : target seconds until an answer of an open job; 0: none.
     """
 
     job: str
@@ -37,6 +39,8 @@ class Accepted(Struct, frozen=True, tag=True):
     max_workers: int
     at_s: float
     open: bool = False
+    reserve: int = 0
+    latency_target_s: float = 0.0
 
 
 class Arrived(Struct, frozen=True, tag=True):
@@ -63,13 +67,15 @@ class Closed(Struct, frozen=True, tag=True):
 
 
 class Changed(Struct, frozen=True, tag=True):
-    """The batch size, weight or maximum number of workers of a job was changed; None: unchanged."""
+    """Options of a job were changed, see `Accepted`; None: unchanged."""
 
     job: str
     at_s: float
     weight: float | None = None
     batch_size: int | None = None
     max_workers: int | None = None
+    reserve: int | None = None
+    latency_target_s: float | None = None
 
 
 class Dispatched(Struct, frozen=True, tag=True):

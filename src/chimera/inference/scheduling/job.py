@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -44,6 +45,7 @@ class Job:
     ----------
     order : position in the order of submission.
     batch_s : target seconds of a batch of automatic size.
+    reserve, latency_target_s : see `Accepted`.
     by_tokens : whether its share is measured in tokens; else in queries.
     queries : number of queries; of an open job, so far.
     open : whether more queries may arrive.
@@ -85,6 +87,8 @@ class Job:
     ended_s: float | None = None
     times: deque[tuple[int, float]] = field(init=False)
     queries: int = field(init=False)
+    reserve: int = field(init=False)
+    latency_target_s: float = field(init=False)
     open: bool = field(init=False)
     key: str = field(init=False)
     _recent: deque[tuple[float, int, float]] = field(
@@ -99,6 +103,7 @@ class Job:
     def __post_init__(self) -> None:
         self.key = key_of(self.accepted.model)
         self.queries, self.open = self.accepted.queries, self.accepted.open
+        self.reserve, self.latency_target_s = self.accepted.reserve, self.accepted.latency_target_s
         self.times = deque(maxlen=_TIMES if self.open else None)
         self._end_if_complete(self.accepted.at_s)
 
@@ -129,12 +134,15 @@ class Job:
         """Return the number of other workers that serve the job."""
         return len(self.serving) - (worker in self.serving)
 
-    def next_batch(self) -> Batch:
-        """Return the batch to dispatch next. Queries must be waiting."""
+    def next_batch(self, limit_s: float = math.inf) -> Batch:
+        """Return the batch to dispatch next, of at most ``limit_s`` expected seconds if it is new. Queries must be waiting."""
         if self.returned:
             return self.returned[0]
         left = self.queries - self.cursor
-        return Batch(self.batches, self.cursor, min(self.batch_size or self._timed_batch_size(), left))
+        size = self.batch_size or self._timed_batch_size()
+        if limit_s < math.inf and self._seconds_per_query:
+            size = min(size, max(1, int(limit_s / self._seconds_per_query)))
+        return Batch(self.batches, self.cursor, min(size, left))
 
     def units(self, count: int) -> float:
         """Return the expected units of ``count`` queries; before the first tokens are counted, one per query."""

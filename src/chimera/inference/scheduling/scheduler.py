@@ -9,6 +9,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.inference.journal import records
 from chimera.inference.policies.policy import Contender, Policy, check_fair_by
 from chimera.inference.scheduling.job import Batch, Job, Running
+from chimera.inference.scheduling.room import Room
 
 BATCH_S = 0.6
 """Target seconds of a batch of automatic size."""
@@ -36,6 +37,7 @@ class Scheduler:
     ----------
     jobs : the jobs by number, in the order of their acceptance.
     dropped : numbers of the dropped jobs.
+    room : the workers that are reserved for served models; the caller updates it by `Room.reserve`.
     """
 
     def __init__(self, policy: Policy, *, fair_by: str = "queries", first_batch: int = 0) -> None:
@@ -43,6 +45,7 @@ class Scheduler:
         self._by_tokens = fair_by == "tokens"
         self.jobs: dict[str, Job] = {}
         self.dropped: set[str] = set()
+        self.room = Room()
         self._order = 0
         self._active: dict[str, Job] = {}  # jobs that have not ended
         self._floor = 0.0  # minimum charge of all active jobs
@@ -69,12 +72,12 @@ class Scheduler:
         loaded : keys of the models in the worker's memory (`chimera.inference.models.spec.key_of`).
         workers : number of available workers.
         """
-        contending = (job for job in self._active.values() if job.can_use(worker))
+        contending = (job for job in self._active.values() if self._can_use(job, worker))
         contenders = [self._contender(job, worker, loaded, now_s) for job in contending]
         if not contenders:
             return None
         job = self.jobs[self._policy.choose(contenders, workers)]
-        batch = job.next_batch()
+        batch = job.next_batch(self.room.limit_s(job))
         return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s, job.key not in loaded)
 
     def retry_for(self, worker: str, loaded: Collection[str], now_s: float) -> records.Dispatched | None:
@@ -83,8 +86,8 @@ class Scheduler:
         The policy has chosen its job once already, and the charge was refunded. None if no batch was returned, or if the worker
         would have to load the model first.
         """
-        jobs = (job for job in self._active.values() if job.returned and job.key in loaded and job.can_use(worker))
-        job = next(jobs, None)
+        returned = (job for job in self._active.values() if job.returned and job.key in loaded)
+        job = next((job for job in returned if self._can_use(job, worker)), None)
         if job is None:
             return None
         batch = job.next_batch()
@@ -167,6 +170,7 @@ class Scheduler:
         )  # fmt: skip
         self._order += 1
         self.jobs[record.job] = self._active[record.job] = job
+        self.room.note(job)
         self._deactivate_ended(job)
 
     def _arrived(self, record: records.Arrived) -> None:
@@ -180,6 +184,7 @@ class Scheduler:
     def _closed(self, record: records.Closed) -> None:
         job = self.job(record.job)
         job.closes(record.at_s)
+        self.room.note(job)
         self._deactivate_ended(job)
 
     def _changed(self, record: records.Changed) -> None:
@@ -187,6 +192,9 @@ class Scheduler:
         job.weight = job.weight if record.weight is None else record.weight
         job.batch_size = job.batch_size if record.batch_size is None else record.batch_size
         job.max_workers = job.max_workers if record.max_workers is None else record.max_workers
+        job.reserve = job.reserve if record.reserve is None else record.reserve
+        job.latency_target_s = job.latency_target_s if record.latency_target_s is None else record.latency_target_s
+        self.room.note(job)
 
     def _dispatched(self, record: records.Dispatched) -> None:
         job = self.job(record.job)
@@ -238,6 +246,10 @@ class Scheduler:
     def _deactivate_ended(self, job: Job) -> None:
         if job.ended:
             self._active.pop(job.id, None)
+            self.room.note(job)
+
+    def _can_use(self, job: Job, worker: str) -> bool:
+        return self.room.admits(worker, job) and job.can_use(worker)
 
     def _contender(self, job: Job, worker: str, loaded: Collection[str], now_s: float) -> Contender:
         return Contender(
@@ -245,7 +257,7 @@ class Scheduler:
             order=job.order,
             weight=job.weight,
             charged=job.charged,
-            batch=job.units(job.next_batch().count),
+            batch=job.units(job.next_batch(self.room.limit_s(job)).count),
             rate=job.unit_rate(now_s),
             workers=job.other_workers(worker),
             loading=job.loading,

@@ -5,17 +5,18 @@ It is independent of the transport: `chimera.inference.worker.process` serves it
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.inference.worker.compute_process import ComputeProcess
-from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, StaleEpoch, WorkerState
+from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, Piece, StaleEpoch, WorkerState
 
 KEEP_MODELS = 4
 """Default maximum number of models in memory."""
@@ -23,6 +24,7 @@ MAX_WAIT_S = 0.25
 """Maximum seconds that `collect` waits."""
 _RESEND_S = 1.0  # a result is sent again if it was not acknowledged for this long
 _MAX_BYTES = 64 << 20  # of results in one answer; a single result may be larger
+_MAX_PIECES = 10_000  # that wait for a coordinator; further ones are dropped, and their texts come with the results
 _DRAIN_S = 0.2  # to receive what the process sent before its end
 
 
@@ -67,10 +69,12 @@ class InferenceWorker:
         self.epoch = 0
         self._on_exit, self._started_s = on_exit, time.monotonic()
         self._changed = threading.Condition()
+        self._wakes: list[Callable[[], None]] = []
         self._queue: deque[Assignment] = deque()
         self._computing: Assignment | None = None
         self._batch_began_s = self._busy_s = 0.0
         self._results: OrderedDict[BatchId, _Result] = OrderedDict()
+        self._pieces: list[Piece] = []
         self._loaded: list[str] = []
         self._loading: str | None = None
         self._version, self._reported_version = 1, 0  # of the state, and of the state that the coordinator knows
@@ -108,20 +112,41 @@ class InferenceWorker:
         """
         until_s = time.monotonic() + min(max(wait_s, 0.0), MAX_WAIT_S)
         with self._changed:
+            while (found := self.take(epoch, done, wait=time.monotonic() < until_s)) is None:
+                self._changed.wait(max(until_s - time.monotonic(), 0.0))
+            return found
+
+    def take(self, epoch: int, done: Sequence[BatchId], *, wait: bool) -> Collected | None:
+        """Do what `collect` does, without waiting.
+
+        Parameters
+        ----------
+        wait : whether to return None if there is nothing to report. The caller waits for `on_change` then.
+        """
+        with self._changed:
             self._check_epoch(epoch)
             for batch_id in done:
                 self._results.pop(batch_id, None)
-            while not (due := self._due()) and self._reported_version == self._version:
-                left_s = until_s - time.monotonic()
-                if left_s <= 0 or self._closed:
-                    break
-                self._changed.wait(left_s)
-                self._check_epoch(epoch)
+            due = self._due()
+            if wait and not due and self._reported_version == self._version and not self._closed:
+                return None
             now_s = time.monotonic()
             for kept in due:
                 kept.sent_s = now_s
             self._reported_version = self._version
-            return Collected(self._state(), [kept.finished for kept in due])
+            pieces, self._pieces = self._pieces, []
+            return Collected(self._state(), [kept.finished for kept in due], pieces)
+
+    @contextlib.contextmanager
+    def on_change(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Call a function, in any thread, whenever `take` may have more to report."""
+        with self._changed:
+            self._wakes.append(wake)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._wakes.remove(wake)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
         """Drop the queued batches of these jobs. The batch in progress is finished."""
@@ -144,7 +169,7 @@ class InferenceWorker:
         """Kill the computing process. Unfinished batches are dropped."""
         with self._changed:
             self._closed = True
-            self._changed.notify_all()
+            self._notify()
         self._process.kill()
         self._thread.join()
         self._watcher.join()
@@ -155,7 +180,7 @@ class InferenceWorker:
             raise StaleEpoch(f"worker {self.name} serves epoch {self.epoch}: epoch {epoch} is over")
         if epoch > self.epoch:
             self.epoch = epoch
-            self._changed.notify_all()
+            self._notify()
 
     def _known_batches(self) -> set[BatchId]:
         own = {one.batch_id for one in self._queue} | set(self._results)
@@ -199,6 +224,8 @@ class InferenceWorker:
                             self._loading = more
                         elif what == "loaded":
                             self._loading, self._loaded = None, more
+                        elif what == "piece":
+                            self._pieces += [Piece(one.job, one.batch, *more)][: _MAX_PIECES - len(self._pieces)]
                         else:
                             self._finish(one, **more)
                         self._change()
@@ -212,8 +239,8 @@ class InferenceWorker:
                 self._changed.wait()
             if self._closed:
                 return None
+            # The coordinator knows of the batch. A report of its start would delay that of its result by a request.
             self._computing, self._batch_began_s = self._queue.popleft(), time.monotonic()
-            self._change()
             return self._computing
 
     def _finish(self, one: Assignment, *, seconds: float, errors: int, results: bytes, tokens: int) -> None:
@@ -223,7 +250,12 @@ class InferenceWorker:
 
     def _change(self) -> None:
         self._version += 1
+        self._notify()
+
+    def _notify(self) -> None:
         self._changed.notify_all()
+        for wake in self._wakes:
+            wake()
 
     def _watch(self) -> None:
         why = self._process.wait()
