@@ -41,8 +41,8 @@ class Writer:
     def _answer(self, query):
         if isinstance(query, str):
             return {"embedding": [float(len(query)), 0.1, -2.0], "prompt_tokens": 2}
-        told = [one["role"] + ":" + one["content"] for one in query.get("messages", [])]
-        text = query.get("prompt", "|".join(told))
+        lines = [one["role"] + ":" + one["content"] for one in query.get("messages", [])]
+        text = query.get("prompt", "|".join(lines))
         if text == "broken":
             raise ValueError("a broken prompt")
         options = {key: value for key, value in query.items() if key not in ("prompt", "messages")}

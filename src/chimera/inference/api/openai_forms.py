@@ -75,7 +75,7 @@ class Form:
     path: str
     summary: str
     queries: Callable[[Body], list[Any]]
-    answer: Callable[[Body, list[Mapping[str, Any]]], Body]
+    answer: Callable[[Body, Sequence[Mapping[str, Any]]], Body]
     example: Body
     streams: str = ""
 
@@ -190,7 +190,7 @@ def _options(body: Body, *own: str, sampling: Sequence[str] = _SAMPLING) -> Body
     return {**options, **({"max_new_tokens": limits[0]} if limits else {})}
 
 
-def _completion(body: Body, answers: list[Mapping[str, Any]]) -> Body:
+def _completion(body: Body, answers: Sequence[Mapping[str, Any]]) -> Body:
     results = results_of(answers, body["model"], "text", "prompt_tokens", "generated_tokens")
     choices = [
         {"index": index, "text": one["text"], "logprobs": None, "finish_reason": one.get("finish_reason", "stop")}
@@ -199,7 +199,7 @@ def _completion(body: Body, answers: list[Mapping[str, Any]]) -> Body:
     return {**head("cmpl", "text_completion", body), "choices": choices, "usage": usage_of(results)}
 
 
-def _chat_completion(body: Body, answers: list[Mapping[str, Any]]) -> Body:
+def _chat_completion(body: Body, answers: Sequence[Mapping[str, Any]]) -> Body:
     (one,) = results = results_of(answers, body["model"], "text", "prompt_tokens", "generated_tokens")
     message = {"role": "assistant", "content": one["text"], "refusal": None}
     reason = one.get("finish_reason", "stop")
@@ -207,7 +207,7 @@ def _chat_completion(body: Body, answers: list[Mapping[str, Any]]) -> Body:
     return {**head("chatcmpl", "chat.completion", body), "choices": choices, "usage": usage_of(results)}
 
 
-def _embeddings(body: Body, answers: list[Mapping[str, Any]]) -> Body:
+def _embeddings(body: Body, answers: Sequence[Mapping[str, Any]]) -> Body:
     results = results_of(answers, body["model"], "embedding", "prompt_tokens")
     packed = body.get("encoding_format") == "base64"
     data = [

@@ -140,7 +140,8 @@ async def ask(
     answered = _queued(leader, name, pending)
     disconnection = asyncio.ensure_future(disconnected())
     try:
-        await asyncio.wait({answered, disconnection}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        both: set[asyncio.Future[Any]] = {answered, disconnection}
+        await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if answered.done():
             return answered.result()
         if disconnection.done():
@@ -190,9 +191,9 @@ async def stream(
         answers = answered.result()
         for position, answer in enumerate(answers):
             result = answer.get("result")
-            text = result.get("text") if isinstance(result, Mapping) else None
-            if isinstance(text, str) and len(text) > sent[position]:
-                yield position, text[sent[position] :]
+            whole = result.get("text") if isinstance(result, Mapping) else None
+            if isinstance(whole, str) and len(whole) > sent[position]:
+                yield position, whole[sent[position] :]
         yield answers
     except TimeoutError:
         raise TimeLimitError(f"model {name!r} has not answered within {timeout_s:g} s") from None

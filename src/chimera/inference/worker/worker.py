@@ -69,7 +69,7 @@ class InferenceWorker:
         self.epoch = 0
         self._on_exit, self._started_s = on_exit, time.monotonic()
         self._changed = threading.Condition()
-        self._wakes: list[Callable[[], None]] = []
+        self._wakes: list[Callable[[], object]] = []
         self._queue: deque[Assignment] = deque()
         self._computing: Assignment | None = None
         self._batch_began_s = self._busy_s = 0.0
@@ -138,7 +138,7 @@ class InferenceWorker:
             return Collected(self._state(), [kept.finished for kept in due], pieces)
 
     @contextlib.contextmanager
-    def on_change(self, wake: Callable[[], None]) -> Iterator[None]:
+    def on_change(self, wake: Callable[[], object]) -> Iterator[None]:
         """Call a function, in any thread, whenever `take` may have more to report."""
         with self._changed:
             self._wakes.append(wake)
