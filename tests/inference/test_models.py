@@ -289,7 +289,7 @@ def test_a_folder_loads_with_every_way_to_the_network_closed(bert: Path) -> None
     [
         (
             {"kind": "magic"},
-            "unknown kind of model 'magic'; known: chimera, factory, sklearn, text-generation, transformers",
+            "unknown kind of model 'magic'; known: chimera, factory, sklearn, text-embeddings, text-generation, transformers",
         ),
         ({"kind": None}, "needs kind ="),
         ({"tusk": "x"}, "has no option 'tusk'"),
@@ -551,5 +551,7 @@ def test_a_toml_file_holds_a_table_and_its_paths_start_at_its_folder(tmp_path: P
 
 
 def test_an_unknown_kind_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UnknownNameError, match="known: chimera, factory, sklearn, text-generation, transformers"):
+    with pytest.raises(
+        UnknownNameError, match="known: chimera, factory, sklearn, text-embeddings, text-generation, transformers"
+    ):
         models.check({"kind": "pickle"})

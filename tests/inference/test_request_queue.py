@@ -16,6 +16,7 @@ from chimera.inference.coordinator.request_queue import (
     RequestQueue,
 )
 from chimera.inference.scheduling.job import Batch
+from chimera.inference.worker.protocol import Piece
 
 
 def answers(queries: list[int]) -> bytes:
@@ -61,6 +62,17 @@ def test_each_request_has_its_own_answers_in_order(steps: list[tuple[str, int]])
     for one in pending:
         if one not in withdrawn:
             assert one.answers.result(0) == [{"result": 2 * query} for query in one.queries]
+
+
+def test_a_part_of_an_answer_reaches_the_request_of_its_query() -> None:
+    queue, taken = RequestQueue(), []
+    for name in "ab":
+        queue.put(PendingRequest([1, 2], 1, lambda *piece, name=name: taken.append((name, *piece))))
+    queue.dispatched(Batch(7, 0, 3))
+    for index in (2, 1, 3, -4):
+        queue.take(Piece("1", 7, index, 5, "text"))
+    queue.take(Piece("1", 8, 0, 5, "text"))
+    assert taken == [("b", 0, 5, "text"), ("a", 1, 5, "text")]
 
 
 def test_queries_that_nobody_waits_for_are_in_no_batch() -> None:

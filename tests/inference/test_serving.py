@@ -142,6 +142,23 @@ def test_a_served_model_and_a_job_share_the_workers(quiet: RunningCluster) -> No
 
 
 @pytest.mark.long
+def test_a_model_with_a_reserved_worker_does_not_wait_for_the_batches_of_jobs(quiet: RunningCluster) -> None:
+    quiet.client.serve("kept", quiet.model(seconds=0.001), reserve=1)
+    quiet.client.ask("kept", [1])  # its worker has loaded it
+    job = quiet.client.submit(quiet.model(seconds=0.6), list(range(100)), batch_size=1)
+    try:
+        quiet.processed(job, 1)
+        for query in range(20):
+            began_s = time.monotonic()
+            assert quiet.client.ask("kept", [query]) == [{"result": 2 * query}]
+            assert time.monotonic() - began_s < 0.5
+        assert sum(one["job"] == job for one in quiet.client.rows("workers")) == 1
+    finally:
+        quiet.client.cancel(job)
+        quiet.client.unserve("kept")
+
+
+@pytest.mark.long
 def test_time_and_queue_have_limits(quiet: RunningCluster) -> None:
     quiet.client.serve("slow", quiet.model(seconds=0.5), batch_size=1, max_workers=1)
     slow = "/v1/infer/slow"
@@ -200,6 +217,10 @@ def test_mistakes_are_told_in_one_line(quiet: RunningCluster) -> None:
         status, told = request(quiet, "POST", path, body)
         assert status == 422
         assert message in told["message"]
+    with pytest.raises(ConfigurationError, match="reserve must be a whole number from 0 to 1000, not -1"):
+        quiet.client.serve("x", quiet.model(), reserve=-1)
+    with pytest.raises(ConfigurationError, match="latency_target_s must be a number above 0, not 0"):
+        quiet.client.serve("x", quiet.model(), latency_target_s=0)
     with pytest.raises(ConfigurationError, match="invalid name of a served model: 'jobs'"):
         quiet.client.serve("jobs", quiet.model())
     assert request(quiet, "POST", "/v1/infer/x", {"query": 1}, token="guessed")[0] == 401
@@ -223,8 +244,11 @@ def test_pages_and_figures_tell_of_what_is_served(quiet: RunningCluster) -> None
 def test_the_commands_serve_ask_and_unserve(quiet: RunningCluster, tmp_path: Path) -> None:
     file = tmp_path / "model.toml"
     file.write_text(f'kind = "factory"\nfactory = "{quiet.model_file}:make"\n[options]\nseconds = 0.001\n')
-    (served,) = command(quiet, "serve", "cli", "--model", str(file), "--weight", "2")
+    more = ("--weight", "2", "--reserve", "1", "--latency-target-ms", "50")
+    (served,) = command(quiet, "serve", "cli", "--model", str(file), *more)
     assert served["name"] == "cli"
+    own = row(quiet, "cli")
+    assert (own["weight"], own["reserve"], own["latency_target_s"]) == (2.0, 1, 0.05)
     assert quiet.client.ask("cli", ["a"]) == [{"result": "aa"}]
     assert any(one["job"] == served["job"] and one["state"] == "serving" for one in command(quiet, "list")[0])
     assert command(quiet, "unserve", "cli") == [served]

@@ -127,6 +127,55 @@ def test_a_query_that_cannot_be_used_has_an_error_and_the_others_their_answers(g
     assert found[0] == found[6]
 
 
+def test_a_query_sets_its_own_options_within_those_of_the_model(gpt: Path) -> None:
+    predictor = models.load(table(gpt, max_new_tokens=8))
+
+    def answers(**options: Any) -> list[Any]:
+        return [
+            answer["result"] for answer in models.answers(predictor, [{"prompt": one, **options} for one in PROMPTS])
+        ]
+
+    assert answers(temperature=1.5, top_k=12, top_p=0.95, seed=7) == results(table(gpt, **DRAWN), PROMPTS)
+    assert answers(max_new_tokens=3) == results(table(gpt, max_new_tokens=3), PROMPTS)
+    assert answers(max_new_tokens=1000) == results(table(gpt, max_new_tokens=8), PROMPTS)
+    (refused,) = models.answers(predictor, [{"prompt": "the", "temperature": "hot"}])
+    assert refused["error"] == "temperature = 'hot' must be 0 or more"
+
+
+def test_an_answer_ends_before_a_text_of_stop_and_says_why_it_ends(gpt: Path) -> None:
+    predictor = models.load(table(gpt, max_new_tokens=8))
+    whole = next(
+        answer["result"] for answer in models.answers(predictor, PROMPTS) if len(answer["result"]["text"].split()) > 3
+    )
+    prompt = PROMPTS[[one["result"] for one in models.answers(predictor, PROMPTS)].index(whole)]
+    stop = whole["text"].split()[2]
+    (found,) = models.answers(predictor, [{"prompt": prompt, "stop": [stop, "never"]}])
+    assert found["result"]["text"] == whole["text"].partition(stop)[0]
+    assert found["result"]["finish_reason"] == "stop"
+    assert found["result"]["generated_tokens"] < whole["generated_tokens"]
+    reasons = {
+        one["generated_tokens"] == 8: one["finish_reason"] for one in results(table(gpt, max_new_tokens=8), PROMPTS)
+    }
+    assert reasons[True] == "length"
+    assert reasons.get(False, "stop") == "stop"
+
+
+def test_streamed_texts_are_the_beginnings_of_the_answers(gpt: Path) -> None:
+    predictor = models.load(table(gpt, **DRAWN))
+    queries = [{"prompt": prompt, "stream": True, "stop": ["tree"]} for prompt in PROMPTS]
+    emitted = [[""] for _ in queries]
+
+    def emit(index: int, at: int, text: str) -> None:
+        assert at == len("".join(emitted[index]))
+        emitted[index].append(text)
+
+    streamed = models.answers(predictor, [*queries, {"prompt": "the"}], emit)
+    assert streamed == models.answers(predictor, [*queries, {"prompt": "the"}])
+    assert max(map(len, emitted)) > 3
+    for pieces, answer in zip(emitted, streamed, strict=False):
+        assert answer["result"]["text"].startswith("".join(pieces))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

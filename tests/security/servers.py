@@ -131,7 +131,8 @@ def inference(folder: Path, stack: ExitStack) -> Made:
     """Return the app of a coordinator of inference, with the routes of served models, that leads and has no workers."""
     from chimera.inference.api.cluster_routes import cluster_router
     from chimera.inference.api.job_routes import jobs_router
-    from chimera.inference.api.serving_routes import serving_router
+    from chimera.inference.api.openai_routes import ERROR_FORMS, openai_router
+    from chimera.inference.api.serving_routes import Asker, serving_router
     from chimera.inference.cluster_folder import ClusterFolder
     from chimera.inference.coordinator_process import Candidate
     from chimera.inference.journal.sqlite import SqliteJournal
@@ -145,11 +146,13 @@ def inference(folder: Path, stack: ExitStack) -> Made:
     (folder / "token").write_text(TOKEN)
     candidate = Candidate("c0", cluster, "fair-share", ray=False, journal=lambda: SqliteJournal(cluster.journal))
     metrics, access = Metrics(), cluster.access()
+    asker = Asker(candidate.leader, metrics)
     routers = [
         jobs_router(candidate.leader, candidate.rows),
         cluster_router(candidate.leader, cluster.set_bounds),
         page_router(candidate.leader, RateHistory(candidate.leader), folder / "logs"),
-        serving_router(candidate.leader, metrics),
+        serving_router(asker),
+        openai_router(asker),
     ]
     app = create_app(
         title="inference",
@@ -158,6 +161,7 @@ def inference(folder: Path, stack: ExitStack) -> Made:
         public=[bare_page_router()],
         about={"name": "c0"},
         metrics=metrics,
+        error_forms=ERROR_FORMS,
     )
     candidate.start("http://127.0.0.1:1")
     stack.callback(candidate.stop)

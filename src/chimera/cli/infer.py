@@ -114,13 +114,32 @@ def serve(
         typer.Option("--max-workers", min=1, metavar="N", help="Use at most N workers at once; default: no limit."),
     ] = None,
     batch_timeout: BatchTimeout = None,
+    reserve: Annotated[
+        int, typer.Option("--reserve", min=0, metavar="N", help="Reserve N workers for the model; jobs get the rest.")
+    ] = 0,
+    latency_target_ms: Annotated[
+        float | None,
+        typer.Option(
+            "--latency-target-ms",
+            min=0.001,
+            metavar="MS",
+            help="Limit batches so that answers take about MS milliseconds; without --reserve also those of jobs.",
+        ),
+    ] = None,
     as_json: Json = False,
     cluster: Cluster = HERE,
 ) -> None:
     """Serve a model that answers single queries; `chimera infer list` shows it as a job."""
     from chimera.inference.models import read
 
-    options = {"weight": weight, "batch_size": _size(batch_size), "max_workers": max_workers, **_limit(batch_timeout)}
+    options = {
+        "weight": weight,
+        "batch_size": _size(batch_size),
+        "max_workers": max_workers,
+        **_limit(batch_timeout),
+        "reserve": reserve,
+        "latency_target_s": None if latency_target_ms is None else latency_target_ms / 1000,
+    }
     job = _client(cluster).serve(name, read(model), **options)
     typer.echo(line({"job": job, "name": name}) if as_json else f"{name} is served, as job {job}")
 

@@ -96,7 +96,8 @@ class Client(WebClient):
 
         Parameters
         ----------
-        options : ``weight``, ``batch_size``, ``max_workers``, ``batch_timeout_s``.
+        options : ``weight``, ``batch_size``, ``max_workers``, ``batch_timeout_s``, ``reserve``, ``latency_target_s``, see
+            `chimera.inference.api.serving.serve`.
         """
         body = wire.pack({"model": dict(model), **options})
         return str(self.request_json("PUT", f"/models/{_quoted(name)}", body)["job"])

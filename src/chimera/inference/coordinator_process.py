@@ -196,7 +196,8 @@ def main() -> None:
     from chimera.inference.api.cluster_routes import cluster_router
     from chimera.inference.api.job_routes import jobs_router
     from chimera.inference.api.metrics import ClusterMetrics
-    from chimera.inference.api.serving_routes import serving_router
+    from chimera.inference.api.openai_routes import ERROR_FORMS, openai_router
+    from chimera.inference.api.serving_routes import Asker, serving_router
     from chimera.inference.page.data import SAMPLE_S, RateHistory
     from chimera.inference.page.routes import bare_page_router, page_router
     from chimera.web.app import create_app, serve
@@ -232,6 +233,7 @@ def main() -> None:
     )  # fmt: skip
     metrics = Metrics()
     metrics.registry.register(ClusterMetrics(candidate.leader))
+    asker = Asker(candidate.leader, metrics)
     history = RateHistory(candidate.leader)
     periodic = [
         Periodic("the rates", SAMPLE_S, history.sample),
@@ -245,12 +247,14 @@ def main() -> None:
             jobs_router(candidate.leader, candidate.rows),
             cluster_router(candidate.leader, _scaler(folder, options.voters)),
             page_router(candidate.leader, history, folder.path / "logs"),
-            serving_router(candidate.leader, metrics),
+            serving_router(asker),
+            openai_router(asker),
         ],
         public=[bare_page_router()],
         forwarded=options.forwarded,
         about={"name": options.name, "kind": "coordinator"},
         metrics=metrics,
+        error_forms=ERROR_FORMS,
     )
     try:
         for each in periodic:

@@ -26,11 +26,11 @@ from chimera.models.instantiation import first_line
 from chimera.version import __version__
 from chimera.web.background import in_thread
 from chimera.web.connection import BoundedProtocol, Limits
-from chimera.web.errors import install_error_handlers, responses
+from chimera.web.errors import ErrorForm, install_error_handlers, responses
 from chimera.web.logs import open_logs, status
 from chimera.web.metrics import CONTENT_TYPE, Metrics
 from chimera.web.middleware import ServerMiddleware
-from chimera.web.routing import documented, endpoints, plain_router
+from chimera.web.routing import Endpoints, documented, plain_router
 from chimera.web.security import PAGE_POLICY, Access, anonymous_access, check_exposure, warn_if_exposed
 
 About = Mapping[str, Any]
@@ -49,6 +49,7 @@ def create_app(
     metrics: Metrics | None = None,
     public: Sequence[APIRouter] = (),
     forwarded: bool = False,
+    error_forms: Mapping[str, ErrorForm] | None = None,
 ) -> FastAPI:
     """Return an app with these routes, and with ``/health``, ``/metrics``, ``/docs`` and ``/openapi.json``.
 
@@ -67,17 +68,19 @@ def create_app(
     public : routes that need no token, because they contain no data; their paths must be in `OPEN_PATHS`.
     forwarded : whether connections are forwarded from an address beyond loopback, such as that of a gateway. Pages without data
         are then sent under any name of this machine.
+    error_forms : functions that answer exceptions at the paths of plain routes; default: `chimera.web.errors.response_to`.
     """
     counted = Metrics() if metrics is None else metrics
     fields = about() if callable(about) else about
     protected, unprotected = (*routers, _metrics_router()), (_public_router(about), *public)
     middleware = partial(
         ServerMiddleware,
-        endpoints=endpoints((*protected, *unprotected)),
+        endpoints=Endpoints((*protected, *unprotected)),
         token=settings.token,
         max_body_bytes=settings.max_body_bytes,
         metrics=counted,
         anonymous_access=anonymous_access(settings),
+        error_forms=error_forms,
         logs_latency=str(fields.get("kind", "")).endswith("master"),
         forwarded=forwarded,
     )

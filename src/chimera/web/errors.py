@@ -6,8 +6,8 @@ traceback; tracebacks are in the node's ``chimera_status.log``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import orjson
 from fastapi import FastAPI
@@ -32,6 +32,9 @@ from chimera.core.errors import (
     UnavailableError,
 )
 from chimera.web.logs import status
+
+ErrorForm: TypeAlias = Callable[[Exception], Response]
+"""A function that returns the answer to an exception, such as `response_to`."""
 
 
 class NotFittedError(ConflictError):

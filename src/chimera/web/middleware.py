@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from chimera.web.connection import ADMIT
 from chimera.web.errors import (
     BodyTooLargeError,
+    ErrorForm,
     ForeignRequestError,
     MalformedRequestError,
     UnauthorizedError,
@@ -24,7 +25,7 @@ from chimera.web.errors import (
 )
 from chimera.web.logs import log_latency
 from chimera.web.metrics import Metrics
-from chimera.web.routing import Endpoint
+from chimera.web.routing import Endpoints
 from chimera.web.security import (
     AnonymousAccess,
     answer_headers,
@@ -45,29 +46,32 @@ class ServerMiddleware:
     Parameters
     ----------
     app : the wrapped application.
-    endpoints : functions of the plain routes, by method and path; the app answers all other requests.
+    endpoints : the plain routes; the app answers all other requests.
     token : the bearer token that every request needs, except for `OPEN_PATHS`.
     anonymous_access : requests that are answered if there is no token.
     max_body_bytes : maximum length of a body. A body is refused by its announced length, or as soon as it is too long.
     metrics : counts the requests.
     forwarded : whether connections are forwarded from an address beyond loopback.
     logs_latency : whether to write the latency of each answered route to the time log, as kind ``master``.
+    error_forms : functions that answer exceptions at some paths; default: `response_to`.
     """
 
     def __init__(
         self,
         app: ASGIApp,
         *,
-        endpoints: Mapping[tuple[str, str], Endpoint],
+        endpoints: Endpoints,
         token: str | None,
         max_body_bytes: int,
         metrics: Metrics,
         logs_latency: bool,
         anonymous_access: AnonymousAccess = AnonymousAccess.LOOPBACK,
         forwarded: bool = False,
+        error_forms: Mapping[str, ErrorForm] | None = None,
     ) -> None:
         self._forwarded = forwarded
         self._app, self._endpoints, self._token, self._limit = app, endpoints, token, max_body_bytes
+        self._error_forms = error_forms or {}
         self._metrics, self._logs_latency, self._anonymous_access = metrics, logs_latency, anonymous_access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,6 +80,7 @@ class ServerMiddleware:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
+        endpoint = self._endpoints.find(scope)
         status = 0
         received = 0
         whole = False
@@ -101,7 +106,6 @@ class ServerMiddleware:
             self._check(scope)
             if admit := scope.get(ADMIT):
                 admit()
-            endpoint = self._endpoints.get((scope["method"], scope["path"]))
             if endpoint is None:
                 await self._app(scope, limited, recorded)
             else:
@@ -116,7 +120,8 @@ class ServerMiddleware:
             if status and not whole:
                 raise  # part of an answer is sent: the server can only cut it off
             if not status:
-                await response_to(error)(scope, receive, recorded)
+                answer_to = self._error_forms.get(scope["path"], response_to)
+                await answer_to(error)(scope, receive, recorded)
         finally:
             self._record(scope, status, time.perf_counter() - began)
 
@@ -141,10 +146,9 @@ class ServerMiddleware:
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         method, path = scope["method"], scope["path"]
-        if (method, path) not in self._endpoints:
-            route: Any = scope.get("route")
-            path = getattr(route, "path", None) or ("/openapi.json" if path == "/openapi.json" else None)
-            method = method if method in _METHODS else "other"
+        route: Any = scope.get("route")
+        path = getattr(route, "path", None) or ("/openapi.json" if path == "/openapi.json" else None)
+        method = method if method in _METHODS else "other"
         self._metrics.request_ended(method, path or "none", status, seconds)
         if self._logs_latency and path and path.startswith("/v1/"):
             port = (scope.get("server") or (None, None))[1]

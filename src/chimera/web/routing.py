@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.types import Scope
 
 from chimera.engines.http import wire
 from chimera.web.errors import responses
@@ -36,15 +37,35 @@ def plain_router(**options: Any) -> APIRouter:
     return APIRouter(route_class=_Plain, **options)
 
 
-def endpoints(routers: Iterable[APIRouter]) -> dict[tuple[str, str], Endpoint]:
-    """Return the functions of the plain routes without path parameters, by method and path."""
-    plain = [route for router in routers for route in router.routes if isinstance(route, _Plain)]
-    return {
-        (method, route.path): route.endpoint
-        for route in plain
-        if "{" not in route.path
-        for method in route.methods or ()
-    }
+class Endpoints:
+    """The functions of plain routes, by method and path.
+
+    Parameters
+    ----------
+    routers : routers with plain routes; other routes in them are ignored.
+    """
+
+    def __init__(self, routers: Iterable[APIRouter]) -> None:
+        plain = [route for router in routers for route in router.routes if isinstance(route, _Plain)]
+        pairs = [(method, route) for route in plain for method in route.methods or ()]
+        self._fixed = {(method, route.path): route for method, route in pairs if "{" not in route.path}
+        self._patterns = [(method, route) for method, route in pairs if "{" in route.path]
+
+    def find(self, scope: Scope) -> Endpoint | None:
+        """Return the function for a request, and set its route and path parameters; None if no plain route matches."""
+        method, path = scope["method"], scope["path"]
+        route = self._fixed.get((method, path))
+        if route is None:
+            for own, one in self._patterns:
+                if own == method and (match := one.path_regex.match(path)):
+                    scope["path_params"] = match.groupdict()
+                    route = one
+                    break
+            else:
+                return None
+        scope["route"] = route
+        endpoint: Endpoint = route.endpoint
+        return endpoint
 
 
 def documented(

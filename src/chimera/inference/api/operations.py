@@ -17,6 +17,8 @@ from chimera.inference.scheduling.scheduler import Scheduler
 
 MAX_CHUNK_QUERIES = 1000
 """Maximum number of queries in a chunk of the journal."""
+MAX_RESERVE = 1000
+"""Maximum number of workers that are reserved for a served model."""
 MAX_CHUNK_BYTES = 1 << 20
 """Maximum size of a chunk, unless a single query is larger. A write must be short compared to the lease."""
 
@@ -236,6 +238,23 @@ def checked_weight(weight: Any) -> float:
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
         raise ConfigurationError(f"weight must be a number above 0, not {weight!r}")
     return float(weight)
+
+
+def checked_reserve(reserve: Any) -> int:
+    """Return a number of reserved workers. Raise ConfigurationError if it is invalid."""
+    if type(reserve) is not int or not 0 <= reserve <= MAX_RESERVE:
+        raise ConfigurationError(f"reserve must be a whole number from 0 to {MAX_RESERVE}, not {reserve!r}")
+    return reserve
+
+
+def checked_latency_target(latency_target_s: Any) -> float:
+    """Return a latency target in seconds; 0 for None, which is no target. Raise ConfigurationError if it is invalid."""
+    if latency_target_s is None:
+        return 0.0
+    number = isinstance(latency_target_s, int | float) and not isinstance(latency_target_s, bool)
+    if not number or not 0 < latency_target_s < math.inf:
+        raise ConfigurationError(f"latency_target_s must be a number above 0, not {latency_target_s!r}")
+    return float(latency_target_s)
 
 
 def checked_max_workers(max_workers: Any) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -14,7 +16,9 @@ from chimera.inference.api.operations import (
     check_name,
     checked_batch_size,
     checked_batch_timeout,
+    checked_latency_target,
     checked_max_workers,
+    checked_reserve,
     checked_weight,
 )
 from chimera.inference.coordinator.coordinator import Coordinator
@@ -47,10 +51,18 @@ def serve(
     batch_size: int | str = "auto",
     max_workers: int | None = None,
     batch_timeout_s: float | str = "auto",
+    reserve: int = 0,
+    latency_target_s: float | None = None,
 ) -> str:
     """Serve a model under a name, and return the number of its job.
 
     If the same model is served under the name already, set its options.
+
+    Parameters
+    ----------
+    reserve : number of workers that serve no other job; at least one worker remains for the others.
+    latency_target_s : target seconds until an answer. A third of it limits the expected time of the model's batches and, unless
+        a worker is reserved for it, of the batches of all other jobs.
 
     Raises
     ------
@@ -64,23 +76,23 @@ def serve(
         )
     check_name(name)
     table = check(model, code=leader.code)
-    size, share, most = checked_batch_size(batch_size), checked_weight(weight), checked_max_workers(max_workers)
-    limit_s = checked_batch_timeout(batch_timeout_s)
+    share, size, most = checked_weight(weight), checked_batch_size(batch_size), checked_max_workers(max_workers)
+    more: dict[str, Any] = {
+        "batch_timeout_s": checked_batch_timeout(batch_timeout_s),
+        "reserve": checked_reserve(reserve),
+        "latency_target_s": checked_latency_target(latency_target_s),
+    }
 
     def apply() -> str:
         now_s = leader.now_s()
         job = _served(leader, name)
         if job is None:
             number = leader.new_number()
-            leader.record(
-                records.Accepted(
-                    number, "", name, table, 0, share, size, most, now_s, open=True, batch_timeout_s=limit_s
-                )
-            )
+            leader.record(records.Accepted(number, "", name, table, 0, share, size, most, now_s, open=True, **more))
             return number
         if job.key != key_of(table):
             raise ConflictError(f"another model is served as {name!r}: stop it with 'chimera infer unserve {name}'")
-        leader.record(records.Changed(job.id, now_s, share, size, most, limit_s))
+        leader.record(records.Changed(job.id, now_s, share, size, most, **more))
         return job.id
 
     return leader.call(apply)
@@ -95,6 +107,16 @@ def unserve(leader: Coordinator, name: str) -> str:
         return job.id
 
     return leader.call(apply)
+
+
+def served(leader: Coordinator) -> list[tuple[str, float]]:
+    """Return the name of each served model, and the time at which its serving began, in seconds since 1970."""
+
+    def found() -> list[tuple[str, float]]:
+        jobs = leader.scheduler.jobs.values()
+        return [(job.accepted.name, job.accepted.at_s) for job in jobs if job.open and not job.ended]
+
+    return leader.call(found)
 
 
 async def ask(
@@ -120,11 +142,11 @@ async def ask(
     TimeLimitError : the request was not answered in time. Its queries that are in no batch yet are dropped.
     ClientDisconnect : the client has disconnected.
     """
-    queued = leader.submit(lambda: _enqueue(leader, name, pending))
-    answered = asyncio.ensure_future(_answers(asyncio.wrap_future(queued), pending))
+    answered = _queued(leader, name, pending)
     disconnection = asyncio.ensure_future(disconnected())
     try:
-        await asyncio.wait({answered, disconnection}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        both: set[asyncio.Future[Any]] = {answered, disconnection}
+        await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if answered.done():
             return answered.result()
         if disconnection.done():
@@ -132,6 +154,55 @@ async def ask(
         raise TimeLimitError(f"model {name!r} has not answered within {timeout_s:g} s")
     finally:
         disconnection.cancel()
+        if answered.cancel():
+            leader.submit(lambda: _withdraw(leader, pending))
+
+
+async def stream(
+    leader: Coordinator, name: str, queries: Sequence[Any], size: int, *, timeout_s: float
+) -> AsyncGenerator[tuple[int, str] | list[dict[str, Any]], None]:
+    """Queue a request, and yield the texts of its answers as they are generated, and at last its answers.
+
+    Parameters
+    ----------
+    queries, size : see `PendingRequest`.
+    timeout_s : seconds to wait for the answers.
+
+    Yields
+    ------
+    The position of a query and the next part of its text; at last the answers. The parts of a text make up the whole text.
+
+    Raises
+    ------
+    Exception : see `ask`.
+    """
+    loop, pieces = asyncio.get_running_loop(), asyncio.Queue[tuple[int, int, str] | None]()
+
+    def take(*piece: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: this process ends
+            loop.call_soon_threadsafe(pieces.put_nowait, piece)
+
+    pending = PendingRequest(queries, size, take)
+    sent = [0] * len(pending.queries)
+    answered = _queued(leader, name, pending)
+    answered.add_done_callback(lambda _: pieces.put_nowait(None))
+    until_s = loop.time() + timeout_s
+    try:
+        while (piece := await asyncio.wait_for(pieces.get(), until_s - loop.time())) is not None:
+            position, at, text = piece
+            if at <= sent[position] < at + len(text):  # else it is sent already, or one before it was lost
+                yield position, text[sent[position] - at :]
+                sent[position] = at + len(text)
+        answers = answered.result()
+        for position, answer in enumerate(answers):
+            result = answer.get("result")
+            whole = result.get("text") if isinstance(result, Mapping) else None
+            if isinstance(whole, str) and len(whole) > sent[position]:
+                yield position, whole[sent[position] :]
+        yield answers
+    except TimeoutError:
+        raise TimeLimitError(f"model {name!r} has not answered within {timeout_s:g} s") from None
+    finally:
         if answered.cancel():
             leader.submit(lambda: _withdraw(leader, pending))
 
@@ -148,9 +219,15 @@ def checked_timeout(timeout_s: Any) -> float:
     return float(timeout_s)
 
 
-async def _answers(queued: Awaitable[None], pending: PendingRequest) -> list[dict[str, Any]]:
-    await queued
-    return await asyncio.wrap_future(pending.answers)
+def _queued(leader: Coordinator, name: str, pending: PendingRequest) -> asyncio.Future[list[dict[str, Any]]]:
+    """Queue a request, and return the future of its answers."""
+
+    def refuse(queued: Future[None]) -> None:
+        if (error := queued.exception()) is not None:
+            pending.fail(error)
+
+    leader.submit(lambda: _enqueue(leader, name, pending)).add_done_callback(refuse)
+    return asyncio.wrap_future(pending.answers)
 
 
 def _enqueue(leader: Coordinator, name: str, pending: PendingRequest) -> None:

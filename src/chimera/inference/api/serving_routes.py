@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import Histogram
+from starlette.requests import ClientDisconnect
 
 from chimera.core.errors import DataError
 from chimera.inference.api import serving
 from chimera.inference.api.job_routes import CHANGES, JOB, PREFIX, known_fields
+from chimera.inference.api.operations import MAX_RESERVE
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.coordinator.request_queue import PendingRequest
 from chimera.web.background import in_thread
@@ -22,11 +25,17 @@ from chimera.web.routing import documented, plain_router
 
 MAX_BODY_BYTES = 16 << 20
 """Maximum size of a request to a served model."""
+Event: TypeAlias = tuple[int, str] | list[dict[str, Any]]
 _BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+_OPTIONS: dict[str, Any] = {
+    **CHANGES,
+    "reserve": {"type": "integer", "minimum": 0, "maximum": MAX_RESERVE},
+    "latency_target_s": {"anyOf": [{"type": "null"}, {"type": "number", "exclusiveMinimum": 0}]},
+}
 _SERVE_BODY: dict[str, Any] = {
     "type": "object",
     "required": ["model"],
-    "properties": {"model": {"type": "object"}, **CHANGES},
+    "properties": {"model": {"type": "object"}, **_OPTIONS},
     "additionalProperties": False,
 }
 _ANSWER: dict[str, Any] = {"type": "object", "properties": {"result": {}, "error": {"type": "string"}}}
@@ -43,24 +52,66 @@ _QUERY_BODY: dict[str, Any] = {
 _ANSWERS = {"oneOf": [_ANSWER, {"type": "object", "properties": {"results": {"type": "array", "items": _ANSWER}}}]}
 
 
-def serving_router(leader: Callable[[], Coordinator], metrics: Metrics) -> APIRouter:
-    """Return the routes.
+class Asker:
+    """Sends the queries of requests to served models.
 
     Parameters
     ----------
     leader : returns the coordinator; raises `NotCoordinator` if this process is not the coordinator.
     metrics : the histogram of answer times is registered here.
     """
-    router = plain_router(prefix=PREFIX, tags=["serving"])
-    seconds = Histogram(
-        "chimera_inference_answer_seconds", "Seconds from a request to a served model until its answer.", ["model"],
-        buckets=_BUCKETS_S, registry=metrics.registry,
-    )  # fmt: skip
+
+    def __init__(self, leader: Callable[[], Coordinator], metrics: Metrics) -> None:
+        self.leader = leader
+        self._seconds = Histogram(
+            "chimera_inference_answer_seconds",
+            "Seconds from a request to a served model until its answer, or the first part of a stream.", ["model"],
+            buckets=_BUCKETS_S, registry=metrics.registry,
+        )  # fmt: skip
+
+    async def ask(self, request: Request, name: str, queries: list[Any], timeout_s: float) -> list[dict[str, Any]]:
+        """Return the answers of the queries, see `serving.ask`. The body of the request must have been read."""
+        began_s = time.perf_counter()
+        pending = PendingRequest(queries, int(request.headers.get("content-length", MAX_BODY_BYTES)))
+        disconnected = partial(_disconnected, request)
+        found = await serving.ask(self.leader(), name, pending, timeout_s=timeout_s, disconnected=disconnected)
+        self._seconds.labels(name).observe(time.perf_counter() - began_s)
+        return found
+
+    async def stream(
+        self, request: Request, name: str, queries: list[Any], timeout_s: float
+    ) -> tuple[Event, AsyncGenerator[Event, None]]:
+        """Wait for the first event of `serving.stream`, and return it and the others.
+
+        Raises
+        ------
+        ClientDisconnect : the client has disconnected before the first event.
+        """
+        began_s = time.perf_counter()
+        size = int(request.headers.get("content-length", MAX_BODY_BYTES))
+        events = serving.stream(self.leader(), name, queries, size, timeout_s=timeout_s)
+        first = asyncio.ensure_future(anext(events))
+        disconnection = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait({first, disconnection}, return_when=asyncio.FIRST_COMPLETED)
+            if not first.done():
+                raise ClientDisconnect
+            event = first.result()
+            self._seconds.labels(name).observe(time.perf_counter() - began_s)
+            return event, events
+        finally:
+            disconnection.cancel()
+            first.cancel()
+
+
+def serving_router(asker: Asker) -> APIRouter:
+    """Return the routes."""
+    router, leader = plain_router(prefix=PREFIX, tags=["serving"]), asker.leader
 
     @router.put(
         "/models/{name}",
         **documented(
-            "Serve a model. If it is served already, change its weight, batch size and number of workers.", body=_SERVE_BODY,
+            "Serve a model. If it is served already, change its options.", body=_SERVE_BODY,
             example={"model": {"kind": "factory", "factory": "file.py:make"}, "weight": 2.0}, answer=JOB,
             answer_example={"job": "1"}, errors=(409, 422, 503),
         ),
@@ -70,7 +121,7 @@ def serving_router(leader: Callable[[], Coordinator], metrics: Metrics) -> APIRo
         (model,) = required(body, "model")
         if not isinstance(model, dict):
             raise DataError("model must be a table")
-        more = known_fields(body, *CHANGES, besides=("model",))
+        more = known_fields(body, *_OPTIONS, besides=("model",))
         job = await in_thread(lambda: serving.serve(leader(), name=_name(request), model=model, **more))
         return answer(request, {"job": job})
 
@@ -90,15 +141,9 @@ def serving_router(leader: Callable[[], Coordinator], metrics: Metrics) -> APIRo
         ),
     )  # fmt: skip
     async def ask(request: Request) -> Response:
-        began_s = time.perf_counter()
-        name = _name(request)
         body = await read_object(request, MAX_BODY_BYTES)
         queries, timeout_s = _queries_of(body), serving.checked_timeout(body.get("timeout_s", serving.TIMEOUT_S))
-        pending = PendingRequest(queries, int(request.headers.get("content-length", MAX_BODY_BYTES)))
-        found = await serving.ask(
-            leader(), name, pending, timeout_s=timeout_s, disconnected=partial(_disconnected, request)
-        )
-        seconds.labels(name).observe(time.perf_counter() - began_s)
+        found = await asker.ask(request, _name(request), queries, timeout_s)
         return answer(request, found[0] if "query" in body else {"results": found})
 
     return router

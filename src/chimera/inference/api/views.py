@@ -108,6 +108,8 @@ def job_row(job: Job) -> dict[str, Any]:
         "batch_size": job.batch_size or "auto",
         "max_workers": job.max_workers or None,
         "batch_timeout_s": job.batch_timeout_s or "auto",
+        "reserve": job.reserve,
+        "latency_target_s": job.latency_target_s or None,
         "model": accepted.model,
         "why": job.why or None,
         "accepted_s": accepted.at_s,

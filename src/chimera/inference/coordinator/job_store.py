@@ -8,6 +8,7 @@ from typing import Any
 
 from chimera.inference.journal.journal import Journal, Output
 from chimera.inference.scheduling.job import Batch
+from chimera.inference.worker.protocol import Piece
 
 
 class JobStore(ABC):
@@ -36,6 +37,9 @@ class JobStore(ABC):
     @abstractmethod
     def deliver(self, batch: Batch, body: bytes) -> None:
         """Store the results of a batch: a packed list of ``{"result": value}`` or ``{"error": text}``, one per query."""
+
+    def take(self, piece: Piece) -> None:  # noqa: B027
+        """Pass on a part of the text of an answer that is being generated. Default: ignore it."""
 
     @abstractmethod
     def fail(self, error: Exception) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
@@ -11,6 +11,7 @@ from chimera.core.errors import DataError, RunError, UnavailableError
 from chimera.engines.http import wire
 from chimera.inference.coordinator.job_store import JobStore
 from chimera.inference.scheduling.job import Batch
+from chimera.inference.worker.protocol import Piece
 
 MAX_WAITING = 1000
 """Maximum number of queries that wait for one model; further requests are refused."""
@@ -29,6 +30,8 @@ class PendingRequest:
     ----------
     queries : the queries; they may be answered in different batches.
     size : size in bytes of the request.
+    take : called in the coordinator's main thread with the position of a query, a position in the text of its answer, and the
+        text from there on, while the answer is being generated.
 
     Attributes
     ----------
@@ -36,8 +39,10 @@ class PendingRequest:
     answers : future of a list of ``{"result": value}`` or ``{"error": text}``, in the order of the queries.
     """
 
-    def __init__(self, queries: Sequence[Any], size: int) -> None:
-        self.queries, self.size = list(queries), size
+    def __init__(
+        self, queries: Sequence[Any], size: int, take: Callable[[int, int, str], None] = lambda *_: None
+    ) -> None:
+        self.queries, self.size, self.take = list(queries), size, take
         self.job = ""
         self.answers: Future[list[dict[str, Any]]] = Future()
         self.answers.set_running_or_notify_cancel()  # a waiting client that disconnects must not cancel it
@@ -50,6 +55,11 @@ class PendingRequest:
         self._left -= 1
         if not self._left and not self.answers.done():
             self.answers.set_result(self._found)
+
+    def fail(self, error: BaseException) -> None:
+        """Complete the future with an error, unless it is complete."""
+        if not self.answers.done():
+            self.answers.set_exception(error)
 
 
 _Waiting: TypeAlias = tuple[PendingRequest, int]  # a request, and the position of one of its queries
@@ -101,6 +111,11 @@ class RequestQueue(JobStore):
             raise RunError("the batch is finished or cancelled")
         return [pending.queries[position] for pending, position in members]
 
+    def take(self, piece: Piece) -> None:  # noqa: D102
+        members = self._batches.get(piece.batch, [])
+        for pending, position in members[piece.index : piece.index + 1]:
+            pending.take(position, piece.at, piece.text)
+
     def deliver(self, batch: Batch, body: bytes) -> None:  # noqa: D102
         for (pending, position), found in zip(
             self._batches.pop(batch.number), _unpacked(body, batch.count), strict=True
@@ -111,7 +126,7 @@ class RequestQueue(JobStore):
 
     def fail(self, error: Exception) -> None:  # noqa: D102
         for pending in list(self._unanswered):
-            pending.answers.set_exception(error)
+            pending.fail(error)
             self._remove(pending)
         self._waiting.clear()
         self._batches.clear()

@@ -56,19 +56,25 @@ class Workers:
         """Dispatch batches to the workers that are free, or will be soon."""
         now_s = self._coordinator.now_s()
         available = [handle for handle in self.handles.values() if handle.available]
+        self._scheduler.room.reserve({handle.name: handle.loaded for handle in available})
         if self._scheduler.any_returned():
             self._redispatch(available, now_s)
         wanted = self._scheduler.waiting_models()
         if not wanted:
             return
         kinds = self._scheduler.kinds()
-        # Among free workers, those that have a wanted model in memory come first.
-        for handle in sorted(available, key=lambda handle: (len(handle.batches), wanted.isdisjoint(handle.loaded))):
+
+        def order(handle: WorkerHandle) -> tuple[int, bool, bool]:
+            """Free workers come first; among them a reserved one, whose model waits for no other job, and a loaded one."""
+            reserved = self._scheduler.room.is_reserved(handle.name)
+            return len(handle.batches), not reserved, wanted.isdisjoint(handle.loaded)
+
+        for handle in sorted(available, key=order):
             handle.prepare(kinds)
             if self._idle_in_s(handle, now_s) >= _PREFETCH_S:
                 continue
             chosen = self._scheduler.next_for(handle.name, handle.loaded, len(available), now_s)
-            if chosen is not None:
+            if chosen is not None:  # another worker may be free for a job that this one is not for
                 self._assign(handle, chosen)
 
     def _redispatch(self, available: list[WorkerHandle], now_s: float) -> None:
@@ -159,6 +165,9 @@ class Workers:
     def _collected(self, handle: WorkerHandle, collected: Collected) -> None:
         if self.handles.get(handle.name) is not handle:
             return
+        for piece in collected.pieces:
+            if self._scheduler.unfinished_batch(piece.job, piece.batch) is not None:
+                self._coordinator.store(piece.job).take(piece)
         for result in collected.results:
             if result.failure:
                 self._fail(result, handle.name)

@@ -27,6 +27,8 @@ class Accepted(Struct, frozen=True, tag=True):
         stores only the existence and options of such a job.
     batch_timeout_s : time limit of a batch in seconds; 0: from the times of the batches before.
     max_error_rate : the job fails as soon as a larger fraction of its queries has errors, or if all have.
+    reserve : number of workers that are reserved for an open job.
+    latency_target_s : target seconds until an answer of an open job; 0: none.
     """
 
     job: str
@@ -41,6 +43,8 @@ class Accepted(Struct, frozen=True, tag=True):
     open: bool = False
     batch_timeout_s: float = 0.0
     max_error_rate: float = 1.0
+    reserve: int = 0
+    latency_target_s: float = 0.0
 
 
 class Arrived(Struct, frozen=True, tag=True):
@@ -67,7 +71,7 @@ class Closed(Struct, frozen=True, tag=True):
 
 
 class Changed(Struct, frozen=True, tag=True):
-    """The options of a job were changed; None: unchanged."""
+    """The options of a job were changed, see `Accepted`; None: unchanged."""
 
     job: str
     at_s: float
@@ -75,6 +79,8 @@ class Changed(Struct, frozen=True, tag=True):
     batch_size: int | None = None
     max_workers: int | None = None
     batch_timeout_s: float | None = None
+    reserve: int | None = None
+    latency_target_s: float | None = None
 
 
 class Dispatched(Struct, frozen=True, tag=True):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from chimera.core.errors import ChimeraError, DataError
-from chimera.inference.models.table import Predictor
+from chimera.inference.models.table import Emit, Predictor
 from chimera.models.instantiation import first_line
 
 MAX_ERROR_CHARACTERS = 500
@@ -21,19 +21,27 @@ _COUNTS = ("prompt_tokens", "generated_tokens")
 _MAX_TOKENS = 1 << 31  # a result with more is not believed
 
 
-def answers(predictor: Predictor, queries: list[Any]) -> list[dict[str, Any]]:
+def answers(predictor: Predictor, queries: list[Any], emit: Emit | None = None) -> list[dict[str, Any]]:
     """Return ``{"result": value}`` or ``{"error": text}`` for each query; the values can be written as JSON.
 
     If the model raises an exception, or returns a wrong number of results, each query of the batch is computed alone. So only
     the queries that cause errors get errors.
+
+    Parameters
+    ----------
+    emit : receives texts of a model that can emit them, see `StreamingPredictor`. A text may be emitted twice.
     """
     if not queries:
         return []
-    found = _predicted(predictor, queries)
+    found = _predicted(predictor, queries, emit)
     if isinstance(found, Exception):
         if len(queries) == 1:
             return [_error(found)]
-        return [answer for query in queries for answer in answers(predictor, [query])]
+        return [
+            answer
+            for index, query in enumerate(queries)
+            for answer in answers(predictor, [query], emit and _shifted(emit, index))
+        ]
     return [_answer(value) for value in found]
 
 
@@ -45,9 +53,15 @@ def tokens_of(answer: Mapping[str, Any]) -> int:
     return max(sum(tokens), 1) if len(tokens) == len(_COUNTS) else 1
 
 
-def _predicted(predictor: Predictor, queries: list[Any]) -> Sequence[Any] | Exception:
+def _shifted(emit: Emit, by: int) -> Emit:
+    return lambda index, at, text: emit(index + by, at, text)
+
+
+def _predicted(predictor: Predictor, queries: list[Any], emit: Emit | None) -> Sequence[Any] | Exception:
+    streams = emit is not None and any(isinstance(query, Mapping) and query.get("stream") is True for query in queries)
+    stream = getattr(predictor, "stream", None) if streams else None
     try:
-        found: Any = predictor.predict(list(queries))
+        found: Any = predictor.predict(list(queries)) if stream is None else stream(list(queries), emit)
     except Exception as error:  # user code may raise anything, and one query must not fail the others
         return error
     if hasattr(found, "tolist"):  # an array or a tensor

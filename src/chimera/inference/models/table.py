@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.core.registry import Registry
@@ -19,6 +19,20 @@ class Predictor(Protocol):
 
     def predict(self, queries: list[Any]) -> Sequence[Any]:
         """Return one result per query, in order. An exception in the list is the error of that query alone."""
+
+
+Emit: TypeAlias = Callable[[int, int, str], None]
+"""Called with the index of a query in its batch, a position in the text of its answer, and the text from there on."""
+
+
+class StreamingPredictor(Predictor, Protocol):
+    """A loaded model that can emit the texts of its answers while it generates them."""
+
+    def stream(self, queries: list[Any], emit: Emit) -> Sequence[Any]:
+        """Return what `predict` returns, and emit the texts of queries that are dictionaries with ``stream`` = True.
+
+        The emitted texts of a query, one after the other, are the beginning of the text of its answer.
+        """
 
 
 class Kind(Protocol):

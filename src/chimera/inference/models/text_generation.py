@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 import warnings
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from chimera.core.errors import ConfigurationError, MissingExtraError
+from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
+from chimera.inference.models.generation import Sampling, TextGenerator
 from chimera.inference.models.hub import downloaded, located, stamp_of
 from chimera.inference.models.table import KINDS
 from chimera.inference.models.weights import all_from_files
 from chimera.models.instantiation import first_line
-
-if TYPE_CHECKING:
-    from chimera.inference.models.generation import TextGenerator
 
 _ADAPTER, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
@@ -65,16 +62,10 @@ class TextGeneration:
     stamp: str | None = None
 
     def __post_init__(self) -> None:
-        limits = {
-            "max_new_tokens": (self.max_new_tokens >= 1, "at least 1"),
-            "temperature": (0 <= self.temperature < math.inf, "0 or more"),
-            "top_k": (self.top_k >= 0, "0 or more"),
-            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
-            "seed": (0 <= self.seed < 2**63, "0 or more, and below 2**63"),
-        }
-        for key, (valid, must) in limits.items():
-            if not valid:
-                raise ConfigurationError(f"kind 'text-generation': {key} = {getattr(self, key)} must be {must}")
+        try:
+            self._sampling()
+        except DataError as error:
+            raise ConfigurationError(f"kind 'text-generation': {error}") from None
         if not self.temperature and (self.top_k or self.top_p < 1):
             raise ConfigurationError("kind 'text-generation': top_k and top_p need a temperature above 0")
 
@@ -106,8 +97,6 @@ class TextGeneration:
 
     def load(self) -> TextGenerator:
         """Load model and tokenizer, without any code or pickled weights of theirs."""
-        from chimera.inference.models.generation import TextGenerator
-
         base = downloaded(self.base or self.model, self.revision)
         place = self.tokenizer or next((one for one in (self.model, base) if _has_tokenizer(one)), None)
         if place is None:
@@ -125,10 +114,16 @@ class TextGeneration:
                 module = self._module(base)
             except Exception as error:  # many libraries raise many types
                 raise ConfigurationError(f"the model {self.model!r} cannot be loaded: {first_line(error)}") from error
-        return TextGenerator(
-            module, tokenizer, max_new_tokens=self.max_new_tokens, temperature=self.temperature, top_k=self.top_k,
-            top_p=self.top_p, seed=self.seed,
-        )  # fmt: skip
+        return TextGenerator(module, tokenizer, self._sampling())
+
+    def _sampling(self) -> Sampling:
+        return Sampling(
+            max_new_tokens=self.max_new_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            seed=self.seed,
+        )
 
     def _module(self, base: str) -> Any:
         import torch

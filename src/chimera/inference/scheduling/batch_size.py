@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -29,6 +31,7 @@ _EFFICIENT = 4  # times the fixed seconds of a batch that its queries should tak
 _SMOOTHING = 0.3  # weight of the last batch in the estimates
 _MEMORY = 100  # batches after which the mean of a size is forgotten
 _SPREAD = 2  # ratio of two sizes from which the fixed seconds are estimated
+_LEAST_S = 1e-9  # of a query: the batches of a model that cannot be loaded take no time
 _NOISE = 0.3  # relative error of the seconds of a size
 
 
@@ -70,7 +73,13 @@ class BatchCost:
         mean.count, mean.seconds = smoothed(mean.count, count), smoothed(mean.seconds, seconds)
         mean.seen = self._seen
         self._means = {size: each for size, each in self._means.items() if self._seen - each.seen < _MEMORY}
-        self._estimate(max(self.mean_s, 1e-9))
+        self._estimate(max(self.mean_s, _LEAST_S))
+
+    def most_in(self, seconds: float) -> int:
+        """Return the number of queries that a batch finishes in this time, at least 1; without limit if unknown."""
+        if self.mean_s is None or math.isinf(seconds):
+            return sys.maxsize
+        return max(int((seconds - self.fixed_s) / self.query_s), 1)
 
     def differs(self, count: float) -> bool:
         """Return whether this size and the recent ones differ enough to show fixed seconds."""
@@ -87,7 +96,7 @@ class BatchCost:
             fixed_s = line_s - _NOISE * ratio / (ratio - 1) * small.seconds
             if fixed_s > 0:
                 self.fixed_s = min(fixed_s, 0.98 * large.seconds)
-                self.query_s = (large.seconds - self.fixed_s) / large.count
+                self.query_s = max((large.seconds - self.fixed_s) / large.count, _LEAST_S)
 
 
 def smoothed(before: float | None, value: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -64,6 +65,7 @@ class Job:
     ----------
     order : position in the order of submission.
     cost : measured seconds of its batches, by their size.
+    reserve, latency_target_s : see `Accepted`.
     by_tokens : whether its share is measured in tokens; else in queries.
     queries : number of queries; of an open job, so far.
     open : whether more queries may arrive.
@@ -108,6 +110,8 @@ class Job:
     ended_s: float | None = None
     times: deque[tuple[int, float]] = field(init=False)
     queries: int = field(init=False)
+    reserve: int = field(init=False)
+    latency_target_s: float = field(init=False)
     open: bool = field(init=False)
     key: str = field(init=False)
     batch_timeout_s: float = field(init=False)
@@ -123,6 +127,7 @@ class Job:
         self.key = key_of(self.accepted.model)
         self.queries, self.open = self.accepted.queries, self.accepted.open
         self.batch_timeout_s = self.accepted.batch_timeout_s
+        self.reserve, self.latency_target_s = self.accepted.reserve, self.accepted.latency_target_s
         self.times = deque(maxlen=_TIMES if self.open else None)
         self._end_if_complete(self.accepted.at_s)
 
@@ -159,18 +164,19 @@ class Job:
         """Return the number of other workers that serve the job."""
         return len(self.serving) - (worker in self.serving)
 
-    def next_batch(self, pace: Pace) -> Batch:
-        """Return the batch to dispatch next. Queries must be waiting."""
+    def next_batch(self, pace: Pace, limit_s: float = math.inf) -> Batch:
+        """Return the batch to dispatch next, of at most ``limit_s`` expected seconds if it is new. Queries must be waiting."""
         if self.returned:
             return self.returned[0]
         per_s = None if pace.fair_rate is None else pace.fair_rate * self.weight / self.units(1)
         target_s = OPEN_BATCH_S if self.accepted.open else pace.batch_s
         size = batch_size(self.cost, self.batch_size, target_s=target_s, per_s=per_s)
-        return Batch(self.batches, self.cursor, min(size, self.queries - self.cursor))
+        size = min(size, self.cost.most_in(limit_s), self.queries - self.cursor)
+        return Batch(self.batches, self.cursor, size)
 
-    def whole_batch(self) -> float:
+    def whole_batch(self, limit_s: float = math.inf) -> float:
         """Return the units of the next batch if no other job waited."""
-        return self.units(self.next_batch(Pace(MAX_BATCH_S)).count)
+        return self.units(self.next_batch(Pace(MAX_BATCH_S), limit_s).count)
 
     def units(self, count: int) -> float:
         """Return the expected units of ``count`` queries; before the first tokens are counted, one per query."""

@@ -10,6 +10,7 @@ from chimera.inference.journal import records
 from chimera.inference.policies.policy import Contender, Policy, check_fair_by
 from chimera.inference.scheduling.batch_size import pace_of
 from chimera.inference.scheduling.job import Batch, Job, Running
+from chimera.inference.scheduling.room import Room
 
 MAX_KILLS = 3
 """Number of attempts that a query may end with a kill, the last one alone in its batch, until its result is an error."""
@@ -33,6 +34,7 @@ class Scheduler:
     ----------
     jobs : the jobs by number, in the order of their acceptance.
     dropped : numbers of the dropped jobs.
+    room : the workers that are reserved for served models; the caller updates it by `Room.reserve`.
     """
 
     def __init__(self, policy: Policy, *, fair_by: str = "queries", first_batch: int = 0) -> None:
@@ -40,6 +42,7 @@ class Scheduler:
         self._by_tokens = fair_by == "tokens"
         self.jobs: dict[str, Job] = {}
         self.dropped: set[str] = set()
+        self.room = Room()
         self._order = 0
         self._active: dict[str, Job] = {}  # jobs that have not ended
         self._floor = 0.0  # minimum charge of all active jobs
@@ -70,13 +73,13 @@ class Scheduler:
         loaded : keys of the models in the worker's memory (`chimera.inference.models.spec.key_of`).
         workers : number of available workers.
         """
-        contending = [job for job in self._active.values() if job.can_use(worker)]
+        contending = [job for job in self._active.values() if self._can_use(job, worker)]
         if not contending or (len(contending) == 1 and contending[0].is_first_load(now_s, loaded)):
             return None
         pace = pace_of(workers, [job.weighted_unit_s() for job in self._active.values() if job.waiting])
         contenders = [self._contender(job, worker, loaded, now_s) for job in contending]
         job = self.jobs[self._policy.choose(contenders, workers)]
-        batch = job.next_batch(pace)
+        batch = job.next_batch(pace, self.room.limit_s(job))
         return records.Dispatched(job.id, batch.number, batch.first, batch.count, worker, now_s, job.key not in loaded)
 
     def retry_for(self, worker: str, loaded: Collection[str], now_s: float) -> records.Dispatched | None:
@@ -85,8 +88,8 @@ class Scheduler:
         The policy has chosen its job once already, and the charge was refunded. None if no batch was returned, or if the worker
         would have to load the model first.
         """
-        jobs = (job for job in self._active.values() if job.returned and job.key in loaded and job.can_use(worker))
-        job = next(jobs, None)
+        returned = (job for job in self._active.values() if job.returned and job.key in loaded)
+        job = next((job for job in returned if self._can_use(job, worker)), None)
         if job is None:
             return None
         batch = job.returned[0]
@@ -206,6 +209,7 @@ class Scheduler:
         )  # fmt: skip
         self._order += 1
         self.jobs[record.job] = self._active[record.job] = job
+        self.room.note(job)
         self._deactivate_ended(job)
 
     def _arrived(self, record: records.Arrived) -> None:
@@ -219,6 +223,7 @@ class Scheduler:
     def _closed(self, record: records.Closed) -> None:
         job = self.job(record.job)
         job.closes(record.at_s)
+        self.room.note(job)
         self._deactivate_ended(job)
 
     def _changed(self, record: records.Changed) -> None:
@@ -228,6 +233,9 @@ class Scheduler:
         job.max_workers = job.max_workers if record.max_workers is None else record.max_workers
         if record.batch_timeout_s is not None:
             job.batch_timeout_s = record.batch_timeout_s
+        job.reserve = job.reserve if record.reserve is None else record.reserve
+        job.latency_target_s = job.latency_target_s if record.latency_target_s is None else record.latency_target_s
+        self.room.note(job)
 
     def _dispatched(self, record: records.Dispatched) -> None:
         job = self.job(record.job)
@@ -281,6 +289,10 @@ class Scheduler:
     def _deactivate_ended(self, job: Job) -> None:
         if job.ended:
             self._active.pop(job.id, None)
+            self.room.note(job)
+
+    def _can_use(self, job: Job, worker: str) -> bool:
+        return self.room.admits(worker, job) and job.can_use(worker)
 
     def _contender(self, job: Job, worker: str, loaded: Collection[str], now_s: float) -> Contender:
         return Contender(
@@ -288,7 +300,7 @@ class Scheduler:
             order=job.order,
             weight=job.weight,
             charged=job.charged,
-            batch=job.whole_batch(),
+            batch=job.whole_batch(self.room.limit_s(job)),
             rate=job.unit_rate(now_s),
             workers=job.other_workers(worker),
             loading=job.loading,

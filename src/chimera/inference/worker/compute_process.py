@@ -87,8 +87,9 @@ class ComputeProcess:
 
         Yields
         ------
-        ``loading`` and a key, ``loaded`` and the keys of all models in memory; at last ``done`` and a dictionary with
-        ``seconds``, ``errors``, ``error`` (the first), ``results`` (packed) and ``tokens``.
+        ``loading`` and a key, ``loaded`` and the keys of all models in memory, ``piece`` and the index of a query, a position
+        and the text of its answer from there on; at last ``done`` and a dictionary with ``seconds``, ``errors``, ``error`` (the
+        first), ``results`` (packed) and ``tokens``.
 
         Raises
         ------

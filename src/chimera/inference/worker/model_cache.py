@@ -12,11 +12,11 @@ from chimera.inference.models.spec import key_of
 from chimera.models.instantiation import first_line
 
 if TYPE_CHECKING:
-    from chimera.inference.models.table import Predictor
+    from chimera.inference.models.table import Emit, Predictor
 
 
 Load: TypeAlias = Callable[[Mapping[str, Any]], "Predictor"]
-Answers: TypeAlias = Callable[["Predictor", list[Any]], list[dict[str, Any]]]
+Answers: TypeAlias = Callable[["Predictor", list[Any], "Emit"], list[dict[str, Any]]]
 Notify: TypeAlias = Callable[[str, Any], None]
 
 
@@ -28,7 +28,8 @@ class ModelCache:
     load : makes a predictor from a table.
     answers : returns ``{"result": value}`` or ``{"error": text}`` for each query; it does not raise.
     keep_models : maximum number of models in memory.
-    notify : called with ``loading`` and the key of a model, and with ``loaded`` and the keys of all models in memory.
+    notify : called with ``loading`` and the key of a model, with ``loaded`` and the keys of all models in memory, and with
+        ``piece`` and the arguments of `chimera.inference.models.table.Emit`.
     """
 
     def __init__(self, load: Load, answers: Answers, *, keep_models: int, notify: Notify) -> None:
@@ -46,7 +47,7 @@ class ModelCache:
             why = str(error).partition("\n")[0] if isinstance(error, ChimeraError) else first_line(error)
             return [{"error": f"the model cannot be loaded: {why}"}] * len(queries), 0.0
         began_s = time.perf_counter()
-        found = self._answers(predictor, list(queries))
+        found = self._answers(predictor, list(queries), lambda *piece: self._notify("piece", list(piece)))
         return found, time.perf_counter() - began_s
 
     def _model(self, model: Mapping[str, Any]) -> Predictor:

@@ -103,11 +103,28 @@ class Finished(Struct, frozen=True):
         return self.job, self.batch
 
 
+class Piece(Struct, frozen=True):
+    """A part of the text of an answer that is being generated.
+
+    Attributes
+    ----------
+    index : index of the query in its batch.
+    at : position of the part in the text.
+    """
+
+    job: str
+    batch: int
+    index: int
+    at: int
+    text: str
+
+
 class Collected(Struct, frozen=True):
-    """A worker's answer to `Link.collect`."""
+    """A worker's answer to `Link.collect`. A piece is sent once; the results have the whole texts."""
 
     state: WorkerState
     results: list[Finished]
+    pieces: list[Piece] = []
 
 
 class Link(ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -11,8 +12,8 @@ from msgspec import Meta, Struct
 
 from chimera.core.errors import DataError
 from chimera.engines.http import wire
-from chimera.inference.worker.protocol import PATH, Assignment, WorkerState
-from chimera.inference.worker.worker import InferenceWorker
+from chimera.inference.worker.protocol import PATH, Assignment, Collected, WorkerState
+from chimera.inference.worker.worker import MAX_WAIT_S, InferenceWorker
 from chimera.web.app import create_app
 from chimera.web.background import in_thread
 from chimera.web.body import answer, read_object
@@ -90,7 +91,7 @@ def _router(worker: InferenceWorker, stop: Callable[[], None]) -> APIRouter:
     )
     async def collect(request: Request) -> Response:
         body = await _read(request, _Collect)
-        collected = await in_thread(worker.collect, body.epoch, body.done, body.wait_s)
+        collected = await _collected(worker, body)
         packed = wire.pack(msgspec.to_builtins(collected, builtin_types=(bytes,)))
         return Response(packed, media_type=wire.CONTENT_TYPE)  # not JSON, because results are bytes
 
@@ -121,6 +122,19 @@ def _router(worker: InferenceWorker, stop: Callable[[], None]) -> APIRouter:
         return answer(request, {"stopped": True})
 
     return router
+
+
+async def _collected(worker: InferenceWorker, body: _Collect) -> Collected:
+    """Do what `InferenceWorker.collect` does, without a thread that waits: a request to an idle worker needs its time."""
+    loop, changed = asyncio.get_running_loop(), asyncio.Event()
+    until_s = loop.time() + min(body.wait_s, MAX_WAIT_S)
+    timer = loop.call_at(until_s, changed.set)
+    with worker.on_change(lambda: loop.call_soon_threadsafe(changed.set)):
+        while (found := worker.take(body.epoch, body.done, wait=loop.time() < until_s)) is None:
+            await changed.wait()
+            changed.clear()
+    timer.cancel()
+    return found
 
 
 def _documented(summary: str, body: type[Struct]) -> dict[str, Any]:

@@ -7,11 +7,12 @@ It is independent of the transport: `chimera.inference.worker.process` serves it
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.inference.worker.compute_process import ComputeProcess
 from chimera.inference.worker.kept_results import KeptResults
-from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, StaleEpoch, WorkerState
+from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, Piece, StaleEpoch, WorkerState
 from chimera.inference.worker.time_limit import TICK_S, TimeLimit
 
 KEEP_MODELS = 4
@@ -27,6 +28,7 @@ KEEP_MODELS = 4
 MAX_WAIT_S = 0.25
 """Maximum seconds that `collect` waits."""
 _LOAD_LIMIT_S = 3600.0  # to load a model, which may be downloaded first
+_MAX_PIECES = 10_000  # that wait for a coordinator; further ones are dropped, and their texts come with the results
 
 
 class InferenceWorker:
@@ -64,10 +66,12 @@ class InferenceWorker:
         self.epoch = 0
         self._on_exit, self._started_s = on_exit, time.monotonic()
         self._changed = threading.Condition()
+        self._wakes: list[Callable[[], object]] = []
         self._queue: deque[Assignment] = deque()
         self._computing: Assignment | None = None
         self._batch_began_s = self._busy_s = 0.0
         self._results = KeptResults()
+        self._pieces: list[Piece] = []
         self._loaded: list[str] = []
         self._loading: str | None = None
         self._version, self._reported_version = 1, 0  # of the state, and of the state that the coordinator knows
@@ -109,17 +113,38 @@ class InferenceWorker:
         """
         until_s = time.monotonic() + min(max(wait_s, 0.0), MAX_WAIT_S)
         with self._changed:
+            while (found := self.take(epoch, done, wait=time.monotonic() < until_s)) is None:
+                self._changed.wait(max(until_s - time.monotonic(), 0.0))
+            return found
+
+    def take(self, epoch: int, done: Sequence[BatchId], *, wait: bool) -> Collected | None:
+        """Do what `collect` does, without waiting.
+
+        Parameters
+        ----------
+        wait : whether to return None if there is nothing to report. The caller waits for `on_change` then.
+        """
+        with self._changed:
             self._check_epoch(epoch)
             self._results.drop(done)
-            while not (due := self._results.due()) and self._reported_version == self._version:
-                left_s = until_s - time.monotonic()
-                if left_s <= 0 or self._closed:
-                    break
-                self._changed.wait(left_s)
-                self._check_epoch(epoch)
+            due = self._results.due()
+            if wait and not due and self._reported_version == self._version and not self._closed:
+                return None
             self._results.sent(due)
             self._reported_version = self._version
-            return Collected(self._state(), due)
+            pieces, self._pieces = self._pieces, []
+            return Collected(self._state(), due, pieces)
+
+    @contextlib.contextmanager
+    def on_change(self, wake: Callable[[], object]) -> Iterator[None]:
+        """Call a function, in any thread, whenever `take` may have more to report."""
+        with self._changed:
+            self._wakes.append(wake)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._wakes.remove(wake)
 
     def prepare(self, epoch: int, kinds: Sequence[str]) -> None:
         """Let the computing process import what models of these kinds need, before their first batch."""
@@ -132,6 +157,7 @@ class InferenceWorker:
         with self._changed:
             self._check_epoch(epoch)
             self._queue = deque(one for one in self._queue if one.job not in jobs)
+            self._pieces = [piece for piece in self._pieces if piece.job not in jobs]
             if self._computing is not None and self._computing.job in jobs:
                 self._process.kill()
                 self._end_batch()
@@ -168,7 +194,7 @@ class InferenceWorker:
         """Kill the computing process. Unfinished batches are dropped."""
         with self._changed:
             self._closed = True
-            self._changed.notify_all()
+            self._notify()
             self._process.kill()
         self._thread.join()
         self._watcher.join()
@@ -179,7 +205,7 @@ class InferenceWorker:
             raise StaleEpoch(f"worker {self.name} serves epoch {self.epoch}: epoch {epoch} is over")
         if epoch > self.epoch:
             self.epoch = epoch
-            self._changed.notify_all()
+            self._notify()
 
     def _known_batches(self) -> set[BatchId]:
         own = {one.batch_id for one in self._queue} | self._results.answered()
@@ -232,7 +258,9 @@ class InferenceWorker:
                 raise RunError(f"the computing process {self._process.wait()} while it was idle")
             self._computing, self._batch_began_s = self._queue.popleft(), time.monotonic()
             self._limit.start("the batch", self._computing.limit_s)
-            self._change()
+            # `_watch` watches the limit now. The coordinator knows of the batch: a report of its start would delay that of its
+            # result by a request.
+            self._changed.notify_all()
             return self._computing
 
     def _note(self, one: Assignment, what: str, more: Any) -> None:
@@ -247,6 +275,8 @@ class InferenceWorker:
             elif what == "loaded":
                 self._loading, self._loaded = None, more
                 self._limit.start("the batch", one.limit_s)
+            elif what == "piece":
+                self._pieces += [Piece(one.job, one.batch, *more)][: _MAX_PIECES - len(self._pieces)]
             else:
                 self._end_batch()
                 results, tokens = bytes(more["results"]), more["tokens"]
@@ -288,7 +318,12 @@ class InferenceWorker:
 
     def _change(self) -> None:
         self._version += 1
+        self._notify()
+
+    def _notify(self) -> None:
         self._changed.notify_all()
+        for wake in self._wakes:
+            wake()
 
     def _wake(self) -> None:
         with self._changed:
