@@ -29,6 +29,9 @@ class Writer:
             emit(index, 0, "one ")
             if query["prompt"] == "/broken":
                 raise ValueError("a broken prompt")
+            if query["prompt"].endswith("/dies") and not os.path.exists(query["prompt"]):
+                open(query["prompt"], "x").close()
+                os._exit(1)
             while not os.path.exists(query["prompt"]):
                 time.sleep(0.005)
             emit(index, 0, "one ")  # as after a retry
@@ -130,6 +133,12 @@ def test_a_stream_has_each_part_of_a_text_as_it_is_generated(running: RunningClu
     assert [chunk["choices"][0]["text"] for chunk in texts] == ["two ", "three"]
     assert (last["choices"][0]["text"], last["choices"][0]["finish_reason"]) == ("", "length")
     assert (usage["choices"], usage["usage"]["total_tokens"]) == ([], 5)
+
+
+def test_a_stream_continues_after_the_death_of_its_computing_process(running: RunningCluster, tmp_path: Path) -> None:
+    *texts, last = events(running, {"model": "writer", "prompt": str(tmp_path / "dies"), "stream": True})
+    assert [chunk["choices"][0]["text"] for chunk in texts] == ["one ", "two ", "three"]
+    assert last["choices"][0]["finish_reason"] == "length"
 
 
 def test_a_stream_that_fails_at_once_has_a_status_and_later_an_event(running: RunningCluster) -> None:

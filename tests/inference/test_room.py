@@ -22,7 +22,9 @@ OLD = (
 
 def accepted(job: str, *, reserve: int = 0, target_s: float = 0.0, serving: bool = False) -> records.Accepted:
     queries = 0 if serving else 10**6
-    return records.Accepted(job, job, job, {"name": job}, queries, 1.0, 0, 0, 0.0, serving, reserve, target_s)
+    return records.Accepted(
+        job, job, job, {"name": job}, queries, 1.0, 0, 0, 0.0, open=serving, reserve=reserve, latency_target_s=target_s
+    )
 
 
 def scheduler(*happened: records.Record) -> Scheduler:
