@@ -88,6 +88,9 @@ class Obedient(Link):
             self._changed.wait_for(lambda: self.dead or self._done, wait_s)
             return Collected(self._state(), list(self._done))
 
+    def prepare(self, epoch: int, kinds: Sequence[str]) -> None:
+        """Do nothing: it imports nothing."""
+
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
         with self._changed:
             self.has = [one for one in self.has if one[0] not in jobs]
