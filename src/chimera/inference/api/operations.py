@@ -133,7 +133,7 @@ def change(
 def cancel(leader: Coordinator, job: str) -> str:
     """Cancel a job, and return its number. Its results so far are kept. A request may be repeated.
 
-    What computes for it is killed.
+    Processes that compute a batch of it are killed.
 
     Raises
     ------
