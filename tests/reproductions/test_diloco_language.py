@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,9 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> Figures:
         first = fit(folder / "first", small, seed, SYNCHRONOUS, STEPS, "constant")
         found = []
         for name, strategy in strategies.items():
-            model = chimera.TorchModel(first.model, metrics="perplexity")
+            model = chimera.TorchModel(copy.deepcopy(first.model), metrics="perplexity")  # a run changes its module
             run = fit(folder / name, model, 100 + seed, strategy, STEPS, "cosine")
+            assert run.cost.samples == STEPS * 2 * 16
             found.append((run.metrics["perplexity"], run.cost.bytes_up + run.cost.bytes_down))
         return found
 
