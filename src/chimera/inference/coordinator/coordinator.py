@@ -16,6 +16,7 @@ from chimera.inference.coordinator.job_store import JobStore, JournalStore
 from chimera.inference.coordinator.request_queue import RequestQueue
 from chimera.inference.coordinator.worker_handle import WorkerHandle
 from chimera.inference.coordinator.workers import Workers
+from chimera.inference.disk_guard import DiskGuard
 from chimera.inference.journal import records
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.policies.policy import Policy
@@ -50,6 +51,7 @@ class Coordinator:
     pool : finds the workers.
     keep_s : seconds after its end until a job and its results are deleted; None: never.
     code : whether to accept models that run code of their own.
+    disk : refuses queries while the disk is nearly full; default: no guard.
     clock : returns the wall-clock time in seconds.
     """
 
@@ -63,6 +65,7 @@ class Coordinator:
         fair_by: str = "queries",
         keep_s: float | None = None,
         code: bool = True,
+        disk: DiskGuard | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.code = code
@@ -76,6 +79,8 @@ class Coordinator:
         self._lease_end_s = time.monotonic() + lease.left_s
         self._renewed = threading.Condition()
         self._end_reason = "it was stopped"
+        self._renewal_error: Exception | None = None
+        self._disk = disk
         self._records: list[records.Record] = []
         self._outputs: list[Output] = []
         self._stores: dict[str, JobStore] = {}
@@ -84,7 +89,12 @@ class Coordinator:
         self._answers: list[tuple[Future[Any], Any]] = []
 
     def lead(self) -> str:
-        """Lead until another process takes over, or until `stop`; return the reason of the end."""
+        """Lead until another process takes over, or until `stop`; return the reason of the end.
+
+        Raises
+        ------
+        Exception : any error that ends this coordinator, in the renewal of the lease too. The process must exit then.
+        """
         # The renewal starts first: reading a long journal may take longer than the lease lasts.
         threading.Thread(target=self._renew, name="chimera-lease", daemon=True).start()
         try:
@@ -97,6 +107,8 @@ class Coordinator:
             self._workers.close()
             self._deleter.close()
             self._refuse_waiting()
+        if self._renewal_error is not None:
+            raise self._renewal_error
         status().info("epoch %d is over for %s: %s", self.lease.epoch, self.lease.owner, self._end_reason)
         return self._end_reason
 
@@ -161,7 +173,10 @@ class Coordinator:
         Raises
         ------
         NotCoordinator : this process is no longer the coordinator.
+        NoSpaceError : the disk is full, or nearly full.
         """
+        if self._disk is not None:
+            self._disk.check_submission()
         with self._renewed:  # many writes in a row would delay the renewal of the lease
             self._renewed.wait_for(lambda: self._lease_end_s - time.monotonic() > LEASE_S / 2, LEASE_S)
         self.check_leads()
@@ -275,6 +290,11 @@ class Coordinator:
                 self.journal.renew(self.lease.epoch, LEASE_S)
             except Fenced as error:
                 self._end_reason = str(error)
+                self.stop()
+            except (
+                Exception
+            ) as error:  # without renewals this process would answer that it is not the coordinator, for ever
+                self._renewal_error = error
                 self.stop()
             else:
                 with self._renewed:
