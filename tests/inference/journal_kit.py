@@ -95,6 +95,8 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
 
 def values(annotation: Any) -> st.SearchStrategy[Any]:
     """Return values of a field of a record, which may be None where its type says so."""
+    if annotation is Accepted:
+        return made(Accepted)
     if annotation in VALUES:
         return VALUES[annotation]
     return st.one_of([st.none() if part is type(None) else VALUES[part] for part in get_args(annotation)])

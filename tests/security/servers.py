@@ -131,6 +131,7 @@ def inference(folder: Path, stack: ExitStack) -> Made:
     """Return the app of a coordinator of inference, with the routes of served models, that leads and has no workers."""
     from chimera.inference.api.job_routes import jobs_router
     from chimera.inference.api.serving_routes import serving_router
+    from chimera.inference.api.submission_routes import submissions_router
     from chimera.inference.cluster_folder import ClusterFolder
     from chimera.inference.coordinator_process import Candidate
     from chimera.inference.journal.sqlite import SqliteJournal
@@ -142,7 +143,11 @@ def inference(folder: Path, stack: ExitStack) -> Made:
     (folder / "token").write_text(TOKEN)
     candidate = Candidate("c0", cluster, "fair-share", ray=False, journal=lambda: SqliteJournal(cluster.journal))
     metrics, access = Metrics(), cluster.access()
-    routers = [jobs_router(candidate.leader, candidate.rows), serving_router(candidate.leader, metrics)]
+    routers = [
+        jobs_router(candidate.leader, candidate.rows),
+        submissions_router(candidate.leader),
+        serving_router(candidate.leader, metrics),
+    ]
     app = create_app(title="inference", settings=access, routers=routers, about={"name": "c0"}, metrics=metrics)
     candidate.start("http://127.0.0.1:1")
     stack.callback(candidate.stop)

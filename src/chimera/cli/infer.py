@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,18 +46,30 @@ def submit(
         typer.Option("--max-workers", min=1, metavar="N", help="Use at most N workers at once; default: no limit."),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Set the name of the job.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Continue the interrupted submission with this key.")
+    ] = None,
     as_json: Json = False,
     cluster: Cluster = HERE,
 ) -> None:
     """Submit a job, and print its number at once."""
+    from chimera.cli.infer_progress import progress_bar
     from chimera.inference.inputs import queries
     from chimera.inference.models import read
 
     client = _client(cluster)
     size = _size(batch_size)
-    job = client.submit(
-        read(model), list(queries(inputs)), name=name, weight=weight, batch_size=size, max_workers=max_workers
-    )
+    key = uuid.uuid4().hex if key is None else key
+    submitted = queries(inputs)
+    try:
+        with progress_bar(submitted.total_bytes) as on_progress:
+            job = client.submit(
+                read(model), submitted, key=key, on_progress=on_progress, name=name, weight=weight, batch_size=size,
+                max_workers=max_workers,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted: to continue, repeat the command with --key {key}", err=True)
+        raise
     typer.echo(line({"job": job}) if as_json else f"job {job}")
 
 

@@ -244,6 +244,7 @@ def _serve(options: argparse.Namespace) -> str | None:
     from chimera.inference.api.job_routes import jobs_router
     from chimera.inference.api.metrics import ClusterMetrics
     from chimera.inference.api.serving_routes import serving_router
+    from chimera.inference.api.submission_routes import submissions_router
     from chimera.web.app import create_app, serve
     from chimera.web.metrics import Metrics
 
@@ -265,7 +266,11 @@ def _serve(options: argparse.Namespace) -> str | None:
     app = create_app(
         title=f"Chimera inference {options.name}",
         settings=access,
-        routers=[jobs_router(candidate.leader, candidate.rows), serving_router(candidate.leader, metrics)],
+        routers=[
+            jobs_router(candidate.leader, candidate.rows),
+            submissions_router(candidate.leader),
+            serving_router(candidate.leader, metrics),
+        ],
         about={"name": options.name, "kind": "coordinator"},
         metrics=metrics,
     )

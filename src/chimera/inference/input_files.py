@@ -6,7 +6,7 @@ import csv
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -33,6 +33,12 @@ def check(path: str) -> None:
     if not is_image(path) and _reader_of(path) is None:
         known = ", ".join((*_READERS, *IMAGES))
         raise DataError(f"the ending of the file {path!r} is unknown; known endings: {known}")
+
+
+def total_bytes(files: Any, paths: Sequence[str]) -> int | None:
+    """Return the size of files, of which an image counts as its name; None if it is unknown."""
+    sizes = [len(path) if is_image(path) else None if path.endswith(".gz") else files.size(path) for path in paths]
+    return None if None in sizes else sum(sizes)
 
 
 def read(files: Any, path: str) -> Iterator[Any]:

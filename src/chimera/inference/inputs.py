@@ -14,10 +14,7 @@ import numpy as np
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.readers.sources import is_frame
 from chimera.inference import input_files
-
-MAX_QUERIES = 10_000_000
-MAX_BYTES = 1 << 30
-"""Maximum bytes of all queries of a job; an image counts as its name."""
+from chimera.inference.pieces import MAX_BYTES, MAX_QUERIES, size_of
 
 
 class Queries(Iterator[Any]):
@@ -28,10 +25,12 @@ class Queries(Iterator[Any]):
     queries : the queries, in order.
     source : name of the source in error messages.
     max_queries, max_bytes : limits; the iterator raises DataError beyond them.
+    total_bytes : approximate size of all queries; None if it is unknown.
 
     Attributes
     ----------
     count, bytes : number and size of the queries read so far.
+    total_bytes : as above.
 
     Raises
     ------
@@ -39,9 +38,16 @@ class Queries(Iterator[Any]):
     """
 
     def __init__(
-        self, queries: Iterable[Any], source: str, *, max_queries: int = MAX_QUERIES, max_bytes: int = MAX_BYTES
+        self,
+        queries: Iterable[Any],
+        source: str,
+        *,
+        max_queries: int = MAX_QUERIES,
+        max_bytes: int = MAX_BYTES,
+        total_bytes: int | None = None,
     ) -> None:
         self.count = self.bytes = 0
+        self.total_bytes = total_bytes
         self._source, self._max_queries, self._max_bytes = source, max_queries, max_bytes
         rest = iter(queries)
         for first in rest:
@@ -52,7 +58,7 @@ class Queries(Iterator[Any]):
     def __next__(self) -> Any:
         query = next(self._rest)
         self.count += 1
-        self.bytes += _size(query)
+        self.bytes += size_of(query)
         if self.count > self._max_queries:
             raise DataError(
                 f"{self._source} contains more than {self._max_queries} queries: split them into several jobs"
@@ -89,7 +95,8 @@ def queries(source: Any, *, max_queries: int = MAX_QUERIES, max_bytes: int = MAX
         name = os.fspath(source)
         if not isinstance(name, str):
             raise ConfigurationError("the name of inputs must be a text, not bytes")
-        return Queries(_of_location(name), repr(name), **limits)
+        found, total_bytes = _of_location(name)
+        return Queries(found, repr(name), **limits, total_bytes=total_bytes)
     if is_frame(source):
         return Queries(map(_plain, source.to_dict("records")), "the data frame", **limits)
     if isinstance(source, Mapping | bytes | bytearray) or not (hasattr(source, "__iter__") or hasattr(source, "numpy")):
@@ -103,19 +110,21 @@ def queries(source: Any, *, max_queries: int = MAX_QUERIES, max_bytes: int = MAX
     return Queries(map(_plain, source), f"the {type(source).__name__}", **limits)
 
 
-def _of_location(name: str) -> Iterator[Any]:
+def _of_location(name: str) -> tuple[Iterator[Any], int | None]:
+    """Return the queries in files, and the size of the files."""
     import fsspec
 
     try:
         files, root = fsspec.core.url_to_fs(name if "://" in name else str(Path(name).expanduser()))
         paths = _paths(files, root, name)
+        total = input_files.total_bytes(files, paths)
     except ImportError as error:
         raise ConfigurationError(f"{name!r} cannot be read: {str(error).partition(chr(10))[0]}") from error
     except (OSError, ValueError) as error:
         if isinstance(error, ConfigurationError):
             raise
         raise DataError(f"{name!r} cannot be read: {error}") from error
-    return itertools.chain.from_iterable(input_files.read(files, path) for path in paths)
+    return itertools.chain.from_iterable(input_files.read(files, path) for path in paths), total
 
 
 def _paths(files: Any, root: str, name: str) -> list[str]:
@@ -170,15 +179,3 @@ def _plain(query: Any) -> Any:
         f"a {type(query).__name__} cannot be a query: numbers, texts, lists, dictionaries and arrays can; "
         "images by their paths, or as arrays of pixels"
     )
-
-
-def _size(query: Any) -> int:
-    if isinstance(query, np.ndarray):
-        return query.nbytes
-    if isinstance(query, str):
-        return len(query)
-    if isinstance(query, list):
-        return sum(map(_size, query)) + 2
-    if isinstance(query, dict):
-        return sum(len(key) + _size(part) for key, part in query.items()) + 2
-    return 8

@@ -15,7 +15,7 @@ from chimera.engines.http import wire
 from chimera.inference.api import operations, views
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.web.background import in_thread
-from chimera.web.body import answer, read_object, required
+from chimera.web.body import answer, read_object
 from chimera.web.routing import documented, plain_router
 
 PREFIX = "/v1/infer"
@@ -26,25 +26,6 @@ CHANGES: dict[str, Any] = {
     "batch_size": {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]},
     "weight": {"type": "number", "exclusiveMinimum": 0},
     "max_workers": {"anyOf": [{"type": "null"}, {"type": "integer", "minimum": 1}]},
-}
-_SUBMISSION = {
-    "type": "object",
-    "required": ["key", "model", "queries"],
-    "properties": {
-        "key": {"type": "string", "minLength": 1},
-        "name": {"anyOf": [{"type": "null"}, {"type": "string"}]},
-        "model": _ANY,
-        "queries": {"type": "array", "minItems": 1},
-        **CHANGES,
-    },
-    "additionalProperties": False,
-}
-_EXAMPLE = {
-    "key": "e7c1",
-    "name": "cats",
-    "model": {"kind": "transformers", "task": "image-classification", "model": "google/vit-base-patch16-224"},
-    "queries": ["/data/images/1.png", "/data/images/2.png"],
-    "weight": 1.0,
 }
 
 
@@ -57,24 +38,6 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
     members : returns a row per process of the cluster.
     """
     router = plain_router(prefix=PREFIX, tags=["inference"])
-
-    @router.post(
-        "/jobs",
-        **documented(
-            "Submit a job. A request with the key of an existing job returns that job.", body=_SUBMISSION, example=_EXAMPLE,
-            answer=JOB, answer_example={"job": "1"}, errors=(422, 503),
-        ),
-    )  # fmt: skip
-    async def submit(request: Request) -> Response:
-        body = await read_object(request)
-        key, model, queries = required(body, "key", "model", "queries")
-        if not isinstance(key, str) or not key or not isinstance(model, dict) or not isinstance(queries, list):
-            raise DataError("a job needs a key (a text), a model (a table) and queries (a list)")
-        more = known_fields(body, "name", "weight", "batch_size", "max_workers", besides=("key", "model", "queries"))
-        if not isinstance(more.get("name"), str | None):
-            raise DataError(f"name must be a text, not {more['name']!r}")
-        job = await in_thread(lambda: operations.submit(leader(), key=key, model=model, queries=queries, **more))
-        return answer(request, {"job": job})
 
     for path, view, summary in (
         ("/jobs", views.jobs, "All jobs, with their states."),

@@ -14,6 +14,7 @@ from chimera.core.errors import UnavailableError
 from chimera.inference.coordinator.deletion import Deleter
 from chimera.inference.coordinator.job_store import JobStore, JournalStore
 from chimera.inference.coordinator.request_queue import RequestQueue
+from chimera.inference.coordinator.submissions import Submissions
 from chimera.inference.coordinator.worker_handle import WorkerHandle
 from chimera.inference.coordinator.workers import Workers
 from chimera.inference.disk_guard import DiskGuard
@@ -73,7 +74,7 @@ class Coordinator:
         self.lease, self.journal = lease, journal
         self._clock, self._keep_s = clock, keep_s
         self._workers, self._poll_s = Workers(self, pool), pool.poll_s
-        self._deleter = Deleter(journal, lease.epoch)
+        self._deleter, self.submissions = Deleter(journal, lease.epoch), Submissions(self)
         self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._lease_end_s = time.monotonic() + lease.left_s
@@ -214,9 +215,10 @@ class Coordinator:
         )  # fmt: skip
 
         # The last coordinator may have died during a deletion or a submission: delete what is left of both.
-        stored = self.journal.jobs_with_queries()
-        self._last_number = max(map(int, (*self.scheduler.jobs, *self.scheduler.dropped, *stored)), default=0)
-        self._deleter.delete({*self.scheduler.dropped, *stored} - {*self.scheduler.jobs})
+        stored, submitted = self.journal.jobs_with_queries(), {one.job for one in self.scheduler.submissions.values()}
+        known = {*self.scheduler.jobs, *self.scheduler.dropped, *submitted, *stored}
+        self._last_number = max(map(int, known), default=0)
+        self._deleter.delete({*self.scheduler.dropped, *stored} - {*self.scheduler.jobs} - submitted)
 
     def _run(self) -> None:
         polled_s = 0.0
@@ -239,6 +241,7 @@ class Coordinator:
             self._stores.pop(job, None)
         if expired:
             self.after_write(partial(self._deleter.delete, expired))
+        self.submissions.drop_idle()
 
     def _next_events(self, wait_s: float) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
         events = []

@@ -7,6 +7,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from chimera.core.errors import RunError
 from chimera.engines.http import wire
 from chimera.inference.coordinator.worker_handle import SILENT_S, WorkerHandle
@@ -72,8 +74,11 @@ class Workers:
                 self._assign(handle, batch)
 
     def _assign(self, handle: WorkerHandle, dispatched: records.Dispatched) -> None:
-        self._coordinator.record(dispatched)
         store = self._coordinator.store(dispatched.job)
+        if self._scheduler.unfinished_batch(dispatched.job, dispatched.batch) is None:  # else its queries are fixed
+            batch = Batch(dispatched.batch, dispatched.first, dispatched.count)
+            dispatched = msgspec.structs.replace(dispatched, count=store.fitting(batch))
+        self._coordinator.record(dispatched)
         store.dispatched(Batch(dispatched.batch, dispatched.first, dispatched.count))
         handle.batches[dispatched.job, dispatched.batch] = dispatched.at_s
         self._coordinator.after_write(partial(handle.send, (dispatched.job, dispatched.batch)))

@@ -39,6 +39,21 @@ class Accepted(Struct, frozen=True, tag=True):
     open: bool = False
 
 
+class Begun(Struct, frozen=True, tag=True):
+    """The submission of a job has begun; its queries arrive until the job is accepted or dropped.
+
+    Attributes
+    ----------
+    job : the number that the job will have.
+    accepted : the job, as it will be accepted, without its time and its number of queries.
+    """
+
+    job: str
+    key: str
+    accepted: Accepted
+    at_s: float
+
+
 class Arrived(Struct, frozen=True, tag=True):
     """``count`` queries of an open job have arrived."""
 
@@ -141,13 +156,13 @@ class Cancelled(Struct, frozen=True, tag=True):
 
 
 class Dropped(Struct, frozen=True, tag=True):
-    """An ended job was dropped. Its data in the journal are deleted soon."""
+    """An ended job, or a submission that is not accepted, was dropped. Its data in the journal are deleted soon."""
 
     job: str
     at_s: float
 
 
-Lasting: TypeAlias = Accepted | Changed | Closed | Cancelled | Dropped
+Lasting: TypeAlias = Begun | Accepted | Changed | Closed | Cancelled | Dropped
 """The records that are durable for every job, an open one too."""
 Record: TypeAlias = Lasting | Arrived | Withdrawn | Dispatched | Committed | Returned | Poisoned
 

@@ -22,7 +22,7 @@ KEEP_MODELS = 4
 MAX_WAIT_S = 0.25
 """Maximum seconds that `collect` waits."""
 _RESEND_S = 1.0  # a result is sent again if it was not acknowledged for this long
-_MAX_BYTES = 64 << 20  # of results in one answer; a single result may be larger
+_MAX_BYTES = 8 << 20  # of results in one answer; a single result may be larger
 _DRAIN_S = 0.2  # to receive what the process sent before its end
 
 

@@ -161,10 +161,10 @@ class RaftState:
             at = max(bisect_right(found, first, key=_first) - 1, 0)
             return [one for one in found[at : at + count] if one.first + one.count > first]
 
-    def inputs(self, job: str) -> list[int]:
-        """Return the indices at which the chunks of a job's queries begin."""
+    def chunks(self, job: str) -> list[tuple[int, int]]:
+        """Return the index of the first query and the bytes of each chunk of a job's queries, in order."""
         with self._lock:
-            return sorted(first for name, first in self._inputs if name == job)
+            return sorted((first, len(body)) for (name, first), body in self._inputs.items() if name == job)
 
     def jobs_with_queries(self) -> set[str]:
         """Return the jobs that have stored queries."""
