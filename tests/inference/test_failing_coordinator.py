@@ -12,7 +12,8 @@ from tests.disk_kit import fill, small_disk
 
 from chimera.core.errors import NoSpaceError, RunError
 from chimera.inference.cluster_folder import ClusterFolder
-from chimera.inference.coordinator.coordinator import LEASE_S, Coordinator
+from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.inference.coordinator.renewal import LEASE_S
 from chimera.inference.journal.sqlite import SqliteJournal
 from chimera.inference.membership import Members
 from chimera.inference.policies.policy import POLICIES

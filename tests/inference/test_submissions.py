@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import threading
 from collections.abc import Iterator
@@ -17,8 +18,11 @@ from chimera.core.errors import ConfigurationError, ConflictError, DataError
 from chimera.engines.http import wire
 from chimera.inference.api import operations
 from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.inference.coordinator.file_queries import FileQueries
 from chimera.inference.coordinator.job_store import MAX_BATCH_BYTES, JournalStore
 from chimera.inference.coordinator.submissions import MAX_OPEN
+from chimera.inference.inputs import queries
+from chimera.inference.journal.records import Accepted, InputFile
 from chimera.inference.journal.sqlite import SqliteJournal
 from chimera.inference.membership import Members
 from chimera.inference.pieces import MAX_CHUNK_BYTES, packed_chunks, pieces
@@ -121,7 +125,7 @@ def test_a_batch_has_a_bounded_size_or_one_query(journal: SqliteJournal) -> None
     lease = journal.acquire("c0", "", 60.0)
     assert lease is not None
     journal.append(lease.epoch, [], inputs=[("1", first, body) for first, _, body in chunks])
-    store = JournalStore("1", journal, [])
+    store = JournalStore(Accepted("1", "a", "", {}, len(sizes), 1.0, 0, 0, 0.0), journal, [])
     for first in range(len(sizes)):
         for count in {1, 2, 30, len(sizes) - first}:
             fits = store.fitting(Batch(0, first, min(count, len(sizes) - first)))
@@ -129,6 +133,70 @@ def test_a_batch_has_a_bounded_size_or_one_query(journal: SqliteJournal) -> None
             assert fits == 1 or sum(sizes[first : first + fits]) <= MAX_BATCH_BYTES
     assert store.fitting(Batch(0, 2, 50)) > 20  # and is not much smaller than that
     assert store.fitting(Batch(0, 1, 1)) == 1
+
+
+def written(folder: Path, *counts: int) -> tuple[list[InputFile], list[str]]:
+    """Write files with numbered lines; return them, and all lines."""
+    lines = [f"line {number} {'x' * (number % 50)}" for number in range(sum(counts))]
+    at = 0
+    for number, count in enumerate(counts):
+        (folder / f"{number}.txt").write_text("".join(f"{line}\n" for line in lines[at : at + count]))
+        at += count
+    found = queries(str(folder / "*.txt"))
+    assert list(found) == lines
+    assert found.files is not None
+    return found.files(), lines
+
+
+@pytest.mark.parametrize("window", [100, 10_000_000])
+def test_queries_that_stay_in_their_files_are_read_in_any_order(
+    tmp_path: Path, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chimera.inference.coordinator.file_queries._WINDOW_BYTES", window)
+    files, lines = written(tmp_path, 30, 1, 200, 69)
+    assert [file.queries for file in files] == [30, 1, 200, 69]
+    reader, chance = FileQueries(files), random.Random(1)
+    for _ in range(100):
+        first = chance.randrange(len(lines))
+        count = chance.randint(1, len(lines) - first)
+        assert reader.read(first, count) == lines[first : first + count]
+    with pytest.raises(DataError, match="fewer queries"):
+        reader.read(290, 11)
+    assert reader.read_or_none(299, 2) == [None, None]
+    (tmp_path / "2.txt").write_text("other\n" * 200)
+    assert reader.read(0, 31) == lines[:31]
+    with pytest.raises(DataError, match=r"2\.txt has changed since the job was submitted"):
+        FileQueries(files).read(100, 1)
+    (tmp_path / "0.txt").unlink()
+    with pytest.raises(DataError, match=r"0\.txt cannot be read"):
+        FileQueries(files).read(0, 1)
+
+
+def test_files_are_named_by_the_client_only_where_it_may_run_code(journal: SqliteJournal, tmp_path: Path) -> None:
+    files, lines = written(tmp_path, 30, 20)
+    chunks = [(0, 400), (25, 400)]
+    with leads(journal) as leading:
+        begun(leading)
+        for wrong in (
+            [files[0]],
+            [files[0], InputFile(str(tmp_path / "1.txt"), "another version", 20)],
+            [files[0], InputFile("/etc/passwd", "", 20)],
+            [files[0], InputFile("1.txt", files[1].version, 20)],
+            [InputFile(f"{files[0].path}::{files[1].path}", files[1].version, 50)],
+        ):
+            with pytest.raises(DataError):
+                leading.submissions.accept("a", 50, wrong, chunks)
+        for wrong_chunks in ([], [(1, 1)], [(0, 1), (50, 1)], [(0, 1), (0, 1)]):
+            with pytest.raises(DataError, match="do not match"):
+                leading.submissions.accept("a", 50, files, wrong_chunks)
+        leading.reads_files = False
+        with pytest.raises(DataError, match="copy the queries"):
+            leading.submissions.accept("a", 50, files, chunks)
+        leading.reads_files = True
+        job = leading.submissions.accept("a", 50, files, chunks)
+        assert leading.store(job).queries(Batch(0, 25, 25)) == lines[25:]
+        assert leading.store(job).fitting(Batch(0, 0, 50)) == 50
+        assert journal.jobs_with_queries() == set()
 
 
 def interrupted(count: int, by: BaseException | None = None, act: Any = None) -> Iterator[int]:
@@ -151,16 +219,17 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster
 @pytest.mark.long
 def test_an_interrupted_submission_continues_with_its_key(running: RunningCluster) -> None:
     client, table = running.client, running.model(seconds=0.0)
+    before = client.rows("jobs")
     with pytest.raises(KeyboardInterrupt):
         client.submit(table, interrupted(6000, KeyboardInterrupt()), key="mine")
-    assert client.rows("jobs") == []
+    assert client.rows("jobs") == before
     arrived: list[tuple[int, int]] = []
     job = client.submit(table, range(6000), key="mine", on_progress=lambda *seen: arrived.append(seen))
     assert client.submit(table, range(6000), key="mine") == job
     assert arrived[-1] == (6000, 48_000)
     assert client.wait(job, 60)["state"] == "done"
     assert running.answers(job) == [2 * number for number in range(6000)]
-    assert len(client.rows("jobs")) == 1
+    assert len(client.rows("jobs")) == len(before) + 1
 
 
 @pytest.mark.long
@@ -176,6 +245,32 @@ def test_a_submission_whose_queries_cannot_be_read_is_deleted(running: RunningCl
     assert running.client.rows("jobs") == before
     with pytest.raises(ConfigurationError, match="no submission with the key 'bad'"):
         running.client.request_json("POST", "/submissions/bad/job", wire.pack({"queries": 5000}))
+
+
+@pytest.mark.long
+def test_queries_of_large_files_are_not_copied_and_a_changed_file_cancels_the_job(
+    running: RunningCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chimera.inference.client._COPIED_BYTES", 0)
+    _, lines = written(tmp_path, 300, 700)
+    client = running.client
+    job = client.submit(running.model(seconds=0.0), queries(str(tmp_path / "*.txt")), batch_size=70)
+    assert client.wait(job, 60)["state"] == "done"
+    rows = list(client.results(job))
+    assert [(row["query"], row["result"]) for row in rows] == [(line, 2 * line) for line in lines]
+    copied = client.submit(running.model(seconds=0.0), queries(str(tmp_path / "*.txt")), copy=True)
+    changed = client.submit(running.model(seconds=0.01), queries(str(tmp_path / "*.txt")), batch_size=10, weight=0.01)
+    (tmp_path / "1.txt").write_text("another line\n" * 700)
+    (tmp_path / "0.txt").unlink()
+    ended = client.wait(changed, 60)
+    assert ended["state"] == "cancelled"
+    assert ".txt" in ended["why"]
+    assert client.wait(copied, 60)["errors"] == 0
+    assert [row["query"] for row in client.results(job)] == [None] * 1000
+    journal = SqliteJournal(running.folder / "journal.sqlite")
+    assert not {job, changed} & journal.jobs_with_queries()
+    assert copied in journal.jobs_with_queries()
+    journal.close()
 
 
 @pytest.mark.long

@@ -18,7 +18,8 @@ from chimera.core.errors import ConfigurationError
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Unreachable
 from chimera.inference.api import operations
-from chimera.inference.coordinator.coordinator import LEASE_S, Coordinator
+from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.inference.coordinator.renewal import LEASE_S
 from chimera.inference.journal.journal import Journal
 from chimera.inference.journal.records import Dropped, Record
 from chimera.inference.journal.sqlite import SqliteJournal

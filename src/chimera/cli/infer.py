@@ -49,6 +49,9 @@ def submit(
     key: Annotated[
         str | None, typer.Option("--key", metavar="KEY", help="Continue the interrupted submission with this key.")
     ] = None,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Copy the queries of large files, too; else the files must not change.")
+    ] = False,
     as_json: Json = False,
     cluster: Cluster = HERE,
 ) -> None:
@@ -64,7 +67,7 @@ def submit(
     try:
         with progress_bar(submitted.total_bytes) as on_progress:
             job = client.submit(
-                read(model), submitted, key=key, on_progress=on_progress, name=name, weight=weight, batch_size=size,
+                read(model), submitted, key=key, on_progress=on_progress, copy=copy, name=name, weight=weight, batch_size=size,
                 max_workers=max_workers,
             )  # fmt: skip
     except KeyboardInterrupt:

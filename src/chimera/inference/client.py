@@ -12,6 +12,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
+
 from chimera.core.errors import (
     ChimeraError,
     ConfigurationError,
@@ -21,10 +23,12 @@ from chimera.core.errors import (
     UnavailableError,
 )
 from chimera.engines.http import wire
+from chimera.inference.journal.records import InputFile
 from chimera.inference.pieces import MAX_BYTES, MAX_QUERY_BYTES, pieces, size_of
 from chimera.web.client import PATIENCE_S, TRY_S, WebClient
 
 _POLL_S = 0.2
+_COPIED_BYTES = 16 << 20  # smaller files are copied, so that they may change after the submission
 _ENDED = ("done", "cancelled")
 
 
@@ -55,6 +59,7 @@ class Client(WebClient):
         *,
         key: str | None = None,
         on_progress: Callable[[int, int], None] = lambda *_: None,
+        copy: bool = False,
         **options: Any,
     ) -> str:
         """Submit a job, and return its number. The queries are read lazily, and sent in pieces.
@@ -66,6 +71,8 @@ class Client(WebClient):
         key : name of this submission, of letters, digits and ``-_.``. An interrupted submission continues if the same queries
             are submitted with its key, within a day; an accepted one is not submitted twice. Default: a random key.
         on_progress : called after each piece with the number of queries that have arrived, and their approximate bytes.
+        copy : whether to copy the queries of files of more than 16 MiB, too (`chimera.inference.inputs.queries`). By default
+            they stay in the files if the cluster can read these: the files must not change until the job has ended.
         options : ``name``, ``weight``, ``batch_size``, ``max_workers``.
 
         Raises
@@ -79,16 +86,22 @@ class Client(WebClient):
         if begun["job"] is not None:
             return str(begun["job"])
         arrived = int(begun["queries"])
+        files = None if copy or arrived or not begun["reads_files"] else _files_of(queries)
+        chunks: list[tuple[int, int]] = []
         count = size = 0
         try:
             for first, piece, more in pieces(queries):
                 count, size = first + len(piece), size + more
                 _check_sizes(size, max(map(size_of, piece)))
-                if count > arrived:
+                chunks.append((first, more))
+                if count > arrived and files is None:
                     body = wire.pack({"first": first, "queries": piece})
                     arrived = int(self.request_json("POST", f"{path}/queries", body)["queries"])
                 on_progress(count, size)
-            return str(self.request_json("POST", f"{path}/job", wire.pack({"queries": count}))["job"])
+            end: dict[str, Any] = {"queries": count}
+            if files is not None:
+                end |= {"files": msgspec.to_builtins(files()), "chunks": chunks}
+            return str(self.request_json("POST", f"{path}/job", wire.pack(end))["job"])
         except (UnavailableError, NoSpaceError) as error:
             raise type(error)(
                 f"{error}; {arrived} queries have arrived: to continue, submit the same inputs with the key {key}"
@@ -208,6 +221,15 @@ class Client(WebClient):
 
 def _quoted(job: str) -> str:
     return quote(job, safe="")
+
+
+def _files_of(queries: Iterable[Any]) -> Callable[[], list[InputFile]] | None:
+    """Return the function that returns the files in which queries may stay; None if the queries are to be copied."""
+    from chimera.inference.inputs import Queries
+
+    if not isinstance(queries, Queries) or (queries.total_bytes or 0) < _COPIED_BYTES:
+        return None
+    return queries.files
 
 
 def _check_sizes(size: int, largest: int) -> None:

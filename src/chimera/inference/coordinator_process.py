@@ -15,7 +15,8 @@ from chimera.core.errors import ChimeraError
 from chimera.core.private import UMASK
 from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.cluster_folder import ClusterFolder
-from chimera.inference.coordinator.coordinator import LEASE_S, Coordinator, NotCoordinator
+from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinator
+from chimera.inference.coordinator.renewal import LEASE_S
 from chimera.inference.coordinator.worker_handle import SILENT_S
 from chimera.inference.disk_guard import DiskGuard
 from chimera.inference.journal.journal import Fenced, Journal, Lease
@@ -41,6 +42,7 @@ class Candidate:
     journal : opens the journal.
     keep_s : seconds after its end until a job is deleted; default: never.
     code : whether to accept models that run code of their own.
+    shares_files : whether all candidates run on one machine, so that they can read the same files.
 
     Attributes
     ----------
@@ -58,8 +60,9 @@ class Candidate:
         journal: Callable[[], Journal],
         keep_s: float | None = None,
         code: bool = True,
+        shares_files: bool = True,
     ) -> None:
-        self._keep_s, self._code = keep_s, code
+        self._keep_s, self._code, self._shares_files = keep_s, code, shares_files
         self._open_journal, self._last_epoch = journal, 0
         self._name, self._folder, self._policy, self._fair_by = name, folder, policy, fair_by
         self._members = Members(folder.members)
@@ -154,7 +157,7 @@ class Candidate:
         policy = POLICIES.create(self._policy)
         leading = Coordinator(
             journal, lease, policy, pool=self._pool, fair_by=self._fair_by, keep_s=self._keep_s, code=self._code,
-            disk=self._disk,
+            disk=self._disk, shares_files=self._shares_files,
         )  # fmt: skip
         self._leading = leading
         try:
@@ -258,7 +261,7 @@ def _serve(options: argparse.Namespace) -> str | None:
     candidate = Candidate(
         options.name, folder, options.policy, fair_by=options.fair_by, ray=bool(options.ray),
         journal=lambda: _journal(folder, options.voters, options.voter), keep_s=options.keep_s,
-        code=not options.no_code,
+        code=not options.no_code, shares_files=not options.voter,
     )  # fmt: skip
     metrics = Metrics()
     metrics.registry.register(ClusterMetrics(candidate.leader))

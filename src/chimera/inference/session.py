@@ -205,7 +205,8 @@ def infer(
     ------
     ConfigurationError : an argument is invalid. Nothing was started then.
     """
-    table, submitted = read(model), list(queries(inputs))
+    table, found = read(model), queries(inputs)
+    submitted = list(found) if cluster is None else found  # an invalid input must start no cluster
     if cluster is not None and workers is not None:
         raise ConfigurationError(
             "workers applies only to a cluster that is started for this job: leave out cluster or workers"

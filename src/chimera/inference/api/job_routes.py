@@ -14,6 +14,8 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.engines.http import wire
 from chimera.inference.api import operations, views
 from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.inference.coordinator.file_queries import FileQueries
+from chimera.inference.journal.records import Accepted
 from chimera.web.background import in_thread
 from chimera.web.body import answer, read_object
 from chimera.web.routing import documented, plain_router
@@ -84,8 +86,8 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
         first = request.query_params.get("first", "0")
         if not first.isascii() or not first.isdigit() or len(first) > 15:
             raise DataError(f"first must be a whole number of at least 0, not {first[:40]!r}")
-        job = await in_thread(lambda: _found(leader(), _job(request)))
-        lines = _lines(leader(), job, int(first))
+        accepted = await in_thread(lambda: _found(leader(), _job(request)))
+        lines = _lines(leader(), accepted, int(first))
         return StreamingResponse(lines, media_type="application/jsonl")
 
     return router
@@ -116,15 +118,19 @@ def _job(request: Request) -> str:
     return str(request.path_params["job"])
 
 
-def _found(leader: Coordinator, job: str) -> str:
-    return leader.call(lambda: operations.job_number(leader, job))
+def _found(leader: Coordinator, job: str) -> Accepted:
+    return leader.call(lambda: leader.scheduler.job(operations.job_number(leader, job)).accepted)
 
 
-def _lines(leader: Coordinator, job: str, first: int) -> Iterator[bytes]:
-    """Yield the results of a job as JSON lines, batch by batch."""
-    for output in leader.journal.outputs(job, first):
+def _lines(leader: Coordinator, accepted: Accepted, first: int) -> Iterator[bytes]:
+    """Yield the results of a job as JSON lines, batch by batch. Queries whose file has changed are null."""
+    files = FileQueries(accepted.files)
+    for output in leader.journal.outputs(accepted.job, first):
         found = wire.unpack(output.body)
-        queries = leader.journal.queries(job, output.first, output.count)
+        if accepted.files:
+            queries = files.read_or_none(output.first, output.count)
+        else:
+            queries = leader.journal.queries(accepted.job, output.first, output.count)
         rows = zip(range(output.first, output.first + output.count), queries, found, strict=True)
         yield b"".join(
             orjson.dumps({"index": index, "query": _plain(query), **result}, option=orjson.OPT_APPEND_NEWLINE)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Request, Response
+from msgspec import Meta, Struct
 
 from chimera.core.errors import DataError
 from chimera.inference.api import operations
 from chimera.inference.api.job_routes import CHANGES, JOB, PREFIX, known_fields
 from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.inference.journal.records import InputFile
 from chimera.inference.pieces import MAX_PIECE_BYTES
 from chimera.web.background import in_thread
 from chimera.web.body import answer, read_object, required
@@ -33,11 +36,20 @@ _SUBMISSION = {
 }
 _BEGIN = {"type": "object", "required": ["model"], "properties": _JOB, "additionalProperties": False}
 _PIECE = {"type": "object", "required": ["first", "queries"], "properties": {"first": _COUNT, "queries": _QUERIES}}
-_END = {"type": "object", "required": ["queries"], "properties": {"queries": _COUNT}}
+_LIST: dict[str, Any] = {"type": "array"}
+_END = {"type": "object", "required": ["queries"], "properties": {"queries": _COUNT, "files": _LIST, "chunks": _LIST}}
 _BEGUN = {"type": "object", "properties": {"job": {"anyOf": [{"type": "null"}, {"type": "string"}]}, "queries": _COUNT}}
 _MODEL = {"kind": "transformers", "task": "image-classification", "model": "google/vit-base-patch16-224"}
 _EXAMPLE = {"name": "cats", "model": _MODEL, "weight": 1.0}
 _IMAGES = ["/data/images/1.png", "/data/images/2.png"]
+
+
+class _End(Struct, forbid_unknown_fields=True):
+    """The body that accepts a job."""
+
+    queries: int
+    files: list[InputFile] = []
+    chunks: list[tuple[int, Annotated[int, Meta(ge=0)]]] = []
 
 
 def submissions_router(leader: Callable[[], Coordinator]) -> APIRouter:
@@ -69,7 +81,8 @@ def submissions_router(leader: Callable[[], Coordinator]) -> APIRouter:
         "/submissions/{key}",
         **documented(
             "Begin or continue a submission in pieces; the key is yours. Return how many queries have arrived.",
-            body=_BEGIN, example=_EXAMPLE, answer=_BEGUN, answer_example={"job": None, "queries": 0}, errors=(409, 422, 503),
+            body=_BEGIN, example=_EXAMPLE, answer=_BEGUN,
+            answer_example={"job": None, "queries": 0, "reads_files": True}, errors=(409, 422, 503),
         ),
     )  # fmt: skip
     async def begin(request: Request) -> Response:
@@ -78,8 +91,13 @@ def submissions_router(leader: Callable[[], Coordinator]) -> APIRouter:
         if not isinstance(model, dict):
             raise DataError("a job needs a model (a table)")
         more = _options(body, "model")
-        job, received = await in_thread(lambda: operations.begin(leader(), key=key, model=model, **more))
-        return answer(request, {"job": job, "queries": received})
+
+        def begun() -> dict[str, Any]:
+            leading = leader()
+            job, received = operations.begin(leading, key=key, model=model, **more)
+            return {"job": job, "queries": received, "reads_files": leading.reads_files}
+
+        return answer(request, await in_thread(begun))
 
     @router.post(
         "/submissions/{key}/queries",
@@ -100,14 +118,19 @@ def submissions_router(leader: Callable[[], Coordinator]) -> APIRouter:
     @router.post(
         "/submissions/{key}/job",
         **documented(
-            "Accept the job, whose ``queries`` have all arrived. A repeated request returns the same job.", body=_END,
-            example={"queries": 2}, answer=JOB, answer_example={"job": "1"}, errors=(422, 503),
+            "Accept the job: its ``queries`` have all arrived, or stay in ``files``. A repeated request returns that job.",
+            body=_END, example={"queries": 2}, answer=JOB, answer_example={"job": "1"}, errors=(422, 503),
         ),
     )  # fmt: skip
     async def accept(request: Request) -> Response:
         key, body = _key(request), await read_object(request, MAX_BODY_BYTES)
         count = _count(required(body, "queries")[0], "queries")
-        return answer(request, {"job": await in_thread(lambda: leader().submissions.accept(key, count))})
+        try:
+            end = msgspec.convert(body, _End)
+        except msgspec.ValidationError as error:
+            raise DataError(f"invalid body: {error}") from error
+        job = await in_thread(lambda: leader().submissions.accept(key, count, end.files, end.chunks))
+        return answer(request, {"job": job})
 
     @router.delete(
         "/submissions/{key}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Sequence
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from chimera.core.errors import ConflictError, DataError
+from chimera.inference import input_files
 from chimera.inference.journal import records
 from chimera.inference.pieces import MAX_BYTES, MAX_QUERIES, packed_chunks
 
 if TYPE_CHECKING:
     from chimera.inference.coordinator.coordinator import Coordinator
 
+MAX_FILES = 10_000
+"""Maximum number of files in which the queries of a job stay."""
 MAX_OPEN = 64
 """Maximum number of submissions that have begun and are not accepted."""
 IDLE_S = 24 * 3600.0
@@ -114,12 +118,19 @@ class Submissions:
             self._used_s[key] = time.monotonic()
             return opened.received
 
-    def accept(self, key: str, count: int) -> str:
+    def accept(
+        self, key: str, count: int, files: Sequence[records.InputFile] = (), chunks: Sequence[tuple[int, int]] = ()
+    ) -> str:
         """Accept the job, which has ``count`` queries, and return its number.
+
+        Parameters
+        ----------
+        files : the files in which the queries stay; default: the queries have arrived.
+        chunks : with files: index of the first query, and bytes, of pieces of at most about 1 MiB or one query.
 
         Raises
         ------
-        DataError : there is no such submission, or another number of queries has arrived.
+        DataError : there is no such submission, another number of queries has arrived, or a file cannot be read.
         """
         opened = self._find(key)
         if opened is None:
@@ -129,17 +140,32 @@ class Submissions:
                 return self._accepted(key)
             if not count:
                 raise DataError("a job needs at least one query")
-            if opened.received != count:
+            if files:
+                self._check_files(count, files, chunks)
+            elif opened.received != count:
                 raise DataError(f"{opened.received} queries of {count} have arrived")
 
             def apply() -> str:
-                job = msgspec.structs.replace(opened.begun.accepted, queries=count, at_s=self._leader.now_s())
+                more: dict[str, Any] = {"files": list(files), "chunks": list(chunks)} if files else {}
+                job = msgspec.structs.replace(opened.begun.accepted, queries=count, at_s=self._leader.now_s(), **more)
                 self._leader.record(job)
                 return job.job
 
             number = self._leader.call(apply)
             self._close(key)
             return number
+
+    def _check_files(self, count: int, files: Sequence[records.InputFile], chunks: Sequence[tuple[int, int]]) -> None:
+        if not self._leader.reads_files:
+            raise DataError("this cluster reads no files of clients: copy the queries")
+        if len(files) > MAX_FILES or count > MAX_QUERIES or any(file.queries < 1 for file in files):
+            raise DataError(f"a job has at most {MAX_FILES} files with {MAX_QUERIES} queries, each with at least one")
+        firsts = [first for first, _ in chunks]
+        increasing = all(before < after for before, after in itertools.pairwise(firsts))
+        if sum(file.queries for file in files) != count or firsts[:1] != [0] or firsts[-1] >= count or not increasing:
+            raise DataError("the chunks or the files do not match the number of queries")
+        for file in files:
+            input_files.check_unchanged(file)
 
     def discard(self, key: str) -> None:
         """Delete a submission and its queries; do nothing if there is none."""

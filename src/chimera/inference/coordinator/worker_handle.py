@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from chimera.core.errors import RunError, TimeLimitError
+from chimera.core.errors import DataError, RunError, TimeLimitError
 from chimera.engines.http.connection import Unreachable
 from chimera.inference.worker.protocol import Assignment, BatchId, Link, StaleEpoch, WorkerState
 
@@ -29,7 +29,8 @@ class WorkerHandle:
     name, address : name and address of the worker. A worker that restarts has a new address, and gets a new handle.
     epoch, owner : epoch and name of the coordinator.
     link : makes a link from an address; each thread has its own link.
-    post : called with this handle, the event (``adopted``, ``collected``, ``silent``, ``disconnected``, ``fenced``, ``unsent``)
+    post : called with this handle, the event (``adopted``, ``collected``, ``silent``, ``disconnected``, ``fenced``, ``unsent``,
+        ``unreadable``)
         and its argument.
     assignment : makes the assignment of a batch; called in the sender thread.
 
@@ -140,6 +141,8 @@ class WorkerHandle:
             except StaleEpoch as error:
                 self._post_event("fenced", str(error))
                 return
+            except DataError as error:
+                self._post_event("unreadable", (item, str(error)))
             except (Unreachable, RunError) as error:
                 if not isinstance(item, str):
                     self._post_event("unsent", (item, str(error)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from chimera.core.errors import RunError
+from chimera.core.errors import RunError, UnavailableError
 from chimera.engines.http import wire
 from chimera.inference.coordinator.worker_handle import SILENT_S, WorkerHandle
 from chimera.inference.journal import records
@@ -183,6 +183,18 @@ class Workers:
         if self.handles.get(handle.name) is handle and (job, number) in running:
             now_s = self._coordinator.now_s()
             self._coordinator.record(records.Returned(job, number, handle.name, why, False, now_s))
+
+    def _unreadable(self, handle: WorkerHandle, more: tuple[BatchId, str]) -> None:
+        """Cancel a job whose queries cannot be read: another attempt would fail too."""
+        (number, batch), why = more
+        handle.batches.pop((number, batch), None)
+        job = self._scheduler.jobs.get(number)
+        if job is not None and not job.ended:
+            status().error("job %s is cancelled: %s", number, why)
+            self._coordinator.record(records.Cancelled(number, why, self._coordinator.now_s()))
+            self._coordinator.store(number).fail(UnavailableError(f"job {number} was cancelled: {why}"))
+            for each in self.handles.values():
+                each.cancel_job(number)
 
     def _fenced(self, handle: WorkerHandle, why: str) -> None:
         raise Fenced(f"{handle.name}: {why}")

@@ -19,8 +19,8 @@ class Process:
 
     Attributes
     ----------
-    began : its process namespace, a slash, and its start time as the kernel counts it, which distinguish processes with the same
-        number. Empty if unknown; without a namespace if an earlier version has written it.
+    began : its process namespace, a slash, and its start time as the kernel counts it, which distinguish processes with the
+        same number. Empty if unknown; without a namespace if an earlier version has written it.
     """
 
     pid: int

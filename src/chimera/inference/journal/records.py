@@ -11,6 +11,21 @@ import msgspec
 from msgspec import Struct
 
 
+class InputFile(Struct, frozen=True):
+    """A file with queries of a job, as it was when the job was submitted.
+
+    Attributes
+    ----------
+    path : absolute path, or URL.
+    version : size and time of change, or what the file system has instead of the latter.
+    queries : number of queries in it.
+    """
+
+    path: str
+    version: str
+    queries: int
+
+
 class Accepted(Struct, frozen=True, tag=True):
     """A job was accepted; its queries are stored.
 
@@ -25,6 +40,8 @@ class Accepted(Struct, frozen=True, tag=True):
     max_workers : maximum number of workers that serve it at once; 0: no limit.
     open : whether it is a model that is served online: queries arrive over time, and results go to waiting clients. The journal
         stores only the existence and options of such a job.
+    files : the files of the queries, which are not stored then; empty: the queries are in the journal.
+    chunks : with files: index of the first query, and bytes, of pieces of at most about 1 MiB or one query.
     """
 
     job: str
@@ -37,6 +54,8 @@ class Accepted(Struct, frozen=True, tag=True):
     max_workers: int
     at_s: float
     open: bool = False
+    files: list[InputFile] = []
+    chunks: list[tuple[int, int]] = []
 
 
 class Begun(Struct, frozen=True, tag=True):
