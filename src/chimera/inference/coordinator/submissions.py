@@ -69,7 +69,7 @@ class Submissions:
                 return found
             held = self._leader.scheduler.submissions
             if job.key in held:
-                if _without_number(held[job.key].accepted) != _without_number(job):
+                if not _is_same(job, held[job.key].accepted):
                     raise ConflictError(
                         f"the key {job.key!r} is that of a submission with another model or other options"
                     )
@@ -77,7 +77,7 @@ class Submissions:
             if len(held) >= MAX_OPEN:
                 raise ConflictError(f"{MAX_OPEN} submissions are unfinished already: finish one, or try again later")
             number = self._leader.new_number()
-            accepted = msgspec.structs.replace(job, job=number, name=job.name or number)
+            accepted = _numbered(job, number)
             self._leader.record(records.Begun(number, job.key, accepted, self._leader.now_s()))
             return None
 
@@ -224,5 +224,10 @@ class Submissions:
         return next((job.id for job in jobs if job.accepted.key == key), None)
 
 
-def _without_number(job: records.Accepted) -> records.Accepted:
-    return msgspec.structs.replace(job, job="", at_s=0.0, name="" if job.name == job.job else job.name)
+def _numbered(job: records.Accepted, number: str) -> records.Accepted:
+    return msgspec.structs.replace(job, job=number, name=job.name or number)
+
+
+def _is_same(job: records.Accepted, begun: records.Accepted) -> bool:
+    """Compare as in the journal, which has lists in place of tuples."""
+    return msgspec.json.encode(_numbered(job, begun.job)) == msgspec.json.encode(begun)
