@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from chimera.core.errors import DataError
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
-from chimera.inference.journal.records import Accepted, Cancelled, Committed, Dropped, Poisoned, Record
+from chimera.inference.journal.records import Accepted, Cancelled, Committed, Dropped, InputFile, Poisoned, Record
 
 LIMIT_S = 30.0
 LONG_S = 60.0  # a lease that ends in no test
@@ -95,6 +95,11 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
 
 def values(annotation: Any) -> st.SearchStrategy[Any]:
     """Return values of a field of a record, which may be None where its type says so."""
+    if annotation is Accepted or annotation is InputFile:
+        return made(annotation)
+    if get_origin(annotation) in (list, tuple):
+        parts = [values(part) for part in get_args(annotation)]
+        return st.tuples(*parts) if get_origin(annotation) is tuple else st.lists(*parts, max_size=2)
     if annotation in VALUES:
         return VALUES[annotation]
     if get_origin(annotation) is list:
