@@ -249,6 +249,7 @@ def measure_flower(python: str, subject: Subject, sizes: Sizes) -> Measured:
         script = Path(__file__).parent / "flower" / "language_model.py"
         numbers = CLIENTS, sizes.client_steps, 2 + sizes.client_rounds, sizes.batch
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+        quiet["PYTHONPATH"] = str(script.parent)  # of Flower's processes, and in place of any given one
         process = subprocess.run(
             [python, script, folder, *map(str, numbers), str(OPTIMIZER["lr"])],
             env={**os.environ, **quiet}, capture_output=True, text=True,
@@ -257,6 +258,8 @@ def measure_flower(python: str, subject: Subject, sizes: Sizes) -> Measured:
         sys.exit(f"Flower: {process.stderr[-2000:]}")
     found = json.loads(process.stdout.splitlines()[-1])
     print("Flower's environment:", found["versions"], flush=True)
+    if OPTIMIZER["lr"]:
+        assert found["loss"] < found["loss_before"], f"Flower's clients learned nothing: {found}"
     return Measured(found["tokens_s"], found["loss"])
 
 
