@@ -12,7 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
+import inference_kit
 from chimera.engines.http import wire
+from chimera.inference import models
 from chimera.inference.models.spec import key_of
 from chimera.inference.worker.fork_client import ForkClient, start
 from chimera.inference.worker.fork_protocol import Request, sockets
@@ -60,6 +62,11 @@ def forked(forks: ForkClient) -> list[psutil.Process]:
 
 def computing(forks: ForkClient) -> list[psutil.Process]:
     return [one for one in forked(forks)[1:] if os.getsid(one.pid) == one.pid]
+
+
+def memory_mb(pid: int) -> dict[str, float]:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    return {name: int(value.split()[0]) / 1000 for name, _, value in (line.partition(":") for line in lines)}
 
 
 @pytest.fixture
@@ -127,6 +134,37 @@ def test_a_worker_whose_fork_server_has_ended_says_so_and_ends(forks: ForkClient
     worker.assign(1, [Assignment("1", 0, table("Echo"), ["a"])])
     assert ended.get(timeout=LIMIT_S) == "worker w0: the process that forks the computing processes has ended"
     worker.close()
+
+
+@pytest.mark.takes("torch and transformers are imported once")
+@pytest.mark.long
+def test_weights_that_are_converted_are_in_memory_once(tmp_path: Path) -> None:
+    folder = inference_kit.tiny_bert(
+        tmp_path / "bert", dtype="float16", classifier=True, vocab_size=60_000, hidden_size=512
+    )
+    bert = models.read(
+        {"kind": "transformers", "task": "text-classification", "model": str(folder), "dtype": "float32"}
+    )
+    weights_mb = 2 * (folder / "model.safetensors").stat().st_size / 1e6
+    shared, workers = ForkClient(), []
+    try:
+        for name in ("w0", "w1", "w2"):
+            forks = ForkClient(os.dup(shared._socket.fileno()))
+            workers.append(InferenceWorker(name, on_exit=print, forks=forks))
+        found = [answers(worker, bert, "the cat sat") for worker in workers]
+        assert found[0] == found[1] == found[2]
+        processes = computing(shared)
+        assert len(processes) == 3
+        assert len(forked(shared)) == 3 + 3  # the fork server, that with the libraries, and that with the model
+        assert weights_mb > 120
+        assert max(memory_mb(one.pid)["Private_Dirty"] for one in processes) < weights_mb / 2
+        assert (
+            sum(memory_mb(one.pid)["Pss"] for one in forked(shared)) < 4 * weights_mb + 300
+        )  # the libraries have 300 MB
+    finally:
+        for worker in workers:
+            worker.close()
+        shared.close()
 
 
 @pytest.mark.long

@@ -29,7 +29,7 @@ import msgspec
 from chimera.core.private import UMASK
 from chimera.core.processes import end_with_parent
 from chimera.engines.parent_watch import exit_with_parent, kill_group_after
-from chimera.inference.models import Predictor, load
+from chimera.inference.models import Predictor, is_shared, load
 from chimera.inference.models.spec import key_of
 from chimera.inference.worker.computing import reason, serve
 from chimera.inference.worker.fork_protocol import INBOX, MAX_BYTES, READY, Child, Request, pass_on, tell
@@ -150,7 +150,7 @@ class ForkServer:
         elif not self._modules.union(sys.modules).issuperset(request.modules):
             self._libraries = self._libraries or self._fork_server(request.modules, None, reply, files)
             pass_on(self._libraries, body, reply, files)
-        elif request.model is not None and self._predictor is None and _is_shared(request.model):
+        elif request.model is not None and self._predictor is None and is_shared(request.model):
             pass_on(self._child_of(request.model, request.keep_models, reply, files), body, reply, files)
         elif request.fork:
             self._fork(request, reply, files)
@@ -286,11 +286,6 @@ def _ended() -> tuple[int, int] | None:
             os.killpg(found.si_pid, signal.SIGKILL)
     _, status = os.waitpid(found.si_pid, 0)
     return found.si_pid, os.waitstatus_to_exitcode(status)
-
-
-def _is_shared(model: dict[str, Any]) -> bool:
-    """Return whether processes that are forked after its load can use a model."""
-    return bool(model) and False
 
 
 def main() -> None:
