@@ -138,7 +138,7 @@ def test_a_worker_whose_fork_server_has_ended_says_so_and_ends(forks: ForkClient
 
 @pytest.mark.takes("torch and transformers are imported once")
 @pytest.mark.long
-def test_weights_that_are_converted_are_in_memory_once(tmp_path: Path) -> None:
+def test_a_model_is_loaded_once_while_workers_compute_and_is_in_memory_once(tmp_path: Path) -> None:
     folder = inference_kit.tiny_bert(
         tmp_path / "bert", dtype="float16", classifier=True, vocab_size=60_000, hidden_size=512
     )
@@ -151,11 +151,19 @@ def test_weights_that_are_converted_are_in_memory_once(tmp_path: Path) -> None:
         for name in ("w0", "w1", "w2"):
             forks = ForkClient(os.dup(shared._socket.fileno()))
             workers.append(InferenceWorker(name, on_exit=print, forks=forks))
-        found = [answers(worker, bert, "the cat sat") for worker in workers]
+        workers[0].assign(1, [Assignment("0", 0, table("Echo"), [f"wait:{tmp_path / 'go'}"])])
+        until(lambda: workers[0].state().computing)
+        workers[0].prepare(1, [bert])  # while it computes
+        until(lambda: len(forked(shared)) == 4)
+        assert answers(workers[1], bert, "the cat sat")
+        (tmp_path / "go").touch()
+        (waited,) = until(lambda: workers[0].collect(1, [], 0.25).results)
+        workers[0].collect(1, [waited.batch_id], 0)
+        found = [answers(worker, bert, "the cat sat", job="2") for worker in workers]
         assert found[0] == found[1] == found[2]
         processes = computing(shared)
-        assert len(processes) == 3
-        assert len(forked(shared)) == 3 + 3  # the fork server, that with the libraries, and that with the model
+        assert len(processes) == 3 + 1
+        assert len(forked(shared)) == 4 + 3  # the fork server, that with the libraries, and that with the model
         assert weights_mb > 120
         assert max(memory_mb(one.pid)["Private_Dirty"] for one in processes) < weights_mb / 2
         assert (

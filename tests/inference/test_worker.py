@@ -164,7 +164,7 @@ def test_who_is_of_a_lower_epoch_is_refused(worker: InferenceWorker) -> None:
     worker.assign(2, [batch(0, "a")])
     for stale in (
         lambda: worker.adopt(1, "c0"), lambda: worker.assign(1, [batch(1, "b")]), lambda: worker.forget(1, ["1"]),
-        lambda: worker.prepare(1, ["sklearn"]),
+        lambda: worker.prepare(1, [table()]),
         lambda: worker.collect(1, [("1", 0)], 0), lambda: worker.stop(1),
     ):  # fmt: skip
         with pytest.raises(StaleEpoch, match="serves epoch 2: epoch 1 is over"):

@@ -131,7 +131,7 @@ def test_only_the_token_opens_it_and_what_does_not_fit_is_refused_in_one_line(tm
             for path, body in (
                 ("adopt", {"epoch": 9}), ("adopt", {"epoch": 0, "owner": "c"}), ("adopt", {"epoch": 1.5, "owner": "c"}),
                 ("assign", {"epoch": 9, "assignments": [{"job": "1"}]}), ("forget", {"epoch": 9, "jobs": "1"}),
-                ("prepare", {"epoch": 9, "kinds": "sklearn"}), ("prepare", {"epoch": 9, "kinds": ["k" * 101]}),
+                ("prepare", {"epoch": 9, "models": ["sklearn"]}), ("prepare", {"epoch": 9, "models": [{}] * 101}),
                 ("collect", {"epoch": 9, "done": [["1"]]}), ("collect", {"epoch": 9, "wait_s": -1}), ("stop", {}),
             ):  # fmt: skip
                 told = client.post(path, json=body)

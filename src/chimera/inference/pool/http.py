@@ -54,8 +54,8 @@ class HttpLink(Link):
         body = {"epoch": epoch, "done": [list(batch_id) for batch_id in done], "wait_s": wait_s}
         return self._call("collect", body, Collected)
 
-    def prepare(self, epoch: int, kinds: Sequence[str]) -> None:  # noqa: D102
-        self._call("prepare", {"epoch": epoch, "kinds": list(kinds)}, dict)
+    def prepare(self, epoch: int, models: Sequence[dict[str, Any]]) -> None:  # noqa: D102
+        self._call("prepare", {"epoch": epoch, "models": list(models)}, dict)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:  # noqa: D102
         return self._call("forget", {"epoch": epoch, "jobs": list(jobs)}, WorkerState)

@@ -64,15 +64,9 @@ class ComputeProcess:
         self._changed = threading.Condition()
         self._connection, other_end = Pipe()
         life_read, self._lifeline = os.pipe()
-        request = Request(
-            [*preload, *modules_of([str(model.get("kind"))])],
-            model=self._model if len(msgspec.json.encode(model)) <= _MAX_SHARED else None,
-            folder=str(folder),
-            environment={name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ},
-            keep_models=keep_models,
-        )
+        wanted = request_for(self._model, preload=preload, keep_models=keep_models, folder=folder, fork=True)
         with other_end:
-            self._reply = forks.request(request, (other_end.fileno(), life_read, *_OUTPUT))
+            self._reply = forks.request(wanted, (other_end.fileno(), life_read, *_OUTPUT))
         os.close(life_read)
         self._watcher = threading.Thread(target=self._watch, name="chimera-compute-end", daemon=True)
         self._watcher.start()
@@ -186,3 +180,17 @@ class ComputeProcess:
         except (EOFError, OSError) as error:
             raise ActorLost("the computing process has ended") from error
         return what, more
+
+
+def request_for(
+    model: dict[str, Any], *, preload: Sequence[str], keep_models: int, folder: Path = Path(), fork: bool
+) -> Request:
+    """Return the request for a process with a model, or without ``fork`` to get ready for one; see `ComputeProcess`."""
+    return Request(
+        [*preload, *modules_of([str(model.get("kind"))])],
+        model=model if len(msgspec.json.encode(model)) <= _MAX_SHARED else None,
+        fork=fork,
+        folder=str(folder),
+        environment={name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ},
+        keep_models=keep_models,
+    )

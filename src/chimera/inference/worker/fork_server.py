@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,6 +33,7 @@ from chimera.inference.models import Predictor, is_shared, load
 from chimera.inference.models.spec import key_of
 from chimera.inference.worker.computing import reason, serve
 from chimera.inference.worker.fork_protocol import INBOX, MAX_BYTES, READY, Child, Request, pass_on, tell
+from chimera.inference.worker.forked import reap, run_forked
 
 
 class ForkServer:
@@ -150,13 +151,18 @@ class ForkServer:
         elif not self._modules.union(sys.modules).issuperset(request.modules):
             self._libraries = self._libraries or self._fork_server(request.modules, None, reply, files)
             pass_on(self._libraries, body, reply, files)
-        elif request.model is not None and self._predictor is None and is_shared(request.model):
+        elif request.model is not None and self._loads(request, key_of(request.model)):
             pass_on(self._child_of(request.model, request.keep_models, reply, files), body, reply, files)
         elif request.fork:
             self._fork(request, reply, files)
         else:
             tell(reply, ready=True)
             reply.close()
+
+    def _loads(self, request: Request, key: str) -> bool:
+        """Return whether a child has, or gets, the model of a request. Room is made only for a process that computes."""
+        room = request.fork or key in self._models or len(self._models) < request.keep_models
+        return room and self._predictor is None and is_shared(request.model or {})
 
     def _child_of(self, model: dict[str, Any], keep_models: int, reply: socket.socket, files: list[int]) -> Child:
         """Return the child that has a model, or loads it. The model that was used the longest ago leaves for a new one."""
@@ -181,7 +187,7 @@ class ForkServer:
             reply.close()
             for number in files:
                 os.close(number)
-            _run_forked(lambda: self._become_server(theirs, parent, modules, model))
+            run_forked(lambda: self._become_server(theirs, parent, modules, model))
         theirs.close()
         return Child(pid, ours)
 
@@ -213,7 +219,7 @@ class ForkServer:
         pid = os.fork()
         if pid == 0:
             reply.close()
-            _run_forked(lambda: self._compute(request, files))
+            run_forked(lambda: self._compute(request, files))
         self._computing[pid] = reply
         tell(reply, pid=pid)
 
@@ -245,7 +251,7 @@ class ForkServer:
             os.close(self._lifeline)
 
     def _reap(self) -> None:
-        while (ended := _ended()) is not None:
+        while (ended := reap()) is not None:
             pid, status = ended
             if reply := self._computing.pop(pid, None):
                 tell(reply, status=status)
@@ -257,35 +263,6 @@ class ForkServer:
             if self._libraries is not None and self._libraries.pid == pid:
                 self._libraries = None
             self._models = OrderedDict((key, child) for key, child in self._models.items() if child.pid != pid)
-
-
-def _run_forked(work: Callable[[], None]) -> NoReturn:
-    code = 1
-    try:
-        work()
-        code = 0
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)  # without teardown: the exit handlers belong to the parent
-
-
-def _ended() -> tuple[int, int] | None:
-    """Return a child that has ended, and its exit code. Its own children are killed before its id can be reused."""
-    try:
-        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return None
-    if found is None:
-        return None
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if os.getpgid(found.si_pid) == found.si_pid:  # a computing process
-            os.killpg(found.si_pid, signal.SIGKILL)
-    _, status = os.waitpid(found.si_pid, 0)
-    return found.si_pid, os.waitstatus_to_exitcode(status)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from chimera.core.errors import ActorLost, RunError
 from chimera.inference.models.spec import key_of
-from chimera.inference.worker.compute_process import ComputeProcess
+from chimera.inference.worker.compute_process import ComputeProcess, request_for
 from chimera.inference.worker.computing import finished
 from chimera.inference.worker.fork_client import ForkClient
 
@@ -45,7 +45,7 @@ class ModelProcesses:
         on_end: Callable[[], None],
     ) -> None:
         self.killed = False
-        self._keep_models = keep_models
+        self._forks, self._preload, self._keep_models = forks, preload, keep_models
         self._start = partial(
             ComputeProcess, forks, preload=preload, keep_models=keep_models, folder=folder, on_end=on_end
         )
@@ -70,6 +70,11 @@ class ModelProcesses:
         """How an idle process has ended; empty if none has."""
         with self._lock:
             return next((each.wait() for each in self._ready.values() if each.ended), "")
+
+    def prepare(self, model: dict[str, Any]) -> None:
+        """Let the fork server import what a model needs, and load it if its weights are shared and there is room."""
+        wanted = request_for(model, preload=self._preload, keep_models=self._keep_models, fork=False)
+        self._forks.request(wanted).close()
 
     def compute(self, model: Mapping[str, Any], queries: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Compute a batch, and yield events; first the model is loaded if it is not in memory.

@@ -13,6 +13,9 @@ from chimera.core.errors import ConflictError
 PATH = "/v1/worker"
 """The prefix of a worker's REST routes."""
 
+MAX_PREPARED = 100
+"""Maximum number of models of `Link.prepare`."""
+
 BatchId: TypeAlias = tuple[str, int]
 """Number of a job, and number of one of its batches."""
 
@@ -155,8 +158,8 @@ class Link(ABC):
         """
 
     @abstractmethod
-    def prepare(self, epoch: int, kinds: Sequence[str]) -> None:
-        """Import what models of these kinds need, while the worker waits or computes."""
+    def prepare(self, epoch: int, models: Sequence[dict[str, Any]]) -> None:
+        """Get ready for models, given by their tables, while the worker waits or computes; at most `MAX_PREPARED`."""
 
     @abstractmethod
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:

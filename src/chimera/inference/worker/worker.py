@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
-from chimera.inference.models import modules_of
 from chimera.inference.worker.fork_client import ForkClient
-from chimera.inference.worker.fork_protocol import Request
 from chimera.inference.worker.kept_results import KeptResults
 from chimera.inference.worker.model_processes import ModelProcesses
 from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, Piece, StaleEpoch, WorkerState
@@ -154,11 +152,12 @@ class InferenceWorker:
             with self._changed:
                 self._wakes.remove(wake)
 
-    def prepare(self, epoch: int, kinds: Sequence[str]) -> None:
-        """Let the fork server import what models of these kinds need, before their first batch."""
+    def prepare(self, epoch: int, models: Sequence[dict[str, Any]]) -> None:
+        """Let the fork server get ready for models before their first batch."""
         with self._changed:
             self._check_epoch(epoch)
-        self._forks.request(Request(modules_of(kinds), fork=False)).close()
+        for model in models:
+            self._process.prepare(model)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
         """Drop the batches of these jobs. If one of them is in progress, kill the computing process, and start another."""
