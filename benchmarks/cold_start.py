@@ -1,9 +1,10 @@
 """Seconds until the first results of a cluster that has just started and of a new job while workers are busy, and its memory.
 
 The models are a vision transformer and a BERT of full size with random weights. Both jobs are submitted as soon as the cluster
-accepts jobs; times count from the start of ``chimera infer up``. Then a copy of the BERT is submitted as a new job while all
-workers compute. The memory is the proportional set size (PSS) of all processes that fork and compute, divided by the number of
-workers: a page that several processes share counts once. The script prints medians of ``--repeats``, and what it ran on::
+accepts jobs; times count from the start of ``chimera infer up``. CPU seconds are those of all processes of the cluster until
+both jobs have a result: other programs on the machine change them less than times. Then a copy of the BERT is submitted as a new
+job while all workers compute. The memory is the proportional set size (PSS) of all processes that have imported torch, divided
+by the number of workers: a page that several processes share counts once. The script prints medians of ``--repeats``::
 
     python benchmarks/cold_start.py [--workers 2] [--repeats 5] [--dtype bfloat16]
 """
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from PIL import Image
 
 import inference_models
 from chimera.inference.client import Client
@@ -57,8 +59,22 @@ def first_results_s(client: Client, jobs: list[str], since_s: float) -> list[flo
         for job in jobs:
             if job not in found and client.job(job)["finished"]:
                 found[job] = time.monotonic() - since_s
-        time.sleep(0.01)
+        time.sleep(0.05)
     return [found[job] for job in jobs]
+
+
+def image(place: Path) -> Path:
+    """Return the file of an image, which is written if it is missing."""
+    file = place / "image.png"
+    if not file.exists():
+        Image.fromarray(inference_models.queries("vit", 1)[0]).save(file)
+    return file.resolve()
+
+
+def cpu_s(up: int) -> float:
+    """Return the CPU seconds of all processes of a cluster."""
+    root = psutil.Process(up)
+    return sum(sum(process.cpu_times()[:2]) for process in (root, *root.children(recursive=True)))
 
 
 def memory_mb(up: int) -> float:
@@ -75,7 +91,7 @@ def memory_mb(up: int) -> float:
 def measured(place: Path, workers: int, dtype: str) -> dict[str, float]:
     """Start a cluster and submit the jobs; return the figures by name."""
     tables = {name: table | {"dtype": dtype} for name, table in inference_models.write(place).items()}
-    queries = {name: inference_models.queries(name, 8) * 100 for name in tables}
+    queries = {"vit": [str(image(place))] * 800, "bert": inference_models.queries("bert", 800)}
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         new = shutil.copytree(place / "bert", Path(name) / "new")
@@ -84,12 +100,15 @@ def measured(place: Path, workers: int, dtype: str) -> dict[str, float]:
             found["accepts jobs, s"] = time.monotonic() - began_s
             jobs = [client.submit(table, queries[model]) for model, table in tables.items()]
             first = first_results_s(client, jobs, began_s)
+            found["CPU until then, s"] = cpu_s(up)
             found |= {f"first result of {model}, s": each for model, each in zip(tables, first, strict=True)}
             while any(row["models"] < len(tables) for row in client.rows("workers")):
                 time.sleep(0.1)
             time.sleep(5)
             found["memory per worker, MB"] = memory_mb(up) / workers
-            table: dict[str, Any] = read({"kind": "transformers", "task": "fill-mask", "model": str(new), "dtype": dtype})
+            table: dict[str, Any] = read(
+                {"kind": "transformers", "task": "fill-mask", "model": str(new), "dtype": dtype}
+            )
             began_s = time.monotonic()
             (found["new job, s"],) = first_results_s(client, [client.submit(table, queries["bert"])], began_s)
             for job in jobs:
