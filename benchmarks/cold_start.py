@@ -2,7 +2,7 @@
 
 The models are a vision transformer and a BERT of full size with random weights. Both jobs are submitted as soon as the cluster
 accepts jobs; times count from the start of ``chimera infer up``. CPU seconds are those of all processes of the cluster until
-both jobs have a result: other programs on the machine change them less than times. Then a copy of the BERT is submitted as a new
+both jobs have a result: other programs change them less than times. Then a copy of the BERT is submitted as a new
 job while all workers compute. The memory is the proportional set size (PSS) of all processes that have imported torch, divided
 by the number of workers: a page that several processes share counts once. The script prints medians of ``--repeats``::
 

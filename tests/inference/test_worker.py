@@ -16,7 +16,7 @@ import pytest
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.engines.http import wire
 from chimera.inference.models.spec import key_of
-from chimera.inference.worker import kept_results
+from chimera.inference.worker import kept_results, model_processes
 from chimera.inference.worker import worker as worker_module
 from chimera.inference.worker.protocol import Assignment, Collected, Finished, StaleEpoch
 from chimera.inference.worker.time_limit import TimeLimit
@@ -107,6 +107,22 @@ def test_a_model_that_cannot_be_loaded_is_the_error_of_every_query(worker: Infer
     assert "oracle" in answers(second)[0]["error"]
     assert (first.errors, first.seconds, third.errors) == (2, 0.0, 0)
     assert worker.state().loaded == [key_of(table())]
+
+
+def test_a_model_that_cannot_be_loaded_is_loaded_once_for_each_job_until_some_time_has_passed(
+    worker: InferenceWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = table("broken", log=str(tmp_path / "loads"))
+
+    def loads_after(*batches: Assignment) -> int:
+        worker.assign(1, list(batches))
+        assert [one.errors for one in results(worker, len(batches))] == [1] * len(batches)
+        return len((tmp_path / "loads").read_text())
+
+    assert loads_after(*(batch(i, "a", of=broken) for i in range(4))) == 1
+    assert loads_after(batch(0, "a", of=broken, job="2"), batch(5, "a", of=broken)) == 2
+    monkeypatch.setattr(model_processes, "RETRY_S", 0.0)
+    assert loads_after(batch(0, "a", of=broken, job="3"), batch(1, "a", of=broken, job="3")) == 4
 
 
 def test_the_models_used_last_stay_in_memory(worker: InferenceWorker) -> None:
@@ -255,6 +271,21 @@ def test_the_time_limit_of_a_batch_begins_when_its_model_is_loaded(
     (failed,) = results(worker, 1)
     assert (failed.failure, failed.loading) == ("loading the model took longer than 0.2 s", True)
     assert worker.state().loaded == [key_of(slow)]  # a killed process costs its own model only
+
+
+def test_the_time_limit_of_a_first_batch_grows_with_the_load_of_its_model(
+    worker: InferenceWorker, tmp_path: Path
+) -> None:
+    slow, never = table("Slow", file=str(tmp_path / "go")), f"wait:{tmp_path / 'never'}"
+    worker.assign(1, [Assignment("1", 0, slow, ["a"])])
+    collected(worker, lambda told: told.state.loading is not None)
+    threading.Event().wait(0.3)
+    (tmp_path / "go").touch()
+    results(worker, 1)
+    worker.assign(1, [Assignment("1", 1, slow, [never], 0.01, 2.0), Assignment("1", 2, slow, [never], 0.01, 0.0)])
+    grown, plain = results(worker, 2)
+    assert 0.2 < float(grown.failure.split()[-2]) < 10
+    assert plain.failure == "the batch took longer than 0.01 s"
 
 
 def test_time_in_which_the_worker_itself_was_stopped_does_not_count() -> None:

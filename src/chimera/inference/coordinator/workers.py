@@ -267,4 +267,4 @@ class Workers:
         if batch is None:
             raise RunError("the batch is finished or cancelled")
         queries = self._coordinator.store(job_number).queries(batch)
-        return Assignment(job_number, number, job.model, queries, job.limit_s(batch.count))
+        return Assignment(job_number, number, job.model, queries, job.limit_s(batch), job.limit_loads(batch))

@@ -45,6 +45,7 @@ class ComputeProcess:
     Attributes
     ----------
     ended : whether the process has ended.
+    load_s : seconds that the load of its model took, once it is `ready`.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class ComputeProcess:
         folder: Path,
         on_end: Callable[[], None],
     ) -> None:
-        self.ended = False
+        self.ended, self.load_s = False, 0.0
         self._model, self._on_end = dict(model), on_end
         self._pid, self._refusal = 0, ""
         self._status: int | None = None
@@ -96,7 +97,10 @@ class ComputeProcess:
             raise ActorLost("the computing process was not started")
         self._send(self._model)
         what, more = self._receive()
-        return str(more) if what == "failed" else ""
+        if what == "failed":
+            return str(more)
+        self.load_s = float(more)
+        return ""
 
     def compute(self, queries: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Compute a batch, and yield the events of the process; it must be `ready`.

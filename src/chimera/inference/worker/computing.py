@@ -14,14 +14,15 @@ from chimera.inference.models.answers import tokens_of
 from chimera.models.instantiation import first_line
 
 
-def serve(connection: Connection, predictor: Predictor | None) -> None:
+def serve(connection: Connection, predictor: Predictor | None, load_s: float) -> None:
     """Load the model of the first message, and compute the batches of the others until the worker has ended.
 
     Parameters
     ----------
-    connection : receives the table of the model, and then lists of queries. It sends ``loaded`` or ``failed`` with the reason,
-        and for each batch ``piece`` with the arguments of `chimera.inference.models.table.Emit`, and at last ``done``.
-    predictor : the model, if it is loaded already.
+    connection : receives the table of the model, and then lists of queries. It sends ``loaded`` with the seconds of the
+        load, or ``failed`` with the reason. Then for each batch it sends ``piece`` with the arguments of
+        `chimera.inference.models.table.Emit`, and at last ``done``.
+    predictor, load_s : the model, if it is loaded already, and the seconds of its load.
     """
 
     def notify(what: str, more: Any) -> None:
@@ -29,12 +30,13 @@ def serve(connection: Connection, predictor: Predictor | None) -> None:
 
     with contextlib.suppress(EOFError):
         table: Any = wire.unpack(connection.recv_bytes())
+        began_s = time.perf_counter()
         try:
             made = predictor if predictor is not None else load(table)
         except Exception as error:  # user code may raise anything
             notify("failed", reason(error))
             return
-        notify("loaded", None)
+        notify("loaded", load_s if predictor is not None else time.perf_counter() - began_s)
         while True:
             queries: Any = wire.unpack(connection.recv_bytes())
             began_s = time.perf_counter()

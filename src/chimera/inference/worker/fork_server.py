@@ -18,6 +18,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
@@ -45,7 +46,7 @@ class ForkServer:
     lifeline : descriptor of a pipe; when its other end is closed, the whole tree ends. -1: the parent process has it.
     modules : modules that the process has imported, or has tried to import.
     failures : why some of them cannot be imported.
-    predictor : the model that it has loaded.
+    predictor, load_s : the model that it has loaded, and the seconds of the load.
     refusal : why it cannot load the model; then it refuses all requests.
     """
 
@@ -57,11 +58,12 @@ class ForkServer:
         modules: frozenset[str] = frozenset(),
         failures: Mapping[str, str] | None = None,
         predictor: Predictor | None = None,
+        load_s: float = 0.0,
         refusal: str = "",
     ) -> None:
         self._inbox, self._lifeline = inbox, lifeline
         self._modules, self._failures = modules, dict(failures or {})
-        self._predictor, self._refusal = predictor, refusal
+        self._predictor, self._load_s, self._refusal = predictor, load_s, refusal
         self._libraries: Child | None = None
         self._models: OrderedDict[str, Child] = OrderedDict()
         self._computing: dict[int, socket.socket] = {}
@@ -202,13 +204,21 @@ class ForkServer:
                 importlib.import_module(name)
             except Exception as error:  # any library may raise anything
                 failures[name] = f"{name!r} cannot be imported: {reason(error)}"
+        began_s = time.perf_counter()
         if model is not None:
             try:
                 predictor = load(model)
             except Exception as error:
                 refusal = reason(error)
         known = self._modules.union(modules)
-        server = ForkServer(inbox, modules=known, failures=failures, predictor=predictor, refusal=refusal)
+        server = ForkServer(
+            inbox,
+            modules=known,
+            failures=failures,
+            predictor=predictor,
+            load_s=time.perf_counter() - began_s,
+            refusal=refusal,
+        )
         inbox.send(READY)
         if refusal:
             server.refuse()
@@ -237,7 +247,7 @@ class ForkServer:
         os.environ.update(request.environment)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()  # else all processes would draw the same numbers
-        serve(Connection(connection), self._predictor)
+        serve(Connection(connection), self._predictor, self._load_s)
 
     def _release(self) -> None:
         """Close, in a forked process, what belongs to its parent."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,6 +17,9 @@ from chimera.inference.worker.compute_process import ComputeProcess, request_for
 from chimera.inference.worker.computing import finished
 from chimera.inference.worker.fork_client import ForkClient
 
+RETRY_S = 30.0
+"""Seconds for which a worker does not load a model again for a job after a failure."""
+_MAX_FAILURES = 100
 _ATTEMPTS = 3  # to start a process: the fork server may be restarted, or have just given up the model
 
 
@@ -50,6 +54,9 @@ class ModelProcesses:
             ComputeProcess, forks, preload=preload, keep_models=keep_models, folder=folder, on_end=on_end
         )
         self._ready: OrderedDict[str, ComputeProcess] = OrderedDict()
+        self._failures: OrderedDict[tuple[str, str], tuple[float, str]] = (
+            OrderedDict()
+        )  # by job and model: until when, why
         self._current: ComputeProcess | None = None
         self._lock = threading.Lock()
 
@@ -71,15 +78,22 @@ class ModelProcesses:
         with self._lock:
             return next((each.wait() for each in self._ready.values() if each.ended), "")
 
+    def load_s(self, model: Mapping[str, Any]) -> float:
+        """Return the seconds that the load of a model took; 0 if it is not in memory."""
+        with self._lock:
+            process = self._ready.get(key_of(model))
+        return 0.0 if process is None else process.load_s
+
     def prepare(self, model: dict[str, Any]) -> None:
         """Let the fork server import what a model needs, and load it if its weights are shared and there is room."""
         wanted = request_for(model, preload=self._preload, keep_models=self._keep_models, fork=False)
         self._forks.request(wanted).close()
 
-    def compute(self, model: Mapping[str, Any], queries: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    def compute(self, job: str, model: Mapping[str, Any], queries: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Compute a batch, and yield events; first the model is loaded if it is not in memory.
 
-        If it cannot be loaded, each query gets that error.
+        If it cannot be loaded, each query gets that error, as do those of the job's batches of the next `RETRY_S` seconds.
+        Another job may load it at once: its user may have repaired what was wrong.
 
         Yields
         ------
@@ -92,14 +106,14 @@ class ModelProcesses:
         RunError : no process can be started.
         """
         self._current = None  # `kill` is about this batch from now on
-        key, why = key_of(model), ""
-        if key not in self._ready:
+        key = key_of(model)
+        why = self._failure(job, key)
+        if not why and key not in self._ready:
             yield "loading", key
-            try:
-                why = self._load(key, model)
-            finally:
-                loaded = self.loaded
-            yield "loaded", loaded
+            why = self._load(key, model)
+            if why:
+                self._failures[job, key] = time.monotonic() + RETRY_S, why
+            yield "loaded", self.loaded
         if why:
             errors = [{"error": f"the model cannot be loaded: {why}"}] * len(queries)
             yield "done", finished(errors, 0.0)
@@ -133,6 +147,16 @@ class ModelProcesses:
             self._ready.clear()
         for each in there:
             each.close()
+
+    def _failure(self, job: str, key: str) -> str:
+        """Return why the model of a job could not be loaded a short time ago; empty if it may be loaded."""
+        while len(self._failures) > _MAX_FAILURES:
+            self._failures.popitem(last=False)
+        until_s, why = self._failures.get((job, key), (0.0, ""))
+        if until_s > time.monotonic():
+            return why
+        self._failures.pop((job, key), None)
+        return ""
 
     def _load(self, key: str, model: Mapping[str, Any]) -> str:
         """Start a process with a model; return why it cannot be loaded, or an empty text."""

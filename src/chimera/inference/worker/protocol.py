@@ -31,6 +31,7 @@ class Assignment(Struct, frozen=True):
     ----------
     model : table of the model (`chimera.inference.models`).
     limit_s : seconds in which the batch must be computed, without loading the model; 0: no limit.
+    limit_loads : how many times as long as the load of the model the limit is at least.
     """
 
     job: str
@@ -38,6 +39,7 @@ class Assignment(Struct, frozen=True):
     model: dict[str, Any]
     queries: list[Any]
     limit_s: Annotated[float, Meta(ge=0)] = 0.0
+    limit_loads: Annotated[float, Meta(ge=0)] = 0.0
 
     @property
     def batch_id(self) -> BatchId:

@@ -241,7 +241,7 @@ class InferenceWorker:
         try:
             while (one := self._next()) is not None:
                 try:
-                    for what, more in self._process.compute(one.model, one.queries):
+                    for what, more in self._process.compute(one.job, one.model, one.queries):
                         self._note(one, what, more)
                 except ActorLost:
                     self._fail(one)
@@ -267,11 +267,14 @@ class InferenceWorker:
             if death := self._process.death:  # no batch is the cause
                 raise RunError(f"the computing process {death} while it was idle")
             self._computing, self._batch_began_s = self._queue.popleft(), time.monotonic()
-            self._limit.start("the batch", self._computing.limit_s)
+            self._limit.start("the batch", self._limit_s(self._computing))
             # `_watch` watches the limit now. The coordinator knows of the batch: a report of its start would delay that of its
             # result by a request.
             self._changed.notify_all()
             return self._computing
+
+    def _limit_s(self, one: Assignment) -> float:
+        return one.limit_s and max(one.limit_s, one.limit_loads * self._process.load_s(one.model))
 
     def _note(self, one: Assignment, what: str, more: Any) -> None:
         """Take over an event of the computing process, unless the batch was dropped meanwhile."""
@@ -284,7 +287,7 @@ class InferenceWorker:
                 self._limit.start("loading the model", _LOAD_LIMIT_S)
             elif what == "loaded":
                 self._loading, self._loaded = None, more
-                self._limit.start("the batch", one.limit_s)
+                self._limit.start("the batch", self._limit_s(one))
             elif what == "piece":
                 self._pieces += [Piece(one.job, one.batch, *more)][: _MAX_PIECES - len(self._pieces)]
             else:
