@@ -138,7 +138,10 @@ def test_a_worker_whose_fork_server_has_ended_says_so_and_ends(forks: ForkClient
 
 @pytest.mark.takes("torch and transformers are imported once")
 @pytest.mark.long
-def test_a_model_is_loaded_once_while_workers_compute_and_is_in_memory_once(tmp_path: Path) -> None:
+def test_a_model_is_loaded_once_while_workers_compute_and_is_in_memory_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # whose threads would not survive a fork
     folder = inference_kit.tiny_bert(
         tmp_path / "bert", dtype="float16", classifier=True, vocab_size=60_000, hidden_size=512
     )

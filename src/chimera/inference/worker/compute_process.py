@@ -190,9 +190,11 @@ def request_for(
     model: dict[str, Any], *, preload: Sequence[str], keep_models: int, folder: Path = Path(), fork: bool
 ) -> Request:
     """Return the request for a process with a model, or without ``fork`` to get ready for one; see `ComputeProcess`."""
+    table = msgspec.json.encode(model)
+    is_whole = msgspec.json.decode(table) == model  # a number that is not finite is not
     return Request(
         [*preload, *modules_of([str(model.get("kind"))])],
-        model=model if len(msgspec.json.encode(model)) <= _MAX_SHARED else None,
+        model=model if is_whole and len(table) <= _MAX_SHARED else None,
         fork=fork,
         folder=str(folder),
         environment={name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ},

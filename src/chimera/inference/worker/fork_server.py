@@ -34,7 +34,7 @@ from chimera.inference.models import Predictor, is_shared, load
 from chimera.inference.models.spec import key_of
 from chimera.inference.worker.computing import reason, serve
 from chimera.inference.worker.fork_protocol import INBOX, MAX_BYTES, READY, Child, Request, pass_on, tell
-from chimera.inference.worker.forked import reap, run_forked
+from chimera.inference.worker.forked import reap, run_forked, set_threads, single_thread
 
 
 class ForkServer:
@@ -48,6 +48,7 @@ class ForkServer:
     failures : why some of them cannot be imported.
     predictor, load_s : the model that it has loaded, and the seconds of the load.
     refusal : why it cannot load the model; then it refuses all requests.
+    threads : number of threads of torch in computing processes; 0: torch is not imported.
     """
 
     def __init__(
@@ -60,10 +61,12 @@ class ForkServer:
         predictor: Predictor | None = None,
         load_s: float = 0.0,
         refusal: str = "",
+        threads: int = 0,
     ) -> None:
         self._inbox, self._lifeline = inbox, lifeline
         self._modules, self._failures = modules, dict(failures or {})
         self._predictor, self._load_s, self._refusal = predictor, load_s, refusal
+        self._threads = threads
         self._libraries: Child | None = None
         self._models: OrderedDict[str, Child] = OrderedDict()
         self._computing: dict[int, socket.socket] = {}
@@ -204,6 +207,7 @@ class ForkServer:
                 importlib.import_module(name)
             except Exception as error:  # any library may raise anything
                 failures[name] = f"{name!r} cannot be imported: {reason(error)}"
+        threads = self._threads or single_thread()
         began_s = time.perf_counter()
         if model is not None:
             try:
@@ -211,13 +215,15 @@ class ForkServer:
             except Exception as error:
                 refusal = reason(error)
         known = self._modules.union(modules)
+        load_s = time.perf_counter() - began_s
         server = ForkServer(
             inbox,
             modules=known,
             failures=failures,
             predictor=predictor,
-            load_s=time.perf_counter() - began_s,
+            load_s=load_s,
             refusal=refusal,
+            threads=threads,
         )
         inbox.send(READY)
         if refusal:
@@ -247,6 +253,7 @@ class ForkServer:
         os.environ.update(request.environment)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()  # else all processes would draw the same numbers
+        set_threads(self._threads)
         serve(Connection(connection), self._predictor, self._load_s)
 
     def _release(self) -> None:
@@ -278,6 +285,7 @@ class ForkServer:
 def main() -> None:
     """Serve the requests of an inherited socket until the process that started this one has ended."""
     os.umask(UMASK)
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # a process in which CUDA has started cannot be forked
     lifeline = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     kill_group_after(lifeline)

@@ -1,4 +1,4 @@
-"""What is common to forked processes: their work, and their end."""
+"""What is common to forked processes: their work, their threads, and their end."""
 
 from __future__ import annotations
 
@@ -37,3 +37,22 @@ def reap() -> tuple[int, int] | None:
         os.killpg(found.si_pid, signal.SIGKILL)  # the processes of the tree have no group of their own
     _, status = os.waitpid(found.si_pid, 0)
     return found.si_pid, os.waitstatus_to_exitcode(status)
+
+
+def single_thread() -> int:
+    """Let torch compute in this thread only, and return the number of threads before; 0 if torch is not imported.
+
+    The threads of OpenMP do not survive a fork, and the forked process would wait for them.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return 0
+    threads = int(torch.get_num_threads())
+    torch.set_num_threads(1)
+    return threads
+
+
+def set_threads(threads: int) -> None:
+    """Set the number of threads of torch; 0: torch is not imported."""
+    if threads:
+        sys.modules["torch"].set_num_threads(threads)
