@@ -70,7 +70,7 @@ def tables(kind: str, milliseconds: list[float], folder: Path) -> dict[str, tupl
 def cluster(folder: Path, workers: int, policy: str, preload: str, *, ready: bool = True) -> Iterator[Client]:
     """Run a cluster; return its client when all workers are free or, without ``ready``, when it accepts jobs."""
     command = [sys.executable, "-m", "chimera", "infer", "up", "--workers", str(workers), "--standbys", "0"]
-    command += ["--policy", policy, "--cluster", str(folder), *(["--preload", preload] if preload else [])]
+    command += ["--policy", policy, "--cluster", str(folder), "--preload", preload]
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     up = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | one_thread)
     try:

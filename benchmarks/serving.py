@@ -166,7 +166,7 @@ def main() -> None:
             with plain(Path(place), each_ms / 1000) as address:
                 latencies(address, "", given.clients, 1.0)
                 shown("plain FastAPI", latencies(address, "", given.clients, given.seconds), given.seconds)
-            with InferenceCluster(workers=given.workers, standbys=0) as cluster:
+            with InferenceCluster(workers=given.workers, standbys=0, preload="") as cluster:
                 token = (cluster.folder / "token").read_text()
                 cluster.client.serve("waiting", table(each_ms / 1000))
                 latencies(address_of(cluster), token, given.clients, 1.0)
@@ -174,7 +174,7 @@ def main() -> None:
                 shown(f"an idle cluster of {given.workers} workers", found, given.seconds)
         print(f"a model of {given.beside_ms:g} ms beside two jobs of 10 and 24 ms a query, {given.clients} client(s)")
         for options in ({}, {"latency_target_s": 0.05}, {"latency_target_s": 0.05, "reserve": 1}):
-            with InferenceCluster(workers=given.workers, standbys=0) as cluster:
+            with InferenceCluster(workers=given.workers, standbys=0, preload="") as cluster:
                 beside(cluster, table, (cluster.folder / "token").read_text(), given, **options)
 
 

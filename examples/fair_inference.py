@@ -37,7 +37,7 @@ class Squares:
 
 def main() -> None:
     """Submit both jobs, show their progress, and kill the coordinator."""
-    with chimera.InferenceCluster(workers=4, standbys=1) as cluster:
+    with chimera.InferenceCluster(workers=4, standbys=1, preload="") as cluster:
         jobs = {
             name: chimera.infer(
                 {"kind": "factory", "factory": f"{Path(__file__).resolve()}:Squares", "options": {"seconds": seconds}},

@@ -33,15 +33,19 @@ def tiny_vit(folder: Path, *, safetensors: bool = True) -> Path:
     return folder
 
 
-def tiny_bert(folder: Path, *, classifier: bool = False) -> Path:
-    """Write a model that fills masks, or one that sorts texts into two classes; return the folder."""
+def tiny_bert(folder: Path, *, classifier: bool = False, dtype: str = "float32", **size: int) -> Path:
+    """Write a model that fills masks, or one that sorts texts into two classes; return the folder.
+
+    ``size`` has other sizes, by the names of the configuration.
+    """
     import torch
     from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertTokenizer
 
     torch.manual_seed(2)
     BertTokenizer(vocab=VOCABULARY, do_lower_case=True).save_pretrained(folder)
-    config = BertConfig(vocab_size=len(VOCABULARY), max_position_embeddings=16, **_SIZE)
-    (BertForSequenceClassification if classifier else BertForMaskedLM)(config).save_pretrained(folder)
+    config = BertConfig(**{"vocab_size": len(VOCABULARY), "max_position_embeddings": 16, **_SIZE, **size})
+    made = (BertForSequenceClassification if classifier else BertForMaskedLM)(config)
+    made.to(getattr(torch, dtype)).save_pretrained(folder)
     return folder
 
 

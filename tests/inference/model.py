@@ -62,8 +62,10 @@ class Slow(Echo):
         _wait_for(Path(file))
 
 
-def broken() -> Echo:
-    """Fail to load."""
+def broken(log: str = "/dev/null") -> Echo:
+    """Fail to load; write down each attempt."""
+    with Path(log).open("a") as attempts:
+        attempts.write("x")
     raise RuntimeError("the weights are missing\nand a second line that is cut off")
 
 

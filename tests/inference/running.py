@@ -86,7 +86,7 @@ def cluster(
 ) -> Iterator[RunningCluster]:
     """Run a cluster; when the context ends, all of its processes must have ended."""
     place = folder / "cluster"
-    command = [sys.executable, "-m", "chimera", "infer", "up", "--workers", str(workers)]
+    command = [sys.executable, "-m", "chimera", "infer", "up", "--workers", str(workers), "--preload", ""]
     if standbys is not None:
         command += ["--standbys", str(standbys)]
     with (folder / "up.log").open("wb") as log:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.processes import start_of
 from chimera.inference.cluster_folder import ClusterFolder, Scale
-from chimera.inference.membership import Members
+from chimera.inference.membership import Member, Members
+from chimera.inference.pool.http import HttpPool
 
 _JOINS = """
 import sys
@@ -45,6 +49,39 @@ def test_members_join_beat_and_leave(tmp_path: Path) -> None:
     assert [one.name for one in there.members()] == ["c0"]
     assert not here.beat("w0")
     assert [one.name for one in there.members()] == ["c0"]
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_a_worker_that_hangs_is_killed_and_no_process_that_has_its_number_by_now(tmp_path: Path, reused: bool) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _JOINS, str(tmp_path), "w0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "joined\n"
+            file = tmp_path / "w0.json"
+            member = msgspec.json.decode(file.read_bytes(), type=Member)
+            assert member.start == start_of(other.pid) != ""
+            if reused:  # an earlier process had the number
+                file.write_bytes(msgspec.json.encode(msgspec.structs.replace(member, start=str(int(member.start) - 1))))
+            assert HttpPool(Members(tmp_path), "").kill("w0", "http://127.0.0.1:2")
+            if reused:
+                assert other.stdin is not None
+                other.stdin.write("\n")
+                other.stdin.flush()
+                assert other.stdout.readline() == "True\n"  # it lives
+            else:
+                assert other.wait(60) == -signal.SIGKILL
+        finally:
+            other.kill()
+
+
+def test_the_file_of_a_member_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    member = Member("worker", "w0", "here", 1, "http://127.0.0.1:2", "free", 0, 0.0)
+    row = msgspec.to_builtins(member)
+    del row["start"]
+    (tmp_path / "w0.json").write_bytes(msgspec.json.encode(row))
+    assert Members(tmp_path).members() == [member]
 
 
 def test_a_name_belongs_to_the_process_that_joined_last(tmp_path: Path) -> None:

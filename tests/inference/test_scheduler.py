@@ -14,8 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from chimera.core.errors import ConfigurationError
 from chimera.inference.journal import records
 from chimera.inference.policies.policy import POLICIES
-from chimera.inference.scheduling.job import FIRST_LOAD_S
+from chimera.inference.scheduling.job import FIRST_LOAD_S, Batch
 from chimera.inference.scheduling.scheduler import MAX_KILLS, Scheduler
+from chimera.inference.scheduling.time_limit import default_limit_s
 
 WORKERS = ("ann", "bob", "cy", "dee")
 weights = st.sampled_from((0.5, 1.0, 2.0, 3.0))
@@ -460,17 +461,33 @@ def test_a_failure_of_a_batch_that_the_worker_no_longer_has_is_ignored():
 
 def test_the_time_limit_of_a_batch_comes_from_the_slowest_before_or_from_the_user():
     held = scheduler(accepted("a"))
-    assert held.job("a").limit_s(1) == 1800.0
-    assert held.job("a").limit_s(10) == 6000.0
+    one, ten = Batch(9, 0, 1), Batch(8, 0, 10)
+    assert [held.job("a").limit_s(batch) for batch in (one, ten)] == [300.0, 600.0]
+    assert [held.job("a").limit_loads(batch) for batch in (one, ten)] == [20.0, 200.0]
     for seconds in (0.1, 20.0, 0.1):
         finish(held, dispatch(held, "ann"), seconds=seconds)
-    assert held.job("a").limit_s(10) == 20 * 20.0
-    assert held.job("a").limit_s(1) == 60.0
+    assert held.job("a").limit_s(ten) == 20 * 20.0
+    assert held.job("a").limit_loads(ten) == 0.0
+    assert held.job("a").limit_s(one) == 60.0
     held.apply(records.Changed("a", 1.0, batch_timeout_s=2.5))
     held.apply(records.Changed("a", 1.0, weight=2.0))
-    assert held.job("a").limit_s(10) == 2.5
+    assert held.job("a").limit_s(ten) == 2.5
     held.apply(records.Changed("a", 1.0, batch_timeout_s=0.0))
-    assert held.job("a").limit_s(1) == 60.0
+    assert held.job("a").limit_s(one) == 60.0
+
+
+def test_a_query_that_hangs_in_the_first_batch_gets_more_time_in_each_attempt():
+    held = scheduler(accepted("a", 1))
+    limits = []
+    for worker in ("ann", "bob", "cy"):
+        batch = dispatch(held, worker)
+        limits.append(held.job("a").limit_s(Batch(batch.batch, batch.first, batch.count)))
+        failure = held.failed(worker, "a", batch.batch, "it took too long", divisible=True, now_s=1.0)
+        assert failure is not None
+        held.apply(failure)
+    assert limits == [300.0, 600.0, 1200.0]
+    assert held.job("a").errors == 1
+    assert default_limit_s(1, None, kills=20) == 1800.0
 
 
 def test_a_journal_whose_batches_were_poisoned_whole_is_read():

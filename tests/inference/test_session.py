@@ -50,7 +50,7 @@ def test_a_job_is_followed_changed_and_its_cluster_ends_with_it(factory: str) ->
 @pytest.mark.long
 def test_jobs_share_a_cluster_by_object_or_by_folder(factory: str, tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
-    with chimera.InferenceCluster(folder, workers=1, standbys=0) as cluster:
+    with chimera.InferenceCluster(folder, workers=1, standbys=0, preload="") as cluster:
         first = chimera.infer(factory, range(100), cluster=cluster)
         second = chimera.infer(factory, range(2000), cluster=folder)
         with pytest.raises(ConfigurationError, match="already runs in"):

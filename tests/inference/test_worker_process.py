@@ -106,7 +106,7 @@ def test_a_worker_serves_its_coordinator_and_stops_within_a_second(tmp_path: Pat
             sender.assign(2, [Assignment("1", 1, ECHO, [])])
         wait_until(lambda: running.members.members()[0].epoch == 3)
         family = running.family()
-        assert len(family) == 2
+        assert len(family) >= 3  # with the fork server and the computing process
         began_s = time.monotonic()
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(LIMIT_S) == 0
@@ -131,7 +131,7 @@ def test_only_the_token_opens_it_and_what_does_not_fit_is_refused_in_one_line(tm
             for path, body in (
                 ("adopt", {"epoch": 9}), ("adopt", {"epoch": 0, "owner": "c"}), ("adopt", {"epoch": 1.5, "owner": "c"}),
                 ("assign", {"epoch": 9, "assignments": [{"job": "1"}]}), ("forget", {"epoch": 9, "jobs": "1"}),
-                ("prepare", {"epoch": 9, "kinds": "sklearn"}), ("prepare", {"epoch": 9, "kinds": ["k" * 101]}),
+                ("prepare", {"epoch": 9, "models": ["sklearn"]}), ("prepare", {"epoch": 9, "models": [{}] * 101}),
                 ("collect", {"epoch": 9, "done": [["1"]]}), ("collect", {"epoch": 9, "wait_s": -1}), ("stop", {}),
             ):  # fmt: skip
                 told = client.post(path, json=body)
@@ -152,7 +152,7 @@ def test_a_computing_process_that_a_batch_ends_is_replaced_and_one_that_is_idle_
         assert (failed.batch_id, failed.failure) == (("1", 0), "its process exited with code 9")
         link.collect(1, [("1", 0)], 0)
         assert wire.unpack(result(link, 1).results) == [{"result": "a"}]
-        _, computing = running.family()
+        *_, computing = running.family()
         computing.kill()
         with pytest.raises(Unreachable):
             watch(link)

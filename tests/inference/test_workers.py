@@ -90,7 +90,7 @@ class Obedient(Link):
             self._changed.wait_for(lambda: self.dead or self._done, wait_s)
             return Collected(self._state(), list(self._done))
 
-    def prepare(self, epoch: int, kinds: Sequence[str]) -> None:
+    def prepare(self, epoch: int, models: Sequence[dict[str, object]]) -> None:
         """Do nothing: it imports nothing."""
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:

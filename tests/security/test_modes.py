@@ -105,7 +105,7 @@ def test_a_job_on_a_cluster(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_an_inference_cluster(tmp_path: Path) -> None:
-    with InferenceCluster(workers=1, folder=tmp_path / "cluster"):
+    with InferenceCluster(workers=1, folder=tmp_path / "cluster", preload=""):
         assert (tmp_path / "cluster" / "journal.sqlite").exists()
         assert not open_to_others(tmp_path / "cluster")
 

@@ -47,9 +47,12 @@ def up(
     preload: Annotated[
         str,
         typer.Option(
-            "--preload", metavar="MODULES", help="Import these modules when a worker starts, e.g. torch,transformers."
+            "--preload",
+            metavar="MODULES",
+            help="Import these modules before workers join, e.g. torch,mine; 'auto': those of models of Hugging "
+            "Face, meanwhile; '': none.",
         ),
-    ] = "",
+    ] = "auto",
     ray: Annotated[
         str | None,
         typer.Option(

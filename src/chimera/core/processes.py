@@ -1,11 +1,13 @@
-"""Child processes: variables for their threads, descriptions of their exits, pauses between their starts."""
+"""Processes: variables for their threads, the end of one, descriptions of exits, pauses between starts."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that set the number of threads of NumPy and PyTorch."""
@@ -25,6 +27,26 @@ def end_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def start_of(pid: int) -> str:
+    """Return the time at which a process has started, as a text; empty if it does not run or the system does not tell."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def kill_process(pid: int, start: str) -> None:
+    """Kill a process, unless it has ended and another one has its ID by now.
+
+    Parameters
+    ----------
+    start : `start_of` the process while it ran; empty if unknown.
+    """
+    if not start or start_of(pid) == start:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def describe_exit(code: int) -> str:

@@ -25,7 +25,7 @@ def exit_with_parent() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    _let_the_kernel_watch(pipe)
+    kill_group_after(pipe)
     threading.Thread(target=_watch, args=(pipe,), name="parent-watch", daemon=True).start()
 
 
@@ -38,7 +38,8 @@ def main() -> None:
     runpy.run_path(file, run_name="__main__")
 
 
-def _let_the_kernel_watch(pipe: int) -> None:
+def kill_group_after(pipe: int) -> None:
+    """Let the kernel kill this process group when the other end of a pipe closes; only on Linux."""
     if sys.platform != "linux":
         return
     import fcntl

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.private import make_folder, write
+from chimera.core.processes import start_of
 
 Role: TypeAlias = Literal["coordinator", "standby", "worker"]
 
@@ -38,6 +39,7 @@ class Member(Struct, frozen=True):
     state : its state, in a word or two.
     epoch : the highest epoch that it knows.
     beat_at_s : time of its last heartbeat, by the wall clock.
+    start : `chimera.core.processes.start_of` the process.
     """
 
     role: Role
@@ -48,6 +50,7 @@ class Member(Struct, frozen=True):
     state: str
     epoch: int
     beat_at_s: float
+    start: str = ""
 
     def heartbeat_age_s(self, now_s: float | None = None) -> float:
         """Return the seconds since its last heartbeat."""
@@ -76,7 +79,8 @@ class Members:
         """
         if not _NAME.fullmatch(name):
             raise ConfigurationError(f"invalid name of a member: {name!r}; use letters, digits, '-', '_' and '.'")
-        own = Member(role, name, socket.gethostname(), os.getpid(), address, state, epoch, time.time())
+        pid = os.getpid()
+        own = Member(role, name, socket.gethostname(), pid, address, state, epoch, time.time(), start_of(pid))
         with self._lock:
             try:
                 make_folder(self._folder)

@@ -21,6 +21,7 @@ from chimera.inference.cluster_folder import ClusterFolder, client_of
 from chimera.inference.inputs import queries
 from chimera.inference.models import read
 from chimera.inference.policies.policy import POLICIES, check_fair_by
+from chimera.inference.preload import AUTO, preload_for
 from chimera.web.client import PATIENCE_S
 from chimera.web.retention import keep_s
 
@@ -40,7 +41,8 @@ class InferenceCluster:
     standbys : number of standby coordinators, besides the coordinator itself.
     policy : how jobs share the workers.
     fair_by : unit of their shares, ``queries`` or ``tokens``.
-    preload : modules that workers import before they join, separated by commas.
+    preload : modules that are imported before workers join, separated by commas. ``auto``: what models of Hugging Face need,
+        while workers start.
     keep_days : days after its end until a job and its results are deleted; default: never.
 
     Attributes
@@ -62,7 +64,7 @@ class InferenceCluster:
         standbys: int = 1,
         policy: str = "fair-share",
         fair_by: str = "queries",
-        preload: str = "",
+        preload: str = AUTO,
         keep_days: float | None = None,
     ) -> None:
         for name, value, least in (("workers", workers, 1), ("standbys", standbys, 0)):
@@ -222,7 +224,8 @@ def infer(
         raise ConfigurationError(
             "workers applies only to a cluster that is started for this job: leave out cluster or workers"
         )
-    own = InferenceCluster(workers=WORKERS if workers is None else workers) if cluster is None else None
+    count = WORKERS if workers is None else workers
+    own = InferenceCluster(workers=count, preload=preload_for(table)) if cluster is None else None
     used = own or cluster
     client = used.client if isinstance(used, InferenceCluster) else client_of(used or "")
     try:

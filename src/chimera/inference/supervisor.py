@@ -29,6 +29,8 @@ from chimera.inference.disk_guard import DiskGuard, DiskWatch
 from chimera.inference.gateway import fixed_address
 from chimera.inference.local_workers import LocalWorkers
 from chimera.inference.policies.policy import POLICIES, check_fair_by
+from chimera.inference.preload import AUTO, ahead, awaited
+from chimera.inference.worker import fork_client, fork_protocol
 from chimera.inference.worker.process import LEAVE
 from chimera.inference.worker.worker import KEEP_MODELS
 from chimera.web.retention import keep_s
@@ -62,13 +64,21 @@ class ManagedProcess:
     Parameters
     ----------
     command : the module that the process runs, and its arguments.
+    inherited : sockets that the process inherits.
     """
 
     def __init__(
-        self, name: str, command: Sequence[str], folder: ClusterFolder, environment: Mapping[str, str]
+        self,
+        name: str,
+        command: Sequence[str],
+        folder: ClusterFolder,
+        environment: Mapping[str, str],
+        *,
+        inherited: Sequence[socket.socket] = (),
     ) -> None:
         self.name = name
         self._command, self._folder, self._environment = command, folder, environment
+        self._inherited = inherited
         self._pause, self._logged = RestartPause(), 0
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -82,6 +92,7 @@ class ManagedProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self._environment},
+                pass_fds=[each.fileno() for each in self._inherited],
                 start_new_session=True,
             )
         self._pause.start(time.monotonic())
@@ -153,7 +164,8 @@ class ClusterOptions:
     standbys : number of standby coordinators; has no effect with voters.
     policy : name of the policy by which jobs share the workers.
     fair_by : unit of their shares, ``queries`` or ``tokens``.
-    preload : modules that workers import before they join, separated by commas.
+    preload : modules that are imported before workers join, separated by commas; `AUTO`: those of models of Hugging Face, while
+        workers start.
     ray : address of a Ray cluster; the workers are actors there. Default: local processes.
     voters : addresses of the three voters that replicate the journal. A coordinator runs for each voter of this machine.
     keep_days : days after its end until a job and its results are deleted; default: never.
@@ -168,7 +180,7 @@ class ClusterOptions:
     standbys: int
     policy: str = "fair-share"
     fair_by: str = "queries"
-    preload: str = ""
+    preload: str = AUTO
     ray: str | None = None
     voters: Sequence[str] = ()
     keep_days: float | None = None
@@ -215,7 +227,7 @@ def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str],
             say(f"the coordinator is at {address}; requests need the token in {folder.path / 'token'}")
             if sys.stdout.isatty():  # others may read a file or a log
                 say(f"the page: {address}/#token={folder.token()} (the address holds the token: keep it to yourself)")
-        members = [DiskWatch(folder.path), *_coordinators(folder, options), *_workers(folder, options)]
+        members = [DiskWatch(folder.path), *_workers(folder, options), *_coordinators(folder, options)]
         _supervise(members, say, stopped=lambda: bool(ended))
 
 
@@ -252,25 +264,28 @@ def _workers(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]
         scale = folder.scale()
         return options.workers if scale is None else scale.count
 
+    modules = awaited(options.preload)
     if options.ray:
         from chimera.inference.pool.ray import namespace_of
         from chimera.inference.pool.ray_workers import RayWorkers
 
-        modules = [name for name in options.preload.split(",") if name]
         namespace = namespace_of(folder.token())
         keep_models, gpus = options.keep_models, options.gpus
         return [RayWorkers(wanted, namespace, modules, keep_models=keep_models, gpus=gpus)]
-    command = ["chimera.inference.worker.process", "--cluster", str(folder.path)]
-    command += ["--keep-models", str(options.keep_models)]
-    command += ["--preload", options.preload] if options.preload else []
     threads = {name: "1" for name in THREAD_VARIABLES if name not in os.environ}
+    requests, inbox = fork_protocol.sockets()
+    fork_protocol.request(requests, fork_protocol.Request(ahead(options.preload), fork=False)).close()
+    command = ["chimera.inference.worker.process", "--cluster", str(folder.path)]
+    command += ["--keep-models", str(options.keep_models), "--forks", str(requests.fileno())]
+    command += ["--preload", ",".join(modules)]
 
     def process(name: str) -> ManagedProcess:
         devices = options.devices
         gpu = {"CUDA_VISIBLE_DEVICES": devices[int(name[1:]) % len(devices)]} if devices else {}
-        return ManagedProcess(name, [*command, "--name", name], folder, threads | gpu)
+        return ManagedProcess(name, [*command, "--name", name], folder, threads | gpu, inherited=[requests])
 
-    return [LocalWorkers(wanted, process)]
+    forks = ManagedProcess("forks", fork_client.command(inbox.fileno()), folder, threads, inherited=[inbox])
+    return [forks, LocalWorkers(wanted, process)]
 
 
 def _supervise(members: Sequence[Supervised], say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
@@ -306,7 +321,7 @@ def main() -> None:
     parser.add_argument("--standbys", type=int, required=True)
     parser.add_argument("--policy", required=True)
     parser.add_argument("--fair_by", required=True)
-    parser.add_argument("--preload", default="")
+    parser.add_argument("--preload", default=AUTO)
     parser.add_argument("--keep_days", type=float)
     arguments = vars(parser.parse_args())
     folder = ClusterFolder(arguments.pop("cluster"))

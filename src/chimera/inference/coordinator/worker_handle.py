@@ -5,13 +5,13 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
 from chimera.core.errors import DataError, RunError, TimeLimitError
 from chimera.engines.http.connection import Unreachable
-from chimera.inference.worker.protocol import Assignment, BatchId, Link, StaleEpoch, WorkerState
+from chimera.inference.worker.protocol import MAX_PREPARED, Assignment, BatchId, Link, StaleEpoch, WorkerState
 from chimera.web.logs import status
 
 SILENT_S = 1.0
@@ -78,7 +78,7 @@ class WorkerHandle:
         self._epoch, self._owner, self._post, self._assignment = epoch, owner, post, assignment
         self._kill = kill
         self._to_acknowledge: queue.SimpleQueue[BatchId] = queue.SimpleQueue()
-        self._to_send: queue.SimpleQueue[BatchId | str | frozenset[str] | _Order | None] = queue.SimpleQueue()
+        self._to_send: queue.SimpleQueue[BatchId | str | list[dict[str, Any]] | _Order | None] = queue.SimpleQueue()
         self._prepared: frozenset[str] = frozenset()
         self._closed = threading.Event()
         self._watch_link, self._send_link = link(address), link(address)
@@ -116,12 +116,12 @@ class WorkerHandle:
         self.state = "busy"
         self._to_send.put(batch_id)
 
-    def prepare(self, kinds: Collection[str]) -> None:
-        """Let the worker import what models of these kinds need, once for each kind."""
-        new = frozenset(kinds) - self._prepared
+    def prepare(self, models: Mapping[str, dict[str, Any]]) -> None:
+        """Let the worker get ready for models, given by key, unless they were among those of the last call."""
+        new = [model for key, model in models.items() if key not in self._prepared]
+        self._prepared = frozenset(models)
         if new:
-            self._prepared |= new
-            self._to_send.put(new)
+            self._to_send.put(new[:MAX_PREPARED])
 
     def acknowledge(self, batch_id: BatchId) -> None:
         """Acknowledge a result, so that the worker drops it."""
@@ -193,8 +193,8 @@ class WorkerHandle:
                     self._send_link.drain(self._epoch)
                 elif item is _Order.STOP:
                     self._stop()
-                elif isinstance(item, frozenset):
-                    self._send_link.prepare(self._epoch, sorted(item))
+                elif isinstance(item, list):
+                    self._send_link.prepare(self._epoch, item)
                 else:
                     self._send_link.assign(self._epoch, [self._assignment(item)])
                     self.sent.add(item)

@@ -62,15 +62,14 @@ class Workers:
         wanted = self._scheduler.waiting_models()
         if not wanted:
             return
-        kinds = self._scheduler.kinds()
 
         def order(handle: WorkerHandle) -> tuple[int, bool, bool]:
             """Free workers come first; among them a reserved one, whose model waits for no other job, and a loaded one."""
             reserved = self._scheduler.room.is_reserved(handle.name)
-            return len(handle.batches), not reserved, wanted.isdisjoint(handle.loaded)
+            return len(handle.batches), not reserved, handle.loaded.isdisjoint(wanted)
 
         for handle in sorted(available, key=order):
-            handle.prepare(kinds)
+            handle.prepare(wanted)
             if self._idle_in_s(handle, now_s) >= _PREFETCH_S:
                 continue
             chosen = self._scheduler.next_for(handle.name, handle.loaded, len(available), now_s)
@@ -281,4 +280,4 @@ class Workers:
         if batch is None:
             raise RunError("the batch is finished or cancelled")
         queries = self._coordinator.store(job_number).queries(batch)
-        return Assignment(job_number, number, job.model, queries, job.limit_s(batch.count))
+        return Assignment(job_number, number, job.model, queries, job.limit_s(batch), job.limit_loads(batch))

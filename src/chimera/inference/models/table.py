@@ -42,6 +42,10 @@ class Kind(Protocol):
     def code(self) -> str:
         """The key of the table that makes the worker run code other than the libraries'; empty if there is none."""
 
+    @property
+    def shared(self) -> bool:
+        """Whether processes that are forked after `load` can use the model: it has no threads, and is on no accelerator."""
+
     def with_absolute_paths(self, folder: Path) -> Self:
         """Return the same with absolute paths; relative paths start at ``folder``.
 
@@ -97,6 +101,17 @@ def load(table: Mapping[str, Any], *, folder: str | Path | None = None) -> Predi
     ConfigurationError : the table is invalid, or the model cannot be loaded.
     """
     return _kind(table, folder).load()
+
+
+def is_shared(table: Mapping[str, Any]) -> bool:
+    """Return whether processes that are forked after `load` can use the model; False if the table is invalid.
+
+    Call it in a process without threads.
+    """
+    try:
+        return _kind(table, None).shared
+    except ChimeraError:
+        return False
 
 
 def modules_of(kinds: Iterable[str]) -> list[str]:

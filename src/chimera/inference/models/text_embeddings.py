@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.inference.models.hub import downloaded, located, stamp_of
+from chimera.inference.models.processor import is_on_cpu
 from chimera.inference.models.table import KINDS
 from chimera.models.instantiation import first_line
 
@@ -54,6 +55,11 @@ class TextEmbeddings:
     def code(self) -> str:
         """Empty: neither code nor pickled weights of a model are loaded."""
         return ""
+
+    @property
+    def shared(self) -> bool:
+        """Whether the model computes on the processor."""
+        return is_on_cpu(self.device)
 
     def with_absolute_paths(self, folder: Path) -> Self:
         """Return the same with an absolute path, if the model is a folder."""

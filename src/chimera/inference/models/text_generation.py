@@ -12,6 +12,7 @@ from typing import Any, Self
 from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
 from chimera.inference.models.generation import Sampling, TextGenerator
 from chimera.inference.models.hub import downloaded, located, stamp_of
+from chimera.inference.models.processor import is_on_cpu
 from chimera.inference.models.table import KINDS
 from chimera.inference.models.weights import all_from_files
 from chimera.models.instantiation import first_line
@@ -73,6 +74,11 @@ class TextGeneration:
     def code(self) -> str:
         """Empty: neither code nor pickled weights of a model are loaded."""
         return ""
+
+    @property
+    def shared(self) -> bool:
+        """Whether the model computes on the processor."""
+        return is_on_cpu(self.device)
 
     def with_absolute_paths(self, folder: Path) -> Self:
         """Return the same with absolute paths, and with the base that an adapter names.

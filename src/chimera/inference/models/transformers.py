@@ -12,6 +12,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.inference.models.hub import FILES, check_components, downloaded, located, stamp_of
 from chimera.inference.models.images import open_image
 from chimera.inference.models.pipelines import PipelineTask, task_of
+from chimera.inference.models.processor import is_on_cpu
 from chimera.inference.models.table import KINDS
 from chimera.inference.models.weights import all_from_files
 from chimera.models.instantiation import first_line
@@ -74,6 +75,11 @@ class Transformers:
     def code(self) -> str:
         """The first key that makes the model's files run code; empty if there is none."""
         return next((key for key in ("trust_remote_code", "pickled_weights") if getattr(self, key)), "")
+
+    @property
+    def shared(self) -> bool:
+        """Whether the model computes on the processor, and its files run no code."""
+        return not self.code and is_on_cpu(self.device)
 
     def with_absolute_paths(self, folder: Path) -> Self:
         """Return the same with an absolute path, if the model is a folder."""

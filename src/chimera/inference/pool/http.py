@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import socket
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,6 +12,7 @@ import msgspec
 
 from chimera.core.address import Address
 from chimera.core.errors import DataError, RunError
+from chimera.core.processes import kill_process
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Answer, Connection, InvalidAnswer, Unreachable
 from chimera.engines.http.routes import document_of
@@ -55,8 +53,8 @@ class HttpLink(Link):
         body = {"epoch": epoch, "done": [list(batch_id) for batch_id in done], "wait_s": wait_s}
         return self._call("collect", body, Collected)
 
-    def prepare(self, epoch: int, kinds: Sequence[str]) -> None:  # noqa: D102
-        self._call("prepare", {"epoch": epoch, "kinds": list(kinds)}, dict)
+    def prepare(self, epoch: int, models: Sequence[dict[str, Any]]) -> None:  # noqa: D102
+        self._call("prepare", {"epoch": epoch, "models": list(models)}, dict)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:  # noqa: D102
         return self._call("forget", {"epoch": epoch, "jobs": list(jobs)}, WorkerState)
@@ -130,8 +128,7 @@ class HttpPool(Pool):
     def kill(self, name: str, address: str) -> bool:  # noqa: D102
         for one in self._members.members():
             if (one.name, one.address, one.host) == (name, address, socket.gethostname()):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(one.pid, signal.SIGKILL)
+                kill_process(one.pid, one.start)
                 return True
         return False
 

@@ -64,9 +64,9 @@ class WorkerActor:
         """See `InferenceWorker`."""
         return self._called().collect(epoch, done, wait_s)
 
-    def prepare(self, epoch: int, kinds: Sequence[str]) -> None:
+    def prepare(self, epoch: int, models: Sequence[dict[str, Any]]) -> None:
         """See `InferenceWorker`."""
-        self._called().prepare(epoch, kinds)
+        self._called().prepare(epoch, models)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
         """See `InferenceWorker`."""
@@ -131,8 +131,8 @@ class RayLink(Link):
     def collect(self, epoch: int, done: Sequence[BatchId], wait_s: float) -> Collected:  # noqa: D102
         return self._call("collect", epoch, done, wait_s)  # type: ignore[no-any-return]
 
-    def prepare(self, epoch: int, kinds: Sequence[str]) -> None:  # noqa: D102
-        self._call("prepare", epoch, kinds)
+    def prepare(self, epoch: int, models: Sequence[dict[str, Any]]) -> None:  # noqa: D102
+        self._call("prepare", epoch, models)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:  # noqa: D102
         return self._call("forget", epoch, jobs)  # type: ignore[no-any-return]

@@ -21,7 +21,7 @@ from chimera.inference.scheduling.batch_size import (
     batch_size,
     smoothed,
 )
-from chimera.inference.scheduling.time_limit import default_limit_s
+from chimera.inference.scheduling.time_limit import default_limit_s, default_loads
 
 WINDOW_S = 10.0
 """Seconds over which a query rate is measured."""
@@ -191,9 +191,14 @@ class Job:
         """Return the expected seconds of ``count`` queries; None if unknown."""
         return None if self.cost.mean_s is None else count * self.cost.mean_s
 
-    def limit_s(self, count: int) -> float:
-        """Return the time limit in seconds of a batch of ``count`` queries, without loading the model."""
-        return self.batch_timeout_s or default_limit_s(count, self._slowest_s)
+    def limit_s(self, batch: Batch) -> float:
+        """Return the time limit in seconds of a batch, without loading the model."""
+        kills = len(self.blamed.get(batch.number, ()))
+        return self.batch_timeout_s or default_limit_s(batch.count, self._slowest_s, kills)
+
+    def limit_loads(self, batch: Batch) -> float:
+        """Return how many times as long as the load of the model this limit is at least."""
+        return 0.0 if self.batch_timeout_s else default_loads(batch.count, self._slowest_s)
 
     def dispatched(self, batch: Batch, worker: str, at_s: float, *, cold: bool) -> None:
         """Note that a batch was dispatched; ``cold``: the worker has to load the model first."""

@@ -102,13 +102,9 @@ class Scheduler:
         """Return whether any batch has to be dispatched again."""
         return any(job.returned for job in self._active.values())
 
-    def waiting_models(self) -> set[str]:
-        """Return the keys of the models of all jobs with waiting queries."""
-        return {job.key for job in self._active.values() if job.waiting}
-
-    def kinds(self) -> set[str]:
-        """Return the kinds of the models of all active jobs."""
-        return {str(job.model.get("kind")) for job in self._active.values()}
+    def waiting_models(self) -> dict[str, dict[str, Any]]:
+        """Return the tables of the models of all jobs with waiting queries, by their keys."""
+        return {job.key: job.model for job in self._active.values() if job.waiting}
 
     def running_on(self, worker: str) -> Iterator[tuple[Job, Running]]:
         """Yield the running batches of a worker with their jobs, earliest first."""

@@ -212,7 +212,7 @@ class Simulation:
         """Dispatch batches to idle workers; those that have a wanted model loaded come first."""
         if not self._idle:
             return
-        wanted = self.scheduler.waiting_models()
+        wanted = self.scheduler.waiting_models().keys()
         for number in sorted(self._idle, key=lambda number: wanted.isdisjoint(self._workers[number].models)):
             self._begin(self._workers[number])
 

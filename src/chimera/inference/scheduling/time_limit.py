@@ -1,21 +1,34 @@
-"""The default time limit of a batch, which ends a computation that hangs and no computation that is slow."""
+"""The default time limit of a batch, which ends a computation that hangs and no computation that is slow.
+
+Nothing is known of the first batch of a job but the seconds that its model took to load. They grow with the size of the model,
+and so does the time of a query. A query alone that exceeds its limit gets twice the time in the next attempt.
+"""
 
 from __future__ import annotations
 
 _LEAST_S = 60.0
 _FACTOR = 20  # a batch may take this many times as long per query as the slowest batch before
-_FIRST_S = 1800.0  # before any batch is finished
-_FIRST_PER_QUERY_S = 600.0  # the same, if it is longer
+_FIRST_S = 300.0  # before any batch is finished
+_FIRST_PER_QUERY_S = 60.0  # the same, if it is longer
+_FIRST_LOADS = 20  # the same, if it is longer: for each query, this many times as long as the load of the model
+_MOST_ALONE_S = 1800.0  # of a query alone, before any batch is finished
 
 
-def default_limit_s(count: int, slowest_s: float | None) -> float:
+def default_limit_s(count: int, slowest_s: float | None, kills: int = 0) -> float:
     """Return the seconds in which a batch must be computed, without loading the model.
 
     Parameters
     ----------
     count : number of its queries.
     slowest_s : seconds per query of the job's slowest batch so far; None if no batch is finished.
+    kills : number of attempts that have failed.
     """
     if slowest_s is None:
-        return max(_FIRST_S, _FIRST_PER_QUERY_S * count)
+        first_s = max(_FIRST_S, _FIRST_PER_QUERY_S * count)
+        return first_s if count > 1 else min(first_s * 2**kills, _MOST_ALONE_S)
     return max(_LEAST_S, _FACTOR * slowest_s * count)
+
+
+def default_loads(count: int, slowest_s: float | None) -> float:
+    """Return how many times as long as the load of the model the limit is at least; 0 once a batch is finished."""
+    return float(_FIRST_LOADS * count) if slowest_s is None else 0.0

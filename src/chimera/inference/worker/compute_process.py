@@ -1,4 +1,4 @@
-"""The computing process of a worker, and the worker's interface to it.
+"""A worker's interface to one computing process.
 
 Importing libraries, loading models and computing may hold the GIL for seconds, and may crash the process. In a separate process
 that delays no heartbeat, and a crash is noticed at once. Values are sent as `wire`, without pickle.
@@ -7,137 +7,176 @@ that delays no heartbeat, and a crash is noticed at once. Values are sent as `wi
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import signal
-import subprocess
-import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from chimera.core.errors import ActorLost, ConfigurationError, RunError
+import msgspec
+
+from chimera.core.errors import ActorLost
 from chimera.core.processes import describe_exit
 from chimera.engines.http import wire
-from chimera.engines.parent_watch import exit_with_parent
-from chimera.inference.worker.model_cache import ModelCache
+from chimera.inference.models import modules_of
+from chimera.inference.worker.fork_client import ForkClient
+from chimera.inference.worker.fork_protocol import MAX_BYTES, Request
+
+_MAX_SHARED = MAX_BYTES // 2  # bytes of the table of a model that the fork server loads
+_OUTPUT = 1, 2  # descriptors of stdout and stderr
+_POLL_S = 0.1
 
 
 class ComputeProcess:
-    """A process that computes batches, one after the other; it ends with its parent, and its own children end with it.
+    """A process that loads a model and computes batches, one after the other. It ends with this process, its children with it.
 
     Parameters
     ----------
-    keep_models : maximum number of models in memory.
-    preload : modules to import before the first batch.
+    forks : the fork server.
+    model : table of the model.
+    preload : modules to import before the model is loaded, besides those that its kind needs.
+    keep_models : maximum number of models in the memory of the fork server.
     folder : working directory.
     on_end : called in a thread when the process has ended.
 
     Attributes
     ----------
-    killed : whether `kill` was called.
+    ended : whether the process has ended.
+    load_s : seconds that the load of its model took, once it is `ready`.
     """
 
-    def __init__(self, *, keep_models: int, preload: Sequence[str], folder: Path, on_end: Callable[[], None]) -> None:
-        self.killed = False
-        self._on_end = on_end
+    def __init__(
+        self,
+        forks: ForkClient,
+        model: Mapping[str, Any],
+        *,
+        preload: Sequence[str],
+        keep_models: int,
+        folder: Path,
+        on_end: Callable[[], None],
+    ) -> None:
+        self.ended, self.load_s = False, 0.0
+        self._model, self._on_end = dict(model), on_end
+        self._pid, self._refusal = 0, ""
+        self._status: int | None = None
+        self._changed = threading.Condition()
         self._connection, other_end = Pipe()
-        command = [sys.executable, "-m", __name__, str(other_end.fileno()), str(keep_models), *preload]
+        life_read, self._lifeline = os.pipe()
+        wanted = request_for(self._model, preload=preload, keep_models=keep_models, folder=folder, fork=True)
         with other_end:
-            self._process = subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
-                command, stdin=subprocess.PIPE, pass_fds=[other_end.fileno()], cwd=folder, start_new_session=True
-            )
-        self.pid = self._process.pid
-        self._sending = threading.Lock()
-        threading.Thread(target=self._watch, name="chimera-compute-end", daemon=True).start()
+            self._reply = forks.request(wanted, (other_end.fileno(), life_read, *_OUTPUT))
+        os.close(life_read)
+        self._watcher = threading.Thread(target=self._watch, name="chimera-compute-end", daemon=True)
+        self._watcher.start()
 
     @property
-    def ended(self) -> bool:
-        """Whether the process has ended."""
-        return self._process.poll() is not None
+    def unanswered(self) -> bool:
+        """Whether the fork server has ended, or was about to, before it answered."""
+        return self.ended and not self._pid and not self._refusal and self._status is None
 
     @property
     def stopped(self) -> bool:
         """Whether the process is stopped, by SIGSTOP for example; False where this is unknown."""
-        try:
-            state = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
-            return False
-        return state == "T"
+        return self._state() == "T"
 
-    def ready(self) -> None:
-        """Wait until the process can compute.
-
-        Raises
-        ------
-        RunError : the process did not start; its stderr has the reason.
-        """
-        try:
-            self._receive()
-        except ActorLost:
-            code = self._process.wait()
-            self.close()
-            raise RunError(f"the computing process did not start, it {describe_exit(code)}: see its output") from None
-
-    def compute(self, model: Mapping[str, Any], queries: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-        """Compute a batch, and yield the events of the process.
-
-        Yields
-        ------
-        ``loading`` and a key, ``loaded`` and the keys of all models in memory, ``piece`` and the index of a query, a position
-        and the text of its answer from there on; at last ``done`` and a dictionary with ``seconds``, ``errors``, ``error`` (the
-        first), ``results`` (packed) and ``tokens``.
+    def ready(self) -> str:
+        """Wait until the model is loaded; return why it cannot be loaded, or an empty text.
 
         Raises
         ------
         ActorLost : the process has ended.
         """
-        try:
-            self._send({"model": dict(model), "queries": list(queries)})
-        except OSError as error:
-            raise ActorLost("the computing process has ended") from error
+        with self._changed:
+            self._changed.wait_for(lambda: self._pid or self._refusal or self.ended)
+        if self._refusal:
+            return self._refusal
+        if not self._pid:
+            raise ActorLost("the computing process was not started")
+        self._send(self._model)
+        what, more = self._receive()
+        if what == "failed":
+            return str(more)
+        self.load_s = float(more)
+        return ""
+
+    def compute(self, queries: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        """Compute a batch, and yield the events of the process; it must be `ready`.
+
+        Yields
+        ------
+        ``piece`` and the index of a query, a position and the text of its answer from there on; at last ``done`` and a
+        dictionary with ``seconds``, ``errors``, ``error`` (the first), ``results`` (packed) and ``tokens``.
+
+        Raises
+        ------
+        ActorLost : the process has ended.
+        """
+        self._send(list(queries))
         what = ""
         while what != "done":
             what, more = self._receive()
             yield what, more
 
-    def prepare(self, kinds: Sequence[str]) -> None:
-        """Let the process import what models of these kinds need, in a thread. A process that has ended ignores it."""
-        with contextlib.suppress(OSError):
-            self._send({"kinds": list(kinds)})
-
     def wait(self) -> str:
         """Wait for the end of the process, and return how it ended."""
-        return describe_exit(self._process.wait())
+        with self._changed:
+            self._changed.wait_for(lambda: self.ended)
+        return "ended" if self._status is None else describe_exit(self._status)
 
     def kill(self) -> None:
-        """Kill the process and its children, also if they are stopped."""
-        self.killed = True
-        if not self.ended:
-            self._kill_group()
+        """Kill the process and its children, also if they are stopped or it does not run yet."""
+        with self._changed:
+            if self.ended:
+                return
+            if self._lifeline >= 0:  # a process that is forked from now on ends at once
+                os.close(self._lifeline)
+                self._lifeline = -1
+            if self._pid:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._pid, signal.SIGKILL)
+            else:
+                self._reply.shutdown(2)
 
     def close(self) -> None:
-        """Close the pipes, once the process has ended."""
-        self._process.wait()
+        """Kill the process, and close the pipes once it has ended."""
+        self.kill()
+        self._watcher.join()
         self._connection.close()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._reply.close()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
 
     def _watch(self) -> None:
-        self._process.wait()
-        self._kill_group()  # a child of the process may hold the other end of the connection
+        with contextlib.suppress(OSError), self._reply.makefile("rb") as answers:
+            for line in answers:
+                answer = msgspec.json.decode(line)
+                with self._changed:
+                    self._pid, self._status = answer.get("pid", self._pid), answer.get("status", self._status)
+                    self._refusal = answer.get("failed", "")
+                    self._changed.notify_all()
+        while self._pid and self._state() not in ("", "Z"):  # the fork server has ended, and this process has not
+            time.sleep(_POLL_S)
+        with self._changed:
+            self.ended = True
+            self._changed.notify_all()
         self._on_end()
 
-    def _kill_group(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+    def _state(self) -> str:
+        """Return the letter of the state of the process; empty if it is unknown or has ended."""
+        try:
+            return Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0] if self._pid else ""
+        except (OSError, IndexError):
+            return ""
 
-    def _send(self, message: dict[str, Any]) -> None:
-        with self._sending:
+    def _send(self, message: Any) -> None:
+        try:
             self._connection.send_bytes(wire.pack(message))
+        except OSError as error:
+            raise ActorLost("the computing process has ended") from error
 
     def _receive(self) -> tuple[str, Any]:
         try:
@@ -147,75 +186,17 @@ class ComputeProcess:
         return what, more
 
 
-class Imports:
-    """Imports modules in a thread, while batches are computed.
-
-    A model is loaded only after that: two threads that import the same libraries may find a module half imported.
-    """
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-
-    def add(self, modules: Sequence[str]) -> None:
-        """Import modules after those of earlier calls."""
-        missing = [name for name in modules if name not in sys.modules]
-        if missing:
-            self._thread = threading.Thread(
-                target=self._run, args=(missing, self._thread), name="chimera-import", daemon=True
-            )
-            self._thread.start()
-
-    def wait(self) -> None:
-        """Wait until all are imported."""
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self, modules: Sequence[str], earlier: threading.Thread | None) -> None:
-        if earlier is not None:
-            earlier.join()
-        for name in modules:
-            with contextlib.suppress(Exception):  # any library may raise anything; the model's load has the error
-                importlib.import_module(name)
-
-
-def main() -> None:
-    """Compute batches until the worker has ended."""
-    exit_with_parent()
-    other_end, keep_models, preload = Connection(int(sys.argv[1])), int(sys.argv[2]), sys.argv[3:]
-    try:
-        for name in preload:
-            importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigurationError(f"--preload: {name!r} cannot be imported: {error}") from error
-    from chimera.inference.models import answers, load, modules_of
-    from chimera.inference.models.answers import tokens_of
-
-    def notify(what: str, more: Any) -> None:
-        other_end.send_bytes(wire.pack([what, more]))
-
-    imports = Imports()
-
-    def load_after_imports(model: Mapping[str, Any]) -> Any:
-        imports.wait()
-        return load(model)
-
-    models = ModelCache(load_after_imports, answers, keep_models=keep_models, notify=notify)
-    notify("ready", None)
-    with contextlib.suppress(EOFError):
-        while True:
-            asked = wire.unpack(other_end.recv_bytes())
-            if "kinds" in asked:
-                imports.add(modules_of(asked["kinds"]))
-                continue
-            found, seconds = models.answer(asked["model"], asked["queries"])
-            errors = [one["error"] for one in found if "error" in one]
-            done = {"seconds": seconds, "errors": len(errors), "error": errors[0] if errors else ""}
-            notify("done", {**done, "results": wire.pack(found), "tokens": sum(map(tokens_of, found))})
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except ConfigurationError as refused:
-        sys.stderr.write(f"chimera: error: {refused}\n")
-        raise SystemExit(2) from None
+def request_for(
+    model: dict[str, Any], *, preload: Sequence[str], keep_models: int, folder: Path = Path(), fork: bool
+) -> Request:
+    """Return the request for a process with a model, or without ``fork`` to get ready for one; see `ComputeProcess`."""
+    table = msgspec.json.encode(model)
+    is_whole = msgspec.json.decode(table) == model  # a number that is not finite is not
+    return Request(
+        [*preload, *modules_of([str(model.get("kind"))])],
+        model=model if is_whole and len(table) <= _MAX_SHARED else None,
+        fork=fork,
+        folder=str(folder),
+        environment={name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ},
+        keep_models=keep_models,
+    )

@@ -17,6 +17,8 @@ from chimera.core.private import UMASK
 from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.membership import HEARTBEAT_S, Members
+from chimera.inference.preload import awaited
+from chimera.inference.worker.fork_client import ForkClient
 from chimera.inference.worker.protocol import WorkerState
 from chimera.inference.worker.worker import KEEP_MODELS, InferenceWorker
 
@@ -35,23 +37,25 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--preload", default="", help="modules to import before it joins, separated by commas")
     parser.add_argument("--keep-models", type=int, default=KEEP_MODELS)
+    parser.add_argument("--forks", type=int, help="descriptor of the socket to the fork server; default: start one")
     options = parser.parse_args()
     try:
-        _serve(ClusterFolder(options.cluster), options.name, options.preload, options.keep_models)
+        _serve(ClusterFolder(options.cluster), options.name, options.preload, options.keep_models, options.forks)
     except ChimeraError as error:
         sys.stderr.write(f"chimera: error: {options.name}: {error}\n")
         raise SystemExit(1) from None
 
 
-def _serve(folder: ClusterFolder, name: str, preload: str, keep_models: int) -> None:
+def _serve(folder: ClusterFolder, name: str, preload: str, keep_models: int, forks: int | None) -> None:
     from chimera.inference.worker.routes import create_worker_app
     from chimera.web.app import serve
 
     access = folder.access()
     where = Path.cwd()
     os.chdir(folder.logs(name))  # the logs are written there
-    modules = [module for module in preload.split(",") if module]
-    worker = InferenceWorker(name, on_exit=_end, keep_models=keep_models, preload=modules, folder=where)
+    worker = InferenceWorker(
+        name, on_exit=_end, keep_models=keep_models, preload=awaited(preload), folder=where, forks=ForkClient(forks)
+    )
     members, left = Members(folder.members), threading.Event()
     leaving = threading.Event()
     signal.signal(LEAVE, lambda *_: leaving.set())

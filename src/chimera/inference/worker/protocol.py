@@ -13,6 +13,9 @@ from chimera.core.errors import ConflictError
 PATH = "/v1/worker"
 """The prefix of a worker's REST routes."""
 
+MAX_PREPARED = 100
+"""Maximum number of models of `Link.prepare`."""
+
 BatchId: TypeAlias = tuple[str, int]
 """Number of a job, and number of one of its batches."""
 
@@ -28,6 +31,7 @@ class Assignment(Struct, frozen=True):
     ----------
     model : table of the model (`chimera.inference.models`).
     limit_s : seconds in which the batch must be computed, without loading the model; 0: no limit.
+    limit_loads : how many times as long as the load of the model the limit is at least.
     """
 
     job: str
@@ -35,6 +39,7 @@ class Assignment(Struct, frozen=True):
     model: dict[str, Any]
     queries: list[Any]
     limit_s: Annotated[float, Meta(ge=0)] = 0.0
+    limit_loads: Annotated[float, Meta(ge=0)] = 0.0
 
     @property
     def batch_id(self) -> BatchId:
@@ -155,8 +160,8 @@ class Link(ABC):
         """
 
     @abstractmethod
-    def prepare(self, epoch: int, kinds: Sequence[str]) -> None:
-        """Import what models of these kinds need, while the worker waits or computes."""
+    def prepare(self, epoch: int, models: Sequence[dict[str, Any]]) -> None:
+        """Get ready for models, given by their tables, while the worker waits or computes; at most `MAX_PREPARED`."""
 
     @abstractmethod
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from chimera.core.errors import DataError
 from chimera.engines.http import wire
-from chimera.inference.worker.protocol import PATH, Assignment, Collected, WorkerState
+from chimera.inference.worker.protocol import MAX_PREPARED, PATH, Assignment, Collected, WorkerState
 from chimera.inference.worker.worker import MAX_WAIT_S, InferenceWorker
 from chimera.web.app import create_app
 from chimera.web.background import in_thread
@@ -43,7 +43,7 @@ class _Collect(Struct):
 
 class _Prepare(Struct):
     epoch: Epoch
-    kinds: Annotated[list[Annotated[str, Meta(max_length=100)]], Meta(max_length=100)]
+    models: Annotated[list[dict[str, Any]], Meta(max_length=MAX_PREPARED)]
 
 
 class _Forget(Struct):
@@ -95,10 +95,10 @@ def _router(worker: InferenceWorker, stop: Callable[[], None]) -> APIRouter:
         packed = wire.pack(msgspec.to_builtins(collected, builtin_types=(bytes,)))
         return Response(packed, media_type=wire.CONTENT_TYPE)  # not JSON, because results are bytes
 
-    @router.post("/prepare", **_documented("Import what models of some kinds need.", _Prepare))
+    @router.post("/prepare", **_documented("Get ready for some models.", _Prepare))
     async def prepare(request: Request) -> Response:
         body = await _read(request, _Prepare)
-        await in_thread(worker.prepare, body.epoch, body.kinds)
+        await in_thread(worker.prepare, body.epoch, body.models)
         return answer(request, {"prepares": True})
 
     @router.post("/forget", **_documented("Drop the batches of some jobs. Return the worker's state.", _Forget))

@@ -13,13 +13,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
-from chimera.inference.worker.compute_process import ComputeProcess
+from chimera.inference.worker.fork_client import ForkClient
 from chimera.inference.worker.kept_results import KeptResults
+from chimera.inference.worker.model_processes import ModelProcesses
 from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, Piece, StaleEpoch, WorkerState
 from chimera.inference.worker.time_limit import TICK_S, TimeLimit
 
@@ -32,23 +32,24 @@ _MAX_PIECES = 10_000  # that wait for a coordinator; further ones are dropped, a
 
 
 class InferenceWorker:
-    """A worker that computes in a child process, so that it answers at any time. All methods are thread-safe.
+    """A worker that computes in other processes, so that it answers at any time. All methods are thread-safe.
 
     The methods with an ``epoch`` get that of the calling coordinator. They raise `StaleEpoch` if the worker knows a later one.
 
     Parameters
     ----------
     name : name of the worker.
-    on_exit : called with the reason, in a thread, when the computing process has ended while it was idle, or cannot be started
-        again. The worker is unusable then; its own process must exit.
+    on_exit : called with the reason, in a thread, when a computing process has ended while it was idle, or none can be started.
+        The worker is unusable then; its own process must exit.
     keep_models : maximum number of models in memory; the least recently used is removed first.
-    preload : modules that the process imports before the constructor returns, so that the first model loads faster.
-    folder : working directory of the computing process; default: the current folder.
+    preload : modules that the fork server imports before the constructor returns, so that the first model loads faster.
+    folder : working directory of the computing processes; default: the current folder.
+    forks : the fork server; default: an own one.
 
     Raises
     ------
     ConfigurationError : ``keep_models`` is less than 1.
-    RunError : the computing process did not start.
+    RunError : a module cannot be imported, or the fork server did not start.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class InferenceWorker:
         keep_models: int = KEEP_MODELS,
         preload: Sequence[str] = (),
         folder: Path | None = None,
+        forks: ForkClient | None = None,
     ) -> None:
         if keep_models < 1:
             raise ConfigurationError(f"keep_models must be at least 1, not {keep_models}")
@@ -77,11 +79,15 @@ class InferenceWorker:
         self._version, self._reported_version = 1, 0  # of the state, and of the state that the coordinator knows
         self._closed = self._draining = self._silent = self._leaving = False
         self._limit = TimeLimit()
-        self._start_process = partial(
-            ComputeProcess, keep_models=keep_models, preload=preload, folder=folder or Path.cwd(), on_end=self._wake
+        self._forks = forks or ForkClient()
+        try:
+            self._forks.prepare(preload)
+        except RunError:
+            self._forks.close()
+            raise
+        self._process = ModelProcesses(
+            self._forks, preload=preload, keep_models=keep_models, folder=folder or Path.cwd(), on_end=self._wake
         )
-        self._process = self._start_process()
-        self._process.ready()
         self._thread = threading.Thread(target=self._compute, name=f"chimera-compute-{name}", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name=f"chimera-watch-{name}", daemon=True)
         self._thread.start()
@@ -146,11 +152,12 @@ class InferenceWorker:
             with self._changed:
                 self._wakes.remove(wake)
 
-    def prepare(self, epoch: int, kinds: Sequence[str]) -> None:
-        """Let the computing process import what models of these kinds need, before their first batch."""
+    def prepare(self, epoch: int, models: Sequence[dict[str, Any]]) -> None:
+        """Let the fork server get ready for models before their first batch."""
         with self._changed:
             self._check_epoch(epoch)
-        self._process.prepare(kinds)
+        for model in models:
+            self._process.prepare(model)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
         """Drop the batches of these jobs. If one of them is in progress, kill the computing process, and start another."""
@@ -191,7 +198,7 @@ class InferenceWorker:
             return self._state()
 
     def close(self) -> None:
-        """Kill the computing process. Unfinished batches are dropped."""
+        """Kill the computing processes. Unfinished batches are dropped."""
         with self._changed:
             self._closed = True
             self._notify()
@@ -199,6 +206,7 @@ class InferenceWorker:
         self._thread.join()
         self._watcher.join()
         self._process.close()
+        self._forks.close()
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch < self.epoch:
@@ -233,12 +241,14 @@ class InferenceWorker:
         try:
             while (one := self._next()) is not None:
                 try:
-                    for what, more in self._process.compute(one.model, one.queries):
+                    for what, more in self._process.compute(one.job, one.model, one.queries):
                         self._note(one, what, more)
                 except ActorLost:
                     self._fail(one)
                 if self._process.killed:
-                    self._replace_process()
+                    self._process.renew()
+                    with self._changed:
+                        self._change()  # so that `_watch` looks again
         except Exception as error:  # the worker is useless without this thread
             if not self._closed:
                 self._on_exit(f"worker {self.name}: {error}")
@@ -248,20 +258,23 @@ class InferenceWorker:
 
         Raises
         ------
-        RunError : the computing process has ended meanwhile.
+        RunError : a computing process has ended meanwhile.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closed or self._process.ended)
+            self._changed.wait_for(lambda: self._queue or self._closed or self._process.death)
             if self._closed:
                 return None
-            if self._process.ended:  # no batch is the cause
-                raise RunError(f"the computing process {self._process.wait()} while it was idle")
+            if death := self._process.death:  # no batch is the cause
+                raise RunError(f"the computing process {death} while it was idle")
             self._computing, self._batch_began_s = self._queue.popleft(), time.monotonic()
-            self._limit.start("the batch", self._computing.limit_s)
+            self._limit.start("the batch", self._limit_s(self._computing))
             # `_watch` watches the limit now. The coordinator knows of the batch: a report of its start would delay that of its
             # result by a request.
             self._changed.notify_all()
             return self._computing
+
+    def _limit_s(self, one: Assignment) -> float:
+        return one.limit_s and max(one.limit_s, one.limit_loads * self._process.load_s(one.model))
 
     def _note(self, one: Assignment, what: str, more: Any) -> None:
         """Take over an event of the computing process, unless the batch was dropped meanwhile."""
@@ -274,7 +287,7 @@ class InferenceWorker:
                 self._limit.start("loading the model", _LOAD_LIMIT_S)
             elif what == "loaded":
                 self._loading, self._loaded = None, more
-                self._limit.start("the batch", one.limit_s)
+                self._limit.start("the batch", self._limit_s(one))
             elif what == "piece":
                 self._pieces += [Piece(one.job, one.batch, *more)][: _MAX_PIECES - len(self._pieces)]
             else:
@@ -304,17 +317,7 @@ class InferenceWorker:
         self._computing, self._silent = None, False
         self._limit.stop()
         if self._process.killed:
-            self._loading, self._loaded = None, []
-
-    def _replace_process(self) -> None:
-        self._process.close()
-        process = self._start_process()
-        with self._changed:
-            self._process = process
-            self._change()  # so that `_watch` reads the new one
-            if self._closed:
-                process.kill()
-        process.ready()
+            self._loading, self._loaded = None, self._process.loaded
 
     def _change(self) -> None:
         self._version += 1
@@ -330,7 +333,7 @@ class InferenceWorker:
             self._changed.notify_all()
 
     def _watch(self) -> None:
-        """Kill the computing process when it exceeds a time limit, and report while it is stopped. `_compute` replaces it."""
+        """Kill the computing process when it exceeds a time limit, and report while it is stopped. `_compute` removes it."""
         with self._changed:
             while not self._closed:
                 left_s = None if self._process.killed else self._limit.left_s()

@@ -1,0 +1,108 @@
+"""The requests to a fork server, and its answers.
+
+A request is a message with open files: the socket for its answers, and the connection, stdin, stdout and stderr of the
+computing process. The answers are lines of JSON: ``{"pid": N}`` once the process runs, ``{"status": N}`` at its end,
+``{"ready": true}``, or ``{"failed": "why"}``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+MAX_BYTES = 1 << 16
+"""Maximum size of a request."""
+READY = b"ready"
+INBOX = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
+"""The type of an inbox."""
+
+
+class Request(Struct, frozen=True):
+    """A request.
+
+    Attributes
+    ----------
+    modules : modules that must be imported first.
+    strict : whether a module that cannot be imported is a failure. Else the load of the model has the error.
+    model : table of a model whose weights are shared; None: the computing process loads its model itself.
+    fork : whether to fork a computing process; else only get ready for that.
+    folder : its working directory.
+    environment : variables to set in it.
+    keep_models : maximum number of models in the memory of the tree.
+    """
+
+    modules: list[str]
+    strict: bool = False
+    model: dict[str, Any] | None = None
+    fork: bool = True
+    folder: str = "."
+    environment: dict[str, str] = {}
+    keep_models: int = 1
+
+
+def sockets() -> tuple[socket.socket, socket.socket]:
+    """Return the two ends of a connection to a fork server."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, INBOX)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MAX_BYTES)
+    return ours, theirs
+
+
+def request(requests: socket.socket, wanted: Request, files: Sequence[int] = ()) -> socket.socket:
+    """Send a request to a fork server, and return the socket of its answers; it has none if the fork server ends.
+
+    Parameters
+    ----------
+    files : descriptors of the connection, stdin, stdout and stderr of the computing process; empty if it forks none.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs, contextlib.suppress(OSError):
+        socket.send_fds(requests, [msgspec.json.encode(wanted)], [theirs.fileno(), *files])
+    return ours
+
+
+@dataclass
+class Child:
+    """A process of the tree that this one has forked.
+
+    Attributes
+    ----------
+    waiting : the sockets of requests that wait until it is ready; None once it is.
+    """
+
+    pid: int
+    inbox: socket.socket
+    waiting: list[socket.socket] | None = field(default_factory=list)
+
+    def close(self) -> None:
+        """Send it no more requests."""
+        self.inbox.close()
+        self.is_ready()
+
+    def is_ready(self) -> None:
+        """Note that it answers the requests that wait."""
+        for each in self.waiting or ():
+            each.close()
+        self.waiting = None
+
+
+def pass_on(child: Child, body: bytes, reply: socket.socket, files: list[int]) -> None:
+    """Pass a request on to a child. Without ``files``, no process is forked, and no worker waits for one."""
+    with contextlib.suppress(OSError):  # it has just died: the worker asks again
+        socket.send_fds(child.inbox, [body], [reply.fileno(), *files])
+    if child.waiting is None or not files:
+        reply.close()
+    else:
+        child.waiting.append(reply)
+
+
+def tell(reply: socket.socket, **answer: Any) -> None:
+    """Send an answer to a worker."""
+    with contextlib.suppress(OSError):  # the worker has died
+        reply.sendall(msgspec.json.encode(answer) + b"\n")

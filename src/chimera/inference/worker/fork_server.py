@@ -1,0 +1,296 @@
+"""The process from which the computing processes of a machine's workers are forked.
+
+It is a tree. The root has imported little. A child of it has imported the libraries that models need, which takes seconds, and
+a child of that has loaded a model. Each forks the computing processes that need no more than it has, and passes other requests
+on. So libraries are imported, and weights are loaded, once for all workers of a machine: a forked process shares the memory of
+its parent until one of them writes to it.
+
+A process of the tree has no threads, so it can be forked. `chimera.inference.worker.fork_protocol` describes its requests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from chimera.core.private import UMASK
+from chimera.core.processes import end_with_parent
+from chimera.engines.parent_watch import exit_with_parent, kill_group_after
+from chimera.inference.models import Predictor, is_shared, load
+from chimera.inference.models.spec import key_of
+from chimera.inference.worker.computing import reason, serve
+from chimera.inference.worker.fork_protocol import INBOX, MAX_BYTES, READY, Child, Request, pass_on, tell
+from chimera.inference.worker.forked import reap, run_forked, set_threads, single_thread
+
+
+class ForkServer:
+    """One process of the tree.
+
+    Parameters
+    ----------
+    inbox : the socket with the requests.
+    lifeline : descriptor of a pipe; when its other end is closed, the whole tree ends. -1: the parent process has it.
+    modules : modules that the process has imported, or has tried to import.
+    failures : why some of them cannot be imported.
+    predictor, load_s : the model that it has loaded, and the seconds of the load.
+    refusal : why it cannot load the model; then it refuses all requests.
+    threads : number of threads of torch in computing processes; 0: torch is not imported.
+    """
+
+    def __init__(
+        self,
+        inbox: socket.socket,
+        *,
+        lifeline: int = -1,
+        modules: frozenset[str] = frozenset(),
+        failures: Mapping[str, str] | None = None,
+        predictor: Predictor | None = None,
+        load_s: float = 0.0,
+        refusal: str = "",
+        threads: int = 0,
+    ) -> None:
+        self._inbox, self._lifeline = inbox, lifeline
+        self._modules, self._failures = modules, dict(failures or {})
+        self._predictor, self._load_s, self._refusal = predictor, load_s, refusal
+        self._threads = threads
+        self._libraries: Child | None = None
+        self._models: OrderedDict[str, Child] = OrderedDict()
+        self._computing: dict[int, socket.socket] = {}
+        self._wake: tuple[socket.socket, socket.socket] = socket.socketpair()
+
+    def run(self) -> NoReturn:
+        """Serve until the inbox is closed and no process of this one computes."""
+        gc.collect()
+        gc.freeze()  # the collector must not write to pages that the forked processes share
+        for each in self._wake:
+            each.setblocking(False)
+        signal.set_wakeup_fd(self._wake[1].fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        is_open = True
+        while is_open or self._computing:
+            ready = self._poll(is_open)
+            if self._lifeline in ready:
+                os.killpg(0, signal.SIGKILL)
+            if self._wake[0].fileno() in ready:
+                self._wake[0].recv(4096)
+                self._reap()
+            for child in self._children():
+                self._look_at(child, ready)
+            if is_open and self._inbox.fileno() in ready:
+                is_open = self._receive()
+        os._exit(0)
+
+    def refuse(self) -> None:
+        """Answer the requests that wait. A later one is not for this process: its parent then loads the model again."""
+        self._inbox.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while self._receive():
+                pass
+
+    def _poll(self, is_open: bool) -> set[int]:
+        poller = select.poll()
+        for number in (self._lifeline, self._wake[0].fileno(), self._inbox.fileno() if is_open else -1):
+            if number >= 0:
+                poller.register(number, select.POLLIN)
+        for child in self._children():
+            if child.waiting is not None:
+                poller.register(child.inbox, select.POLLIN)
+                for each in child.waiting:
+                    poller.register(each, 0)  # reports that the other end is closed
+        return {number for number, _ in poller.poll()}
+
+    def _children(self) -> list[Child]:
+        return [*([self._libraries] if self._libraries else []), *self._models.values()]
+
+    def _look_at(self, child: Child, ready: set[int]) -> None:
+        """Note that a child is ready, or kill one that loads a model for which no worker waits any more."""
+        if child.waiting is None:
+            return
+        if child.inbox.fileno() in ready:
+            child.is_ready()
+            return
+        for each in [each for each in child.waiting if each.fileno() in ready]:
+            child.waiting.remove(each)
+            each.close()
+            if not child.waiting and child is not self._libraries:
+                os.kill(child.pid, signal.SIGKILL)
+
+    def _receive(self) -> bool:
+        """Handle one request; return False if there will be no more."""
+        body, descriptors, *_ = socket.recv_fds(self._inbox, MAX_BYTES, 5)
+        if not body:
+            return False
+        try:
+            request = msgspec.json.decode(body, type=Request)
+        except msgspec.MsgspecError:
+            request = None
+        if request is None or len(descriptors) != (5 if request.fork else 1):
+            for number in descriptors:
+                os.close(number)
+            return True
+        reply, *files = descriptors
+        self._handle(request, body, socket.socket(fileno=reply), files)
+        for number in files:
+            os.close(number)
+        return True
+
+    def _handle(self, request: Request, body: bytes, reply: socket.socket, files: list[int]) -> None:
+        failures = [self._failures[name] for name in request.modules if name in self._failures]
+        if self._refusal or (request.strict and failures):
+            tell(reply, failed=self._refusal or failures[0])
+            reply.close()
+        elif not self._modules.union(sys.modules).issuperset(request.modules):
+            self._libraries = self._libraries or self._fork_server(request.modules, None, reply, files)
+            pass_on(self._libraries, body, reply, files)
+        elif request.model is not None and self._loads(request, key_of(request.model)):
+            pass_on(self._child_of(request.model, request.keep_models, reply, files), body, reply, files)
+        elif request.fork:
+            self._fork(request, reply, files)
+        else:
+            tell(reply, ready=True)
+            reply.close()
+
+    def _loads(self, request: Request, key: str) -> bool:
+        """Return whether a child has, or gets, the model of a request. Room is made only for a process that computes."""
+        room = request.fork or key in self._models or len(self._models) < request.keep_models
+        return room and self._predictor is None and is_shared(request.model or {})
+
+    def _child_of(self, model: dict[str, Any], keep_models: int, reply: socket.socket, files: list[int]) -> Child:
+        """Return the child that has a model, or loads it. The model that was used the longest ago leaves for a new one."""
+        key = key_of(model)
+        if key not in self._models:
+            while len(self._models) >= keep_models:
+                _, oldest = self._models.popitem(last=False)
+                oldest.close()  # it ends after the processes that it has forked
+            self._models[key] = self._fork_server([], model, reply, files)
+        self._models.move_to_end(key)
+        return self._models[key]
+
+    def _fork_server(
+        self, modules: list[str], model: dict[str, Any] | None, reply: socket.socket, files: list[int]
+    ) -> Child:
+        """Fork a process of the tree; it gets its own copies of ``reply`` and ``files`` with its first request."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, INBOX)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            reply.close()
+            for number in files:
+                os.close(number)
+            run_forked(lambda: self._become_server(theirs, parent, modules, model))
+        theirs.close()
+        return Child(pid, ours)
+
+    def _become_server(
+        self, inbox: socket.socket, parent: int, modules: list[str], model: dict[str, Any] | None
+    ) -> None:
+        end_with_parent(parent)
+        self._release()
+        failures, predictor, refusal = dict(self._failures), None, ""
+        for name in modules:
+            try:
+                importlib.import_module(name)
+            except Exception as error:  # any library may raise anything
+                failures[name] = f"{name!r} cannot be imported: {reason(error)}"
+        threads = self._threads or single_thread()
+        began_s = time.perf_counter()
+        if model is not None:
+            try:
+                predictor = load(model)
+            except Exception as error:
+                refusal = reason(error)
+        known = self._modules.union(modules)
+        load_s = time.perf_counter() - began_s
+        server = ForkServer(
+            inbox,
+            modules=known,
+            failures=failures,
+            predictor=predictor,
+            load_s=load_s,
+            refusal=refusal,
+            threads=threads,
+        )
+        inbox.send(READY)
+        if refusal:
+            server.refuse()
+        else:
+            server.run()
+
+    def _fork(self, request: Request, reply: socket.socket, files: list[int]) -> None:
+        pid = os.fork()
+        if pid == 0:
+            reply.close()
+            run_forked(lambda: self._compute(request, files))
+        self._computing[pid] = reply
+        tell(reply, pid=pid)
+
+    def _compute(self, request: Request, files: list[int]) -> None:
+        """Become a computing process."""
+        self._release()
+        os.setsid()
+        connection, *streams = files
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        exit_with_parent()
+        os.chdir(request.folder)
+        sys.path[0] = str(Path.cwd())
+        os.environ.update(request.environment)
+        if "numpy" in sys.modules:
+            sys.modules["numpy"].random.seed()  # else all processes would draw the same numbers
+        set_threads(self._threads)
+        serve(Connection(connection), self._predictor, self._load_s)
+
+    def _release(self) -> None:
+        """Close, in a forked process, what belongs to its parent."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for each in (self._inbox, *self._wake, *self._computing.values()):
+            each.close()
+        for child in self._children():
+            child.close()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+
+    def _reap(self) -> None:
+        while (ended := reap()) is not None:
+            pid, status = ended
+            if reply := self._computing.pop(pid, None):
+                tell(reply, status=status)
+                reply.close()
+            for child in [each for each in self._children() if each.pid == pid]:
+                for each in child.waiting or () if status else ():
+                    tell(each, status=status)
+                child.close()
+            if self._libraries is not None and self._libraries.pid == pid:
+                self._libraries = None
+            self._models = OrderedDict((key, child) for key, child in self._models.items() if child.pid != pid)
+
+
+def main() -> None:
+    """Serve the requests of an inherited socket until the process that started this one has ended."""
+    os.umask(UMASK)
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # a process in which CUDA has started cannot be forked
+    lifeline = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    kill_group_after(lifeline)
+    ForkServer(socket.socket(fileno=int(sys.argv[1])), lifeline=lifeline).run()
+
+
+if __name__ == "__main__":
+    main()
