@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import time
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from chimera.core.errors import ConfigurationError, TimeLimitError
@@ -66,6 +68,23 @@ def test_a_job_is_changed_and_cancelled(quiet: RunningCluster) -> None:
     kept = [row["index"] for row in quiet.client.results(job)]
     assert kept == sorted(set(kept))  # a batch that was under way may be missing between two that were done
     assert 10 <= len(kept) < 5000
+
+
+def test_the_fork_server_of_all_workers_is_started_again(quiet: RunningCluster) -> None:
+    def servers() -> list[psutil.Process]:
+        found = []
+        for one in psutil.Process(quiet.up.pid).children():
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                found += [one] if "chimera.inference.worker.fork_server" in one.cmdline() else []
+        return found
+
+    quiet.client.wait(quiet.client.submit(quiet.model(seconds=0.002), list(range(20))), 60)
+    (server,) = servers()
+    assert 1 <= len(server.children()) <= 8  # two workers with four models at most
+    server.kill()
+    until(lambda: [one.pid for one in servers()] not in ([], [server.pid]))
+    row = quiet.client.wait(quiet.client.submit(quiet.model(seconds=0.003), list(range(20))), 60)
+    assert (row["state"], row["errors"]) == ("done", 0)
 
 
 def test_a_job_that_hangs_is_cancelled_and_its_workers_are_free_for_others(quiet: RunningCluster) -> None:

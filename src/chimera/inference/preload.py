@@ -10,7 +10,7 @@ from chimera.inference.models import modules_of
 AUTO = "auto"
 """The libraries of `KINDS`, if they are installed; nothing waits for them."""
 KINDS = ("transformers", "text-generation", "text-embeddings")
-"""Kinds of models whose libraries take seconds to import."""
+"""Kinds of models whose libraries take seconds to import, and whose weights may be shared."""
 
 
 def awaited(preload: str) -> list[str]:

@@ -45,11 +45,6 @@ class ChimeraRun:
         """``trust_code`` if it is set, else empty."""
         return "trust_code" if self.trust_code else ""
 
-    @property
-    def shared(self) -> bool:
-        """False: the model may compute on an accelerator."""
-        return False
-
     def with_absolute_paths(self, folder: Path) -> Self:
         """Return the same with the absolute path of the folder."""
         whole = existing_path("kind 'chimera'", self.run, folder, folders=True)

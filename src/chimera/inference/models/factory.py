@@ -38,11 +38,6 @@ class Factory:
         """The key of the table that names code."""
         return "factory"
 
-    @property
-    def shared(self) -> bool:
-        """False: the object may have threads or open files."""
-        return False
-
     def with_absolute_paths(self, folder: Path) -> Self:
         """Return the same with an absolute path, if the factory is in a file."""
         place, _, name = self.factory.rpartition(":")

@@ -42,11 +42,6 @@ class SklearnFile:
         """``trusted`` if it names types, else empty."""
         return "trusted" if self.trusted else ""
 
-    @property
-    def shared(self) -> bool:
-        """False: an estimator may have threads of its own."""
-        return False
-
     def with_absolute_paths(self, folder: Path) -> Self:
         """Return the same with the absolute path of the file."""
         whole = existing_path("kind 'sklearn'", self.file, folder)

@@ -42,10 +42,6 @@ class Kind(Protocol):
     def code(self) -> str:
         """The key of the table that makes the worker run code other than the libraries'; empty if there is none."""
 
-    @property
-    def shared(self) -> bool:
-        """Whether processes that are forked after `load` can use the model: it has no threads, and is on no accelerator."""
-
     def with_absolute_paths(self, folder: Path) -> Self:
         """Return the same with absolute paths; relative paths start at ``folder``.
 
@@ -104,12 +100,12 @@ def load(table: Mapping[str, Any], *, folder: str | Path | None = None) -> Predi
 
 
 def is_shared(table: Mapping[str, Any]) -> bool:
-    """Return whether processes that are forked after `load` can use the model; False if the table is invalid.
+    """Return whether processes that are forked after `load` can use the model: it has no threads, and is on no accelerator.
 
-    Call it in a process without threads.
+    The attribute ``shared`` of a kind tells it. Call this in a process without threads.
     """
     try:
-        return _kind(table, None).shared
+        return bool(getattr(_kind(table, None), "shared", False))
     except ChimeraError:
         return False
 

@@ -22,6 +22,7 @@ from chimera.core.errors import ActorLost
 from chimera.core.processes import describe_exit
 from chimera.engines.http import wire
 from chimera.inference.models import modules_of
+from chimera.inference.preload import KINDS
 from chimera.inference.worker.fork_client import ForkClient
 from chimera.inference.worker.fork_protocol import MAX_BYTES, Request
 
@@ -192,9 +193,10 @@ def request_for(
     """Return the request for a process with a model, or without ``fork`` to get ready for one; see `ComputeProcess`."""
     table = msgspec.json.encode(model)
     is_whole = msgspec.json.decode(table) == model  # a number that is not finite is not
+    is_shared = is_whole and len(table) <= _MAX_SHARED and model.get("kind") in KINDS
     return Request(
         [*preload, *modules_of([str(model.get("kind"))])],
-        model=model if is_whole and len(table) <= _MAX_SHARED else None,
+        model=model if is_shared else None,
         fork=fork,
         folder=str(folder),
         environment={name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES",) if name in os.environ},
