@@ -133,6 +133,16 @@ def test_the_models_used_last_stay_in_memory(worker: InferenceWorker) -> None:
     assert {*worker.state().loaded} == {key_of(a), key_of(c)}
 
 
+def test_to_prepare_for_a_kind_that_is_unknown_or_named_by_path_runs_nothing(
+    worker: InferenceWorker, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    worker.prepare(1, [{"kind": "oracle"}, {"kind": f"{FILE}:broken", "log": str(log)}, {"kind": 3}, {}])
+    worker.assign(1, [batch(0, "a")])
+    assert answers(results(worker, 1)[0]) == [{"result": "a"}]
+    assert not log.exists()
+
+
 def test_loading_is_told_and_is_not_part_of_the_seconds(worker: InferenceWorker, tmp_path: Path) -> None:
     slow = table("Slow", file=str(tmp_path / "go"))
     worker.assign(1, [batch(0, "a", of=slow)])
