@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, get_args, get_origin, get_type_hints
@@ -371,6 +371,12 @@ def last_lease(journal: Journal) -> Lease:
     lease = known_lease(journal)
     assert lease is not None
     return lease
+
+
+def committed_once(records: Iterable[Record]) -> None:
+    """Hold that no batch was committed twice."""
+    committed = [(record.job, record.batch) for record in records if isinstance(record, Committed)]
+    assert len(committed) == len(set(committed))
 
 
 def wait_until(true: Any, what: str = "it did not happen") -> None:

@@ -25,6 +25,7 @@ from chimera.core.errors import (
 from chimera.engines.http import wire
 from chimera.inference.journal.records import InputFile
 from chimera.inference.pieces import MAX_BYTES, MAX_QUERY_BYTES, pieces, size_of
+from chimera.web import request
 from chimera.web.client import PATIENCE_S, TRY_S, WebClient
 
 _POLL_S = 0.2
@@ -202,8 +203,8 @@ class Client(WebClient):
         deadline_s = time.monotonic() + self._patience_s
         while True:
             try:
-                with self.with_retries(partial(self.attempt, "GET", f"{path}?first={first}")) as lines:
-                    for line in lines:
+                with self.with_retries(partial(self.attempt, "GET", f"{path}?first={first}")) as answer:
+                    for line in request.lines(answer):
                         row = json.loads(line)
                         first = row["index"] + 1
                         yield row
