@@ -1,0 +1,150 @@
+"""A node of a federation: it dials the hub, and runs the calls that its gate allows."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from chimera.core.errors import DataError, PrivacyError
+from chimera.engines.federation.credentials import Credentials
+from chimera.engines.federation.wire.frames import PROTOCOL, Ask, Hello
+from chimera.engines.federation.wire.link import Link
+from chimera.engines.handle import CONSTRUCT
+from chimera.engines.http import wire
+from chimera.engines.http.hosting.dispatch import actor_of, dispatch
+from chimera.engines.http.hosting.host import Host
+from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
+from chimera.federation.node.calls import Calls, Finished
+from chimera.federation.node.gate import Call, Gate, Held, Refused, Requester
+from chimera.federation.node.store import Kept, Store
+from chimera.version import __version__
+
+_FORGET_S = 3600.0  # seconds after which the actors of a driver that is away are dropped
+_ASK_AGAIN_S = 1.0  # a held call asks the gate again
+
+
+class Service:
+    """A running node.
+
+    Parameters
+    ----------
+    credentials : its identity; the folder also keeps its answers.
+    kinds : the classes of which drivers may create actors, see `Host`.
+    gate : decides on each call and answer.
+    joined : called whenever the connection to the hub was opened.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        kinds: Mapping[str, Callable[..., Any]],
+        gate: Gate,
+        joined: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._credentials, self._gate, self._joined = credentials, gate, joined
+        self._host = Host(kinds, forget_after_s=_FORGET_S)
+        self._kind_of: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """Serve until the task is cancelled.
+
+        Raises
+        ------
+        HubRefusedError : the hub does not accept this node.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._store = Store(self._credentials.folder)
+        self._calls = _Joining(self._store, self._run, self._joined)
+        try:
+            await Link(self._credentials, Hello(PROTOCOL, secrets.token_hex(8), __version__), self._calls).run()
+        finally:
+            self._calls.close()
+            self._host.close()
+            self._store.close()
+
+    def _run(self, ask: Ask, body: bytes | bytearray, finished: Finished) -> None:
+        if ask.verb != "POST":
+            self._dispatch(ask, body, lambda reply: finished(Kept.of(reply)))
+            return
+        requester, call = Requester(ask.requester, ask.fingerprint), self._call(ask, body)
+        decision = self._gate.request(requester, call)
+        if isinstance(decision, Held):
+            self._loop.call_soon_threadsafe(self._hold, ask, body)
+            return
+        self._store.begin(ask.run, ask.number)
+        if isinstance(decision, Refused):
+            refused = error_reply(403, PrivacyError(decision.reason))
+            finished(self._store.finish(ask.run, ask.number, refused))
+            return
+
+        def answered(reply: Reply) -> None:
+            """Keep the answer, in the thread of the actor, before it may leave."""
+            try:
+                decision = self._gate.answer(requester, call, len(reply.body))
+                if isinstance(decision, Refused):
+                    reply = error_reply(403, PrivacyError(decision.reason))
+                finished(self._store.finish(ask.run, ask.number, reply))
+            except Exception as error:  # the store or the ledger cannot be written, for instance
+                finished(Kept.of(error_reply(503, error)))
+
+        self._dispatch(ask, body, answered)
+
+    def _hold(self, ask: Ask, body: bytes | bytearray) -> None:
+        """Ask the gate again after a moment, while the driver waits."""
+        if self._calls.wants(ask):
+            self._loop.call_later(_ASK_AGAIN_S, self._calls.start, ask, body)
+
+    def _dispatch(self, ask: Ask, body: bytes | bytearray, done: Callable[[Reply], None]) -> None:
+        dispatch(self._host, ask.run, ask.verb, ask.path, ask.type, body, done)
+
+    def _call(self, ask: Ask, body: bytes | bytearray) -> Call:
+        """Return what the gate decides on. The kind of an actor is that of the call that created it."""
+        actor, method = actor_of(ask.path)
+        if method:
+            return Call(ask.run, ask.number, self._kind_of.get(actor, ""), method)
+        try:
+            request = wire.unpack(body)
+            given, named = request.get("call", ((), {}))
+            kind, settings = str(request.get("kind", "")), {"given": list(given), **named}
+        except (DataError, AttributeError, TypeError, ValueError):
+            return Call(ask.run, ask.number, "", CONSTRUCT)  # the host refuses it
+        if len(self._kind_of) > 10_000:
+            self._kind_of.clear()
+        self._kind_of[actor] = kind
+        return Call(ask.run, ask.number, kind, CONSTRUCT, settings)
+
+
+class _Joining(Calls):
+    """Calls that report when the connection is open."""
+
+    def __init__(self, store: Store, run: Any, report: Callable[[], None]) -> None:
+        super().__init__(store, run)
+        self._report = report
+
+    def joined(self, port: Any, present: Any) -> None:
+        super().joined(port, present)
+        self._report()
+
+
+def serve(service: Service) -> None:
+    """Run a node until SIGINT or SIGTERM.
+
+    Raises
+    ------
+    HubRefusedError : the hub does not accept this node.
+    """
+    import signal
+
+    async def main() -> None:
+        task = asyncio.ensure_future(service.run())
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+        try:
+            await task
+        except asyncio.CancelledError:
+            return
+
+    asyncio.run(main())
