@@ -39,23 +39,22 @@ class Running:
         self.error: BaseException | None = None
         self._work = work
         self._ready = threading.Event()
-        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
         assert self._ready.wait(LIMIT_S)
 
     def _live(self) -> None:
-        asyncio.set_event_loop(self._loop)
         try:
-            self._task = self._loop.create_task(self._work())
-            self._loop.call_soon(self._ready.set)
-            self._loop.run_until_complete(self._task)
+            asyncio.run(self._main())
         except asyncio.CancelledError:
             pass
         except BaseException as error:
             self.error = error
-        finally:
-            self._loop.close()
+
+    async def _main(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._ready.set()
+        await self._work()
 
     def ended(self, within_s: float = LIMIT_S) -> BaseException | None:
         """Wait for its end, and return its exception."""
