@@ -43,7 +43,7 @@ class Summer:
         os.kill(os.getpid(), 9)
 
     def _note(self, token: str) -> None:
-        with open(self.log, "a", encoding="utf-8") as file:
+        with self.log.open("a", encoding="utf-8") as file:
             file.write(f"{token}\n")
 
 

@@ -30,6 +30,9 @@ class FederationEngine(HttpEngine):
     timeout_s, health_every_s, most_bytes, keeps_rows, on_answer : see `HttpEngine`.
     """
 
+    patience_s = 60.0
+    """Seconds that a run waits for the replacement of a lost worker: no other node has its data."""
+
     def __init__(
         self,
         *,
