@@ -28,6 +28,7 @@ from chimera.engines.federation.wire.frames import (
     pack,
 )
 from chimera.engines.federation.wire.link import HubRefusedError, Link
+from chimera.engines.federation.wire.pages import keep_pages
 from chimera.engines.federation.wire.port import Port
 from chimera.engines.federation.wire.streams import Receiving, Sending
 from chimera.engines.http import connection as http
@@ -95,6 +96,7 @@ class Tunnel:
         self._loop = asyncio.new_event_loop()
         self._task: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._live, name="chimera-federation", daemon=True)
+        keep_pages()
         self._thread.start()
 
     # Methods for other threads.

@@ -21,6 +21,7 @@ import msgspec
 from chimera.core.errors import ChimeraError, ConfigurationError, ConflictError, DataError
 from chimera.core.private import FILE, write
 from chimera.engines.federation.wire.frames import CHUNK, MOST_FRAME
+from chimera.engines.federation.wire.pages import keep_pages
 from chimera.federation.hub.relay import HELLO_S, Relay, refuse
 from chimera.federation.hub.state import State
 from chimera.federation.identity import messages
@@ -222,4 +223,5 @@ def serve(hub: Hub, started: Callable[[str], None]) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
+    keep_pages()
     asyncio.run(main())

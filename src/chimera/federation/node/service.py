@@ -11,6 +11,7 @@ from chimera.core.errors import DataError, PrivacyError
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.frames import PROTOCOL, Ask, Hello
 from chimera.engines.federation.wire.link import Link
+from chimera.engines.federation.wire.pages import keep_pages
 from chimera.engines.handle import CONSTRUCT
 from chimera.engines.http import wire
 from chimera.engines.http.hosting.dispatch import actor_of, dispatch
@@ -73,7 +74,8 @@ class Service:
         if isinstance(decision, Held):
             self._loop.call_soon_threadsafe(self._hold, ask, body)
             return
-        self._store.begin(ask.run, ask.number)
+        if call.method == CONSTRUCT:  # any other call needs an actor, which ends with this process
+            self._store.begin(ask.run, ask.number)
         if isinstance(decision, Refused):
             refused = error_reply(403, PrivacyError(decision.reason))
             finished(self._store.finish(ask.run, ask.number, refused))
@@ -147,4 +149,5 @@ def serve(service: Service) -> None:
         except asyncio.CancelledError:
             return
 
+    keep_pages()
     asyncio.run(main())

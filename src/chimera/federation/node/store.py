@@ -97,7 +97,7 @@ class Store:
         return None
 
     def begin(self, run: str, number: int) -> None:
-        """Note that a call is started."""
+        """Note that a call is started which another process of the node could run again."""
         statement = "INSERT INTO calls (run, number, state) VALUES (?, ?, ?)"
         self._db.write(lambda db: db.execute(statement, (run, number, STARTED)))
 
@@ -109,14 +109,21 @@ class Store:
             with open(body, "wb", opener=opener) as file:
                 file.write(reply.body)
         kept = Kept.of(reply)._replace(body=body)
-        columns = "state = ?, status = ?, type = ?, size = ?, body = ?"
-        statement = f"UPDATE calls SET {columns} WHERE run = ? AND number = ? AND state = ?"  # noqa: S608 - constants
         inline = body if isinstance(body, bytes) else None
-        values = (DONE, kept.status, kept.type, kept.size, inline, run, number, STARTED)
-        if not self._db.write(lambda db: db.execute(statement, values).rowcount):
-            self._remove(run, number)
-            return Kept(SETTLED)
-        return kept
+        values = (run, number, DONE, kept.status, kept.type, kept.size, inline)
+
+        def work(db: sqlite3.Connection) -> bool:
+            """Keep it, unless it was settled meanwhile; the lock of the file orders this and `settle`."""
+            known = db.execute("SELECT state FROM calls WHERE run = ? AND number = ?", (run, number)).fetchone()
+            if number < self._runs[run][1] or known == (SETTLED,):
+                return False
+            db.execute("INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            return True
+
+        if self._db.write(work):
+            return kept
+        self._remove(run, number)
+        return Kept(SETTLED)
 
     def settle(self, run: str, floor: int, numbers: list[int]) -> None:
         """Forget the answers of the calls below ``floor``, and of these calls."""
