@@ -12,6 +12,7 @@ import signal
 import ssl
 import sys
 import time
+from asyncio import sslproto
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ from chimera.federation.identity.authority import Authority, key_pem, new_key
 from chimera.federation.identity.invitations import digest_of
 
 _WATCH_S, _REPORT_S = 0.5, 5.0
+_TLS_BUFFER = 1 << 16
+"""Size of the buffer that asyncio fills with zeros for each connection with TLS, in bytes. Its default, four times as much,
+would be most of the memory of a hub with many idle nodes."""
 
 
 class Hub:
@@ -224,4 +228,5 @@ def serve(hub: Hub, started: Callable[[str], None]) -> None:
             await task
 
     keep_pages()
+    sslproto.SSLProtocol.max_size = _TLS_BUFFER
     asyncio.run(main())

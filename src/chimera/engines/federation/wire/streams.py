@@ -40,28 +40,29 @@ class Sending:
 
 
 class Receiving:
-    """A body that is being received. Chunks that came already are ignored; no chunk is skipped.
+    """A body that is being received. Chunks that came already are ignored; no chunk is skipped. Memory grows with the chunks.
 
     Parameters
     ----------
-    size : size of the body, in bytes; the caller has checked it. Memory is used as chunks arrive.
+    size : size of the body, in bytes; the caller has checked it.
     """
 
-    __slots__ = ("_body", "got", "size")
+    __slots__ = ("_body", "size")
 
     def __init__(self, size: int) -> None:
-        self.size, self.got = size, 0
-        self._body = bytearray(size) if size > CHUNK else bytearray()
+        self.size = size
+        self._body = bytearray()
+
+    @property
+    def got(self) -> int:
+        """The number of bytes that are there."""
+        return len(self._body)
 
     def take(self, at: int, chunk: memoryview) -> bool:
         """Add a chunk; return whether it was the next one and fits."""
         if at != self.got or at + len(chunk) > self.size or not (len(chunk) or not self.size):
             return False
-        if self.size > CHUNK:
-            self._body[at : at + len(chunk)] = chunk
-        else:
-            self._body += chunk
-        self.got += len(chunk)
+        self._body += chunk
         return True
 
     @property
@@ -69,6 +70,6 @@ class Receiving:
         """Whether the whole body is there."""
         return self.got == self.size
 
-    def body(self) -> bytes | bytearray:
-        """Return the body; a large one is not copied."""
-        return self._body if self.size > CHUNK else bytes(self._body)
+    def body(self) -> bytearray:
+        """Return the body, without a copy."""
+        return self._body
