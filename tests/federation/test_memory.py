@@ -59,7 +59,7 @@ def node(folder: Path) -> None:
 
     class Bodies(Service):
         def _call(self, ask, body):  # type: ignore[no-untyped-def]
-            return Call(ask.run, ask.number, "", "")
+            return Call(ask.run, ask.number, "", "x", size=len(body))
 
         def _dispatch(self, ask, body, done):  # type: ignore[no-untyped-def]
             large = len(body) > 100

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 
-class Requester(NamedTuple):
-    """A driver, as the hub has identified it.
+@dataclass(frozen=True)
+class Requester:
+    """The owner of the certificate with which a call was sent.
 
     Attributes
     ----------
-    fingerprint : SHA-256 of its certificate, in hexadecimal digits.
+    name : the name in the certificate.
+    fingerprint : SHA-256 of the certificate (DER), hexadecimal.
     """
 
     name: str
@@ -21,35 +23,59 @@ class Requester(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """A call that a driver asks a node to run.
+    """A call of a requester.
 
     Attributes
     ----------
-    run, number : key of the driver's run, and the number of the call in it.
-    kind : class of the actor, as the driver names it; empty if it is unknown.
-    method : the method; the constructor is called ``__init__``.
-    settings : positional and named arguments of the call, as far as they are plain values.
+    run, number : the key of the run, and the number of the call in it; together unique for ever.
+    kind : class of the actor, as the requester names it; empty if it is unknown.
+    method : the called method; ``__init__`` creates the actor.
+    settings : the settings that the requester declares for the run; None: those of the run's first call.
+    actor : name of the actor.
+    given, named : positional and named arguments.
+    size : size of the request, in bytes.
     """
 
     run: str
     number: int
     kind: str
     method: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] | None = None
+    actor: str = ""
+    given: tuple[Any, ...] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)
+    size: int = 0
 
 
-class Allowed(NamedTuple):
-    """The call may be run, or its answer may leave."""
+@dataclass(frozen=True)
+class Spending:
+    """The cost of a call that has run, as the node measured it.
+
+    Attributes
+    ----------
+    rows : rows of data that the call read; a row that it read twice counts twice.
+    metrics : names of the metrics in the answer.
+    """
+
+    rows: int = 0
+    metrics: tuple[str, ...] = ()
 
 
-class Refused(NamedTuple):
-    """The call is not run, or its answer does not leave."""
+@dataclass(frozen=True)
+class Allowed:
+    """The call may run, or its answer may leave the node."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The call does not run, or its answer does not leave the node."""
 
     reason: str
 
 
-class Held(NamedTuple):
-    """The call waits for a decision of the node's administrator, under this number."""
+@dataclass(frozen=True)
+class Held:
+    """The run waits for a decision of the node's administrator, under this number."""
 
     number: int
 
@@ -61,9 +87,9 @@ class Gate(Protocol):
     """Decides for one node."""
 
     def request(self, requester: Requester, call: Call) -> Decision:
-        """Decide whether a call may be run."""
+        """Decide whether a call may run."""
 
-    def answer(self, requester: Requester, call: Call, answer_bytes: int) -> Decision:
+    def answer(self, requester: Requester, call: Call, answer_bytes: int, spent: Spending) -> Decision:
         """Decide whether an answer of this size may leave, and make the decision durable."""
 
 
@@ -74,6 +100,6 @@ class AllowAll:
         """Allow it."""
         return Allowed()
 
-    def answer(self, requester: Requester, call: Call, answer_bytes: int) -> Decision:  # noqa: ARG002
+    def answer(self, requester: Requester, call: Call, answer_bytes: int, spent: Spending) -> Decision:  # noqa: ARG002
         """Allow it."""
         return Allowed()

@@ -16,13 +16,15 @@ from chimera.engines.handle import CONSTRUCT
 from chimera.engines.http import wire
 from chimera.engines.http.hosting.dispatch import actor_of, dispatch
 from chimera.engines.http.hosting.host import Host
-from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
+from chimera.engines.http.hosting.hosted_actor import Reply, call_arguments, error_reply
+from chimera.engines.http.wire_reader import MOST_VALUES
 from chimera.federation.node.calls import Calls, Finished
-from chimera.federation.node.gate import Call, Gate, Held, Refused, Requester
+from chimera.federation.node.gate import Call, Gate, Held, Refused, Requester, Spending
 from chimera.federation.node.store import Kept, Store
 from chimera.version import __version__
 
 _FORGET_S = 3600.0  # seconds after which the actors of a driver that is away are dropped
+_MOST_ACTORS = 10_000  # of which the kind is known
 _ASK_AGAIN_S = 1.0  # a held call asks the gate again
 
 
@@ -46,7 +48,7 @@ class Service:
     ) -> None:
         self._credentials, self._gate, self._joined = credentials, gate, joined
         self._host = Host(kinds, forget_after_s=_FORGET_S)
-        self._kind_of: dict[str, str] = {}
+        self._kinds: dict[tuple[str, str], str] = {}
 
     async def run(self) -> None:
         """Serve until the task is cancelled.
@@ -84,7 +86,7 @@ class Service:
         def answered(reply: Reply) -> None:
             """Keep the answer, in the thread of the actor, before it may leave."""
             try:
-                decision = self._gate.answer(requester, call, len(reply.body))
+                decision = self._gate.answer(requester, call, len(reply.body), _spent(reply))
                 if isinstance(decision, Refused):
                     reply = error_reply(403, PrivacyError(decision.reason))
                 finished(self._store.finish(ask.run, ask.number, reply))
@@ -104,18 +106,33 @@ class Service:
     def _call(self, ask: Ask, body: bytes | bytearray) -> Call:
         """Return what the gate decides on. The kind of an actor is that of the call that created it."""
         actor, method = actor_of(ask.path)
-        if method:
-            return Call(ask.run, ask.number, self._kind_of.get(actor, ""), method)
+        place, size = (ask.run, actor), len(body)
+        unread = Call(ask.run, ask.number, "", method or CONSTRUCT, actor=actor, size=size)
         try:
-            request = wire.unpack(body)
-            given, named = request.get("call", ((), {}))
-            kind, settings = str(request.get("kind", "")), {"given": list(given), **named}
-        except (DataError, AttributeError, TypeError, ValueError):
-            return Call(ask.run, ask.number, "", CONSTRUCT)  # the host refuses it
-        if len(self._kind_of) > 10_000:
-            self._kind_of.clear()
-        self._kind_of[actor] = kind
-        return Call(ask.run, ask.number, kind, CONSTRUCT, settings)
+            request = wire.unpack(body, most_values=MOST_VALUES)
+            given, named, _ = call_arguments(request)
+        except (DataError, AttributeError):
+            return unread  # the host refuses it
+        settings = None
+        if not method:
+            kind, settings = request.get("kind"), request.get("settings")
+            if not isinstance(kind, str):
+                return unread
+            if len(self._kinds) >= _MOST_ACTORS:
+                self._kinds.clear()
+            self._kinds[place] = kind
+        kind = self._kinds.get(place, "")
+        return Call(
+            ask.run, ask.number, kind, method or CONSTRUCT, settings if isinstance(settings, dict) else None, actor,
+            tuple(given), named, size,
+        )  # fmt: skip
+
+
+def _spent(reply: Reply) -> Spending:
+    """Return the cost of a call, which its answer states."""
+    if reply.content_type != wire.CONTENT_TYPE:
+        return Spending()
+    return Spending(int(wire.unpack(reply.body, open_inner=False)["cost"]["samples"]))
 
 
 class _Joining(Calls):
