@@ -6,6 +6,8 @@ import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from chimera.core.engine import ENGINES, Engine
@@ -174,6 +176,35 @@ if importlib.util.find_spec("fastapi") and importlib.util.find_spec("uvicorn"):
             starts_itself=False,
             plugin="http",
             options={"nodes": ["http://127.0.0.1:9"]},
+            lacks=HTTP_LACKS,
+        )
+    )
+
+
+FEDERATION_OPTIONS: dict[str, Any] = {"nodes": ["node-1", "node-2"]}
+"""The identity of the driver is added when the hub has signed it."""
+
+
+@contextmanager
+def hub_with_two_nodes() -> Iterator[None]:
+    """Run a hub and two nodes that host the actors of the kit, in threads of this process."""
+    from federation.federation_kit import federation
+
+    with TemporaryDirectory() as folder, federation(Path(folder), "node-1", "node-2") as made:
+        FEDERATION_OPTIONS["identity"] = str(made.join("requester", "alice").folder)
+        yield
+
+
+if all(map(importlib.util.find_spec, ("websockets", "cryptography"))):
+    WORLDS.append(
+        World(
+            "federation",
+            virtual_time=False,
+            real_processes=False,
+            starts_itself=False,
+            ground=hub_with_two_nodes,
+            at_leisure=frozenset({"test_disturbance"}),
+            options=FEDERATION_OPTIONS,
             lacks=HTTP_LACKS,
         )
     )

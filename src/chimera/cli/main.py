@@ -21,8 +21,10 @@ from chimera.cli.data import data
 from chimera.cli.demo import demo
 from chimera.cli.embed import app as embed
 from chimera.cli.failure import exit_code_of
+from chimera.cli.hub import app as hub
 from chimera.cli.infer import app as infer
 from chimera.cli.list import list_plugins
+from chimera.cli.node import app as node
 from chimera.cli.nodes import app as nodes
 from chimera.cli.report import report
 from chimera.cli.train import train
@@ -71,6 +73,8 @@ for _command in (jobs.submit, jobs.jobs, jobs.follow, jobs.fetch, jobs.cancel, j
     app.command(_command.__name__)(_command)
 app.add_typer(embed, name="embed")
 app.add_typer(nodes, name="nodes")
+app.add_typer(hub, name="hub")
+app.add_typer(node, name="node")
 app.add_typer(infer, name="infer")
 
 

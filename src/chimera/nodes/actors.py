@@ -10,10 +10,11 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from chimera.core.errors import ActorLost, ConfigurationError, DataError, UnavailableError
+from chimera.core.errors import DataError
 from chimera.engines.http import wire
+from chimera.engines.http.hosting.dispatch import ANSWERED, refusal
 from chimera.engines.http.hosting.host import Host
-from chimera.engines.http.hosting.hosted_actor import Done, Reply, error_reply
+from chimera.engines.http.hosting.hosted_actor import Done, Reply
 from chimera.web.errors import UnsupportedMediaTypeError
 from chimera.web.routing import plain_router
 
@@ -108,10 +109,6 @@ async def _response(body: bytes, start_call: Callable[[Done], None]) -> Response
         else:
             start_call(done)
         status, content_type, body = await reply
-    except ActorLost as error:
-        status, content_type, body = error_reply(404, error)
-    except ConfigurationError as error:
-        status, content_type, body = error_reply(422, error)
-    except UnavailableError as error:
-        status, content_type, body = error_reply(503, error)
+    except ANSWERED as error:
+        status, content_type, body = refusal(error)
     return Response(body, status, media_type=content_type)

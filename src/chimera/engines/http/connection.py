@@ -27,7 +27,7 @@ class Answer(NamedTuple):
 
     status: int
     content_type: str
-    body: bytes
+    body: bytes | bytearray
 
 
 class Unreachable(Exception):  # noqa: N818 - it says what the node is

@@ -10,6 +10,7 @@ import secrets
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from chimera.core.address import Address
@@ -19,6 +20,7 @@ from chimera.core.trace import TraceRow
 from chimera.engines.handle import CONSTRUCT, check_returns
 from chimera.engines.http.channels.actor_channels import RemoteChannel
 from chimera.engines.http.channels.channel import Channel
+from chimera.engines.http.connection import Connection
 from chimera.engines.http.hosting.thread_context import close_for_threads, open_for_threads
 from chimera.engines.http.node import Node
 from chimera.engines.http.placement import Placement
@@ -96,19 +98,44 @@ class HttpEngine(RealTime):
         own = tokens_of(addresses, token, tokens)
         if importlib.util.find_spec("httptools") is None:
             raise MissingExtraError("the http engine", "httptools", "nodes")
-        super().__init__()
-        self.key = secrets.token_hex(8)
+        key = secrets.token_hex(8)
         remote = {"timeout_s": timeout_s, "retries": retries, "on_answer": on_answer}
         tls = tls_context(tls_ca, tls_check_host, tls_client)
-        options: dict[str, Any] = {"tls": tls, "most_bytes": most_bytes}
-        options |= {"engine_key": self.key, "health_every_s": health_every_s}
-        self._nodes = [Node(address, token=its, **options) for address, its in zip(addresses, own, strict=True)]
+        options: dict[str, Any] = {"engine_key": key, "health_every_s": health_every_s}
+        made = [
+            Node(address.url, partial(Connection, address, its, tls, most_bytes), **options)
+            for address, its in zip(addresses, own, strict=True)
+        ]
+        self._set_up(made, key, remote, addresses=addresses, keeps_rows=keeps_rows)
+
+    def _set_up(
+        self,
+        nodes: Sequence[Node],
+        key: str,
+        remote: Mapping[str, Any],
+        *,
+        addresses: Sequence[Address] = (),
+        keeps_rows: bool,
+        last: Callable[[], None] | None = None,
+    ) -> None:
+        """Start the engine with these nodes.
+
+        Parameters
+        ----------
+        key : key that distinguishes its actors from those of other engines.
+        remote : options of the channels to nodes.
+        addresses : addresses that must belong to different nodes.
+        last : called at the end of `close`.
+        """
+        super().__init__()
+        self.key = key
+        self._nodes = list(nodes)
         self._tracker = CallTracker(self._began_s, keeps_rows)
-        self._placement = Placement(self._tracker, self._nodes, addresses, self.key, remote)
+        self._placement = Placement(self._tracker, self._nodes, addresses, key, remote)
         self._channels: list[Channel] = []
         self._handles: list[HttpActor] = []
         open_for_threads()
-        self._end = weakref.finalize(self, _end, self._tracker, self._channels, self._nodes)
+        self._end = weakref.finalize(self, _end, self._tracker, self._channels, self._nodes, last)
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:  # noqa: ARG002
         """Do nothing: nodes have no limit to reserve from."""
@@ -231,7 +258,9 @@ class HttpEngine(RealTime):
         return call
 
 
-def _end(tracker: CallTracker, channels: list[Channel], nodes: list[Node]) -> None:
+def _end(
+    tracker: CallTracker, channels: list[Channel], nodes: list[Node], last: Callable[[], None] | None = None
+) -> None:
     for channel in channels:
         tracker.die(channel, "ended with its engine")
         channel.interrupt("the engine was closed")
@@ -245,4 +274,6 @@ def _end(tracker: CallTracker, channels: list[Channel], nodes: list[Node]) -> No
             channel.thread.join(max(min(left_s, _COMPUTING_S) if channel.computes else left_s, 0.01))
     for node in nodes:
         node.join_thread(max(until_s - time.monotonic(), 0.1))
+    if last is not None:
+        last()
     close_for_threads()

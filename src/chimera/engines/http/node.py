@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import math
 import queue
-import ssl
 import threading
 import time
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from chimera.core.address import Address
 from chimera.core.errors import TimeLimitError
-from chimera.engines.http.connection import Answer, Connection, InvalidAnswer, Unreachable
+from chimera.engines.http.connection import Answer, InvalidAnswer, Unreachable
 from chimera.engines.http.failure import plain_text
 from chimera.engines.http.routes import document_of
+from chimera.engines.http.transport import Transport
 
 if TYPE_CHECKING:
     from chimera.engines.http.channels.actor_channels import RemoteChannel
@@ -31,16 +31,16 @@ class Node:
 
     Parameters
     ----------
+    url : its address or name, used in all messages.
+    connection : returns a new way to it, which is not open yet.
     engine_key : key that distinguishes the actors of this engine from those of others.
     health_every_s : seconds between health checks while the node has actors of this engine.
     """
 
     def __init__(
-        self, address: Address, *, engine_key: str, token: str | None, tls: ssl.SSLContext | None, most_bytes: int,
-        health_every_s: float,
-    ) -> None:  # fmt: skip
-        self.url = address.url
-        self._address, self._token, self._tls, self._most_bytes = address, token, tls, most_bytes
+        self, url: str, connection: Callable[[], Transport], *, engine_key: str, health_every_s: float
+    ) -> None:
+        self.url, self.connection = url, connection
         self._key, self._every_s = engine_key, health_every_s
         self._lock = threading.Lock()
         self._channels: list[RemoteChannel] = []
@@ -51,10 +51,6 @@ class Node:
         self._commands: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._pulse = self.connection()
-
-    def connection(self) -> Connection:
-        """Return a new connection that is not open yet."""
-        return Connection(self._address, self._token, self._tls, self._most_bytes)
 
     @property
     def actors(self) -> int:

@@ -98,5 +98,5 @@ def error_of(answer: Answer, where: str) -> Refusal:
     return Refusal(plain_text(text, _MOST_TEXT), answer.status, name)
 
 
-def _begin(body: bytes) -> str:
+def _begin(body: bytes | bytearray) -> str:
     return f"{body[:60]!r}{'...' if len(body) > 60 else ''}"

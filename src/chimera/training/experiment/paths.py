@@ -18,7 +18,11 @@ _IN_A_MODULE = re.compile(r"([A-Za-z_][\w.]*):[\w.]+")
 
 def is_path(key: str, value: str) -> bool:
     """Return whether an option's value is a local path, judging by the option's name. URLs and named places are not."""
-    return (key in ("path", "tokenizer") or key.endswith("_path")) and "://" not in value and not is_named_place(value)
+    return (
+        (key in ("path", "tokenizer", "identity") or key.endswith("_path"))
+        and "://" not in value
+        and not is_named_place(value)
+    )
 
 
 def anchored(tables: Mapping[str, Any], folder: Path, names: Collection[str]) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from chimera.training.fault_tolerance.settings import FaultTolerance
 from chimera.training.progress.notifier import EventText
 
 _PATIENCE_S = 1.0
-"""Seconds that a run waits for a worker to start. After the first start that takes longer, the run no longer waits."""
+"""Seconds that a run waits for a worker to start, unless its engine has another ``patience_s``. After the first start that
+takes longer, the run no longer waits."""
 _PATIENCE_FOR_ROOM_S = 30.0
 """Seconds that a run waits for the engine to have room for a worker without which it cannot continue."""
 _THEN = {
@@ -54,7 +55,7 @@ class Recovery:
         self._servers: list[int] = []
         self._parameters_lost = self._data_left = False
         self._pending = PendingWorkers(engine, cluster, monitor)
-        self._patience_s = _PATIENCE_S
+        self._patience_s = getattr(engine, "patience_s", _PATIENCE_S)
         self._respawned = set(cluster.names)  # a worker with one of these names is a replacement
 
     def survive(self, error: ActorLost) -> Iterator[EventText]:

@@ -13,13 +13,14 @@ from chimera.core.errors import DataError, TimeLimitError
 from chimera.engines.handle import CONSTRUCT, results
 from chimera.engines.http import wire
 from chimera.engines.http.channels.channel import Channel, opened
-from chimera.engines.http.connection import Answer, Connection, InvalidAnswer, Unreachable
+from chimera.engines.http.connection import Answer, InvalidAnswer, Unreachable
 from chimera.engines.http.envelope import read_answer
 from chimera.engines.http.failure import Failed, lost, raised, raised_by
 from chimera.engines.http.hosting.thread_context import ThreadContext, enter_thread
 from chimera.engines.http.node import ACTORS, Node
 from chimera.engines.http.refs import Call, CallTracker, Outcome, Ref
 from chimera.engines.http.routes import error_of
+from chimera.engines.http.transport import Transport
 from chimera.engines.http.values import Value, size_of
 
 _MOST_REASON = 300  # characters of an exception's text
@@ -99,7 +100,7 @@ class RemoteChannel(Channel):
         super().__init__(tracker, name, rank)
         self.node = node
         self._timeout_s, self._retries, self._on_answer = timeout_s, retries, on_answer
-        self._connection: Connection = node.connection()
+        self._connection: Transport = node.connection()
         self._answered: deque[tuple[str, float]] = deque()
         self.key: str | None = None  # the actor's name on a node that hosts it
         self.called_s: float | None = None  # when the current request was sent

@@ -49,7 +49,7 @@ class Host:
         self._give_back_threads: tuple[int, Callable[[], None]] | None = None
         self._waiting_bytes = 0
 
-    def create(self, actor: str, body: bytes, done: Done) -> None:
+    def create(self, actor: str, body: bytes | bytearray, done: Done) -> None:
         """Create an actor. ``kind`` in the body names its class; the rest is a call of the constructor.
 
         Raises
@@ -82,7 +82,7 @@ class Host:
             self.kill(actor)
             raise
 
-    def call(self, actor: str, method: str, body: bytes, done: Done) -> None:
+    def call(self, actor: str, method: str, body: bytes | bytearray, done: Done) -> None:
         """Call a method, after earlier calls.
 
         Raises
@@ -187,7 +187,7 @@ def _threads(request: dict[str, Any]) -> int:
     return min(threads, cores)
 
 
-def _read(body: bytes) -> dict[str, Any]:
+def _read(body: bytes | bytearray) -> dict[str, Any]:
     request = wire.unpack(body, most_values=MOST_VALUES)
     if not isinstance(request, dict):
         raise DataError("the body is no dictionary")

@@ -1,0 +1,258 @@
+"""Rounds over a hub against rounds of engine ``http``, and the cost of nodes that are only connected.
+
+``rounds``: three nodes train an MLP by FedAvg, with 10 local steps of 32 samples. The same nodes' code runs behind a web server
+(engine ``http``, in clear) and behind a hub (engine ``federation``, mutual TLS). The engines alternate; the table shows medians of
+rounds per second, and the ratio of the time of a round. ``idle``: nodes that are connected to a hub and have no calls; the table
+shows memory and processor of the hub. Run it on an idle machine::
+
+    python benchmarks/federation.py rounds [--turns 5] [--rounds 200] [--hidden 64]
+    python benchmarks/federation.py idle [--nodes 1000] [--seconds 60]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+NODES = ("a", "b", "c")
+ROWS = 130
+STRATEGY = {"name": "fed-avg", "local_steps": 10}
+
+
+class Process:
+    """A process that prints a line when it is ready."""
+
+    def __init__(self, *command: Any, threads: int = 1) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            env=os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().strip()
+        if not line:
+            raise SystemExit("a process has ended")
+        return line
+
+
+def worker(folder: str, name: str, hidden: str) -> Any:
+    from chimera.nodes.settings import read_settings
+    from chimera.nodes.workers import TorchWorker
+
+    own = read_settings(train_data=Path(folder) / "data", worker_name=name, workers_port=0)
+    return TorchWorker("mlp", options={"hidden": [int(hidden)]}, settings=own), own
+
+
+def serve_http(folder: str, name: str, hidden: str) -> None:
+    from chimera.web.app import serve
+
+    made, own = worker(folder, name, hidden)
+    app = made.app()
+    serve(app, host="127.0.0.1", port=0, settings=own, on_started=lambda: print(f"http://127.0.0.1:{app.state.address[1]}"))
+
+
+def serve_node(folder: str, name: str, hidden: str) -> None:
+    from chimera.engines.federation.credentials import Credentials
+    from chimera.federation.node.gate import AllowAll
+    from chimera.federation.node.service import Service, serve
+
+    made, _ = worker(folder, name, hidden)
+    credentials = Credentials.read(Path(folder) / name, "node")
+    serve(Service(credentials, made.actors(), AllowAll(), lambda: print("connected")))
+
+
+def hub_in(folder: Path) -> tuple[Process, str]:
+    hub = Process("-m", "chimera", "hub", "up", "--folder", folder / "hub", "--port", 0)
+    return hub, hub.line().split()[4].rstrip(";")
+
+
+def members(folder: Path) -> None:
+    from chimera.federation.hub.invite import invite
+    from chimera.federation.identity.join import join
+
+    for role, name in [("node", name) for name in NODES] + [("requester", "driver")]:
+        join(*invite(folder / "hub", role, name), folder / name)  # type: ignore[arg-type]
+
+
+def write_data(folder: Path) -> Any:
+    import numpy as np
+    import pandas as pd
+
+    from chimera.data.split import DATASETS
+
+    train = DATASETS.create("breast-cancer").train
+    labels = np.array(train.classes)[train.targets]
+    for place, name in enumerate(NODES):
+        rows = slice(place * ROWS, (place + 1) * ROWS)
+        own = folder / "data" / name
+        own.mkdir(parents=True)
+        pd.DataFrame(train.inputs[rows], columns=list(train.features)).to_csv(own / "X_train.csv", index=False)
+        pd.DataFrame(labels[rows], columns=["y"]).to_csv(own / "y_train.csv", index=False)
+
+
+def speed(engine: dict[str, Any], rounds: int, hidden: int, out: Path) -> float:
+    """Return rounds per second, without start and end."""
+    import chimera
+    from chimera.training.progress.callback import Callback
+
+    times: list[tuple[int, float]] = []
+
+    class Clock(Callback):
+        def on_progress(self, progress: Any) -> None:
+            times.append((progress.rounds, time.perf_counter()))
+
+    chimera.train(
+        {"name": "mlp", "hidden": [hidden]}, "breast-cancer", engine=engine, strategy=STRATEGY, workers=len(NODES), rounds=rounds,
+        batch_size=32, optimizer={"name": "sgd", "lr": 0.05}, callbacks=[Clock()], log_every=10, out=out,
+    )  # fmt: skip
+    (first, began), (last, ended) = times[0], times[-1]
+    return (last - first) / (ended - began)
+
+
+def rounds(turns: int, count: int, hidden: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_data(folder)
+        hub, _ = hub_in(folder)
+        started = [hub]
+        try:
+            members(folder)
+            http = [Process(__file__, "serve-http", folder, node, hidden) for node in NODES]
+            dialling = [Process(__file__, "serve-node", folder, node, hidden) for node in NODES]
+            started += http + dialling
+            urls = [process.line() for process in http]
+            for process in dialling:
+                process.line()
+            engines = {
+                "http": {"name": "http", "nodes": urls},
+                "federation": {"name": "federation", "nodes": list(NODES), "identity": str(folder / "driver")},
+            }
+            found: dict[str, list[float]] = {name: [] for name in engines}
+            for turn in range(turns):
+                for name, engine in engines.items():
+                    found[name].append(speed(engine, count, hidden, folder / f"{name}{turn}"))
+            for name, values in found.items():
+                print(f"{name:12} {statistics.median(values):8.1f} rounds/s  {[round(value, 1) for value in values]}")
+            ratio = statistics.median(h / f for h, f in zip(found["http"], found["federation"], strict=True))
+            print(f"a round over the hub takes {ratio:.2f} times as long (median of {turns} pairs)")
+        finally:
+            for process in started:
+                process.process.kill()
+
+
+async def _idle_nodes(folder: Path, count: int, ready: Callable[[], None]) -> None:
+    from chimera.engines.federation.credentials import Credentials
+    from chimera.engines.federation.wire.frames import PROTOCOL, Hello
+    from chimera.engines.federation.wire.link import Link
+
+    class Idle:
+        busy = False
+        here = 0
+
+        def joined(self, port: Any, present: Any) -> None:
+            Idle.here += 1
+            if Idle.here == count:
+                ready()
+
+        def received(self, header: Any, payload: Any) -> None:
+            pass
+
+        def parted(self) -> None:
+            Idle.here -= 1
+
+    async with asyncio.TaskGroup() as group:
+        for place in range(count):
+            credentials = Credentials.read(folder / f"node-{place}", "node")
+            group.create_task(Link(credentials, Hello(PROTOCOL, f"{place}", "0"), Idle()).run())
+            await asyncio.sleep(0.002)
+
+
+def serve_idle(folder: str, count: str) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
+    asyncio.run(_idle_nodes(Path(folder), int(count), lambda: print("connected")))
+
+
+def write_members(folder: Path, count: int) -> None:
+    """Write the identities of many nodes without the network."""
+    import msgspec
+
+    from chimera.engines.federation.credentials import AUTHORITY, CERTIFICATE, KEY, MEMBERSHIP, Membership
+    from chimera.federation.hub.state import State
+    from chimera.federation.identity.authority import Authority, key_pem, new_key, request_for
+
+    authority, state = Authority(folder / "hub"), State(folder / "hub")
+    url = state.fact("url") or ""
+    key = new_key()  # one key for all: only the certificates must differ
+    for place in range(count):
+        name = f"node-{place}"
+        own = folder / name
+        own.mkdir()
+        state.invite("node", name, name)
+        issued, _, _ = state.redeem(name, lambda role, name: authority.member(request_for(key), role, name))
+        (own / AUTHORITY).write_bytes(authority.pem)
+        (own / KEY).write_bytes(key_pem(key))
+        (own / CERTIFICATE).write_bytes(issued.pem)
+        (own / MEMBERSHIP).write_bytes(msgspec.json.encode(Membership(url, name, "node")))
+    state.close()
+
+
+def idle(count: int, seconds: float) -> None:
+    import psutil
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
+        hub, _ = hub_in(folder)
+        started = [hub]
+        try:
+            write_members(folder, count)
+            seen = psutil.Process(hub.process.pid)
+            alone = seen.memory_info().rss
+            clients = Process(__file__, "serve-idle", folder, count)
+            started.append(clients)
+            clients.line()
+            before, began = seen.cpu_times(), time.monotonic()
+            time.sleep(seconds)
+            after, lasted = seen.cpu_times(), time.monotonic() - began
+            share = (after.user + after.system - before.user - before.system) / lasted
+            print(f"{count} idle nodes: {seen.memory_info().rss / 1e6:.0f} MB (without them {alone / 1e6:.0f} MB), {share:.1%} of a core")
+        finally:
+            for process in started:
+                process.process.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("rounds")
+    one.add_argument("--turns", type=int, default=5)
+    one.add_argument("--rounds", type=int, default=200)
+    one.add_argument("--hidden", type=int, default=64)
+    other = commands.add_parser("idle")
+    other.add_argument("--nodes", type=int, default=1000)
+    other.add_argument("--seconds", type=float, default=60.0)
+    given = parser.parse_args()
+    if given.command == "rounds":
+        rounds(given.turns, given.rounds, given.hidden)
+    else:
+        idle(given.nodes, given.seconds)
+
+
+if __name__ == "__main__":
+    inner = {"serve-http": serve_http, "serve-node": serve_node, "serve-idle": serve_idle}
+    if len(sys.argv) > 1 and sys.argv[1] in inner:
+        inner[sys.argv[1]](*sys.argv[2:])
+    else:
+        main()

@@ -1,0 +1,114 @@
+"""``chimera hub``: run the hub of a federation, and decide who takes part."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Run the hub of a federation, and decide which nodes take part.", no_args_is_help=True)
+
+Folder = Annotated[
+    Path, typer.Option("--folder", metavar="DIR", help="Folder of the hub: its authority, its server's key, its state.")
+]
+_HUB = Path("chimera-hub")
+_HERE_S = 15.0  # the hub reports every 5 s which nodes are connected
+
+
+@app.command("up")
+def up(
+    folder: Folder = _HUB,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8443,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="Name of this machine, for the certificate that the hub makes; may be repeated."),
+    ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--certificate", help="Certificate of the server from elsewhere, with its chain; PEM."),
+    ] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="Key of that certificate; PEM.")] = None,
+) -> None:
+    """Relay the calls of drivers to nodes until Ctrl-C. Every connection needs a certificate of this hub."""
+    _require()
+    from chimera.federation.hub.server import Hub, serve
+
+    hub = Hub(folder, host=host, port=port, names=name or [], certificate=certificate, key=key)
+    serve(hub, lambda url: typer.echo(f"the hub serves at {url}; 'chimera hub invite NAME' invites a node"))
+
+
+@app.command("invite")
+def invite(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the node or requester.")],
+    requester: Annotated[
+        bool, typer.Option("--requester", help="Invite a requester, whose runs call nodes; default: a node.")
+    ] = False,
+    folder: Folder = _HUB,
+) -> None:
+    """Print a code by which a node or requester joins. It is good once, for 24 hours."""
+    _require()
+    from chimera.federation.hub.invite import invite as make
+
+    url, code = make(folder, "requester" if requester else "node", name)
+    typer.echo(f"chimera node join {url} --code {code}")
+
+
+@app.command("nodes")
+def nodes(folder: Folder = _HUB) -> None:
+    """Show the members, and which nodes are connected."""
+    _require()
+    import time
+
+    from chimera.cli.rows import Shown, printed, table
+    from chimera.federation.hub.invite import opened
+
+    with opened(folder) as state:
+        members = state.members()
+    now_s = time.time()
+    rows = []
+    for member in members:
+        here = member.here_s is not None and now_s - (member.seen_s or 0) < _HERE_S
+        status = "revoked" if member.revoked else "connected" if here else "away" if member.role == "node" else ""
+        rows.append(
+            {
+                "name": member.name, "role": member.role, "status": status, "member since": _time(member.since_s),
+                "connected since": _time(member.here_s if here else None), "last seen": _time(member.seen_s),
+                "version": member.version,
+            }
+        )  # fmt: skip
+    columns = [
+        Shown("name", 0),
+        Shown("role", 2),
+        Shown("status", 1),
+        Shown("last seen", 3),
+        Shown("connected since", 4),
+    ]
+    printed(table(rows, [*columns, Shown("member since", 6), Shown("version", 5)]))
+
+
+@app.command("revoke")
+def revoke(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the node or requester.")], folder: Folder = _HUB
+) -> None:
+    """Revoke the certificate of a node or requester; a running hub ends its connections within a second."""
+    _require()
+    from chimera.federation.hub.invite import opened
+
+    with opened(folder) as state:
+        revoked = state.revoke(name)
+    typer.echo(f"revoked {revoked} certificate{'' if revoked == 1 else 's'} of {name}")
+    if not revoked:
+        raise typer.Exit(1)
+
+
+def _time(seconds: float | None) -> str:
+    return "" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _require() -> None:
+    from chimera.core.extras import require_federation
+
+    require_federation("a hub")

@@ -1,0 +1,176 @@
+"""The frames of a federation: a header in MessagePack of bounded size, and at most one chunk of a body.
+
+A call is a request of the HTTP engine: a verb, a path and a body. Its number in the run of its driver is never used again. The
+driver asks for an answer from some byte on, as often as connections break; the node runs the call once. Bodies of both
+directions are streams of chunks. The receiver confirms each chunk with `Took`, and a sender has at most `WINDOW` chunks
+without confirmation in flight.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from chimera.core.errors import DataError
+
+PROTOCOL = 1
+CHUNK = 1 << 20
+"""Maximum size of a payload, in bytes."""
+WINDOW = 4
+"""Maximum number of chunks of a body that are in flight without a confirmation."""
+MOST_HEADER = 1 << 13
+MOST_FRAME = 2 + MOST_HEADER + CHUNK
+MOST_SETTLED = 512
+"""Maximum number of settled calls that one `Done` lists."""
+MOST_PRESENT = 50
+"""Maximum number of nodes that one `Present` lists."""
+NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
+"""The form of names of nodes and requesters."""
+
+Run = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+"""Key of a run: 128 random bits."""
+Name = Annotated[str, msgspec.Meta(pattern=NAME)]
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+_Text = Annotated[str, msgspec.Meta(max_length=300)]
+_Path = Annotated[str, msgspec.Meta(max_length=1000)]
+
+
+class _Frame(msgspec.Struct, array_like=True, frozen=True, tag_field="frame"):
+    """The base of all headers. A later version may append fields; readers ignore fields that they do not know."""
+
+
+class Hello(_Frame, tag=1):
+    """The first frame of a node or driver on a new connection.
+
+    Attributes
+    ----------
+    boot : random name of the process.
+    run : key of the driver's run; empty for a node.
+    """
+
+    protocol: _Count
+    boot: Annotated[str, msgspec.Meta(max_length=64)]
+    version: Annotated[str, msgspec.Meta(max_length=64)]
+    run: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")] = ""
+
+
+class Present(_Frame, tag=2):
+    """The hub's answer to `Hello`, and its message to drivers when a node comes, goes or is revoked.
+
+    Attributes
+    ----------
+    nodes : names of connected nodes, each with the name of its process.
+    gone : names of nodes that are not connected any more.
+    """
+
+    nodes: Annotated[dict[str, str], msgspec.Meta(max_length=MOST_PRESENT)]
+    gone: Annotated[list[str], msgspec.Meta(max_length=MOST_PRESENT)] = []
+
+
+class Beat(_Frame, tag=3):
+    """A heartbeat of a node or driver, which the hub returns."""
+
+
+class Ask(_Frame, tag=4):
+    """A driver asks for the answer to a call. The payload of the first request is the first chunk of the body.
+
+    Attributes
+    ----------
+    size : size of the body, in bytes.
+    have : number of bytes of the answer that the driver has.
+    floor : all calls with smaller numbers are settled: their answers arrived, or are not needed.
+    requester, fingerprint : name and certificate of the driver; the hub fills them in.
+    """
+
+    run: Run
+    number: _Count
+    node: Name
+    verb: Literal["GET", "POST", "DELETE"]
+    path: _Path
+    type: Annotated[str, msgspec.Meta(max_length=100)]
+    size: _Count
+    have: _Count = 0
+    floor: _Count = 0
+    requester: Annotated[str, msgspec.Meta(max_length=63)] = ""
+    fingerprint: Annotated[str, msgspec.Meta(max_length=64)] = ""
+
+
+class More(_Frame, tag=5):
+    """A further chunk of the body of a call, which starts at byte ``at``."""
+
+    run: Run
+    number: _Count
+    node: Name
+    at: _Count
+
+
+class Took(_Frame, tag=6):
+    """The receiver of a body has its first ``at`` bytes."""
+
+    run: Run
+    number: _Count
+    node: Name
+    at: _Count
+
+
+class Answer(_Frame, tag=7):
+    """A chunk of an answer, which starts at byte ``at``."""
+
+    run: Run
+    number: _Count
+    node: Name
+    status: Annotated[int, msgspec.Meta(ge=100, lt=600)]
+    type: Annotated[str, msgspec.Meta(max_length=100)]
+    size: _Count
+    at: _Count
+
+
+class Done(_Frame, tag=8):
+    """The driver needs these answers of a node no more: those below ``floor``, and those in ``settled``."""
+
+    run: Run
+    node: Name
+    floor: _Count
+    settled: Annotated[list[_Count], msgspec.Meta(max_length=MOST_SETTLED)] = []
+
+
+class Refused(_Frame, tag=9):
+    """The hub refuses to serve this connection; it closes it."""
+
+    reason: _Text
+
+
+Header: TypeAlias = Hello | Present | Beat | Ask | More | Took | Answer | Done | Refused
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Header)
+
+
+def pack(header: Header, payload: bytes | bytearray | memoryview = b"") -> bytes:
+    """Return a frame."""
+    head = _encoder.encode(header)
+    return b"".join((len(head).to_bytes(2, "big"), head, payload))
+
+
+def unpack(frame: bytes) -> tuple[Header, memoryview]:
+    """Return header and payload of a frame.
+
+    Raises
+    ------
+    DataError : it is no frame of this protocol.
+    """
+    size = int.from_bytes(frame[:2], "big")
+    if not 2 <= len(frame) <= MOST_FRAME or not 0 < size <= min(MOST_HEADER, len(frame) - 2):
+        raise DataError("a frame without a header, or of more than one chunk")
+    view = memoryview(frame)
+    try:
+        header = _decoder.decode(view[2 : 2 + size])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise DataError(f"a header that cannot be read: {error}") from error
+    if len(frame) - 2 - size > CHUNK:
+        raise DataError("a payload of more than one chunk")
+    return header, view[2 + size :]
+
+
+BEAT = pack(Beat())

@@ -1,0 +1,84 @@
+"""The sending side of a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from typing import Any
+
+MOST_QUEUED = 32 << 20
+"""Frames of this many bytes may wait for one connection before `Port.room` makes their sources wait."""
+_LITTLE = 1 << 16
+"""With fewer bytes in the buffer of the connection, a frame is sent at once."""
+_USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)  # on Linux
+
+
+class Port:
+    """Sends frames in order. `post` never waits, so that a side that reads always can answer.
+
+    Parameters
+    ----------
+    connection : a WebSocket connection of `websockets.asyncio`.
+    silent_s : the connection breaks if the other side confirms no byte for so long while bytes are under way, in seconds.
+    """
+
+    def __init__(self, connection: Any, silent_s: float) -> None:
+        self.connection, self._transport = connection, connection.transport
+        self._frames: deque[bytes] = deque()
+        self._queued, self._busy = 0, False
+        self._wake, self._room = asyncio.Event(), asyncio.Event()
+        self._room.set()
+        opened = connection.transport.get_extra_info("socket")
+        if opened is not None and _USER_TIMEOUT is not None:
+            opened.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, int(silent_s * 1000))
+
+    def post(self, frame: bytes) -> None:
+        """Send a frame after the frames that wait."""
+        if not self._frames and not self._busy and self._transport.get_write_buffer_size() < _LITTLE and self._sent(frame):
+            return
+        self._frames.append(frame)
+        self._queued += len(frame)
+        if self._queued > MOST_QUEUED:
+            self._room.clear()
+        self._wake.set()
+
+    def _sent(self, frame: bytes) -> bool:
+        """Send a frame at once, without a turn of the event loop; return False if the connection is closing.
+
+        The library waits only if its buffer is full, or if the connection is closing.
+        """
+        sending = self.connection.send(frame)
+        try:
+            sending.send(None)
+        except StopIteration:
+            return True
+        except Exception:  # whoever reads from the connection learns why
+            return False
+        sending.close()
+        return False
+
+    async def room(self) -> None:
+        """Wait until fewer than `MOST_QUEUED` bytes wait."""
+        await self._room.wait()
+
+    async def write(self) -> None:
+        """Send frames until the connection ends; raise its exception."""
+        try:
+            while True:
+                while self._frames:
+                    frame, self._busy = self._frames.popleft(), True
+                    await self.connection.send(frame)
+                    self._busy = False
+                    self._queued -= len(frame)
+                    if self._queued <= MOST_QUEUED:
+                        self._room.set()
+                self._wake.clear()
+                await self._wake.wait()
+        finally:
+            self._room.set()  # whoever waits finds the connection closed
+            self._frames.clear()
+
+    def abort(self) -> None:
+        """Break the connection off."""
+        self.connection.transport.abort()

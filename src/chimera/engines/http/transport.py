@@ -1,0 +1,29 @@
+"""The way from the driver to a node, as channels and heartbeats need it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from chimera.engines.http.connection import JSON, Answer
+
+
+class Transport(Protocol):
+    """A way to one node, for one thread; see `chimera.engines.http.connection.Connection`."""
+
+    def request(
+        self, verb: str, path: str, body: bytes = b"", content_type: str = JSON, *, timeout_s: float, idempotent: bool
+    ) -> Answer:
+        """Send a request and return the answer.
+
+        Raises
+        ------
+        TimeLimitError : the request exceeded its time limit.
+        Unreachable : the node cannot be reached.
+        InvalidAnswer : the answer cannot be used.
+        """
+
+    def break_off(self, why: str) -> None:
+        """Abort the current request, from another thread. It and all later requests raise `Unreachable`."""
+
+    def close(self) -> None:
+        """Release what the way uses between requests."""

@@ -1,0 +1,1 @@
+"""The hub: a server that relays the calls of drivers to nodes."""

@@ -1,0 +1,46 @@
+"""Invitations and the state of a hub, for commands beside the running hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from chimera.core.errors import ConfigurationError
+from chimera.federation.hub.state import State
+from chimera.federation.identity.authority import Authority, Role
+from chimera.federation.identity.invitations import Invitation
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[State]:
+    """Yield the state of an existing hub.
+
+    Raises
+    ------
+    ConfigurationError : there is no hub in the folder.
+    """
+    if not (folder / "hub.sqlite").is_file():
+        raise ConfigurationError(f"there is no hub in {folder}: 'chimera hub up --folder {folder}' creates one")
+    state = State(folder)
+    try:
+        yield state
+    finally:
+        state.close()
+
+
+def invite(folder: Path, role: Role, name: str) -> tuple[str, str]:
+    """Store an invitation; return the address of the hub and the code.
+
+    Raises
+    ------
+    ConfigurationError : there is no hub in the folder, it was never started, or the name has another form.
+    ConflictError : a member has this name.
+    """
+    with opened(folder) as state:
+        url = state.fact("url")
+        if url is None:
+            raise ConfigurationError(f"the hub in {folder} was never started: 'chimera hub up --folder {folder}'")
+        invitation = Invitation.new(Authority(folder).fingerprint, state.fact("own_certificate") != "0")
+        state.invite(role, name, invitation.digest)
+    return url, invitation.code

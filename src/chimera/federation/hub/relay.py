@@ -1,0 +1,196 @@
+"""The relay: it checks and forwards frames between drivers and nodes. It keeps no call, so a restart loses none."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+
+from chimera.core.errors import DataError
+from chimera.engines.federation.wire.frames import (
+    BEAT,
+    MOST_PRESENT,
+    PROTOCOL,
+    Answer,
+    Ask,
+    Beat,
+    Done,
+    Header,
+    Hello,
+    More,
+    Present,
+    Refused,
+    Took,
+    pack,
+    unpack,
+)
+from chimera.engines.federation.wire.port import Port
+from chimera.federation.hub.state import Seen
+
+HELLO_S = 10.0
+_SILENT_S = 10.0  # without a confirmation of sent bytes
+_UNHEARD_S = 40.0  # without any frame; a node sends a heartbeat every 10 s
+
+
+class Guest:
+    """A connected node or driver.
+
+    Attributes
+    ----------
+    serial, fingerprint : serial number and SHA-256 of its certificate.
+    port : where frames to it leave.
+    hello : its first frame.
+    """
+
+    def __init__(self, role: str, name: str, serial: str, fingerprint: str, port: Port, hello: Hello) -> None:
+        self.role, self.name, self.serial, self.fingerprint = role, name, serial, fingerprint
+        self.port, self.hello = port, hello
+        self.since_s, self.heard_s = time.time(), time.monotonic()
+
+    async def refuse(self, reason: str) -> None:
+        """Tell it why its connection ends, and end it."""
+        await refuse(self.port.connection, reason)
+
+
+async def refuse(connection: Any, reason: str) -> None:
+    """Tell the other side why its connection ends, and end it."""
+    try:
+        async with asyncio.timeout(1.0):
+            await connection.send(pack(Refused(reason[:300])))
+            await connection.close()
+    except Exception:  # noqa: S110 - the other side is gone already
+        pass
+    connection.transport.abort()
+
+
+class Relay:
+    """The connected nodes and drivers of a hub."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Guest] = {}
+        self.drivers: dict[str, Guest] = {}
+        self._left: dict[str, Seen] = {}
+
+    async def serve(self, connection: Any, role: str, name: str, serial: str, fingerprint: str) -> None:
+        """Serve one connection until it ends.
+
+        Parameters
+        ----------
+        role, name, serial, fingerprint : identity of the other side, from its certificate.
+        """
+        try:
+            async with asyncio.timeout(HELLO_S):
+                hello, _ = unpack(_bytes(await connection.recv()))
+            if not isinstance(hello, Hello):
+                raise DataError("the first frame is no greeting")
+            if hello.protocol != PROTOCOL:
+                raise DataError(f"the hub speaks version {PROTOCOL} of the protocol, not {hello.protocol}")
+            if bool(hello.run) != (role == "requester"):
+                raise DataError("a driver names its run, and a node none")
+        except DataError as error:
+            await refuse(connection, str(error))
+            return
+        except TimeoutError:
+            connection.transport.abort()
+            return
+        guest = Guest(role, name, serial, fingerprint, Port(connection, _SILENT_S), hello)
+        if not await self._enter(guest):
+            return
+        writing = asyncio.create_task(guest.port.write())
+        try:
+            async for frame in connection:
+                guest.heard_s = time.monotonic()
+                await self._forward(guest, _bytes(frame))
+        except DataError as error:
+            await guest.refuse(f"a frame that is not allowed: {error}")
+        finally:
+            writing.cancel()
+            self._leave(guest)
+            connection.transport.abort()
+            await asyncio.gather(writing, return_exceptions=True)
+
+    async def _enter(self, guest: Guest) -> bool:
+        places, key = self._places(guest)
+        before = places.get(key)
+        if before is not None and before.name != guest.name:
+            await guest.refuse("this run belongs to another driver")
+            return False
+        places[key] = guest
+        if before is not None:
+            if before.hello.boot != guest.hello.boot:
+                text = f"another process has connected as {guest.name}; run one process for each identity"
+                asyncio.ensure_future(before.refuse(text))  # noqa: RUF006 - it ends by itself within a second
+            else:
+                before.port.abort()
+        known = [] if guest.role == "node" else [(each.name, each.hello.boot) for each in self.nodes.values()]
+        for place in range(0, max(len(known), 1), MOST_PRESENT):
+            guest.port.post(pack(Present(dict(known[place : place + MOST_PRESENT]))))
+        if guest.role == "node":
+            self._tell(Present({guest.name: guest.hello.boot}))
+        return True
+
+    def _leave(self, guest: Guest) -> None:
+        places, key = self._places(guest)
+        if places.get(key) is guest:
+            del places[key]
+            if guest.role == "node":
+                self._left[guest.name] = Seen(guest.name, None, time.time(), guest.hello.version)
+                self._tell(Present({}, [guest.name]))
+
+    def _places(self, guest: Guest) -> tuple[dict[str, Guest], str]:
+        return (self.nodes, guest.name) if guest.role == "node" else (self.drivers, guest.hello.run)
+
+    def _tell(self, present: Present) -> None:
+        frame = pack(present)
+        for driver in self.drivers.values():
+            driver.port.post(frame)
+
+    async def _forward(self, guest: Guest, frame: bytes) -> None:
+        """Check a frame, and pass it on. Frames to a side that is away are dropped: its driver asks again."""
+        header, payload = unpack(frame)
+        if isinstance(header, Beat):
+            guest.port.post(BEAT)
+            return
+        to = self._receiver(guest, header)
+        if to is None:
+            return
+        if isinstance(header, Ask):
+            header = msgspec.structs.replace(header, requester=guest.name, fingerprint=guest.fingerprint)
+            frame = pack(header, payload)
+        to.port.post(frame)
+        await to.port.room()
+
+    def _receiver(self, guest: Guest, header: Header) -> Guest | None:
+        if guest.role == "node":
+            if not isinstance(header, Answer | Took) or header.node != guest.name:
+                raise DataError("a node answers for itself only")
+            return self.drivers.get(header.run)
+        if not isinstance(header, Ask | More | Took | Done) or header.run != guest.hello.run:
+            raise DataError("a driver calls in its own run only")
+        return self.nodes.get(header.node)
+
+    def guests(self) -> list[Guest]:
+        """Return all connected nodes and drivers."""
+        return [*self.nodes.values(), *self.drivers.values()]
+
+    def sweep(self) -> None:
+        """Break off the connections from which nothing comes any more."""
+        before_s = time.monotonic() - _UNHEARD_S
+        for guest in self.guests():
+            if guest.heard_s < before_s:
+                guest.port.abort()
+
+    def seen(self) -> list[Seen]:
+        """Return the nodes that are connected, and those that have left since the last call."""
+        left, self._left = self._left, {}
+        now_s = time.time()
+        here = [Seen(each.name, each.since_s, now_s, each.hello.version) for each in self.nodes.values()]
+        return [*(seen for name, seen in left.items() if name not in self.nodes), *here]
+
+
+def _bytes(frame: str | bytes) -> bytes:
+    if not isinstance(frame, bytes):
+        raise DataError("a text frame")
+    return frame

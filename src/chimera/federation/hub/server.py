@@ -1,0 +1,232 @@
+"""The server of a hub: mutual TLS, the routes ``/node``, ``/requester`` and ``/join``, and the watch for revocations."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import signal
+import ssl
+import sys
+import time
+from asyncio import sslproto
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from chimera.core.errors import ChimeraError, ConfigurationError, ConflictError, DataError
+from chimera.core.private import FILE, write
+from chimera.engines.federation.wire.frames import CHUNK, MOST_FRAME
+from chimera.engines.federation.wire.pages import keep_pages
+from chimera.federation.hub.relay import HELLO_S, Relay, refuse
+from chimera.federation.hub.state import State
+from chimera.federation.identity import messages
+from chimera.federation.identity.authority import Authority, key_pem, new_key
+from chimera.federation.identity.invitations import digest_of
+
+_WATCH_S, _REPORT_S = 0.5, 5.0
+_TLS_BUFFER = 1 << 16
+"""Size of the buffer that asyncio fills with zeros for each connection with TLS, in bytes. Its default, four times as much,
+would be most of the memory of a hub with many idle nodes."""
+
+
+class Hub:
+    """A hub.
+
+    Parameters
+    ----------
+    folder : folder of its authority and state.
+    host, port : where it listens; port 0 is any free port.
+    names : further names of its host, for the certificate that it makes itself.
+    certificate, key : files of a certificate of its server that was made elsewhere.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8443,
+        names: Sequence[str] = (),
+        certificate: Path | None = None,
+        key: Path | None = None,
+    ) -> None:
+        if (certificate is None) != (key is None):
+            raise ConfigurationError("give both --certificate and --key, or neither")
+        self._folder, self._host, self._port = folder, host, port
+        self._names = [*names, *([] if host in ("0.0.0.0", "::") else [host]), "localhost", "127.0.0.1", "::1"]  # noqa: S104 - a comparison
+        self._files = certificate, key
+        self.authority = Authority(folder)
+        self.state = State(folder)
+        self._relay = Relay()
+        self._valid: dict[str, tuple[str, str]] = {}
+
+    async def run(self, started: Callable[[str], None] = lambda _: None) -> None:
+        """Serve until the task is cancelled.
+
+        Parameters
+        ----------
+        started : called with the hub's address once it listens.
+
+        Raises
+        ------
+        ConfigurationError : it cannot listen, or another hub uses the folder.
+        """
+        from websockets.asyncio.server import serve
+
+        logger = logging.getLogger("chimera.federation.websockets")
+        logger.setLevel(logging.CRITICAL + 1)  # the library logs each failed handshake with a traceback
+        with _locked(self._folder):
+            self.state.forget_presence()
+            self._valid = self.state.valid()
+            try:
+                server = await serve(
+                    self._serve, self._host, self._port, ssl=self._tls(), compression=None, max_size=MOST_FRAME, max_queue=8,
+                    write_limit=2 * CHUNK, ping_interval=None, open_timeout=HELLO_S, close_timeout=1.0, server_header=None,
+                    logger=logger,
+                )  # fmt: skip
+            except OSError as error:
+                raise ConfigurationError(
+                    f"the hub cannot listen on {self._host} port {self._port}: {error.strerror or error}"
+                ) from error
+            async with server:
+                port = next(iter(server.sockets)).getsockname()[1]
+                url = f"https://{self._names[0]}:{port}"
+                self.state.remember(url=url, own_certificate=str(int(self._files[0] is None)))
+                started(url)
+                try:
+                    await self._watch()
+                finally:
+                    for guest in self._relay.guests():
+                        guest.port.abort()
+                    self.state.report(self._relay.seen(), [])
+                    self.state.forget_presence()
+
+    async def _watch(self) -> None:
+        """Close the connections of revoked members soon, and report who is here."""
+        version, reported_s = self.state.changes(), 0.0
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            if (now := self.state.changes()) != version:
+                version, self._valid = now, self.state.valid()
+                for guest in self._relay.guests():
+                    if guest.serial not in self._valid:
+                        await guest.refuse("its certificate is revoked")
+            if time.monotonic() - reported_s >= _REPORT_S:
+                reported_s = time.monotonic()
+                self._relay.sweep()
+                runs = [(guest.hello.run, guest.name) for guest in self._relay.drivers.values()]
+                with contextlib.suppress(ChimeraError):  # the report is for people; the relay goes on without it
+                    self.state.report(self._relay.seen(), runs)
+
+    async def _serve(self, connection: Any) -> None:
+        route = connection.request.path
+        try:
+            if route == "/join":
+                await self._join(connection)
+            elif route in ("/node", "/requester"):
+                await self._member(connection, route[1:])
+            else:
+                connection.transport.abort()
+        except Exception as error:  # of one connection; the library would log it with a traceback
+            if type(error).__module__.partition(".")[0] != "websockets" and not isinstance(error, OSError):
+                sys.stderr.write(f"chimera hub: a connection failed: {type(error).__name__}: {error}\n")
+
+    async def _member(self, connection: Any, role: str) -> None:
+        """Serve a node or driver, if its certificate is of this role and not revoked."""
+        secure = connection.transport.get_extra_info("ssl_object")
+        certificate = secure.getpeercert()
+        if not certificate:
+            await refuse(connection, "it has no certificate: join the hub first")
+            return
+        serial = f"{int(certificate['serialNumber'], 16):x}"
+        named = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
+        known = self._valid.get(serial) or self.state.valid().get(serial)
+        if known is None:
+            await refuse(connection, "its certificate is revoked, or unknown to this hub")
+        elif named != [f"chimera:{known[0]}:{known[1]}"] or known[0] != role:
+            await refuse(connection, f"its certificate is of a {known[0]}, and a {role} is expected here")
+        else:
+            fingerprint = hashlib.sha256(secure.getpeercert(binary_form=True)).hexdigest()
+            await self._relay.serve(connection, role, known[1], serial, fingerprint)
+
+    async def _join(self, connection: Any) -> None:
+        """Sign the certificate of a new member that has the code of an invitation."""
+        await connection.send(messages.pack(messages.Hub(self.authority.pem)))
+        try:
+            async with asyncio.timeout(HELLO_S):
+                asked = messages.decoder.decode(await connection.recv())
+        except (TimeoutError, msgspec.MsgspecError, TypeError):
+            connection.transport.abort()
+            return
+        if not isinstance(asked, messages.Request):
+            connection.transport.abort()
+            return
+        try:
+            issued, role, name = self.state.redeem(
+                digest_of(asked.secret), lambda role, name: self.authority.member(asked.request, role, name)
+            )
+        except (ConflictError, DataError) as error:
+            await connection.send(messages.pack(messages.NotJoined(str(error)[:300])))
+        else:
+            self._valid[issued.serial] = role, name
+            await connection.send(messages.pack(messages.Certificate(issued.pem, role, name)))
+        await connection.close()
+
+    def _tls(self) -> ssl.SSLContext:
+        certificate, key = self._files
+        if certificate is None or key is None:
+            certificate, key = self._own_certificate()
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.minimum_version = ssl.TLSVersion.TLSv1_3
+        try:
+            tls.load_cert_chain(certificate, key)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"the certificate {certificate} or its key cannot be used: {error}") from error
+        tls.load_verify_locations(cadata=self.authority.pem.decode())
+        tls.verify_mode = ssl.CERT_OPTIONAL  # only the route /join is open to a side without a certificate
+        tls.num_tickets = 0  # a resumed session would not check the certificate's dates again
+        return tls
+
+    def _own_certificate(self) -> tuple[Path, Path]:
+        """Return files of a new certificate of the server. It is made at each start, so that it does not expire."""
+        certificate, file = self._folder / "server.pem", self._folder / "server.key"
+        key = new_key()
+        write(file, key_pem(key))
+        write(certificate, self.authority.server(key.public_key(), list(dict.fromkeys(self._names))).pem)
+        return certificate, file
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Any:
+    """Hold the lock of a folder, so that one hub uses it."""
+    lock = os.open(folder / "hub.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(f"another hub runs in {folder}") from None
+        yield
+    finally:
+        os.close(lock)
+
+
+def serve(hub: Hub, started: Callable[[str], None]) -> None:
+    """Run a hub until SIGINT or SIGTERM."""
+
+    async def main() -> None:
+        task = asyncio.ensure_future(hub.run(started))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    keep_pages()
+    sslproto.SSLProtocol.max_size = _TLS_BUFFER
+    asyncio.run(main())

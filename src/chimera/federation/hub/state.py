@@ -1,0 +1,194 @@
+"""The file of a hub: its members, invitations, revocations and runs. Calls are not in it."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from chimera.core.errors import ConfigurationError, ConflictError
+from chimera.core.sqlite import SQLiteConnection, SQLiteFormat
+from chimera.engines.federation.wire.frames import NAME
+from chimera.federation.identity.authority import Issued, Role
+from chimera.federation.identity.invitations import LASTS_S
+
+_FORMAT = SQLiteFormat(
+    what="state of a hub",
+    application=0x43684862,
+    format=1,
+    schema="""
+        CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+        CREATE TABLE members (
+            serial TEXT PRIMARY KEY, role TEXT NOT NULL, name TEXT NOT NULL, fingerprint TEXT NOT NULL, since_s REAL NOT NULL,
+            revoked_s REAL
+        ) WITHOUT ROWID;
+        CREATE TABLE invitations (
+            digest TEXT PRIMARY KEY, role TEXT NOT NULL, name TEXT NOT NULL, until_s REAL NOT NULL, used_s REAL
+        ) WITHOUT ROWID;
+        CREATE TABLE presence (
+            name TEXT PRIMARY KEY, since_s REAL, seen_s REAL NOT NULL, version TEXT NOT NULL
+        ) WITHOUT ROWID;
+        CREATE TABLE runs (
+            run TEXT PRIMARY KEY, requester TEXT NOT NULL, since_s REAL NOT NULL, seen_s REAL NOT NULL
+        ) WITHOUT ROWID
+    """,
+)
+
+
+class Member(NamedTuple):
+    """A holder of a certificate.
+
+    Attributes
+    ----------
+    since_s : when it joined, in seconds since 1970.
+    revoked : whether its certificate is revoked.
+    here_s : since when its node is connected; None if it is not.
+    seen_s : when its node was last heard of; None: never.
+    version : version of Chimera at its node.
+    """
+
+    role: str
+    name: str
+    since_s: float
+    revoked: bool
+    here_s: float | None
+    seen_s: float | None
+    version: str
+
+
+class Seen(NamedTuple):
+    """A node as the hub sees it; the times are seconds since 1970."""
+
+    name: str
+    since_s: float | None
+    seen_s: float
+    version: str
+
+
+class State:
+    """The state of a hub, in the file ``hub.sqlite`` of its folder. Several processes may use it.
+
+    Parameters
+    ----------
+    clock : returns the seconds since 1970.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._db = SQLiteConnection(folder / "hub.sqlite", _FORMAT)
+        self._db.prepare()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def fact(self, key: str) -> str | None:
+        """Return what `remember` has stored."""
+        rows = self._db.rows("SELECT value FROM facts WHERE key = ?", (key,))
+        return str(rows[0][0]) if rows else None
+
+    def remember(self, **facts: str) -> None:
+        """Store texts by their names."""
+        self._db.write(lambda db: db.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", facts.items()))
+
+    def invite(self, role: Role, name: str, digest: str) -> None:
+        """Store an invitation. Former invitations of this name that were not used are withdrawn.
+
+        Raises
+        ------
+        ConfigurationError : the name has another form.
+        ConflictError : a member has this name.
+        """
+        if not re.fullmatch(NAME, name):
+            raise ConfigurationError(
+                f"{name!r} is no name of a {role}: use 1 to 63 lower-case letters, digits, '.', '-' and '_'"
+            )
+
+        def work(db: sqlite3.Connection) -> None:
+            if self._certified(db, role, name):
+                raise ConflictError(f"{name} is a {role} already: 'chimera hub revoke {name}' lets it join again")
+            db.execute("DELETE FROM invitations WHERE role = ? AND name = ? AND used_s IS NULL", (role, name))
+            values = digest, role, name, self._clock() + LASTS_S
+            db.execute("INSERT INTO invitations VALUES (?, ?, ?, ?, NULL)", values)
+
+        self._db.write(work)
+
+    def redeem(self, digest: str, sign: Callable[[Role, str], Issued]) -> tuple[Issued, Role, str]:
+        """Use an invitation: sign a certificate, and make its holder a member. One transaction, so that a code is good once.
+
+        Raises
+        ------
+        ConflictError : the code is unknown, was used, or has expired.
+        """
+
+        def work(db: sqlite3.Connection) -> tuple[Issued, Role, str]:
+            now_s = self._clock()
+            query = "SELECT role, name, until_s, used_s FROM invitations WHERE digest = ?"
+            found = db.execute(query, (digest,)).fetchone()
+            if found is None:
+                raise ConflictError("it is unknown, or was withdrawn")
+            role, name, until_s, used_s = found
+            if used_s is not None:
+                raise ConflictError("it was used already")
+            if now_s >= until_s:
+                raise ConflictError("it has expired")
+            if self._certified(db, role, name):
+                raise ConflictError(f"{name} is a {role} already")
+            issued = sign(role, name)
+            db.execute("UPDATE invitations SET used_s = ? WHERE digest = ?", (now_s, digest))
+            values = issued.serial, role, name, issued.fingerprint, now_s
+            db.execute("INSERT INTO members VALUES (?, ?, ?, ?, ?, NULL)", values)
+            return issued, role, name
+
+        return self._db.write(work)
+
+    def _certified(self, db: sqlite3.Connection, role: str, name: str) -> bool:
+        query = "SELECT 1 FROM members WHERE role = ? AND name = ? AND revoked_s IS NULL"
+        return db.execute(query, (role, name)).fetchone() is not None
+
+    def revoke(self, name: str) -> int:
+        """Revoke all certificates and invitations of a name; return the number of certificates."""
+
+        def work(db: sqlite3.Connection) -> int:
+            db.execute("DELETE FROM invitations WHERE name = ? AND used_s IS NULL", (name,))
+            statement = "UPDATE members SET revoked_s = ? WHERE name = ? AND revoked_s IS NULL"
+            return db.execute(statement, (self._clock(), name)).rowcount
+
+        return self._db.write(work)
+
+    def valid(self) -> dict[str, tuple[str, str]]:
+        """Return role and name of the certificates that are not revoked, by serial number."""
+        rows = self._db.rows("SELECT serial, role, name FROM members WHERE revoked_s IS NULL", ())
+        return {serial: (role, name) for serial, role, name in rows}
+
+    def changes(self) -> int:
+        """Return a number that changes when another process has written to the file."""
+        return int(self._db.rows("PRAGMA data_version", ())[0][0])
+
+    def report(self, seen: Iterable[Seen], runs: Iterable[tuple[str, str]]) -> None:
+        """Record which nodes and runs were heard of."""
+        now_s = self._clock()
+        nodes, heard = list(seen), [(run, requester, now_s, now_s) for run, requester in runs]
+
+        def work(db: sqlite3.Connection) -> None:
+            db.executemany("INSERT OR REPLACE INTO presence VALUES (?, ?, ?, ?)", nodes)
+            again = "ON CONFLICT (run) DO UPDATE SET seen_s = excluded.seen_s"
+            db.executemany(f"INSERT INTO runs VALUES (?, ?, ?, ?) {again}", heard)  # noqa: S608 - constants
+
+        self._db.write(work)
+
+    def members(self) -> list[Member]:
+        """Return all members, by role and name."""
+        rows: list[Any] = self._db.rows(
+            "SELECT m.role, m.name, m.since_s, m.revoked_s IS NOT NULL, p.since_s, p.seen_s, coalesce(p.version, '') "
+            "FROM members m LEFT JOIN presence p ON p.name = m.name AND m.role = 'node' ORDER BY m.role, m.name, m.since_s",
+            (),
+        )
+        return [Member(role, name, since, bool(revoked), *rest) for role, name, since, revoked, *rest in rows]
+
+    def forget_presence(self) -> None:
+        """Note that no node is connected, at the start of a hub that may have been killed."""
+        self._db.write(lambda db: db.execute("UPDATE presence SET since_s = NULL"))
