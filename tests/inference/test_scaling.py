@@ -22,7 +22,7 @@ def names(running: RunningCluster) -> list[str]:
 @pytest.mark.long
 def test_workers_join_and_leave_while_a_job_runs_and_no_query_is_computed_twice(tmp_path: Path) -> None:
     log = tmp_path / "answered"
-    with cluster(tmp_path, workers=1, standbys=0, preload="") as running:
+    with cluster(tmp_path, workers=1, standbys=0) as running:
         job = running.client.submit(running.model(seconds=0.01, log=str(log)), list(range(1000)), batch_size=20)
         running.processed(job, 20)
         assert command(running, "scale", "4") == [{"workers": 4, "most": 4}]
@@ -49,7 +49,7 @@ def test_a_cluster_of_python_is_scaled(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_coordinator_adds_workers_while_queries_wait(tmp_path: Path) -> None:
-    with cluster(tmp_path, workers=1, standbys=0, preload="") as running:
+    with cluster(tmp_path, workers=1, standbys=0) as running:
         job = running.client.submit(running.model(seconds=0.05), list(range(300)), batch_size=4)
         running.client.scale(1, 3)
         until(lambda: len(names(running)) == 3)

@@ -40,6 +40,7 @@ STOP_S = 5.0
 _POLL_S = 0.02
 _ERROR = b"chimera: error: "
 _MAX_LOG_BYTES = 1 << 16  # of the end of a log in which the reason of an exit is looked for
+_STANDBYS_S = 5.0  # after which standbys start also if nothing leads yet
 
 
 class Supervised(Protocol):
@@ -65,6 +66,7 @@ class ManagedProcess:
     ----------
     command : the module that the process runs, and its arguments.
     inherited : sockets that the process inherits.
+    may_start : returns whether the process may start by now.
     """
 
     def __init__(
@@ -75,15 +77,18 @@ class ManagedProcess:
         environment: Mapping[str, str],
         *,
         inherited: Sequence[socket.socket] = (),
+        may_start: Callable[[], bool] = lambda: True,
     ) -> None:
         self.name = name
         self._command, self._folder, self._environment = command, folder, environment
-        self._inherited = inherited
+        self._inherited, self._may_start = inherited, may_start
         self._pause, self._logged = RestartPause(), 0
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process."""
+        """Start the process, if it may start by now; else `check` does."""
+        if not self._may_start():
+            return
         with open(self._folder.output(self.name), "ab", opener=opener) as output:
             self._logged = output.tell()
             self.process = subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
@@ -254,7 +259,16 @@ def _coordinators(folder: ClusterFolder, options: ClusterOptions) -> list[Superv
     if options.voters:
         own = {f"c{i}": voter for i, voter in enumerate(options.voters) if is_here(voter)}
         candidates = {name: ["--voters", ",".join(options.voters), "--voter", voter] for name, voter in own.items()}
-    return [ManagedProcess(name, [*command, "--name", name, *more], folder, {}) for name, more in candidates.items()]
+    began_s = time.monotonic()
+
+    def standbys_may_start() -> bool:  # later, so that they take no time from those that are needed first
+        return folder.leader() is not None or time.monotonic() > began_s + _STANDBYS_S
+
+    found: list[Supervised] = []
+    for name, more in candidates.items():
+        may_start = standbys_may_start if found and not options.voters else lambda: True
+        found.append(ManagedProcess(name, [*command, "--name", name, *more], folder, {}, may_start=may_start))
+    return found
 
 
 def _workers(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]:
