@@ -12,6 +12,7 @@ import typer
 
 from chimera.cli.infer_cluster import bounds, down, up
 from chimera.cli.infer_views import show
+from chimera.cli.infer_worker import worker
 from chimera.cli.rows import line
 from chimera.core.errors import ConfigurationError
 
@@ -47,6 +48,7 @@ Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's number or name.
 
 app.command("up")(up)
 app.command("down")(down)
+app.command("worker")(worker)
 
 
 @app.command("submit")

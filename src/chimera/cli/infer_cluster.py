@@ -123,7 +123,7 @@ def up(
         least, 1 if standbys is None else standbys, policy, fair_by, preload, ray, addresses, keep_days, keep_models,
         _gpus_of_ray(gpus) if ray else 0.0,
         takes_code_by_default([*addresses, f"{host}:0"]) if code is None else code, host, port, most,
-        () if ray else _devices(gpus),
+        () if ray else devices(gpus),
     )  # fmt: skip
     keep_up(ClusterFolder(cluster), options, typer.echo)
     typer.echo("all have ended")
@@ -138,7 +138,7 @@ def bounds(text: str, what: str) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1])
 
 
-def _devices(text: str) -> list[str]:
+def devices(text: str) -> list[str]:
     """Return the GPUs of a list, as ``CUDA_VISIBLE_DEVICES`` names them."""
     devices = text.split(",") if text else []
     if not all(re.fullmatch("[0-9]{1,4}|(GPU|MIG)-[0-9A-Za-z/-]{1,80}", device, re.ASCII) for device in devices):

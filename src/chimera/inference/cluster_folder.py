@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from chimera.core.private import make_folder, opener, write
 from chimera.inference.client import Client
+from chimera.inference.remote_workers.protocol import worker_token
 from chimera.web.folder import Access, Folder, token_for
 
 DEFAULT = Path("runs/inference")
@@ -59,6 +60,11 @@ class ClusterFolder(Folder):
     def voter(self) -> Path:
         """The folder of this machine's voter, if the journal is replicated on voters."""
         return self.path / "voter"
+
+    @property
+    def worker_token(self) -> Path:
+        """The file with the token of remote workers."""
+        return self.path / "worker-token"
 
     def note_leader(self, epoch: int, address: str) -> None:
         """Write the address of the coordinator, unless that of a later epoch is written already."""
@@ -119,12 +125,13 @@ class ClusterFolder(Folder):
         return file
 
     def create(self) -> None:
-        """Create the folder, and a token file that only its owner can read. Existing files are kept.
+        """Create the folder, and files with the tokens of clients and of remote workers that only its owner can read.
 
-        Raises as `chimera.web.folder.Folder.create` does.
+        An existing token is kept. Raises as `chimera.web.folder.Folder.create` does.
         """
         super().create()
         make_folder(self.members)
+        write(self.worker_token, worker_token(self.token()).encode())
 
     def access(self) -> Access:
         """Return the access settings of the servers; raises as `token` does."""

@@ -23,6 +23,9 @@ from chimera.inference.membership import HEARTBEAT_S, Member, Members
 from chimera.inference.periodic import Periodic
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.pool.pool import Pool
+from chimera.inference.remote_workers.pool import Pools, RemoteWorkers
+from chimera.inference.remote_workers.protocol import PATH as DIAL
+from chimera.inference.remote_workers.protocol import worker_token
 
 POLL_S = 0.05
 """Seconds between two attempts of a standby to acquire the lease."""
@@ -41,6 +44,10 @@ class Candidate:
     journal : opens the journal.
     keep_s : seconds after its end until a job is deleted; default: never.
     code : whether to accept models that run code of their own.
+
+    Attributes
+    ----------
+    remote : the workers of other machines.
     """
 
     def __init__(
@@ -59,7 +66,8 @@ class Candidate:
         self._open_journal, self._last_epoch = journal, 0
         self._name, self._folder, self._policy, self._fair_by = name, folder, policy, fair_by
         self._members = Members(folder.members)
-        self._pool = _pool(self._members, folder.token(), ray=ray)
+        self.remote = RemoteWorkers()
+        self._pool = Pools(_pool(self._members, folder.token(), ray=ray), self.remote)
         self._leading: Coordinator | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chimera-candidate")
@@ -200,6 +208,7 @@ def main() -> None:
     from chimera.inference.api.serving_routes import Asker, serving_router
     from chimera.inference.page.data import SAMPLE_S, RateHistory
     from chimera.inference.page.routes import bare_page_router, page_router
+    from chimera.inference.remote_workers.routes import dial_router
     from chimera.web.app import create_app, serve
     from chimera.web.metrics import Metrics
 
@@ -246,12 +255,14 @@ def main() -> None:
         routers=[
             jobs_router(candidate.leader, candidate.rows),
             cluster_router(candidate.leader, _scaler(folder, options.voters)),
+            dial_router(candidate.leader, candidate.remote),
             page_router(candidate.leader, history, folder.path / "logs"),
             serving_router(asker),
             openai_router(asker),
         ],
         public=[bare_page_router()],
         forwarded=options.forwarded,
+        limited_tokens={f"{DIAL}/": worker_token(access.token)},
         about={"name": options.name, "kind": "coordinator"},
         metrics=metrics,
         error_forms=ERROR_FORMS,

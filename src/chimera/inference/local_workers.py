@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,10 +20,11 @@ class LocalWorkers:
     ----------
     wanted : returns N.
     make : makes the process of a worker from its name.
+    prefix : text before all names.
     """
 
-    def __init__(self, wanted: Callable[[], int], make: Callable[[str], ManagedProcess]) -> None:
-        self._wanted, self._make = wanted, make
+    def __init__(self, wanted: Callable[[], int], make: Callable[[str], ManagedProcess], *, prefix: str = "") -> None:
+        self._wanted, self._make, self._prefix = wanted, make, prefix
         self._there: dict[str, ManagedProcess] = {}
         self._leaving: dict[str, ManagedProcess] = {}
         self._adjusted_s = 0.0
@@ -53,6 +54,15 @@ class LocalWorkers:
         for each in self._all():
             each.end(deadline_s)
 
+    def leave(self) -> None:
+        """Let all workers compute their batches to their end, and exit."""
+        self._wanted = lambda: 0
+        self._dismiss(list(self._there))
+
+    def have_ended(self) -> bool:
+        """Return whether no process runs."""
+        return all(each.has_ended() for each in self._all())
+
     def _all(self) -> list[ManagedProcess]:
         return [*self._there.values(), *self._leaving.values()]
 
@@ -60,13 +70,16 @@ class LocalWorkers:
         self._adjusted_s = time.monotonic()
         for name in [name for name, each in self._leaving.items() if each.has_ended()]:
             self._leaving.pop(name).end(0.0)
-        names = [f"w{i}" for i in range(self._wanted())]
-        for name in [name for name in self._there if name not in names]:
-            self._leaving[name] = self._there.pop(name)
-            self._leaving[name].leave()
+        names = [f"{self._prefix}w{i}" for i in range(self._wanted())]
+        self._dismiss([name for name in self._there if name not in names])
         for name in names:
             if (
                 name not in self._there and name not in self._leaving
             ):  # a worker that leaves keeps its name until its exit
                 self._there[name] = self._make(name)
                 self._there[name].start()
+
+    def _dismiss(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._leaving[name] = self._there.pop(name)
+            self._leaving[name].leave()

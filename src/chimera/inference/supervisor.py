@@ -244,17 +244,29 @@ def _workers(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]
         namespace = namespace_of(folder.token())
         keep_models, gpus = options.keep_models, options.gpus
         return [RayWorkers(wanted, namespace, modules, keep_models=keep_models, gpus=gpus)]
-    command = ["chimera.inference.worker.process", "--cluster", str(folder.path)]
-    command += ["--keep-models", str(options.keep_models)]
-    command += ["--preload", options.preload] if options.preload else []
+    return [LocalWorkers(wanted, worker_processes(folder, options.keep_models, options.preload, options.devices))]
+
+
+def worker_processes(
+    folder: ClusterFolder, keep_models: int, preload: str, devices: Sequence[str], *more: str
+) -> Callable[[str], ManagedProcess]:
+    """Return the function that makes the process of a worker from its name, which ends with its number.
+
+    Parameters
+    ----------
+    keep_models, preload, devices : see `ClusterOptions`.
+    more : further options of `chimera.inference.worker.process`.
+    """
+    command = ["chimera.inference.worker.process", "--cluster", str(folder.path), "--keep-models", str(keep_models)]
+    command += ["--preload", preload] if preload else []
     threads = {name: "1" for name in THREAD_VARIABLES if name not in os.environ}
 
     def process(name: str) -> ManagedProcess:
-        devices = options.devices
-        gpu = {"CUDA_VISIBLE_DEVICES": devices[int(name[1:]) % len(devices)]} if devices else {}
-        return ManagedProcess(name, [*command, "--name", name], folder, threads | gpu)
+        number = int(name.rpartition("w")[2])
+        gpu = {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]} if devices else {}
+        return ManagedProcess(name, [*command, *more, "--name", name], folder, threads | gpu)
 
-    return [LocalWorkers(wanted, process)]
+    return process
 
 
 def _supervise(members: Sequence[Supervised], say: Callable[[str], None], stopped: Callable[[], bool]) -> None:

@@ -46,6 +46,7 @@ class Workers:
         self.handles: dict[str, WorkerHandle] = {}
         self.losses = {"died": 0, "hung": 0}
         self._coordinator, self._scheduler, self._pool = coordinator, coordinator.scheduler, pool
+        self._began_s = time.monotonic()
 
     def close(self) -> None:
         """Disconnect from all workers. They continue to run."""
@@ -73,7 +74,7 @@ class Workers:
             handle.prepare(kinds)
             if self._idle_in_s(handle, now_s) >= _PREFETCH_S:
                 continue
-            chosen = self._scheduler.next_for(handle.name, handle.loaded, len(available), now_s)
+            chosen = self._scheduler.next_for(handle.name, handle.loaded, len(available), now_s, handle.unloadable)
             if chosen is not None:  # another worker may be free for a job that this one is not for
                 self._assign(handle, chosen)
 
@@ -125,11 +126,14 @@ class Workers:
         for name in addresses.keys() - self.handles.keys():
             self.handles[name] = WorkerHandle(
                 name, addresses[name], epoch=self._coordinator.lease.epoch, owner=self._coordinator.lease.owner,
+                host=self._pool.host(name),
                 link=self._pool.link, post=self._post, assignment=self._assignment,
                 kill=partial(self._pool.kill, name, addresses[name]),
             )  # fmt: skip
+        led_s = time.monotonic() - self._began_s
         for name in self._scheduler.busy() - self.handles.keys():  # it left before this coordinator took over
-            self._return(name, "it has left", None)
+            if led_s >= self._pool.rejoin_s(name):
+                self._return(name, "it has left", None)
 
     def _post(self, handle: WorkerHandle, event: str, more: Any) -> None:
         self._coordinator.post(getattr(self, f"_{event}"), handle, more)
@@ -171,7 +175,7 @@ class Workers:
         for result in collected.results:
             if result.failure:
                 self._fail(result, handle.name)
-            else:
+            elif not (result.unloaded and self._declines(handle, result)):
                 self._commit(result, handle.name)
             if result.batch_id in handle.batches:
                 del handle.batches[result.batch_id]
@@ -197,6 +201,24 @@ class Workers:
                 )
             )
             self._coordinator.store(result.job).deliver(batch, result.results)
+
+    def _declines(self, handle: WorkerHandle, result: Finished) -> bool:
+        """Return whether other workers may load a model that a worker could not load; they get its batches then.
+
+        A worker of another machine may lack files that others have. If no worker can load the model, its queries get errors.
+        """
+        job = self._scheduler.jobs.get(result.job)
+        if job is None or self._pool.shares_files(handle.name):
+            return False
+        handle.unloadable[job.key] = result.error
+        if all(job.key in each.unloadable for each in self.handles.values()):
+            for each in self.handles.values():
+                del each.unloadable[job.key]
+            return False
+        status().warning("%s gets no batches of job %s: %r", handle.name, job.id, result.error)
+        now_s = self._coordinator.now_s()
+        self._coordinator.record(records.Returned(*result.batch_id, handle.name, result.error, False, now_s))
+        return True
 
     def _fail(self, result: Finished, worker: str) -> None:
         now_s, divisible = self._coordinator.now_s(), not result.loading

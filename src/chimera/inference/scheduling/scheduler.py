@@ -62,7 +62,9 @@ class Scheduler:
             records.Dropped: self._dropped,
         }
 
-    def next_for(self, worker: str, loaded: Collection[str], workers: int, now_s: float) -> records.Dispatched | None:
+    def next_for(
+        self, worker: str, loaded: Collection[str], workers: int, now_s: float, unloadable: Collection[str] = ()
+    ) -> records.Dispatched | None:
         """Return the next dispatch to a free worker; None if no job has a batch for it. The record is not applied yet.
 
         If no other job waits, one worker loads the model of a new job first, for up to `FIRST_LOAD_S`: then a second new job
@@ -72,8 +74,10 @@ class Scheduler:
         ----------
         loaded : keys of the models in the worker's memory (`chimera.inference.models.spec.key_of`).
         workers : number of available workers.
+        unloadable : keys of the models that the worker cannot load.
         """
-        contending = [job for job in self._active.values() if self._can_use(job, worker)]
+        usable = [job for job in self._active.values() if self._can_use(job, worker)]
+        contending = [job for job in usable if job.key not in unloadable]
         if not contending or (len(contending) == 1 and contending[0].is_first_load(now_s, loaded)):
             return None
         pace = pace_of(workers, [job.weighted_unit_s() for job in self._active.values() if job.waiting])

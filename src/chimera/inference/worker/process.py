@@ -17,6 +17,7 @@ from chimera.core.private import UMASK
 from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.membership import HEARTBEAT_S, Members
+from chimera.inference.worker.compute_process import NO_CODE
 from chimera.inference.worker.protocol import WorkerState
 from chimera.inference.worker.worker import KEEP_MODELS, InferenceWorker
 
@@ -35,7 +36,10 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--preload", default="", help="modules to import before it joins, separated by commas")
     parser.add_argument("--keep-models", type=int, default=KEEP_MODELS)
+    parser.add_argument("--no-code", action="store_true", help="refuse models that run code of their own")
     options = parser.parse_args()
+    if options.no_code:
+        os.environ[NO_CODE] = "1"
     try:
         _serve(ClusterFolder(options.cluster), options.name, options.preload, options.keep_models)
     except ChimeraError as error:

@@ -85,6 +85,7 @@ class Finished(Struct, frozen=True):
     failure : why the computing process ended before the batch was finished; empty if there are results.
     loading : whether the process ended while it loaded the model.
     error : the first of the errors; empty if there is none.
+    unloaded : whether the errors are those of a model that could not be loaded.
     """
 
     job: str
@@ -96,6 +97,7 @@ class Finished(Struct, frozen=True):
     failure: str = ""
     loading: bool = False
     error: str = ""
+    unloaded: bool = False
 
     @property
     def batch_id(self) -> BatchId:

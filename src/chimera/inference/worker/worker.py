@@ -281,7 +281,9 @@ class InferenceWorker:
                 self._end_batch()
                 results, tokens = bytes(more["results"]), more["tokens"]
                 seconds, errors, error = more["seconds"], more["errors"], more["error"]
-                done = Finished(one.job, one.batch, seconds, errors, results, tokens, error=error)
+                done = Finished(
+                    one.job, one.batch, seconds, errors, results, tokens, error=error, unloaded=more["unloaded"]
+                )
                 self._results.add(done)
             self._change()
 
