@@ -82,7 +82,7 @@ class Workers:
         """Dispatch the batches of lost workers to those that are free the soonest, even if they are still busy."""
         soon = [(idle_s, handle) for handle in available if (idle_s := self._idle_in_s(handle, now_s)) <= MAX_BATCH_S]
         for _, handle in sorted(soon, key=lambda pair: pair[0]):
-            batch = self._scheduler.retry_for(handle.name, handle.loaded, now_s)
+            batch = self._scheduler.retry_for(handle.name, handle.loaded - handle.unloadable.keys(), now_s)
             if batch is not None:
                 self._assign(handle, batch)
 
@@ -210,12 +210,13 @@ class Workers:
         job = self._scheduler.jobs.get(result.job)
         if job is None or self._pool.shares_files(handle.name):
             return False
+        if job.key not in handle.unloadable:
+            status().warning("%s gets no batches of job %s: %r", handle.name, job.id, result.error)
         handle.unloadable[job.key] = result.error
         if all(job.key in each.unloadable for each in self.handles.values()):
             for each in self.handles.values():
                 del each.unloadable[job.key]
             return False
-        status().warning("%s gets no batches of job %s: %r", handle.name, job.id, result.error)
         now_s = self._coordinator.now_s()
         self._coordinator.record(records.Returned(*result.batch_id, handle.name, result.error, False, now_s))
         return True

@@ -88,7 +88,7 @@ class Dialer:
             elif found.request is not None:
                 body = self._whole(connection, found.request)
                 if body is not None:
-                    answer = _asked(local, found.request.what, body)
+                    answer = asked(local, found.request.what, body)
                     pieces = _pieces(found.request.number, answer)
         local.close()
         connection.close()
@@ -125,8 +125,8 @@ class Dialer:
         )  # fmt: skip
 
 
-def _asked(local: Connection, what: str, body: bytes) -> Answer:
-    """Send a request to the worker, and return its answer."""
+def asked(local: Connection, what: str, body: bytes) -> Answer:
+    """Send a request to the worker, and return its answer; an error for a request that workers do not have."""
     if what not in _REQUESTS:
         return Answer(404, JSON, b'{"message": "this version of Chimera does not know the request"}')
     timeout_s = _TIMEOUT_S + len(body) / _BYTES_PER_S
