@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from chimera.cli.main import app
 from chimera.core.address import Address
-from chimera.core.errors import ConfigurationError, ConflictError, TimeLimitError, UnavailableError
+from chimera.core.errors import ConfigurationError, ConflictError, RunError, TimeLimitError, UnavailableError
 from chimera.engines.http import wire
 from chimera.engines.http.connection import JSON, Answer, Connection, Unreachable
 from chimera.inference.api import operations
@@ -30,9 +30,12 @@ from chimera.inference.journal.sqlite import SqliteJournal
 from chimera.inference.remote_workers import pool as pools
 from chimera.inference.remote_workers.cluster import ClusterAddress, tls_context, token_of
 from chimera.inference.remote_workers.dialer import asked
+from chimera.inference.remote_workers.link import RemoteLink
 from chimera.inference.remote_workers.pool import RemoteWorkers
 from chimera.inference.remote_workers.protocol import GONE, LATE, PATH, PIECE_BYTES, Piece, Report, Wanted, worker_token
 from chimera.inference.remote_workers.session import Session
+from chimera.inference.results import stored
+from chimera.inference.worker.protocol import Collected, Finished, StaleEpoch, WorkerState
 from chimera.web.middleware import OPEN_PATHS
 from inference.running import RunningCluster, cluster, signalled, until
 from inference.test_workers import ECHO, Workers, leads
@@ -162,7 +165,7 @@ def test_the_token_of_workers_opens_no_other_route(server: Server) -> None:
         {"answer": {"number": 1, "what": "", "status": 200, "at": 0, "size": 1 << 40, "data": b""}},
         {"answer": {"number": 1, "what": "", "status": 200, "at": 0, "size": 1, "data": b"x" * (PIECE_BYTES + 1)}},
         {"answer": {"number": 1 << 63, "what": "", "status": 200, "at": 0, "size": 1, "data": b""}},
-        {"wanted": {"number": 1, "at": -1}},
+        {"wanted": {"number": 1, "at": -1}}, {"host": "a\nb"}, {"state": "\x1b[31m"}, {"address": "\u202e"},
     ],
 )  # fmt: skip
 def test_reports_are_bounded(server: Server, change: dict[str, Any]) -> None:
@@ -182,11 +185,14 @@ def test_a_machine_passes_only_known_requests_on() -> None:
             worker.accept()
 
 
-def test_a_model_that_another_worker_may_have_is_not_an_error(tmp_path: Path) -> None:
-    class Elsewhere(Workers):
-        def shares_files(self, name: str) -> bool:
-            return name != "b.w0"
+class Elsewhere(Workers):
+    """Workers of which b.w0 is on another machine."""
 
+    def shares_files(self, name: str) -> bool:
+        return name != "b.w0"
+
+
+def test_a_model_that_another_worker_may_have_is_not_an_error(tmp_path: Path) -> None:
     workers = Elsewhere("b.w0", "w0")
     with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal, leads(journal, workers) as leader:
         job = submitted(leader)
@@ -208,6 +214,58 @@ def test_a_model_that_another_worker_may_have_is_not_an_error(tmp_path: Path) ->
                 far.cannot_load()
         assert leader.call(lambda: leader.scheduler.job(job).ended) == "failed"
         assert leader.call(lambda: leader.scheduler.job(job).error) == "the model cannot be loaded: no such folder"
+
+
+def test_results_of_batches_that_a_remote_worker_was_not_given_are_ignored(tmp_path: Path) -> None:
+    workers = Elsewhere("b.w0", "w0")
+    with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal, leads(journal, workers) as leader:
+        job = submitted(leader)
+        far, near = workers.by_name["b.w0"], workers.by_name["w0"]
+        until(lambda: near.has and far.has)
+        far.claim(Finished(*near.has[0], 0.1, 0, wire.pack([{"result": "false"}] * 10)))
+        while not leader.call(lambda: leader.scheduler.job(job).ended):
+            for each in (near, far):
+                if each.has:
+                    each.finish(0.1)
+        assert [row["result"] for rows in stored(journal, job, 0) for row in rows] == [0] * 40
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        b"", b"x" * 100, wire.pack({}), wire.pack([1]), wire.pack([{}]), wire.pack([{"error": 1}]), wire.pack([{"error": "x"}]),
+        wire.pack([{"result": 1, "error": "x"}]), wire.pack([{"result": 1, "more": 1}]),
+    ],
+)  # fmt: skip
+def test_results_of_another_form_are_refused(results: bytes) -> None:
+    state = WorkerState("b.w0", 1, None, [], [], [], None, 0.0, 1.0)
+    sent = Collected(state, [Finished("1", 0, 0.1, 0, results)])
+
+    class Sends:
+        def request(self, *_: object, **__: object) -> Answer:
+            return Answer(200, wire.CONTENT_TYPE, wire.pack(msgspec.to_builtins(sent, builtin_types=(bytes,))))
+
+    with pytest.raises(RunError, match="the worker's results"):
+        RemoteLink("b.w0", Sends()).collect(1, [], 0.0)  # type: ignore[arg-type]
+    sent = Collected(state, [Finished("1", 0, 0.1, 1, wire.pack([{"result": 1}, {"error": "x"}]))])
+    assert RemoteLink("b.w0", Sends()).collect(1, [], 0.0).results[0].answers == 2  # type: ignore[arg-type]
+    sent = Collected(state, [Finished("1", 0, 0.1, 0, b"", failure="it died\n\x1b[31m2026 INFO all is well")])
+    (failed,) = RemoteLink("b.w0", Sends()).collect(1, [], 0.0).results  # type: ignore[arg-type]
+    assert failed.failure == r"it died \x1b[31m2026 INFO all is well"
+    sent = Collected(msgspec.structs.replace(state, loading="x\ny"), [])
+    with pytest.raises(RunError, match="no valid keys of models"):
+        RemoteLink("b.w0", Sends()).collect(1, [], 0.0)  # type: ignore[arg-type]
+
+
+def test_a_remote_worker_cannot_end_the_coordinator() -> None:
+    class Refuses:
+        def request(self, *_: object, **__: object) -> Answer:
+            document = {"message": "epoch 1 is over\n", "details": {"errorMessage": "StaleEpoch"}}
+            return Answer(409, JSON, msgspec.json.encode(document))
+
+    with pytest.raises(RunError, match=r"answered 409: epoch 1 is over$") as refusal:
+        RemoteLink("b.w0", Refuses()).adopt(1, "c0")  # type: ignore[arg-type]
+    assert not isinstance(refusal.value, StaleEpoch)
 
 
 def submitted(leader: Coordinator) -> str:
@@ -292,6 +350,7 @@ def states(running: RunningCluster) -> dict[str, str]:
 
 
 @pytest.mark.long
+@pytest.mark.takes("six restarts of processes")
 def test_workers_of_another_machine_compute_are_drained_restarted_and_leave(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
     tls = {"CHIMERA_TLS_CERT": str(cert), "CHIMERA_TLS_KEY": str(key), "CHIMERA_TLS_CLIENT_CA": str(cert)}
@@ -325,6 +384,7 @@ def test_workers_of_another_machine_compute_are_drained_restarted_and_leave(tmp_
 
 
 @pytest.mark.long
+@pytest.mark.takes("a name in use is refused after 10 s")
 def test_a_machine_refuses_code_and_a_second_one_the_same_name(tmp_path: Path) -> None:
     with (
         cluster(tmp_path, workers=1, standbys=0, options=["--port", "0"]) as running,
@@ -346,6 +406,7 @@ def test_a_machine_refuses_code_and_a_second_one_the_same_name(tmp_path: Path) -
 
 
 @pytest.mark.long
+@pytest.mark.takes("the link is cut for 5 s")
 def test_a_link_between_two_machines_is_cut_and_the_coordinator_killed(tmp_path: Path) -> None:
     if (
         not shutil.which("unshare")

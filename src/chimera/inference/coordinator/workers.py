@@ -145,7 +145,7 @@ class Workers:
         now_s = self._coordinator.now_s()
         before = handle.batches
         computing = [reported.computing] if reported.computing else []
-        present = (*reported.kept, *computing, *reported.queued)
+        present = [each for each in (*reported.kept, *computing, *reported.queued) if self._was_given(handle, each)]
         handle.batches = {batch_id: before.get(batch_id, now_s) for batch_id in present}
         handle.sent = {*computing, *reported.queued}
         expected = {(job.id, run.batch.number) for job, run in self._scheduler.running_on(handle.name)}
@@ -170,10 +170,13 @@ class Workers:
         if self.handles.get(handle.name) is not handle:
             return
         for piece in collected.pieces:
-            if self._scheduler.unfinished_batch(piece.job, piece.batch) is not None:
+            known = self._scheduler.unfinished_batch(piece.job, piece.batch) is not None
+            if known and self._was_given(handle, (piece.job, piece.batch)):
                 self._coordinator.store(piece.job).take(piece)
         for result in collected.results:
-            if result.failure:
+            if not self._was_given(handle, result.batch_id):
+                pass
+            elif result.failure:
                 self._fail(result, handle.name)
             elif not (result.unloaded and self._declines(handle, result)):
                 self._commit(result, handle.name)
@@ -190,9 +193,17 @@ class Workers:
         else:
             handle.update(collected.state)
 
+    def _was_given(self, handle: WorkerHandle, batch_id: BatchId) -> bool:
+        """Return whether a batch was dispatched to a worker; of a worker that shares the coordinator's files, this is known."""
+        job = self._scheduler.jobs.get(batch_id[0])
+        given = job.given.get(batch_id[1], ()) if job is not None else ()
+        return self._pool.shares_files(handle.name) or handle.name in given
+
     def _commit(self, result: Finished, worker: str) -> None:
         batch = self._scheduler.unfinished_batch(*result.batch_id)
-        if batch is not None:
+        if batch is not None and result.answers not in (None, batch.count):
+            self._fail(msgspec.structs.replace(result, failure=f"{worker} sent {result.answers} results"), worker)
+        elif batch is not None:
             now_s = self._coordinator.now_s()
             first_error = result.error if not self._scheduler.job(result.job).error else ""
             self._coordinator.record(

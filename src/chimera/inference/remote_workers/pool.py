@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from chimera.core.errors import ConflictError, UnavailableError
 from chimera.engines.http.connection import Unreachable
 from chimera.inference.membership import Member
-from chimera.inference.pool.http import HttpLink
 from chimera.inference.pool.pool import Pool
+from chimera.inference.remote_workers.link import RemoteLink
 from chimera.inference.remote_workers.protocol import Report, check_worker
 from chimera.inference.remote_workers.session import Session, SessionConnection
 from chimera.inference.worker.protocol import Link
@@ -77,7 +77,7 @@ class RemoteWorkers(Pool):
         Unreachable : at the first call, if the worker has restarted or left meanwhile.
         """
         found = next((each for each in list(self._sessions.values()) if _address(each) == address), None)
-        return HttpLink(address, SessionConnection(found) if found is not None else _NoConnection())
+        return RemoteLink(address, SessionConnection(found) if found is not None else _NoConnection())
 
     def kill(self, name: str, address: str) -> bool:  # noqa: D102
         found = self._sessions.get(name)

@@ -31,7 +31,7 @@ GONE, LATE = 1, 2
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}")
 _WORKER = re.compile(_NAME.pattern + r"\.w[0-9]{1,3}")
 
-Text: TypeAlias = Annotated[str, Meta(max_length=200)]
+Text: TypeAlias = Annotated[str, Meta(max_length=200, pattern=r"\A[ -~]*\Z")]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 62)]
 
 

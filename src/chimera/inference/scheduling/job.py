@@ -75,6 +75,7 @@ class Job:
     returned : batches to dispatch again, before new ones.
     running : running batches, by number.
     serving : workers of the running batches, with the number of batches of each.
+    given : the workers to which each unfinished batch was dispatched.
     loading : number of running batches whose worker had to load the model first.
     key : key of its model in workers.
     blamed : the workers that each unfinished batch may have killed, and those that the batches killed from which it was split.
@@ -99,6 +100,7 @@ class Job:
     returned: deque[Batch] = field(default_factory=deque)
     running: dict[int, Running] = field(default_factory=dict)
     serving: Counter[str] = field(default_factory=Counter)
+    given: dict[int, set[str]] = field(default_factory=dict)
     loading: int = 0
     blamed: dict[int, list[str]] = field(default_factory=dict)
     finished: int = 0
@@ -205,6 +207,7 @@ class Job:
         self.running[batch.number] = Running(batch, worker, at_s, charge, cold)
         self.loading += cold
         self.serving[worker] += 1
+        self.given.setdefault(batch.number, set()).add(worker)
         self.charged += charge
         self.first_s = at_s if self.first_s is None else self.first_s
         self.cost.largest = max(self.cost.largest, batch.count)
@@ -228,6 +231,7 @@ class Job:
         self._remove_running(number)
         self.charged -= running.charge
         blamed = [*self.blamed.pop(number, []), worker]
+        self.given.pop(number, None)
         split = running.batch.split(parts)
         self.returned.extendleft(reversed(split))
         self.blamed.update({part.number: blamed.copy() for part in split})
@@ -252,6 +256,7 @@ class Job:
         elif self.by_tokens:
             self.charged += units / self.weight - running.charge
         self.blamed.pop(batch.number, None)
+        self.given.pop(batch.number, None)
         self.finished += batch.count
         self.errors += errors
         self.error = self.error or error
@@ -282,6 +287,7 @@ class Job:
         self.running.clear()
         self.serving.clear()
         self.returned.clear()
+        self.given.clear()
         self.loading = 0
 
     def unfinished_batch(self, number: int) -> Batch | None:

@@ -86,6 +86,7 @@ class Finished(Struct, frozen=True):
     loading : whether the process ended while it loaded the model.
     error : the first of the errors; empty if there is none.
     unloaded : whether the errors are those of a model that could not be loaded.
+    answers : number of the results, if the coordinator has checked them (`chimera.inference.remote_workers.link`).
     """
 
     job: str
@@ -98,6 +99,7 @@ class Finished(Struct, frozen=True):
     loading: bool = False
     error: str = ""
     unloaded: bool = False
+    answers: int | None = None
 
     @property
     def batch_id(self) -> BatchId:
