@@ -249,6 +249,7 @@ class Job:
         error : the first error among its results; empty if there is none, or if the job has an earlier one.
         """
         units = float(tokens or batch.count) if self.by_tokens else batch.count
+        self.given.pop(batch.number, None)
         running = self._remove_running(batch.number)
         if running is None:  # a late result: the batch had been taken from that worker
             self._remove_returned(batch.number)
@@ -256,7 +257,6 @@ class Job:
         elif self.by_tokens:
             self.charged += units / self.weight - running.charge
         self.blamed.pop(batch.number, None)
-        self.given.pop(batch.number, None)
         self.finished += batch.count
         self.errors += errors
         self.error = self.error or error
