@@ -105,6 +105,13 @@ def up(
             help="Listen at a fixed address that always leads to the coordinator; 0 is any free port.",
         ),
     ] = None,
+    fetch_models: Annotated[
+        bool,
+        typer.Option(
+            "--fetch-models",
+            help="Send folders of models to workers of other machines that lack them; no code is sent.",
+        ),
+    ] = False,
     cluster: Cluster = HERE,
 ) -> None:
     """Start a coordinator, standbys and workers; run until Ctrl-C or `chimera infer down`."""
@@ -123,7 +130,7 @@ def up(
         least, 1 if standbys is None else standbys, policy, fair_by, preload, ray, addresses, keep_days, keep_models,
         _gpus_of_ray(gpus) if ray else 0.0,
         takes_code_by_default([*addresses, f"{host}:0"]) if code is None else code, host, port, most,
-        () if ray else devices(gpus),
+        () if ray else devices(gpus), fetch_models,
     )  # fmt: skip
     keep_up(ClusterFolder(cluster), options, typer.echo)
     typer.echo("all have ended")

@@ -62,6 +62,16 @@ def worker(
             help="Load models that run code: the cluster names files of this machine. Default: only of a cluster on it.",
         ),
     ] = None,
+    fetch_models: Annotated[
+        bool,
+        typer.Option(
+            "--fetch-models",
+            help="Fetch folders of models that this machine lacks, if the cluster has --fetch-models too. No code is fetched.",
+        ),
+    ] = False,
+    fetch_gib: Annotated[
+        float, typer.Option("--fetch-gib", min=0.001, metavar="G", help="Keep at most G GiB of fetched models.")
+    ] = 64.0,
     folder: Annotated[
         Path, typer.Option("--folder", metavar="DIR", help="Keep the workers' logs in this folder of this machine.")
     ] = FOLDER,
@@ -77,12 +87,9 @@ def worker(
     cluster = ClusterAddress(join, token_of(join, token_file), tls_context(tls_ca, tls_cert, tls_key), typer.echo)
     takes_code = takes_code_by_default([f"{url.host}:{url.port}"]) if code is None else code
     own = _own_name() if name is None else name
-    run(
-        ClusterFolder(folder),
-        cluster,
-        MachineOptions(own, workers, keep_models, preload, devices(gpus), takes_code),
-        typer.echo,
-    )
+    fetch_bytes = int(fetch_gib * (1 << 30)) if fetch_models else 0
+    options = MachineOptions(own, workers, keep_models, preload, devices(gpus), takes_code, fetch_bytes)
+    run(ClusterFolder(folder), cluster, options, typer.echo)
     typer.echo("all have ended")
 
 

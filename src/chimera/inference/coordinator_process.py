@@ -227,6 +227,7 @@ def main() -> None:
     parser.add_argument("--keep-s", type=float, help="seconds after its end until a job is deleted; default: never")
     parser.add_argument("--no-code", action="store_true", help="refuse models that run code of their own")
     parser.add_argument("--forwarded", action="store_true", help="connections come from an address beyond loopback")
+    parser.add_argument("--fetch-models", action="store_true", help="send folders of models to other machines")
     options = parser.parse_args()
     folder = ClusterFolder(options.cluster)
     os.chdir(folder.logs(options.name))  # the logs are written there
@@ -255,7 +256,7 @@ def main() -> None:
         routers=[
             jobs_router(candidate.leader, candidate.rows),
             cluster_router(candidate.leader, _scaler(folder, options.voters)),
-            dial_router(candidate.leader, candidate.remote),
+            dial_router(candidate.leader, candidate.remote, shares_models=options.fetch_models),
             page_router(candidate.leader, history, folder.path / "logs"),
             serving_router(asker),
             openai_router(asker),

@@ -146,6 +146,7 @@ class ClusterOptions:
     gpus : number of Ray GPUs per worker; may be a fraction.
     code : whether to accept models that run code of their own: of kind 'factory', or trusted ones.
     devices : GPUs over which local workers are spread, as in ``CUDA_VISIBLE_DEVICES``; default: workers see all.
+    fetch_models : whether workers of other machines may fetch the folders of models that they lack.
     host, port : the fixed address that leads to the coordinator; port 0 is any free port; None: no such address.
     """
 
@@ -164,6 +165,7 @@ class ClusterOptions:
     port: int | None = None
     most_workers: int | None = None
     devices: Sequence[str] = ()
+    fetch_models: bool = False
 
 
 def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str], None]) -> None:
@@ -221,6 +223,7 @@ def _coordinators(folder: ClusterFolder, options: ClusterOptions) -> list[Superv
     kept_s = keep_s(options.keep_days)
     command += [] if kept_s is None else ["--keep-s", str(kept_s)]
     command += [] if options.code else ["--no-code"]
+    command += ["--fetch-models"] if options.fetch_models else []
     command += [] if options.port is None or is_loopback(options.host) else ["--forwarded"]
     candidates = {f"c{i}": list[str]() for i in range(1 + options.standbys)}
     if options.voters:

@@ -16,7 +16,15 @@ from chimera.core.errors import ChimeraError, ConfigurationError, DataError, Run
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Answer, Connection, InvalidAnswer, Unreachable
 from chimera.engines.http.routes import document_of
-from chimera.inference.remote_workers.protocol import HOLD_S, MAX_REPORT_BYTES, PATH, Next, Report
+from chimera.inference.remote_workers.protocol import (
+    HOLD_S,
+    MAX_REPORT_BYTES,
+    PATH,
+    FilesAnswer,
+    FilesRequest,
+    Next,
+    Report,
+)
 from chimera.web.folder import token_for
 
 PATIENCE_S = 15.0
@@ -24,6 +32,8 @@ PATIENCE_S = 15.0
 ENDED = "the worker has ended"
 """Why a connection was broken off by its owner."""
 _TRY_S = 2.5 + HOLD_S  # of one report
+_FILES_S = 20.0  # of a request for a piece of a file
+_REFUSALS = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.UNPROCESSABLE_ENTITY})
 _CONFLICT_S = 10.0  # an earlier program on this machine may have had the same name until its end
 _SAID = 300
 
@@ -77,6 +87,24 @@ class ClusterAddress:
             return None
         self._reached()
         return following
+
+    def files(self, connection: Connection, worker: str, request: FilesRequest) -> FilesAnswer | None:
+        """Request files of a model, and return the answer; None if there is none now.
+
+        Raises
+        ------
+        ConfigurationError : the cluster refuses it.
+        """
+        body = wire.pack(msgspec.to_builtins(request))
+        try:
+            found = connection.request(
+                "POST", f"{PATH}/{worker}/files", body, wire.CONTENT_TYPE, timeout_s=_FILES_S, idempotent=True
+            )
+            if found.status in _REFUSALS:
+                raise ConfigurationError(_reason(found))
+            return msgspec.convert(wire.unpack(found.body), FilesAnswer) if found.status == HTTPStatus.OK else None
+        except (Unreachable, TimeLimitError, InvalidAnswer, DataError, msgspec.ValidationError):
+            return None
 
     def _reached(self) -> None:
         with self._lock:

@@ -14,6 +14,7 @@ from chimera.inference.local_workers import LocalWorkers
 from chimera.inference.membership import Members
 from chimera.inference.remote_workers.cluster import ClusterAddress
 from chimera.inference.remote_workers.dialer import Dialer
+from chimera.inference.remote_workers.fetcher import Fetcher
 from chimera.inference.remote_workers.protocol import check_name
 from chimera.inference.supervisor import STOP_S, worker_processes
 from chimera.inference.worker.worker import KEEP_MODELS
@@ -31,6 +32,7 @@ class MachineOptions:
     workers : number of workers.
     keep_models, preload, devices : see `chimera.inference.supervisor.ClusterOptions`.
     code : whether to load models that run code of their own. The cluster names their files of this machine.
+    fetch_bytes : maximum size of the models that are fetched from the cluster's machine; 0: none are fetched.
     """
 
     name: str
@@ -39,6 +41,7 @@ class MachineOptions:
     preload: str = ""
     devices: Sequence[str] = ()
     code: bool = False
+    fetch_bytes: int = 0
 
 
 def join(folder: ClusterFolder, cluster: ClusterAddress, options: MachineOptions, say: Callable[[str], None]) -> None:
@@ -66,11 +69,17 @@ def join(folder: ClusterFolder, cluster: ClusterAddress, options: MachineOptions
     with folder.locked():
         for file in folder.members.glob("*.json"):  # of an earlier program that was killed
             file.unlink(missing_ok=True)
-        flags = [] if options.code else ["--no-code"]
+        flags = ["--remote", *(["--code"] if options.code else ())]
+        cache = folder.path / "models"
+        flags += ["--fetched", str(cache)] if options.fetch_bytes else []
         process = worker_processes(folder, options.keep_models, options.preload, options.devices, *flags)
         workers = LocalWorkers(lambda: options.workers, process, prefix=f"{options.name}.")
-        dialers = _Dialers(cluster, folder)
+        machine = secrets.token_hex(16)
+        dialers = _Dialers(cluster, folder, machine)
+        fetcher = Fetcher(cluster, machine, cache, options.fetch_bytes, say) if options.fetch_bytes else None
         try:
+            if fetcher is not None:
+                fetcher.start()
             workers.start()
             _run(workers, dialers, cluster, signals, say)
         finally:
@@ -78,6 +87,8 @@ def join(folder: ClusterFolder, cluster: ClusterAddress, options: MachineOptions
             workers.signal(signal.SIGTERM)
             workers.end(time.monotonic() + STOP_S)
             dialers.stop()
+            if fetcher is not None:
+                fetcher.stop()
 
 
 def _run(
@@ -102,11 +113,12 @@ class _Dialers:
     Parameters
     ----------
     folder : its members are the workers.
+    machine : random text that identifies this program to the cluster.
     """
 
-    def __init__(self, cluster: ClusterAddress, folder: ClusterFolder) -> None:
+    def __init__(self, cluster: ClusterAddress, folder: ClusterFolder, machine: str) -> None:
         self._cluster, self._members, self._token = cluster, Members(folder.members), folder.token()
-        self._machine = secrets.token_hex(16)
+        self._machine = machine
         self._dialers: dict[str, Dialer] = {}
 
     def update(self) -> None:

@@ -60,6 +60,11 @@ class RemoteWorkers(Pool):
             found.note(report)
             return found
 
+    def is_of(self, name: str, machine: str) -> bool:
+        """Return whether a worker is one of a machine."""
+        found = self._sessions.get(name)
+        return found is not None and found.report.machine == machine
+
     def addresses(self) -> Mapping[str, str]:  # noqa: D102
         with self._lock:
             self._drop_gone()

@@ -26,6 +26,12 @@ MAX_REPORT_BYTES = 1 << 20
 """Maximum size of a report."""
 MAX_MESSAGE_BYTES = 256 << 20
 """Maximum size of a whole request or answer."""
+FILE_PIECE_BYTES = 1 << 19
+"""Maximum size of a piece of a model's file."""
+MAX_FILES = 1000
+"""Maximum number of files of a model."""
+FILE_NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}\.(json|txt|jinja|safetensors)\Z"
+"""Names of files that are sent: weights and texts, which run no code."""
 GONE, LATE = 1, 2
 """Statuses of an answer that the machine itself sends: the worker's process is dead, or has not answered in time."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}")
@@ -86,6 +92,38 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     wanted: Wanted | None = None
     leaves: bool = False
     hold_s: Annotated[float, Meta(ge=0, le=HOLD_S)] = HOLD_S
+
+
+class FilesRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """A request of a machine for a folder of a model that one of its workers has to load.
+
+    Attributes
+    ----------
+    machine : see `Report`.
+    path : the folder on the coordinator's machine.
+    name : name of a file in it; empty: the list of its files.
+    at : position in that file, in bytes.
+    """
+
+    machine: Annotated[str, Meta(min_length=16, max_length=64)]
+    path: Annotated[str, Meta(max_length=4096)]
+    name: Text = ""
+    at: Count = 0
+
+
+class SharedFile(Struct, frozen=True):
+    """A file of a model: its name, its size in bytes, and the SHA-256 of its content."""
+
+    name: Annotated[str, Meta(pattern=FILE_NAME)]
+    size: Annotated[int, Meta(ge=0, le=1 << 40)]
+    sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
+class FilesAnswer(Struct, frozen=True):
+    """The answer to a `FilesRequest`: the list of files, None until their hashes are computed; or the bytes of a file."""
+
+    files: Annotated[list[SharedFile], Meta(max_length=MAX_FILES)] | None = None
+    data: Annotated[bytes, Meta(max_length=FILE_PIECE_BYTES)] = b""
 
 
 class Next(Struct, frozen=True):

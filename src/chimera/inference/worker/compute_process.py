@@ -25,9 +25,6 @@ from chimera.engines.http import wire
 from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.worker.model_cache import ModelCache
 
-NO_CODE = "CHIMERA_INFERENCE_NO_CODE"
-"""The variable by which a worker lets its computing process refuse models that run code of their own."""
-
 
 class ComputeProcess:
     """A process that computes batches, one after the other; it ends with its parent, and its own children end with it.
@@ -92,7 +89,7 @@ class ComputeProcess:
         ------
         ``loading`` and a key, ``loaded`` and the keys of all models in memory, ``piece`` and the index of a query, a position
         and the text of its answer from there on; at last ``done`` and a dictionary with ``seconds``, ``errors``, ``error`` (the
-        first), ``unloaded``, ``results`` (packed) and ``tokens``.
+        first), ``results`` (packed) and ``tokens``.
 
         Raises
         ------
@@ -190,7 +187,7 @@ def main() -> None:
             importlib.import_module(name)
     except ImportError as error:
         raise ConfigurationError(f"--preload: {name!r} cannot be imported: {error}") from error
-    from chimera.inference.models import answers, check, load, modules_of
+    from chimera.inference.models import answers, load, modules_of
     from chimera.inference.models.answers import tokens_of
 
     def notify(what: str, more: Any) -> None:
@@ -199,8 +196,6 @@ def main() -> None:
     imports = Imports()
 
     def load_after_imports(model: Mapping[str, Any]) -> Any:
-        if os.environ.get(NO_CODE):
-            check(model, code=False)
         imports.wait()
         return load(model)
 
@@ -215,7 +210,6 @@ def main() -> None:
             found, seconds = models.answer(asked["model"], asked["queries"])
             errors = [one["error"] for one in found if "error" in one]
             done = {"seconds": seconds, "errors": len(errors), "error": errors[0] if errors else ""}
-            done["unloaded"] = models.unloaded
             notify("done", {**done, "results": wire.pack(found), "tokens": sum(map(tokens_of, found))})
 
 

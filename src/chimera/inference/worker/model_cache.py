@@ -30,27 +30,20 @@ class ModelCache:
     keep_models : maximum number of models in memory.
     notify : called with ``loading`` and the key of a model, with ``loaded`` and the keys of all models in memory, and with
         ``piece`` and the arguments of `chimera.inference.models.table.Emit`.
-
-    Attributes
-    ----------
-    unloaded : whether the model of the last batch could not be loaded.
     """
 
     def __init__(self, load: Load, answers: Answers, *, keep_models: int, notify: Notify) -> None:
         self._load, self._answers, self._keep_models, self._notify = load, answers, keep_models, notify
         self._models: OrderedDict[str, Predictor] = OrderedDict()
-        self.unloaded = False
 
     def answer(self, model: Mapping[str, Any], queries: Sequence[Any]) -> tuple[list[dict[str, Any]], float]:
         """Return the answers, and the seconds of computing them, without loading the model.
 
         If the model cannot be loaded, each query gets that error.
         """
-        self.unloaded = False
         try:
             predictor = self._model(model)
         except Exception as error:  # user code may raise anything
-            self.unloaded = True
             why = str(error).partition("\n")[0] if isinstance(error, ChimeraError) else first_line(error)
             return [{"error": f"the model cannot be loaded: {why}"}] * len(queries), 0.0
         began_s = time.perf_counter()

@@ -17,7 +17,7 @@ from chimera.core.private import UMASK
 from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.membership import HEARTBEAT_S, Members
-from chimera.inference.worker.compute_process import NO_CODE
+from chimera.inference.remote_workers.models import ForeignModels
 from chimera.inference.worker.protocol import WorkerState
 from chimera.inference.worker.worker import KEEP_MODELS, InferenceWorker
 
@@ -36,18 +36,19 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--preload", default="", help="modules to import before it joins, separated by commas")
     parser.add_argument("--keep-models", type=int, default=KEEP_MODELS)
-    parser.add_argument("--no-code", action="store_true", help="refuse models that run code of their own")
+    parser.add_argument("--remote", action="store_true", help="the cluster is on another machine")
+    parser.add_argument("--code", action="store_true", help="with --remote: load models that run code of their own")
+    parser.add_argument("--fetched", type=Path, help="with --remote: fetch missing folders of models into this one")
     options = parser.parse_args()
-    if options.no_code:
-        os.environ[NO_CODE] = "1"
+    models = ForeignModels(options.name, code=options.code, cache=options.fetched) if options.remote else None
     try:
-        _serve(ClusterFolder(options.cluster), options.name, options.preload, options.keep_models)
+        _serve(ClusterFolder(options.cluster), options.name, options.preload, options.keep_models, models)
     except ChimeraError as error:
         sys.stderr.write(f"chimera: error: {options.name}: {error}\n")
         raise SystemExit(1) from None
 
 
-def _serve(folder: ClusterFolder, name: str, preload: str, keep_models: int) -> None:
+def _serve(folder: ClusterFolder, name: str, preload: str, keep_models: int, models: ForeignModels | None) -> None:
     from chimera.inference.worker.routes import create_worker_app
     from chimera.web.app import serve
 
@@ -55,7 +56,7 @@ def _serve(folder: ClusterFolder, name: str, preload: str, keep_models: int) -> 
     where = Path.cwd()
     os.chdir(folder.logs(name))  # the logs are written there
     modules = [module for module in preload.split(",") if module]
-    worker = InferenceWorker(name, on_exit=_end, keep_models=keep_models, preload=modules, folder=where)
+    worker = InferenceWorker(name, on_exit=_end, keep_models=keep_models, preload=modules, folder=where, models=models)
     members, left = Members(folder.members), threading.Event()
     leaving = threading.Event()
     signal.signal(LEAVE, lambda *_: leaving.set())

@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
+from chimera.engines.http import wire
+from chimera.inference.models.spec import key_of
+from chimera.inference.remote_workers.models import ForeignModels
 from chimera.inference.worker.compute_process import ComputeProcess
 from chimera.inference.worker.kept_results import KeptResults
 from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, Piece, StaleEpoch, WorkerState
@@ -44,6 +47,7 @@ class InferenceWorker:
     keep_models : maximum number of models in memory; the least recently used is removed first.
     preload : modules that the process imports before the constructor returns, so that the first model loads faster.
     folder : working directory of the computing process; default: the current folder.
+    models : decides which models of a cluster on another machine are loaded, and from where; default: all, from their paths.
 
     Raises
     ------
@@ -59,10 +63,11 @@ class InferenceWorker:
         keep_models: int = KEEP_MODELS,
         preload: Sequence[str] = (),
         folder: Path | None = None,
+        models: ForeignModels | None = None,
     ) -> None:
         if keep_models < 1:
             raise ConfigurationError(f"keep_models must be at least 1, not {keep_models}")
-        self.name = name
+        self.name, self._models = name, models
         self.epoch = 0
         self._on_exit, self._started_s = on_exit, time.monotonic()
         self._changed = threading.Condition()
@@ -75,7 +80,7 @@ class InferenceWorker:
         self._loaded: list[str] = []
         self._loading: str | None = None
         self._version, self._reported_version = 1, 0  # of the state, and of the state that the coordinator knows
-        self._closed = self._draining = self._silent = self._leaving = False
+        self._closed = self._draining = self._silent = self._leaving = self._unloaded = False
         self._limit = TimeLimit()
         self._start_process = partial(
             ComputeProcess, keep_models=keep_models, preload=preload, folder=folder or Path.cwd(), on_end=self._wake
@@ -220,8 +225,8 @@ class InferenceWorker:
             computing=None if computing is None else computing.batch_id,
             queued=[one.batch_id for one in self._queue],
             kept=self._results.batches(),
-            loaded=list(self._loaded),
-            loading=self._loading,
+            loaded=[self._key(key) for key in self._loaded],
+            loading=None if self._loading is None else self._key(self._loading),
             busy_s=self._busy_s + (0.0 if computing is None else now_s - self._batch_began_s),
             up_s=now_s - self._started_s,
             silent=self._silent,
@@ -229,11 +234,14 @@ class InferenceWorker:
             leaving=self._leaving,
         )
 
+    def _key(self, key: str) -> str:
+        return key if self._models is None else self._models.key(key)
+
     def _compute(self) -> None:
         try:
             while (one := self._next()) is not None:
                 try:
-                    for what, more in self._process.compute(one.model, one.queries):
+                    for what, more in self._events(one):
                         self._note(one, what, more)
                 except ActorLost:
                     self._fail(one)
@@ -242,6 +250,24 @@ class InferenceWorker:
         except Exception as error:  # the worker is useless without this thread
             if not self._closed:
                 self._on_exit(f"worker {self.name}: {error}")
+
+    def _events(self, one: Assignment) -> Iterator[tuple[str, Any]]:
+        """Yield the events of a batch: those of the computing process, or the error of a model that is not loaded here."""
+        if self._models is None:
+            yield from self._process.compute(one.model, one.queries)
+            return
+        key = key_of(one.model)
+        if key not in map(self._models.key, self._loaded):
+            yield "loading", key
+        try:
+            table = self._models.table(one.model, lambda: self._computing is one and not self._closed)
+        except ConfigurationError as error:
+            why = f"the model cannot be loaded: {error}"
+            results = wire.pack([{"error": why}] * len(one.queries))
+            yield "loaded", self._loaded
+            yield "done", {"results": results, "tokens": 0, "seconds": 0.0, "errors": len(one.queries), "error": why}
+        else:
+            yield from self._process.compute(table, one.queries)
 
     def _next(self) -> Assignment | None:
         """Wait for the next batch, and return it; None once the worker is closed.
@@ -257,6 +283,7 @@ class InferenceWorker:
             if self._process.ended:  # no batch is the cause
                 raise RunError(f"the computing process {self._process.wait()} while it was idle")
             self._computing, self._batch_began_s = self._queue.popleft(), time.monotonic()
+            self._unloaded = False
             self._limit.start("the batch", self._computing.limit_s)
             # `_watch` watches the limit now. The coordinator knows of the batch: a report of its start would delay that of its
             # result by a request.
@@ -273,6 +300,7 @@ class InferenceWorker:
                 self._loading = more
                 self._limit.start("loading the model", _LOAD_LIMIT_S)
             elif what == "loaded":
+                self._unloaded = self._loading not in (None, *more)
                 self._loading, self._loaded = None, more
                 self._limit.start("the batch", one.limit_s)
             elif what == "piece":
@@ -282,7 +310,7 @@ class InferenceWorker:
                 results, tokens = bytes(more["results"]), more["tokens"]
                 seconds, errors, error = more["seconds"], more["errors"], more["error"]
                 done = Finished(
-                    one.job, one.batch, seconds, errors, results, tokens, error=error, unloaded=more["unloaded"]
+                    one.job, one.batch, seconds, errors, results, tokens, error=error, unloaded=self._unloaded
                 )
                 self._results.add(done)
             self._change()
