@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from chimera.cli.main import app
 from chimera.core.address import Address
-from chimera.core.errors import ConfigurationError, ConflictError, RunError, TimeLimitError, UnavailableError
+from chimera.core.errors import ConfigurationError, ConflictError, DataError, RunError, TimeLimitError, UnavailableError
 from chimera.engines.http import wire
 from chimera.engines.http.connection import JSON, Answer, Connection, Unreachable
 from chimera.inference.api import operations
@@ -33,7 +33,7 @@ from chimera.inference.remote_workers.dialer import asked
 from chimera.inference.remote_workers.link import RemoteLink
 from chimera.inference.remote_workers.pool import RemoteWorkers
 from chimera.inference.remote_workers.protocol import GONE, LATE, PATH, PIECE_BYTES, Piece, Report, Wanted, worker_token
-from chimera.inference.remote_workers.session import Session
+from chimera.inference.remote_workers.session import Room, Session
 from chimera.inference.results import stored
 from chimera.inference.worker.protocol import Collected, Finished, StaleEpoch, WorkerState
 from chimera.web.middleware import OPEN_PATHS
@@ -51,7 +51,11 @@ def called(session: Session, body: bytes, broken: list[str], timeout_s: float = 
 
 
 def test_requests_and_answers_of_any_size_pass_in_pieces_once() -> None:
-    session, request, reply = Session("a.w0", A), os.urandom(3 * PIECE_BYTES + 1), os.urandom(2 * PIECE_BYTES)
+    session, request, reply = (
+        Session("a.w0", A, Room(1 << 30)),
+        os.urandom(3 * PIECE_BYTES + 1),
+        os.urandom(2 * PIECE_BYTES),
+    )
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(called, session, request, [])
         first = until(session.take)
@@ -74,7 +78,7 @@ def test_requests_and_answers_of_any_size_pass_in_pieces_once() -> None:
 
 
 def test_a_call_ends_when_nothing_arrives_and_when_the_worker_is_gone() -> None:
-    session = Session("a.w0", A)
+    session = Session("a.w0", A, Room(1 << 30))
     with pytest.raises(TimeLimitError, match=r"nothing has arrived from a\.w0"):
         called(session, b"", [], 0.05)
     for status, error in ((GONE, Unreachable), (LATE, TimeLimitError)):
@@ -92,6 +96,23 @@ def test_a_call_ends_when_nothing_arrives_and_when_the_worker_is_gone() -> None:
         waiting = threads.submit(called, session, b"", [])
         session.end("it has left")
         assert str(waiting.exception(20)) == "it has left"
+
+
+def test_the_answers_that_arrive_at_once_are_bounded() -> None:
+    room = Room(1000)
+    first, second = Session("a.w0", A, room), Session("a.w1", A, room)
+    with ThreadPoolExecutor() as threads:
+        calls = [threads.submit(called, each, b"", []) for each in (first, second)]
+        numbers = [until(each.take).number for each in (first, second)]
+        assert not first.accept(Piece(numbers[0], JSON, 200, 0, 600, b"x" * 500))
+        with pytest.raises(UnavailableError, match="too many large answers"):
+            second.accept(Piece(numbers[1], JSON, 200, 0, 600, b"x" * 600))
+        with pytest.raises(DataError, match="longer than its first piece says"):
+            first.accept(Piece(numbers[0], JSON, 200, 500, 900, b"x" * 200))
+        assert first.accept(Piece(numbers[0], JSON, 200, 500, 600, b"x" * 100))
+        calls[0].result(20)
+        until(lambda: second.accept(Piece(numbers[1], JSON, 200, 0, 600, b"x" * 600)))
+        assert len(calls[1].result(20).body) == 600
 
 
 def test_a_name_belongs_to_one_machine_while_that_one_reports(monkeypatch: pytest.MonkeyPatch) -> None:

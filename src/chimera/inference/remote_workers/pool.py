@@ -12,11 +12,13 @@ from chimera.inference.membership import Member
 from chimera.inference.pool.pool import Pool
 from chimera.inference.remote_workers.link import RemoteLink
 from chimera.inference.remote_workers.protocol import Report, check_worker
-from chimera.inference.remote_workers.session import Session, SessionConnection
+from chimera.inference.remote_workers.session import Room, Session, SessionConnection
 from chimera.inference.worker.protocol import Link
 
 MAX_WORKERS = 200
 """Maximum number of remote workers. Each has two connections, and the fixed address has 500."""
+MAX_ANSWER_BYTES = 1 << 30
+"""Maximum size of all answers that arrive at once."""
 GONE_S = 30.0
 """A worker without a report for this long has left."""
 _IN_USE_S = 3.0  # a name without a report for this long is free for another machine
@@ -29,6 +31,7 @@ class RemoteWorkers(Pool):
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
+        self._room = Room(MAX_ANSWER_BYTES)
 
     def reported(self, name: str, report: Report) -> Session | None:
         """Note a report about a worker, and return the connection with it; None once it has left.
@@ -56,7 +59,7 @@ class RemoteWorkers(Pool):
                     raise UnavailableError(f"the cluster has {MAX_WORKERS} remote workers already, which is its limit")
                 if found is not None:
                     found.end("it has restarted")
-                found = self._sessions[name] = Session(name, report)
+                found = self._sessions[name] = Session(name, report, self._room)
             found.note(report)
             return found
 

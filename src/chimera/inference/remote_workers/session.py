@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from chimera.core.errors import TimeLimitError
+from chimera.core.errors import DataError, TimeLimitError, UnavailableError
 from chimera.engines.http.connection import Answer, Unreachable
 from chimera.inference.remote_workers.protocol import GONE, LATE, PIECE_BYTES, Piece, Report, Wanted
 
@@ -24,11 +24,31 @@ class _Request:
     progress_s: float = field(default_factory=time.monotonic)
     is_taken: bool = False
     received: bytearray = field(default_factory=bytearray)
+    reserved: int = 0
     answer: Answer | None = None
 
     def piece(self, at: int) -> Piece:
         data = self.body[at : at + PIECE_BYTES]
         return Piece(self.number, self.what, 0, at, len(self.body), data)
+
+
+class Room:
+    """Memory for the answers that arrive in pieces from all remote workers. All methods are thread-safe."""
+
+    def __init__(self, size: int) -> None:
+        self._left, self._lock = size, threading.Lock()
+
+    def take(self, size: int) -> None:
+        """Reserve bytes. Raise UnavailableError if there are not so many."""
+        with self._lock:
+            if size > self._left:
+                raise UnavailableError("too many large answers of remote workers arrive at once")
+            self._left -= size
+
+    def give_back(self, size: int) -> None:
+        """Release bytes."""
+        with self._lock:
+            self._left += size
 
 
 class Session:
@@ -38,6 +58,7 @@ class Session:
     ----------
     name : name of the worker.
     report : the first report about it.
+    room : memory for answers.
 
     Attributes
     ----------
@@ -46,8 +67,8 @@ class Session:
     kills : whether the machine must kill the worker.
     """
 
-    def __init__(self, name: str, report: Report) -> None:
-        self.name, self.report = name, report
+    def __init__(self, name: str, report: Report, room: Room) -> None:
+        self.name, self.report, self._room = name, report, room
         self.seen_s, self.kills = time.monotonic(), False
         self._changed = threading.Condition()
         self._wakes: list[Callable[[], object]] = []
@@ -85,6 +106,7 @@ class Session:
                 self._await(own, timeout_s, broken)
             finally:
                 del self._requests[own.number]
+                self._room.give_back(own.reserved)
         assert own.answer is not None
         if own.answer.status == GONE:
             raise Unreachable(f"{self.name} is dead")
@@ -142,12 +164,22 @@ class Session:
             return found.piece(wanted.at)
 
     def accept(self, piece: Piece) -> bool:
-        """Take over a piece of an answer, and return whether it was the last one. A piece that came before is ignored."""
+        """Take over a piece of an answer, and return whether it was the last one. A piece that came before is ignored.
+
+        Raises
+        ------
+        UnavailableError : there is no room for the answer now.
+        """
         last = piece.at + len(piece.data) >= piece.size
         with self._changed:
             found = self._requests.get(piece.number)
             if found is None or not found.is_taken or piece.at != len(found.received):
                 return last
+            if piece.at == 0:
+                self._room.take(piece.size)
+                found.reserved = piece.size
+            if len(found.received) + len(piece.data) > found.reserved:
+                raise DataError("the answer is longer than its first piece says")
             found.received += piece.data
             found.progress_s = time.monotonic()
             if last:
