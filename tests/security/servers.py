@@ -151,7 +151,7 @@ def inference(folder: Path, stack: ExitStack) -> Made:
     asker = Asker(candidate.leader, metrics)
     routers = [
         jobs_router(candidate.leader, candidate.rows),
-        cluster_router(candidate.leader, cluster.set_bounds),
+        cluster_router(candidate.leader, cluster),
         dial_router(candidate.leader, candidate.remote),
         page_router(candidate.leader, RateHistory(candidate.leader), folder / "logs"),
         serving_router(asker),

@@ -120,7 +120,9 @@ def up(
 
     least, most = bounds(workers, "--workers")
     if most != least and voters:
-        raise ConfigurationError(f"--workers {workers}: with --voters, the number of workers must be fixed")
+        raise ConfigurationError(
+            f"--workers {workers}: with --voters, the number of workers must be fixed; 'chimera infer scale' sets bounds later"
+        )
     if voters and standbys is not None:
         raise ConfigurationError("--standbys has no effect with --voters: all voters but the leader are standbys")
     if port is None and host != LOOPBACK:

@@ -28,11 +28,17 @@ class _Leader(Struct, frozen=True):
 
 
 class Scale(Struct, frozen=True):
-    """The number of workers of a cluster, and its bounds; if they differ, the coordinator changes it."""
+    """The number of workers of a cluster, and its bounds; if they differ, the coordinator changes it.
+
+    Attributes
+    ----------
+    version : grows with each change; 0 until the first command that sets the number. Machines with voters copy a newer version.
+    """
 
     count: int
     least: int
     most: int
+    version: int = 0
 
 
 class ClusterFolder(Folder):
@@ -87,16 +93,29 @@ class ClusterFolder(Folder):
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
-    def set_bounds(self, least: int, most: int) -> None:
-        """Set the bounds of the number of workers, and change it if it is outside; equal bounds fix it."""
+    def set_bounds(self, least: int, most: int, version: int = 0) -> None:
+        """Set the bounds of the number of workers, and change it if it is outside; equal bounds fix it.
+
+        Parameters
+        ----------
+        version : the least version of the change.
+        """
         last = self.scale()
         count = least if last is None else min(max(last.count, least), most)
-        self._write_scale(Scale(count, least, most))
+        later = version if last is None or not version else max(version, last.version + 1)
+        self._write_scale(Scale(count, least, most, later))
 
     def set_workers(self, count: int, seen: Scale) -> None:
         """Set the number of workers within the bounds, unless they are not those that the caller has ``seen``."""
         if self.scale() == seen:
-            self._write_scale(Scale(count, seen.least, seen.most))
+            later = seen.version + 1 if seen.version else 0
+            self._write_scale(Scale(count, seen.least, seen.most, later))
+
+    def copy_scale(self, scale: Scale) -> None:
+        """Take over the number of workers that the coordinator of another machine has, if its version is newer."""
+        last = self.scale()
+        if scale.version > (0 if last is None else last.version):
+            self._write_scale(scale)
 
     def _write_scale(self, scale: Scale) -> None:
         draft = self.path / f".workers.{os.getpid()}.{threading.get_ident()}"

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chimera.core.errors import ChimeraError, ConfigurationError
+from chimera.core.errors import ChimeraError
 from chimera.core.private import UMASK
 from chimera.engines.parent_watch import exit_with_parent
-from chimera.inference.autoscale import INTERVAL_S, Autoscale
+from chimera.inference.autoscale import INTERVAL_S, Autoscale, ScaleCopy
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.coordinator.coordinator import LEASE_S, Coordinator, NotCoordinator
 from chimera.inference.coordinator.worker_handle import SILENT_S
@@ -166,17 +166,6 @@ def _journal(folder: ClusterFolder, voters: str, voter: str | None) -> Journal:
     return SqliteJournal(folder.journal)
 
 
-def _scaler(folder: ClusterFolder, voters: str) -> Callable[[int, int], None]:
-    """Return the function that sets the bounds of the number of workers; `chimera infer up` of the folder follows it."""
-
-    def refuse(*_: int) -> None:
-        raise ConfigurationError(
-            "with --voters, the workers may be those of another machine: start its 'chimera infer up' again with --workers N"
-        )
-
-    return refuse if voters else folder.set_bounds
-
-
 def _row(member: Member, highest: int) -> dict[str, Any]:
     """Return the row of a process. A coordinator of an earlier epoch that has not noticed its end is a standby."""
     role: str = member.role
@@ -249,13 +238,15 @@ def main() -> None:
         Periodic("the rates", SAMPLE_S, history.sample),
         Periodic("autoscaling", INTERVAL_S, Autoscale(candidate.leader, folder).decide),
     ]
+    if options.voters:
+        periodic.append(Periodic("the number of workers", INTERVAL_S, ScaleCopy(candidate.leader, folder).copy))
     host = options.voter.rpartition(":")[0].strip("[]") if options.voter else "127.0.0.1"
     app = create_app(
         title=f"Chimera inference {options.name}",
         settings=access,
         routers=[
             jobs_router(candidate.leader, candidate.rows),
-            cluster_router(candidate.leader, _scaler(folder, options.voters)),
+            cluster_router(candidate.leader, folder),
             dial_router(candidate.leader, candidate.remote, shares_models=options.fetch_models),
             page_router(candidate.leader, history, folder.path / "logs"),
             serving_router(asker),

@@ -237,6 +237,8 @@ def _workers(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]
 
     def wanted() -> int:
         scale = folder.scale()
+        if options.voters and not options.workers:  # the workers are those of another machine
+            return 0
         return options.workers if scale is None else scale.count
 
     if options.ray:
