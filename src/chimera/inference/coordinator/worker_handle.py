@@ -92,8 +92,7 @@ class WorkerHandle:
     @property
     def available(self) -> bool:
         """Whether batches may be dispatched to the worker."""
-        leaving = self.reported is not None and self.reported.leaving
-        ready = self.state in ("free", "busy", "loading") and not leaving
+        ready = self.state in ("free", "busy", "loading")
         return ready and time.monotonic() >= self._refused_until_s
 
     def pause(self) -> float:

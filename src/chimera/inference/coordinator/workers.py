@@ -270,7 +270,7 @@ class Workers:
 
     def _lose(self, handle: WorkerHandle, why: str, *, died: bool) -> None:
         """Return the batches of a lost worker to their jobs."""
-        leaves = handle.reported is not None and handle.reported.leaving and not handle.batches
+        leaves = handle.reported is not None and handle.reported.draining and not handle.batches
         if not leaves and (handle.state != "joining" or handle.batches):
             self.losses["died" if died else "hung"] += 1
             status().warning("%s is %s: %s", handle.name, "lost" if died else "hung", why)

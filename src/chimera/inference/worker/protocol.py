@@ -55,8 +55,7 @@ class WorkerState(Struct, frozen=True):
     busy_s : total seconds with a batch in progress.
     up_s : seconds since its start.
     silent : whether its computing process is stopped, by SIGSTOP for example.
-    draining : whether it finishes its batches, and gets no more.
-    leaving : whether it exits as soon as its results are acknowledged, and wants no more batches.
+    draining : whether it finishes its batches, and gets no more: because of `Link.drain`, or because it exits then.
     """
 
     name: str
@@ -70,7 +69,6 @@ class WorkerState(Struct, frozen=True):
     up_s: float
     silent: bool = False
     draining: bool = False
-    leaving: bool = False
 
 
 class Finished(Struct, frozen=True):

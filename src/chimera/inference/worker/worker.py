@@ -80,7 +80,7 @@ class InferenceWorker:
         self._loaded: list[str] = []
         self._loading: str | None = None
         self._version, self._reported_version = 1, 0  # of the state, and of the state that the coordinator knows
-        self._closed = self._draining = self._silent = self._leaving = self._unloaded = False
+        self._closed = self._draining = self._silent = self._unloaded = False
         self._limit = TimeLimit()
         self._start_process = partial(
             ComputeProcess, keep_models=keep_models, preload=preload, folder=folder or Path.cwd(), on_end=self._wake
@@ -185,7 +185,7 @@ class InferenceWorker:
     def leave(self) -> None:
         """Accept no more batches from the scheduler, and return once all results are acknowledged."""
         with self._changed:
-            self._leaving = True
+            self._draining = True
             self._change()
             while not self._closed and (self._known_batches() or self._reported_version != self._version):
                 self._changed.wait(MAX_WAIT_S)
@@ -231,7 +231,6 @@ class InferenceWorker:
             up_s=now_s - self._started_s,
             silent=self._silent,
             draining=self._draining,
-            leaving=self._leaving,
         )
 
     def _key(self, key: str) -> str:
