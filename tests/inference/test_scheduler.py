@@ -14,8 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from chimera.core.errors import ConfigurationError
 from chimera.inference.journal import records
 from chimera.inference.policies.policy import POLICIES
+from chimera.inference.scheduling.failure import MAX_KILLS
 from chimera.inference.scheduling.job import FIRST_LOAD_S
-from chimera.inference.scheduling.scheduler import MAX_KILLS, Scheduler
+from chimera.inference.scheduling.scheduler import Scheduler
 
 WORKERS = ("ann", "bob", "cy", "dee")
 weights = st.sampled_from((0.5, 1.0, 2.0, 3.0))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from chimera.inference.journal.journal import Journal, Output
-from chimera.inference.scheduling.job import Batch
+from chimera.inference.scheduling.batch import Batch
 from chimera.inference.worker.protocol import Piece
 
 

@@ -16,8 +16,8 @@ from chimera.inference.coordinator.worker_handle import SILENT_S, WorkerHandle
 from chimera.inference.journal import records
 from chimera.inference.journal.journal import Fenced
 from chimera.inference.pool.pool import Pool
+from chimera.inference.scheduling.batch import Batch
 from chimera.inference.scheduling.batch_size import MAX_BATCH_S
-from chimera.inference.scheduling.job import Batch
 from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, WorkerState
 from chimera.web.logs import status
 
