@@ -116,7 +116,8 @@ def up(
 ) -> None:
     """Start a coordinator, standbys and workers; run until Ctrl-C or `chimera infer down`."""
     from chimera.inference.cluster_folder import ClusterFolder
-    from chimera.inference.supervisor import ClusterOptions, keep_up
+    from chimera.inference.cluster_options import ClusterOptions
+    from chimera.inference.supervisor import keep_up
 
     least, most = bounds(workers, "--workers")
     if most != least and voters:

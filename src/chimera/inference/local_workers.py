@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from chimera.core.processes import THREAD_VARIABLES
+from chimera.inference.cluster_folder import ClusterFolder
 
 if TYPE_CHECKING:
     from chimera.inference.supervisor import ManagedProcess
@@ -83,3 +88,32 @@ class LocalWorkers:
         for name in names:
             self._leaving[name] = self._there.pop(name)
             self._leaving[name].leave()
+
+
+@dataclass(frozen=True)
+class WorkerProcesses:
+    """The processes of the workers of a machine, which differ in their names only. A name ends with the worker's number.
+
+    Attributes
+    ----------
+    keep_models, preload, devices : see `chimera.inference.cluster_options.ClusterOptions`.
+    more : further options of `chimera.inference.worker.process`.
+    """
+
+    keep_models: int
+    preload: str
+    devices: Sequence[str]
+    more: Sequence[str] = ()
+
+    def command(self, folder: ClusterFolder, name: str) -> list[str]:
+        """Return the module that a worker runs, and its arguments."""
+        command = ["chimera.inference.worker.process", "--cluster", str(folder.path), "--name", name]
+        command += ["--keep-models", str(self.keep_models), *self.more]
+        return [*command, "--preload", self.preload] if self.preload else command
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Return the variables of a worker: one thread, unless the environment sets their number, and its GPU."""
+        threads = {variable: "1" for variable in THREAD_VARIABLES if variable not in os.environ}
+        number = int(name.rpartition("w")[2])
+        gpu = {"CUDA_VISIBLE_DEVICES": self.devices[number % len(self.devices)]} if self.devices else {}
+        return threads | gpu

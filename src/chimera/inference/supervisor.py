@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -22,14 +21,14 @@ from chimera.core.address import is_loopback
 from chimera.core.errors import ChimeraError
 from chimera.core.extras import require_web
 from chimera.core.private import UMASK, opener
-from chimera.core.processes import THREAD_VARIABLES, RestartPause, describe_exit
+from chimera.core.processes import RestartPause, describe_exit
 from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.cluster_options import ClusterOptions
 from chimera.inference.gateway import fixed_address
-from chimera.inference.local_workers import LocalWorkers
+from chimera.inference.local_workers import LocalWorkers, WorkerProcesses
 from chimera.inference.policies.policy import POLICIES, check_fair_by
 from chimera.inference.worker.process import LEAVE
-from chimera.inference.worker.worker import KEEP_MODELS
 from chimera.web.retention import keep_s
 
 STOP_S = 5.0
@@ -127,47 +126,6 @@ class ManagedProcess:
         self.process = None
 
 
-@dataclass(frozen=True)
-class ClusterOptions:
-    """The options of a cluster for inference.
-
-    Attributes
-    ----------
-    workers : number of workers.
-    most_workers : upper bound of their number; the coordinator changes it between ``workers`` and this. Default: it is fixed.
-    standbys : number of standby coordinators; has no effect with voters.
-    policy : name of the policy by which jobs share the workers.
-    fair_by : unit of their shares, ``queries`` or ``tokens``.
-    preload : modules that workers import before they join, separated by commas.
-    ray : address of a Ray cluster; the workers are actors there. Default: local processes.
-    voters : addresses of the three voters that replicate the journal. A coordinator runs for each voter of this machine.
-    keep_days : days after its end until a job and its results are deleted; default: never.
-    keep_models : maximum number of models in a worker's memory.
-    gpus : number of Ray GPUs per worker; may be a fraction.
-    code : whether to accept models that run code of their own: of kind 'factory', or trusted ones.
-    devices : GPUs over which local workers are spread, as in ``CUDA_VISIBLE_DEVICES``; default: workers see all.
-    fetch_models : whether workers of other machines may fetch the folders of models that they lack.
-    host, port : the fixed address that leads to the coordinator; port 0 is any free port; None: no such address.
-    """
-
-    workers: int
-    standbys: int
-    policy: str = "fair-share"
-    fair_by: str = "queries"
-    preload: str = ""
-    ray: str | None = None
-    voters: Sequence[str] = ()
-    keep_days: float | None = None
-    keep_models: int = KEEP_MODELS
-    gpus: float = 0.0
-    code: bool = True
-    host: str = "127.0.0.1"
-    port: int | None = None
-    most_workers: int | None = None
-    devices: Sequence[str] = ()
-    fetch_models: bool = False
-
-
 def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str], None]) -> None:
     """Run the cluster of a folder until SIGINT or SIGTERM. Main thread only.
 
@@ -233,7 +191,7 @@ def _coordinators(folder: ClusterFolder, options: ClusterOptions) -> list[Superv
 
 
 def _workers(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]:
-    """Return the workers: processes with one thread each, unless the environment sets their number, or actors of Ray."""
+    """Return the workers: processes, or actors of Ray."""
 
     def wanted() -> int:
         scale = folder.scale()
@@ -249,29 +207,13 @@ def _workers(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]
         namespace = namespace_of(folder.token())
         keep_models, gpus = options.keep_models, options.gpus
         return [RayWorkers(wanted, namespace, modules, keep_models=keep_models, gpus=gpus)]
-    return [LocalWorkers(wanted, worker_processes(folder, options.keep_models, options.preload, options.devices))]
+    workers = WorkerProcesses(options.keep_models, options.preload, options.devices)
+    return [LocalWorkers(wanted, lambda name: managed(folder, name, workers))]
 
 
-def worker_processes(
-    folder: ClusterFolder, keep_models: int, preload: str, devices: Sequence[str], *more: str
-) -> Callable[[str], ManagedProcess]:
-    """Return the function that makes the process of a worker from its name, which ends with its number.
-
-    Parameters
-    ----------
-    keep_models, preload, devices : see `ClusterOptions`.
-    more : further options of `chimera.inference.worker.process`.
-    """
-    command = ["chimera.inference.worker.process", "--cluster", str(folder.path), "--keep-models", str(keep_models)]
-    command += ["--preload", preload] if preload else []
-    threads = {name: "1" for name in THREAD_VARIABLES if name not in os.environ}
-
-    def process(name: str) -> ManagedProcess:
-        number = int(name.rpartition("w")[2])
-        gpu = {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]} if devices else {}
-        return ManagedProcess(name, [*command, *more, "--name", name], folder, threads | gpu)
-
-    return process
+def managed(folder: ClusterFolder, name: str, workers: WorkerProcesses) -> ManagedProcess:
+    """Return the process of a worker."""
+    return ManagedProcess(name, workers.command(folder, name), folder, workers.environment(name))
 
 
 def _supervise(members: Sequence[Supervised], say: Callable[[str], None], stopped: Callable[[], bool]) -> None:

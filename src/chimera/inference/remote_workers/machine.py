@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from chimera.core.extras import require_web
 from chimera.inference.cluster_folder import ClusterFolder
-from chimera.inference.local_workers import LocalWorkers
+from chimera.inference.local_workers import LocalWorkers, WorkerProcesses
 from chimera.inference.membership import Members
 from chimera.inference.remote_workers.cluster import ClusterAddress
 from chimera.inference.remote_workers.dialer import Dialer
 from chimera.inference.remote_workers.fetcher import Fetcher
 from chimera.inference.remote_workers.protocol import check_name
-from chimera.inference.supervisor import STOP_S, worker_processes
+from chimera.inference.supervisor import STOP_S, managed
 from chimera.inference.worker.worker import KEEP_MODELS
 
 _POLL_S = 0.02
@@ -30,7 +30,7 @@ class MachineOptions:
     ----------
     name : name of the machine; its workers are ``NAME.w0``, ``NAME.w1`` and so on.
     workers : number of workers.
-    keep_models, preload, devices : see `chimera.inference.supervisor.ClusterOptions`.
+    keep_models, preload, devices : see `chimera.inference.cluster_options.ClusterOptions`.
     code : whether to load models that run code of their own. The cluster names their files of this machine.
     fetch_bytes : maximum size of the models that are fetched from the cluster's machine; 0: none are fetched.
     """
@@ -72,8 +72,10 @@ def join(folder: ClusterFolder, cluster: ClusterAddress, options: MachineOptions
         flags = ["--remote", *(["--code"] if options.code else ())]
         cache = folder.path / "models"
         flags += ["--fetched", str(cache)] if options.fetch_bytes else []
-        process = worker_processes(folder, options.keep_models, options.preload, options.devices, *flags)
-        workers = LocalWorkers(lambda: options.workers, process, prefix=f"{options.name}.")
+        processes = WorkerProcesses(options.keep_models, options.preload, options.devices, flags)
+        workers = LocalWorkers(
+            lambda: options.workers, lambda name: managed(folder, name, processes), prefix=f"{options.name}."
+        )
         machine = secrets.token_hex(16)
         dialers = _Dialers(cluster, folder, machine)
         fetcher = Fetcher(cluster, machine, cache, options.fetch_bytes, say) if options.fetch_bytes else None
