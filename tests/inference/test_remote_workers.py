@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,18 @@ def test_a_call_ends_when_nothing_arrives_and_when_the_worker_is_gone() -> None:
         waiting = threads.submit(called, session, b"", [])
         session.end("it has left")
         assert str(waiting.exception(20)) == "it has left"
+
+
+def test_a_slow_request_is_alive_while_the_machine_reports_it() -> None:
+    session = Session("a.w0", A, Room(1000))
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(called, session, b"", [], 0.5)
+        number = until(session.take).number
+        for _ in range(8):
+            assert not wait([waiting], 0.1).done
+            session.note(msgspec.structs.replace(A, handled=[number, 99]))
+        session.note(A)
+        assert isinstance(waiting.exception(20), TimeLimitError)
 
 
 def test_the_answers_that_arrive_at_once_are_bounded() -> None:
@@ -186,7 +198,8 @@ def test_the_token_of_workers_opens_no_other_route(server: Server) -> None:
         {"answer": {"number": 1, "what": "", "status": 200, "at": 0, "size": 1 << 40, "data": b""}},
         {"answer": {"number": 1, "what": "", "status": 200, "at": 0, "size": 1, "data": b"x" * (PIECE_BYTES + 1)}},
         {"answer": {"number": 1 << 63, "what": "", "status": 200, "at": 0, "size": 1, "data": b""}},
-        {"wanted": {"number": 1, "at": -1}}, {"host": "a\nb"}, {"state": "\x1b[31m"}, {"address": "\u202e"},
+        {"wanted": {"number": 1, "at": -1}}, {"handled": [1] * 17}, {"handled": [-1]},
+        {"host": "a\nb"}, {"state": "\x1b[31m"}, {"address": "\u202e"},
     ],
 )  # fmt: skip
 def test_reports_are_bounded(server: Server, change: dict[str, Any]) -> None:
@@ -427,16 +440,15 @@ def test_a_machine_refuses_code_and_a_second_one_the_same_name(tmp_path: Path) -
 
 
 @pytest.mark.long
-@pytest.mark.takes("the link is cut for 5 s")
-def test_a_link_between_two_machines_is_cut_and_the_coordinator_killed(tmp_path: Path) -> None:
-    if (
-        not shutil.which("unshare")
-        or subprocess.run(["unshare", "-rn", "ip", "link"], capture_output=True, check=False).returncode
-    ):
+@pytest.mark.takes("the link is cut for 5 s, or slow")
+@pytest.mark.parametrize("test", ["cut", "slow"])
+def test_a_link_between_two_machines_is_cut_and_the_coordinator_killed_or_it_is_slow(test: str, tmp_path: Path) -> None:
+    needs = ("unshare", "nsenter", "ip", "tc")
+    if not all(map(shutil.which, needs)) or subprocess.run(["unshare", "-rn", "true"], check=False).returncode:
         pytest.skip("this user may not create network namespaces")
     script = Path(__file__).with_name("two_machines.py")
     done = subprocess.run(
-        ["unshare", "-rn", sys.executable, str(script), str(tmp_path)], capture_output=True, check=False, timeout=150,
+        ["unshare", "-rn", sys.executable, str(script), str(tmp_path), test], capture_output=True, check=False, timeout=150,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parents[1]), *sys.path])},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()

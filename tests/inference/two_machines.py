@@ -1,4 +1,4 @@
-"""Two machines as two network namespaces: a cluster on one, workers on the other, a cut link and a killed coordinator.
+"""Two machines as two network namespaces: a cluster on one, workers on the other, and a link that is cut or slow.
 
 `test_remote_workers` runs this file in a namespace of its own, which is the cluster's machine.
 """
@@ -26,8 +26,11 @@ CUT_S = 5.0
 QUERIES = list(range(2500))
 
 
-def main(folder: Path) -> None:
-    """Run the test."""
+ECHO = "class Echo:\n    def predict(self, queries):\n        return queries\n"
+
+
+def main(folder: Path, test: str) -> None:
+    """Run a test, ``cut`` or ``slow``."""
     os.environ["CHIMERA_INSECURE"] = "1"
     with second_machine() as there:
         options = ["--host", HERE, "--port", "0", "--code"]
@@ -38,7 +41,7 @@ def main(folder: Path) -> None:
             with (folder / "b.log").open("wb") as log:
                 second = subprocess.Popen([*command, "--folder", str(folder / "b")], stdout=log, stderr=log)
             try:
-                strike(running)
+                {"cut": cut, "slow": slow}[test](running, there)
                 second.send_signal(signal.SIGINT)
                 assert second.wait(20) == 0, (folder / "b.log").read_text()
                 until(lambda: [row["worker"] for row in running.client.rows("workers")] == ["w0"])
@@ -46,14 +49,14 @@ def main(folder: Path) -> None:
                 second.kill()
                 second.wait()
     told = (folder / "b.log").read_text()
-    assert "does not answer" in told, told
+    assert ("does not answer" in told) == (test == "cut"), told
     journal = SqliteJournal(ClusterFolder(folder / "cluster").journal)
     committed = Counter((one.job, one.batch) for one in journal.records() if isinstance(one, Committed))
     journal.close()
     assert max(committed.values()) == 1
 
 
-def strike(running: RunningCluster) -> None:
+def cut(running: RunningCluster, there: list[str]) -> None:
     """Cut the link while a job runs, connect it again, and kill the coordinator."""
     until(lambda: len(states(running)) == 3)
     job = running.client.submit(running.model(seconds=0.02), QUERIES, batch_size=5)
@@ -67,6 +70,37 @@ def strike(running: RunningCluster) -> None:
     until(lambda: [states(running).get(name) for name in ("b.w0", "b.w1")] == ["busy", "busy"], 10)
     assert running.client.wait(job, 60)["errors"] == 0
     assert running.answers(job) == [2 * query for query in QUERIES]
+
+
+def slow(running: RunningCluster, there: list[str]) -> None:
+    """Compute batches of a megabyte over a link of three megabits per second: no worker is lost."""
+    for at, device in (((), "va"), (there, "vb")):
+        shape = [
+            "tc",
+            "qdisc",
+            "add",
+            "dev",
+            device,
+            "root",
+            "tbf",
+            "rate",
+            "3mbit",
+            "burst",
+            "32k",
+            "latency",
+            "400ms",
+        ]
+        subprocess.run([*at, *shape], check=True, timeout=10)
+    (running.folder.parent / "echo.py").write_text(ECHO)
+    until(lambda: len(states(running)) == 3)
+    queries = [str(number) * 10_000 for number in range(200)]
+    model = {"kind": "factory", "factory": f"{running.folder.parent / 'echo.py'}:Echo"}
+    running.client.drain("w0")
+    job = running.client.submit(model, queries, batch_size=50)
+    assert running.client.wait(job, 90)["errors"] == 0
+    assert running.answers(job) == queries
+    logs = "".join(log.read_text() for log in running.folder.glob("logs/c*/chimera_status.log"))
+    assert "hung" not in logs, logs
 
 
 def states(running: RunningCluster) -> dict[str, str]:
@@ -99,4 +133,4 @@ def second_machine() -> Iterator[list[str]]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

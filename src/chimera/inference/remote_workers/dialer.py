@@ -51,6 +51,7 @@ class Dialer:
         self.member = member
         self._cluster, self._token, self._machine = cluster, token, machine
         self._stopped = threading.Event()
+        self._handled: set[int] = set()
         self._connections = [cluster.connection() for _ in range(2)]
         self._threads = [
             threading.Thread(target=self._run, args=(each,), name=f"chimera-dial-{member.name}", daemon=True)
@@ -77,32 +78,38 @@ class Dialer:
     def _run(self, connection: Connection) -> None:
         local = Connection(Address.of(self.member.address), self._token, None, MAX_MESSAGE_BYTES)
         pieces: Iterator[Piece] = iter(())
+        number: int | None = None
         while not self._stopped.is_set():
-            found = self._exchanged(connection, pieces)
-            pieces = iter(())
+            found = self._exchanged(connection, pieces, number)
+            pieces, number = iter(()), None
             if found is not None and found.kill:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(self.member.pid, signal.SIGKILL)
             if found is None or found.kill:
                 self._stopped.wait(_PAUSE_S)
             elif found.request is not None:
+                number = found.request.number
+                self._handled.add(number)
                 body = self._whole(connection, found.request)
                 if body is not None:
-                    answer = asked(local, found.request.what, body)
-                    pieces = _pieces(found.request.number, answer)
+                    pieces = _pieces(number, asked(local, found.request.what, body))
         local.close()
         connection.close()
 
-    def _exchanged(self, connection: Connection, pieces: Iterator[Piece]) -> Next | None:
-        """Report the pieces of an answer, and return what follows.
+    def _exchanged(self, connection: Connection, pieces: Iterator[Piece], number: int | None) -> Next | None:
+        """Report the pieces of the answer to a request, and return what follows.
 
         If the connection breaks, the answer is dropped: the worker keeps its results, and the coordinator asks again.
         """
         found = None
         for piece in pieces:
+            if piece.at + len(piece.data) >= piece.size:
+                self._handled.discard(piece.number)
             found = self._cluster.report(connection, self.member.name, self._report(answer=piece))
             if found is None or self._stopped.is_set():
-                return None
+                break
+        if number is not None:
+            self._handled.discard(number)
         return found or self._cluster.report(connection, self.member.name, self._report())
 
     def _whole(self, connection: Connection, first: Piece) -> bytes | None:
@@ -121,7 +128,7 @@ class Dialer:
         own = self.member
         return Report(
             self._machine, own.address, own.host, own.pid, own.state, own.epoch,
-            answer=answer, wanted=wanted, leaves=leaves,
+            handled=sorted(self._handled.copy()), answer=answer, wanted=wanted, leaves=leaves,
         )  # fmt: skip
 
 

@@ -11,11 +11,13 @@ import msgspec
 from chimera.core.errors import DataError, RunError, TimeLimitError
 from chimera.engines.http import wire
 from chimera.engines.http.failure import plain_text
-from chimera.inference.pool.http import HttpLink
+from chimera.inference.pool.http import HttpLink, Requests
 from chimera.inference.worker.protocol import BatchId, Collected, Finished, WorkerState
 
 T = TypeVar("T")
 
+TIMEOUT_S = 2.0
+"""A remote worker counts as hung after this many seconds in which nothing arrives: networks are not as regular as a machine."""
 _MAX_TEXT = 1000
 _MAX_MODELS = 1000
 _KEY = re.compile("[0-9a-f]{16}")  # of a model
@@ -23,6 +25,9 @@ _KEY = re.compile("[0-9a-f]{16}")  # of a model
 
 class RemoteLink(HttpLink):
     """A link whose results have the form that readers of results expect, and whose texts may be logged."""
+
+    def __init__(self, address: str, connection: Requests) -> None:
+        super().__init__(address, connection, timeout_s=TIMEOUT_S)
 
     def adopt(self, epoch: int, owner: str) -> WorkerState:  # noqa: D102
         return _checked_state(super().adopt(epoch, owner))

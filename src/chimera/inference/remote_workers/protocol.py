@@ -20,8 +20,8 @@ PATH = "/v1/dial"
 """The prefix of the route for remote workers."""
 HOLD_S = 0.5
 """Maximum seconds for which the coordinator holds a report without a request for the worker."""
-PIECE_BYTES = 128 << 10
-"""Maximum size of a piece. A piece must arrive within a second: the connection needs one Mbit/s."""
+PIECE_BYTES = 64 << 10
+"""Maximum size of a piece. A piece must arrive within two seconds."""
 MAX_REPORT_BYTES = 1 << 20
 """Maximum size of a report."""
 MAX_MESSAGE_BYTES = 256 << 20
@@ -76,6 +76,7 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     machine : random text that identifies the program on the machine.
     address : address of the worker on its machine; a worker that restarts has a new one.
     host, pid, state, epoch : see `chimera.inference.membership.Member`.
+    handled : numbers of the requests that the machine has not answered yet; they are alive, however slow the network is.
     answer : a piece of the worker's answer to a request.
     wanted : the piece of a request to send.
     leaves : whether the worker has left the cluster.
@@ -88,6 +89,7 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     pid: Count
     state: Text = ""
     epoch: Count = 0
+    handled: Annotated[list[Count], Meta(max_length=16)] = []
     answer: Piece | None = None
     wanted: Wanted | None = None
     leaves: bool = False

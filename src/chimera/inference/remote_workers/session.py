@@ -13,6 +13,8 @@ from chimera.core.errors import DataError, TimeLimitError, UnavailableError
 from chimera.engines.http.connection import Answer, Unreachable
 from chimera.inference.remote_workers.protocol import GONE, LATE, PIECE_BYTES, Piece, Report, Wanted
 
+_MAX_CALL_S = 600.0  # of a request, also if a machine reports again and again that it handles it
+
 
 @dataclass
 class _Request:
@@ -21,6 +23,7 @@ class _Request:
     number: int
     what: str
     body: bytes
+    began_s: float = field(default_factory=time.monotonic)
     progress_s: float = field(default_factory=time.monotonic)
     is_taken: bool = False
     received: bytearray = field(default_factory=bytearray)
@@ -90,7 +93,7 @@ class Session:
 
         Parameters
         ----------
-        timeout_s : maximum seconds without any piece of the request or the answer.
+        timeout_s : maximum seconds without any piece of the request or the answer, or a report that the machine handles it.
         broken : returns why the caller does not wait any longer; empty while it does. `wake` makes `call` check it.
 
         Raises
@@ -118,7 +121,7 @@ class Session:
         while own.answer is None:
             if why := broken() or self._ended:
                 raise Unreachable(why)
-            left_s = own.progress_s + timeout_s - time.monotonic()
+            left_s = min(own.progress_s + timeout_s, own.began_s + _MAX_CALL_S) - time.monotonic()
             if left_s <= 0:
                 raise TimeLimitError(f"nothing has arrived from {self.name} for {timeout_s:g} s")
             self._changed.wait(left_s)
@@ -144,6 +147,9 @@ class Session:
         """Note a report."""
         with self._changed:
             self.report, self.seen_s = report, time.monotonic()
+            for number in report.handled:
+                if number in self._requests:
+                    self._requests[number].progress_s = self.seen_s
 
     def take(self) -> Piece | None:
         """Return the first piece of the oldest request that was not sent yet."""
