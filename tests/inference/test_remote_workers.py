@@ -261,7 +261,7 @@ def test_results_of_batches_that_a_remote_worker_was_not_given_are_ignored(tmp_p
             for each in (near, far):
                 if each.has:
                     each.finish(0.1)
-        assert [row["result"] for rows in stored(journal, job, 0) for row in rows] == [0] * 40
+        assert [row["result"] for rows in stored(journal, leader.scheduler.job(job).accepted) for row in rows] == [0] * 40
 
 
 @pytest.mark.parametrize(
