@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -169,16 +169,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def reported(server: Server, token: str, worker: str, body: Any) -> Answer:
     address = ClusterAddress(server.url, token, None, lambda _: None)
     with closing(address.connection()) as connection:
-        return connection.request(
-            "POST", f"{PATH}/{worker}", wire.pack(body), wire.CONTENT_TYPE, timeout_s=20, idempotent=False
-        )
+        return connection.request(f"{PATH}/{worker}", wire.pack(body), 20)
 
 
 def test_the_token_of_workers_opens_no_other_route(server: Server) -> None:
     limited = worker_token(TOKEN)
     body = msgspec.to_builtins(msgspec.structs.replace(A, hold_s=0.0))
     assert reported(server, limited, "a.w0", body).status == 200
-    with closing(ClusterAddress(server.url, limited, None, lambda _: None).connection()) as connection:
+    with closing(Connection(Address.of(server.url), limited, None, 1 << 20)) as connection:
         for route in server.routes:
             if route.path in OPEN_PATHS or route.path.startswith(f"{PATH}/") or route.method == "HEAD":
                 continue
@@ -264,6 +262,28 @@ def test_results_of_batches_that_a_remote_worker_was_not_given_are_ignored(tmp_p
         assert [row["result"] for rows in stored(journal, job, 0) for row in rows] == [0] * 40
 
 
+def test_a_new_coordinator_waits_for_remote_workers(tmp_path: Path) -> None:
+    class Away(Elsewhere):
+        waits_s = 60.0
+
+        def addresses(self) -> Mapping[str, str]:
+            return {}
+
+        def rejoin_s(self, name: str) -> float:
+            return self.waits_s if name == "b.w0" else 0.0
+
+    with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal:
+        workers = Elsewhere("b.w0", "w0")
+        with leads(journal, workers) as leader:
+            job = submitted(leader)
+            until(lambda: all(each.has for each in workers.by_name.values()))
+        with leads(journal, away := Away()) as leader:
+            state = leader.scheduler.job(job)
+            until(lambda: leader.call(lambda: {run.worker for run in state.running.values()}) == {"b.w0"})
+            away.waits_s = 0.0
+            until(lambda: leader.call(lambda: not state.running and len(state.returned) == 2))
+
+
 @pytest.mark.parametrize(
     "results",
     [
@@ -346,6 +366,22 @@ def test_a_wrong_token_and_an_old_cluster_end_the_machine(server: Server) -> Non
             assert address.report(connection, "a.w5", A) is None
         assert isinstance(address.failure, ConfigurationError)
         assert reason in str(address.failure)
+
+
+def test_a_machine_calls_the_next_address_when_one_does_not_answer(server: Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        dead = f"http://127.0.0.1:{held.getsockname()[1]}"
+    said: list[str] = []
+    cluster = ClusterAddress(f"{dead}, {server.url}", TOKEN, None, said.append)
+    gone = msgspec.structs.replace(A, hold_s=0.0, leaves=True)
+    with closing(cluster.connection()) as connection:
+        assert cluster.report(connection, "a.w6", gone) is None
+        assert cluster.report(connection, "a.w6", gone) is not None
+        assert said == [f"the cluster at {dead}, {server.url} answers"]
+        connection.break_off("the machine ends")
+        assert cluster.report(connection, "a.w6", gone) is None
+    with pytest.raises(ConfigurationError, match="is not of the form"):
+        ClusterAddress(f"{dead},", TOKEN, None, said.append)
 
 
 def test_the_token_is_read_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
