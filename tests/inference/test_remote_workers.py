@@ -278,7 +278,7 @@ def test_a_new_coordinator_waits_for_remote_workers(tmp_path: Path) -> None:
             job = submitted(leader)
             until(lambda: all(each.has for each in workers.by_name.values()))
         with leads(journal, away := Away()) as leader:
-            state = leader.scheduler.job(job)
+            state = until(lambda: leader.scheduler.jobs.get(job))
             until(lambda: leader.call(lambda: {run.worker for run in state.running.values()}) == {"b.w0"})
             away.waits_s = 0.0
             until(lambda: leader.call(lambda: not state.running and len(state.returned) == 2))
