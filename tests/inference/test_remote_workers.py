@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -169,16 +169,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def reported(server: Server, token: str, worker: str, body: Any) -> Answer:
     address = ClusterAddress(server.url, token, None, lambda _: None)
     with closing(address.connection()) as connection:
-        return connection.request(
-            "POST", f"{PATH}/{worker}", wire.pack(body), wire.CONTENT_TYPE, timeout_s=20, idempotent=False
-        )
+        return connection.request(f"{PATH}/{worker}", wire.pack(body), 20)
 
 
 def test_the_token_of_workers_opens_no_other_route(server: Server) -> None:
     limited = worker_token(TOKEN)
     body = msgspec.to_builtins(msgspec.structs.replace(A, hold_s=0.0))
     assert reported(server, limited, "a.w0", body).status == 200
-    with closing(ClusterAddress(server.url, limited, None, lambda _: None).connection()) as connection:
+    with closing(Connection(Address.of(server.url), limited, None, 1 << 20)) as connection:
         for route in server.routes:
             if route.path in OPEN_PATHS or route.path.startswith(f"{PATH}/") or route.method == "HEAD":
                 continue
@@ -261,7 +259,31 @@ def test_results_of_batches_that_a_remote_worker_was_not_given_are_ignored(tmp_p
             for each in (near, far):
                 if each.has:
                     each.finish(0.1)
-        assert [row["result"] for rows in stored(journal, leader.scheduler.job(job).accepted) for row in rows] == [0] * 40
+        assert [row["result"] for rows in stored(journal, leader.scheduler.job(job).accepted) for row in rows] == [
+            0
+        ] * 40
+
+
+def test_a_new_coordinator_waits_for_remote_workers(tmp_path: Path) -> None:
+    class Away(Elsewhere):
+        waits_s = 60.0
+
+        def addresses(self) -> Mapping[str, str]:
+            return {}
+
+        def rejoin_s(self, name: str) -> float:
+            return self.waits_s if name == "b.w0" else 0.0
+
+    with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal:
+        workers = Elsewhere("b.w0", "w0")
+        with leads(journal, workers) as leader:
+            job = submitted(leader)
+            until(lambda: all(each.has for each in workers.by_name.values()))
+        with leads(journal, away := Away()) as leader:
+            state = until(lambda: leader.scheduler.jobs.get(job))
+            until(lambda: leader.call(lambda: {run.worker for run in state.running.values()}) == {"b.w0"})
+            away.waits_s = 0.0
+            until(lambda: leader.call(lambda: not state.running and len(state.returned) == 2))
 
 
 @pytest.mark.parametrize(
@@ -348,6 +370,22 @@ def test_a_wrong_token_and_an_old_cluster_end_the_machine(server: Server) -> Non
         assert reason in str(address.failure)
 
 
+def test_a_machine_calls_the_next_address_when_one_does_not_answer(server: Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        dead = f"http://127.0.0.1:{held.getsockname()[1]}"
+    said: list[str] = []
+    cluster = ClusterAddress(f"{dead}, {server.url}", TOKEN, None, said.append)
+    gone = msgspec.structs.replace(A, hold_s=0.0, leaves=True)
+    with closing(cluster.connection()) as connection:
+        assert cluster.report(connection, "a.w6", gone) is None
+        assert cluster.report(connection, "a.w6", gone) is not None
+        assert said == [f"the cluster at {dead}, {server.url} answers"]
+        connection.break_off("the machine ends")
+        assert cluster.report(connection, "a.w6", gone) is None
+    with pytest.raises(ConfigurationError, match="is not of the form"):
+        ClusterAddress(f"{dead},", TOKEN, None, said.append)
+
+
 def test_the_token_is_read_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, url = tmp_path / "token", "http://127.0.0.1:1"
     file.write_text("secret\n")
@@ -383,6 +421,10 @@ def states(running: RunningCluster) -> dict[str, str]:
     return {row["worker"]: row["state"] for row in running.client.rows("workers")}
 
 
+def works(running: RunningCluster, worker: str) -> bool:
+    return states(running).get(worker) in ("free", "busy", "loading")
+
+
 @pytest.mark.long
 @pytest.mark.takes("six restarts of processes")
 def test_workers_of_another_machine_compute_are_drained_restarted_and_leave(tmp_path: Path) -> None:
@@ -398,18 +440,19 @@ def test_workers_of_another_machine_compute_are_drained_restarted_and_leave(tmp_
                 row = next(row for row in running.client.rows("members") if row["name"] == "b.w0")
                 assert row["host"] == socket.gethostname()
                 job = running.client.submit(running.model(seconds=0.01), list(range(3000)), batch_size=5)
-                until(lambda: [states(running)[name] for name in ("b.w0", "b.w1", "w0")] == ["busy"] * 3)
+                until(lambda: all(works(running, name) for name in ("b.w0", "b.w1", "w0")))
                 signalled(running.pid("b.w0"), signal.SIGKILL)
                 signalled(running.member("coordinator")["pid"], signal.SIGKILL)
-                until(lambda: states(running).get("b.w0") == "busy")
+                until(lambda: works(running, "b.w0"))
+                until(lambda: works(running, "b.w1"))
                 running.client.drain("b.w1")
                 until(lambda: states(running)["b.w1"] == "drained")
                 running.client.restart("b.w1")
-                until(lambda: states(running).get("b.w1") == "busy")
+                until(lambda: works(running, "b.w1"))
                 signalled(running.pid("b.w1"), signal.SIGSTOP)
                 until(lambda: states(running)["b.w1"] == "hung")
                 running.client.restart("b.w1")
-                until(lambda: states(running).get("b.w1") == "busy")
+                until(lambda: works(running, "b.w1"))
                 second.send_signal(signal.SIGINT)
                 until(lambda: list(states(running)) == ["w0"])
                 assert second.wait(20) == 0
@@ -429,7 +472,7 @@ def test_a_machine_refuses_code_and_a_second_one_the_same_name(tmp_path: Path) -
         assert running.client.wait(job, 60)["errors"] == 0
         rows = {row["worker"]: row["error"] for row in running.client.rows("workers")}
         assert rows["w0"] is None
-        assert "runs code, which this cluster refuses" in (rows["b.w0"] or rows["b.w1"])
+        assert "runs code, which the machine of b" in (rows["b.w0"] or rows["b.w1"])
         other = tmp_path / "other"
         other.mkdir()
         shutil.copy(tmp_path / "up.log", other)

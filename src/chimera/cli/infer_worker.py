@@ -18,7 +18,9 @@ def worker(
     join: Annotated[
         str,
         typer.Option(
-            "--join", metavar="URL", help="Dial the cluster at this address: that of 'infer up --host --port'."
+            "--join",
+            metavar="URL,...",
+            help="Dial the cluster at this address, that of 'infer up --host --port'; with voters, at one of several.",
         ),
     ],
     workers: Annotated[int, typer.Option("--workers", min=1, max=100, metavar="N", help="Start N workers.")] = 1,
@@ -83,15 +85,14 @@ def worker(
     ] = FOLDER,
 ) -> None:
     """Join a cluster on another machine with workers of this one; run until Ctrl-C, after which they finish their batches."""
-    from chimera.core.address import Address
     from chimera.inference.cluster_folder import ClusterFolder
-    from chimera.inference.remote_workers.cluster import ClusterAddress, tls_context, token_of
+    from chimera.inference.remote_workers.cluster import ClusterAddress, addresses_of, tls_context, token_of
     from chimera.inference.remote_workers.machine import MachineOptions
     from chimera.inference.remote_workers.machine import join as run
 
-    url = Address.of(join, "--join:")
+    dialed = [f"{each.host}:{each.port}" for each in addresses_of(join)]
     cluster = ClusterAddress(join, token_of(join, token_file), tls_context(tls_ca, tls_cert, tls_key), typer.echo)
-    takes_code = takes_code_by_default([f"{url.host}:{url.port}"]) if code is None else code
+    takes_code = takes_code_by_default(dialed) if code is None else code
     own = _own_name() if name is None else name
     fetch_bytes = int(fetch_gib * (1 << 30)) if fetch_models else 0
     options = MachineOptions(own, workers, keep_models, preload, devices(gpus), takes_code, fetch_bytes)

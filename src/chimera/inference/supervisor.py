@@ -189,6 +189,10 @@ def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str],
         say(f"{many} and workers ({options.workers}) run from {folder.path}; Ctrl-C ends them")
         if address:
             say(f"the coordinator is at {address}; requests need the token in {folder.path / 'token'}")
+            if not is_loopback(options.host):
+                say(
+                    f"other machines: chimera infer worker --join {address} --token-file (a copy of {folder.worker_token})"
+                )
             if sys.stdout.isatty():  # others may read a file or a log
                 say(f"the page: {address}/#token={folder.token()} (the address holds the token: keep it to yourself)")
         members = [DiskWatch(folder.path), *_workers(folder, options), *_coordinators(folder, options)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
@@ -38,12 +39,46 @@ _CONFLICT_S = 10.0  # an earlier program on this machine may have had the same n
 _SAID = 300
 
 
+class ClusterConnection:
+    """A connection for one thread with one of the addresses of a cluster. After an error, the next address is called.
+
+    Parameters
+    ----------
+    make : makes a connection with each of the addresses.
+    """
+
+    def __init__(self, make: Sequence[Callable[[], Connection]]) -> None:
+        self._make, self._place, self._broken_by = make, 0, ""
+        self._current = make[0]()
+
+    def request(self, path: str, body: bytes, timeout_s: float) -> Answer:
+        """Send a POST request, and return the answer; see `Connection.request`."""
+        return self._current.request("POST", path, body, wire.CONTENT_TYPE, timeout_s=timeout_s, idempotent=True)
+
+    def failed(self) -> None:
+        """Call the next address from now on."""
+        self._current.close()
+        self._place = (self._place + 1) % len(self._make)
+        self._current = self._make[self._place]()
+        if self._broken_by:  # meanwhile
+            self._current.break_off(self._broken_by)
+
+    def break_off(self, why: str) -> None:
+        """Abort the current request, from another thread. It and all later requests raise `Unreachable`."""
+        self._broken_by = why
+        self._current.break_off(why)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._current.close()
+
+
 class ClusterAddress:
     """The address of a cluster. All methods are thread-safe.
 
     Parameters
     ----------
-    url : the fixed address, ``https://host:port``.
+    url : the fixed address, ``https://host:port``; of a cluster with voters several of them, separated by commas.
     token : token of remote workers, or of the cluster.
     tls : context for ``https``; default: the authorities of the system.
     say : called with a line of text when the connection is lost, and when it is there again.
@@ -58,37 +93,39 @@ class ClusterAddress:
     """
 
     def __init__(self, url: str, token: str, tls: ssl.SSLContext | None, say: Callable[[str], None]) -> None:
-        self._address, self._token, self._tls, self._say = Address.of(url, "--join:"), token, tls, say
-        self._address.check_token_is_protected()
+        self._addresses = addresses_of(url)
+        self._url, self._token, self._tls, self._say = url, token, tls, say
         self.failure: ChimeraError | None = None
         self._lock = threading.Lock()
         self._began_s = time.monotonic()
         self._was_reached = self._is_lost = False
         self._conflict_s: float | None = None
 
-    def connection(self) -> Connection:
+    def connection(self) -> ClusterConnection:
         """Return a new connection, for one thread."""
-        return Connection(self._address, self._token, self._tls, MAX_REPORT_BYTES)
+        return ClusterConnection(
+            [partial(Connection, each, self._token, self._tls, MAX_REPORT_BYTES) for each in self._addresses]
+        )
 
-    def report(self, connection: Connection, worker: str, report: Report) -> Next | None:
+    def report(self, connection: ClusterConnection, worker: str, report: Report) -> Next | None:
         """Send a report, and return the coordinator's answer; None if there is none now."""
         body = wire.pack(msgspec.to_builtins(report, builtin_types=(bytes,)))
         try:
-            found = connection.request(
-                "POST", f"{PATH}/{worker}", body, wire.CONTENT_TYPE, timeout_s=_TRY_S, idempotent=True
-            )
+            found = connection.request(f"{PATH}/{worker}", body, _TRY_S)
             if found.status != HTTPStatus.OK:
+                connection.failed()
                 self._refused(found.status, _reason(found))
                 return None
             following = msgspec.convert(wire.unpack(found.body), Next)
         except (Unreachable, TimeLimitError, InvalidAnswer, DataError, msgspec.ValidationError) as error:
             if str(error) != ENDED:
+                connection.failed()
                 self._lost(str(error))
             return None
         self._reached()
         return following
 
-    def files(self, connection: Connection, worker: str, request: FilesRequest) -> FilesAnswer | None:
+    def files(self, connection: ClusterConnection, worker: str, request: FilesRequest) -> FilesAnswer | None:
         """Request files of a model, and return the answer; None if there is none now.
 
         Raises
@@ -97,34 +134,35 @@ class ClusterAddress:
         """
         body = wire.pack(msgspec.to_builtins(request))
         try:
-            found = connection.request(
-                "POST", f"{PATH}/{worker}/files", body, wire.CONTENT_TYPE, timeout_s=_FILES_S, idempotent=True
-            )
+            found = connection.request(f"{PATH}/{worker}/files", body, _FILES_S)
             if found.status in _REFUSALS:
                 raise ConfigurationError(_reason(found))
-            return msgspec.convert(wire.unpack(found.body), FilesAnswer) if found.status == HTTPStatus.OK else None
+            if found.status == HTTPStatus.OK:
+                return msgspec.convert(wire.unpack(found.body), FilesAnswer)
         except (Unreachable, TimeLimitError, InvalidAnswer, DataError, msgspec.ValidationError):
-            return None
+            pass
+        connection.failed()
+        return None
 
     def _reached(self) -> None:
         with self._lock:
             self._conflict_s = None
             if self._is_lost or not self._was_reached:
-                self._say(f"the cluster at {self._address.url} answers")
+                self._say(f"the cluster at {self._url} answers")
             self._was_reached, self._is_lost = True, False
 
     def _lost(self, why: str) -> None:
         with self._lock:
             if self._was_reached:
                 if not self._is_lost:
-                    self._say(f"the cluster at {self._address.url} does not answer: {why[:_SAID]}; it is called again")
+                    self._say(f"the cluster at {self._url} does not answer: {why[:_SAID]}; it is called again")
                 self._is_lost = True
             elif time.monotonic() > self._began_s + PATIENCE_S:
-                where = f"the cluster at {self._address.url} cannot be reached: {why[:_SAID]}"
+                where = f"the cluster at {self._url} cannot be reached: {why[:_SAID]}"
                 self._fail(UnavailableError(f"{where}: is it up, with --host and --port?"))
 
     def _refused(self, status: int, why: str) -> None:
-        where = f"the cluster at {self._address.url}"
+        where = f"the cluster at {self._url}"
         if status == HTTPStatus.UNAUTHORIZED:
             self._fail(
                 ConfigurationError(f"{where} refuses the token: use that in the file 'worker-token' of its folder")
@@ -151,6 +189,19 @@ def _reason(answer: Answer) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in message[:_SAID])
 
 
+def addresses_of(url: str) -> list[Address]:
+    """Return the addresses of ``--join``.
+
+    Raises
+    ------
+    ConfigurationError : one is invalid, or the token would travel there in clear.
+    """
+    found = [Address.of(each.strip(), "--join:") for each in url.split(",")]
+    for each in found:
+        each.check_token_is_protected()
+    return found
+
+
 def token_of(url: str, file: Path | None) -> str:
     """Return the token for a cluster, from a file or from the variable ``CHIMERA_CLUSTER_TOKEN``.
 
@@ -159,7 +210,7 @@ def token_of(url: str, file: Path | None) -> str:
     ConfigurationError : the file cannot be read or is no token, or the variable is not set.
     """
     if file is None:
-        return token_for(url)
+        return token_for(url.split(",")[0].strip())
     try:
         with file.open("rb") as opened:
             token = opened.read(1001).decode("ascii").strip()

@@ -17,7 +17,7 @@ from chimera.core.errors import TimeLimitError
 from chimera.engines.http import wire
 from chimera.engines.http.connection import JSON, Answer, Connection, InvalidAnswer, Unreachable
 from chimera.inference.membership import Member
-from chimera.inference.remote_workers.cluster import ENDED, ClusterAddress
+from chimera.inference.remote_workers.cluster import ENDED, ClusterAddress, ClusterConnection
 from chimera.inference.remote_workers.protocol import (
     GONE,
     LATE,
@@ -75,7 +75,7 @@ class Dialer:
             self._cluster.report(connection, self.member.name, self._report(leaves=True))
             connection.close()
 
-    def _run(self, connection: Connection) -> None:
+    def _run(self, connection: ClusterConnection) -> None:
         local = Connection(Address.of(self.member.address), self._token, None, MAX_MESSAGE_BYTES)
         pieces: Iterator[Piece] = iter(())
         number: int | None = None
@@ -96,7 +96,7 @@ class Dialer:
         local.close()
         connection.close()
 
-    def _exchanged(self, connection: Connection, pieces: Iterator[Piece], number: int | None) -> Next | None:
+    def _exchanged(self, connection: ClusterConnection, pieces: Iterator[Piece], number: int | None) -> Next | None:
         """Report the pieces of the answer to a request, and return what follows.
 
         If the connection breaks, the answer is dropped: the worker keeps its results, and the coordinator asks again.
@@ -112,7 +112,7 @@ class Dialer:
             self._handled.discard(number)
         return found or self._cluster.report(connection, self.member.name, self._report())
 
-    def _whole(self, connection: Connection, first: Piece) -> bytes | None:
+    def _whole(self, connection: ClusterConnection, first: Piece) -> bytes | None:
         """Return the whole body of a request; None if the coordinator does not wait for its answer any more."""
         body = bytearray(first.data)
         while len(body) < first.size:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +20,10 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.private import make_folder, write
 from chimera.inference.models.spec import key_of
 from chimera.inference.models.table import code_of
+from chimera.inference.worker.computing import finished
+from chimera.inference.worker.protocol import Assignment
+
+Compute: TypeAlias = Callable[[str, dict[str, Any], Sequence[Any]], Iterator[tuple[str, Any]]]
 
 _KINDS = frozenset({"transformers", "text-generation", "text-embeddings"})
 _FOLDERS = ("model", "base", "tokenizer")
@@ -57,6 +61,29 @@ class ForeignModels:
     def key(self, key: str) -> str:
         """Return the key by which the cluster knows a loaded model."""
         return self._original.get(key, key)
+
+    def events(
+        self, one: Assignment, compute: Compute, loaded: Sequence[str], is_wanted: Callable[[], bool]
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield the events of a batch: those of the computing process, or the error of a model that is not loaded here.
+
+        Parameters
+        ----------
+        compute : see `chimera.inference.worker.model_processes.ModelProcesses.compute`.
+        loaded : keys of the models in memory.
+        is_wanted : returns whether the batch was not taken back.
+        """
+        key = key_of(one.model)
+        if key not in map(self.key, loaded):
+            yield "loading", key
+        try:
+            table = self.table(one.model, is_wanted)
+        except ConfigurationError as error:
+            why = f"the model cannot be loaded: {error}"
+            yield "loaded", loaded
+            yield "done", finished([{"error": why}] * len(one.queries), 0.0)
+        else:
+            yield from compute(one.job, table, one.queries)
 
     def table(self, model: Mapping[str, Any], is_wanted: Callable[[], bool]) -> dict[str, Any]:
         """Return the table with paths of this machine. Wait until missing folders are fetched, while ``is_wanted``.

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
-from chimera.engines.http import wire
-from chimera.inference.models.spec import key_of
 from chimera.inference.remote_workers.models import ForeignModels
 from chimera.inference.worker.fork_client import ForkClient
 from chimera.inference.worker.kept_results import KeptResults
@@ -261,22 +259,11 @@ class InferenceWorker:
                 self._on_exit(f"worker {self.name}: {error}")
 
     def _events(self, one: Assignment) -> Iterator[tuple[str, Any]]:
-        """Yield the events of a batch: those of the computing process, or the error of a model that is not loaded here."""
         if self._models is None:
-            yield from self._process.compute(one.job, one.model, one.queries)
-            return
-        key = key_of(one.model)
-        if key not in map(self._models.key, self._loaded):
-            yield "loading", key
-        try:
-            table = self._models.table(one.model, lambda: self._computing is one and not self._closed)
-        except ConfigurationError as error:
-            why = f"the model cannot be loaded: {error}"
-            results = wire.pack([{"error": why}] * len(one.queries))
-            yield "loaded", self._loaded
-            yield "done", {"results": results, "tokens": 0, "seconds": 0.0, "errors": len(one.queries), "error": why}
-        else:
-            yield from self._process.compute(one.job, table, one.queries)
+            return self._process.compute(one.job, one.model, one.queries)
+        return self._models.events(
+            one, self._process.compute, self._loaded, lambda: self._computing is one and not self._closed
+        )
 
     def _next(self) -> Assignment | None:
         """Wait for the next batch, and return it; None once the worker is closed.
