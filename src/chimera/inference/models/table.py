@@ -112,7 +112,7 @@ def load(table: Mapping[str, Any], *, folder: str | Path | None = None) -> Predi
 def is_shared(table: Mapping[str, Any]) -> bool:
     """Return whether processes that are forked after `load` can use the model: it has no threads, and is on no accelerator.
 
-    The attribute ``shared`` of a kind returns this. Call this in a process without threads.
+    A kind has the attribute ``shared`` for this. Call it in a process without threads.
     """
     try:
         return bool(getattr(_kind(table, None), "shared", False))
