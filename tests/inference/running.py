@@ -96,6 +96,7 @@ def cluster(
         assert up.poll() is None, (folder / "up.log").read_text()
         running = RunningCluster(place, up)
         until(lambda: sum(row["state"] != "joining" for row in running.client.rows("workers")) == workers)
+        until(lambda: len(running.members("standby")) >= (standbys or 0))  # standbys start when a coordinator leads
         pids = [row["pid"] for row in running.client.rows("members")]
         yield running
         pids += [row["pid"] for row in running.client.rows("members")]

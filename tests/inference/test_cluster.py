@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import time
@@ -14,7 +15,9 @@ import numpy as np
 import psutil
 import pytest
 
+import inference_kit
 from chimera.core.errors import ConfigurationError, TimeLimitError
+from chimera.inference import models
 from chimera.web.client import PATIENCE_S
 from inference.running import RunningCluster, cluster, command, signalled, until
 
@@ -85,6 +88,28 @@ def test_the_fork_server_of_all_workers_is_started_again(quiet: RunningCluster) 
     until(lambda: [one.pid for one in servers()] not in ([], [server.pid]))
     row = quiet.client.wait(quiet.client.submit(quiet.model(seconds=0.003), list(range(20))), 60)
     assert (row["state"], row["errors"]) == ("done", 0)
+
+
+@pytest.mark.takes("torch and transformers are imported once")
+@pytest.mark.long
+def test_libraries_are_imported_before_a_job_and_once_for_all_workers(tmp_path: Path) -> None:
+    folder = inference_kit.tiny_bert(tmp_path / "bert")
+    with cluster(tmp_path, workers=2, standbys=0, options=("--preload", "auto")) as running:
+
+        def with_torch() -> list[psutil.Process]:
+            there = psutil.Process(running.up.pid).children(recursive=True)
+            return [one for one in there if "libtorch" in Path(f"/proc/{one.pid}/maps").read_text()]
+
+        (ahead,) = until(with_torch)
+        table = {"kind": "transformers", "task": "fill-mask", "model": str(folder)}
+        job = running.client.submit(models.read(table), ["the cat sat on the [MASK] ."] * 400, batch_size=4)
+        assert running.client.wait(job, 60)["errors"] == 0
+        found = with_torch()
+        computing = [one for one in found if os.getsid(one.pid) == one.pid]
+        loaders = {one.parent() for one in computing}
+        assert len(computing) == len([row for row in running.client.rows("workers") if row["models"]])
+        assert {*found} == {ahead, *loaders, *computing}
+        assert [one.parent() for one in loaders if one is not None] == [ahead]
 
 
 def test_a_job_that_hangs_is_cancelled_and_its_workers_are_free_for_others(quiet: RunningCluster) -> None:

@@ -173,7 +173,7 @@ def test_a_model_is_loaded_once_while_workers_compute_and_is_in_memory_once(
         assert total_mb < 2 * weights_mb + 500  # of three workers; the libraries have 300 MB
         (loader,) = {one.parent() for one in processes} - {forked(shared)[0]}
         assert loader is not None
-        loader.kill()  # the model is loaded again for the next worker, and those that have it go on
+        loader.kill()  # the model is loaded again for the next worker, and those that have it continue
         workers.append(InferenceWorker("w3", on_exit=print, forks=ForkClient(os.dup(shared._socket.fileno()))))
         assert [answers(worker, bert, "the cat sat", job="3") for worker in workers[2:]] == found[:2]
     finally:

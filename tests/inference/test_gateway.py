@@ -171,7 +171,8 @@ def test_an_address_beyond_this_machine_needs_tls(tmp_path: Path) -> None:
 
 def up(folder: Path, *options: str) -> tuple[int, str]:
     """Return the exit code and the last line of a command that is refused."""
-    command = [sys.executable, "-m", "chimera", "infer", "up", "--workers", "0", "--cluster", str(folder), *options]
+    words = ["infer", "up", "--workers", "0", "--preload", "", "--cluster", str(folder), *options]
+    command = [sys.executable, "-m", "chimera", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     return done.returncode, done.stderr.strip().rpartition("\n")[2]
 

@@ -14,8 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from chimera.core.errors import ConfigurationError
 from chimera.inference.journal import records
 from chimera.inference.policies.policy import POLICIES
-from chimera.inference.scheduling.job import FIRST_LOAD_S, Batch
-from chimera.inference.scheduling.scheduler import MAX_KILLS, Scheduler
+from chimera.inference.scheduling.batch import Batch
+from chimera.inference.scheduling.failure import MAX_KILLS
+from chimera.inference.scheduling.job import FIRST_LOAD_S
+from chimera.inference.scheduling.scheduler import Scheduler
 from chimera.inference.scheduling.time_limit import default_limit_s
 
 WORKERS = ("ann", "bob", "cy", "dee")

@@ -131,7 +131,10 @@ class ForkServer:
 
     def _receive(self) -> bool:
         """Handle one request; return False if there will be no more."""
-        body, descriptors, *_ = socket.recv_fds(self._inbox, MAX_BYTES, 5)
+        try:
+            body, descriptors, *_ = socket.recv_fds(self._inbox, MAX_BYTES, 5)
+        except ConnectionError:  # the parent has closed its end, and had not read that this process is ready
+            return False
         if not body:
             return False
         try:
@@ -225,7 +228,8 @@ class ForkServer:
             refusal=refusal,
             threads=threads,
         )
-        inbox.send(READY)
+        with contextlib.suppress(ConnectionError):  # the parent needs it no more
+            inbox.send(READY)
         if refusal:
             server.refuse()
         else:
