@@ -10,7 +10,7 @@ from typing import Any
 from chimera.core.errors import DataError, PrivacyError
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.frames import PROTOCOL, Ask, Hello
-from chimera.engines.federation.wire.link import Link
+from chimera.engines.federation.wire.link import Link, ignore_ends
 from chimera.engines.federation.wire.pages import keep_pages
 from chimera.engines.handle import CONSTRUCT
 from chimera.engines.http import wire
@@ -159,6 +159,7 @@ def serve(service: Service) -> None:
     async def main() -> None:
         task = asyncio.ensure_future(service.run())
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(ignore_ends)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, task.cancel)
         try:
