@@ -60,7 +60,13 @@ def serve_http(folder: str, name: str, hidden: str) -> None:
 
     made, own = worker(folder, name, hidden)
     app = made.app()
-    serve(app, host="127.0.0.1", port=0, settings=own, on_started=lambda: print(f"http://127.0.0.1:{app.state.address[1]}"))
+    serve(
+        app,
+        host="127.0.0.1",
+        port=0,
+        settings=own,
+        on_started=lambda: print(f"http://127.0.0.1:{app.state.address[1]}"),
+    )
 
 
 def serve_node(folder: str, name: str, hidden: str) -> None:
@@ -227,7 +233,9 @@ def idle(count: int, seconds: float) -> None:
             time.sleep(seconds)
             after, lasted = seen.cpu_times(), time.monotonic() - began
             share = (after.user + after.system - before.user - before.system) / lasted
-            print(f"{count} idle nodes: {seen.memory_info().rss / 1e6:.0f} MB (without them {alone / 1e6:.0f} MB), {share:.1%} of a core")
+            print(
+                f"{count} idle nodes: {seen.memory_info().rss / 1e6:.0f} MB (without them {alone / 1e6:.0f} MB), {share:.1%} of a core"
+            )
         finally:
             for process in started:
                 process.process.kill()

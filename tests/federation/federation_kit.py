@@ -74,7 +74,7 @@ class Federation:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._stack = contextlib.ExitStack()
+        self.stack = contextlib.ExitStack()
         self._port = 0
         self.start_hub()
 
@@ -109,7 +109,7 @@ class Federation:
         running = Running(service.run)
         while not connected.wait(0.01) and running.error is None:
             pass
-        self._stack.callback(running.stop)
+        self.stack.callback(running.stop)
         return running
 
     def engine(self, name: str = "alice", **options: Any) -> FederationEngine:
@@ -119,7 +119,7 @@ class Federation:
         return FederationEngine(identity=str(folder), **{"hub": self.url, "wait_s": LIMIT_S} | options)
 
     def close(self) -> None:
-        self._stack.close()
+        self.stack.close()
         if self.running_hub._thread.is_alive():
             self.stop_hub()
 

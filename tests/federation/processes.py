@@ -34,8 +34,8 @@ class Summer:
 
     def step(self, vector: Any, token: str) -> Any:
         self._note(token)
-        self._state = np.float64(0.9) * self._state + vector[:4]
-        return vector + np.tile(self._state, len(vector) // 4)
+        self._state = 0.5 * self._state + 0.1 * vector[:4] + 1.0
+        return 0.5 * vector + np.tile(self._state, len(vector) // 4)
 
     def die(self, token: str) -> None:
         """End the process in the middle of a call."""

@@ -32,7 +32,7 @@ def peak(pid: int) -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 @pytest.mark.parametrize("size", [96 * MIB, pytest.param(1000 * MIB, marks=pytest.mark.slow)])
 def test_a_large_body_passes_with_at_most_64_mib_beside_it(tmp_path: Path, size: int) -> None:
-    hub, url = hub_process(tmp_path / "hub")
+    hub, _ = hub_process(tmp_path / "hub")
     started = [hub]
     try:
         for role, name in (("node", "node-0"), ("requester", "alice")):

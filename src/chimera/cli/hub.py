@@ -104,6 +104,27 @@ def revoke(
         raise typer.Exit(1)
 
 
+@app.command("demo")
+def demo(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="A new folder for identities, data, logs and the experiment.")
+    ] = Path("chimera-federation"),
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the hub; 0: any free one.")] = 0,
+) -> None:
+    """Run a hub and three nodes with a part of breast-cancer each on this machine, until Ctrl-C."""
+    _require()
+    import threading
+
+    from chimera.federation.hub.demo import EXPERIMENT, NODES
+    from chimera.federation.hub.demo import demo as running
+
+    with running(folder, port) as url:
+        typer.echo(f"the hub serves at {url}; connected: {', '.join(NODES)}")
+        typer.echo(f"to train, in another terminal: chimera train {folder / EXPERIMENT}")
+        typer.echo(f"to list the nodes: chimera hub nodes --folder {folder / 'hub'}")
+        threading.Event().wait()
+
+
 def _time(seconds: float | None) -> str:
     return "" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
 

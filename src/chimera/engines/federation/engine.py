@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,10 @@ class FederationEngine(HttpEngine):
         except BaseException:
             tunnel.close()
             raise
+
+    def declare(self, settings: Mapping[str, Any]) -> None:
+        """Declare the settings of the run, which nodes receive with each request for an actor and decide by."""
+        self._placement.run_settings = dict(settings)
 
 
 def _nodes(tunnel: Any, names: list[str] | None, wait_s: float) -> list[str]:

@@ -27,7 +27,7 @@ from chimera.engines.federation.wire.frames import (
     Took,
     pack,
 )
-from chimera.engines.federation.wire.link import HubRefusedError, Link
+from chimera.engines.federation.wire.link import HubRefusedError, Link, ignore_ends
 from chimera.engines.federation.wire.pages import keep_pages
 from chimera.engines.federation.wire.port import Port
 from chimera.engines.federation.wire.streams import Receiving, Sending
@@ -282,6 +282,7 @@ class Tunnel:
 
     def _live(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self._loop.set_exception_handler(ignore_ends)
         try:
             self._loop.run_until_complete(self._run())
         finally:

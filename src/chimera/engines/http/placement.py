@@ -25,6 +25,10 @@ class Placement:
     nodes, addresses : the nodes of the engine, and their addresses in the same order.
     key : key of the engine.
     remote : options of the channels to nodes.
+
+    Attributes
+    ----------
+    run_settings : settings of the run, which nodes receive with each request for an actor; None: none.
     """
 
     def __init__(
@@ -36,6 +40,7 @@ class Placement:
         remote: Mapping[str, Any],
     ) -> None:
         self._tracker, self._nodes, self._addresses, self._key, self._remote = tracker, nodes, addresses, key, remote
+        self.run_settings: Mapping[str, Any] | None = None
         self._routed = 0  # actors with routes so far
         self._homes: dict[str, Node] = {}
         self._reserved: set[Node] = set()  # nodes of actors that must be alone there
@@ -74,7 +79,8 @@ class Placement:
         key = f"{self._key}.{rank}"
         return HostedChannel(
             self._tracker, name, rank, home, key=key, kind=kind, module=module, threads=resources.threads,
-            failure_is_loss=bool(getattr(actor_type, "failure_is_loss", False)), **self._remote
+            failure_is_loss=bool(getattr(actor_type, "failure_is_loss", False)), settings=self.run_settings,
+            **self._remote
         )  # fmt: skip
 
     def _free_node(self, name: str, hosting: Sequence[Node], answers: Mapping[Node, frozenset[str] | str]) -> Node:

@@ -16,7 +16,7 @@ from chimera.engines.federation.wire.streams import Receiving, Sending
 from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
 from chimera.federation.node.store import DONE, SETTLED, Kept, Store
 
-_MOST_OPEN, _MOST_OPEN_BYTES = 256, 1 << 31
+_MOST_OPEN, _MOST_OPEN_BYTES = 256, 1 << 31  # of one requester, so that it cannot keep out others
 _FORGET_S = 600.0  # a body whose driver does not come back is dropped after this time
 _INLINE = 1 << 16  # bytes; a body of this size is run without another thread
 
@@ -160,8 +160,8 @@ class Calls:
         before_s = self._loop.time() - _FORGET_S
         for key in [key for key, each in self._open.items() if each.since_s < before_s]:
             del self._open[key]
-        size = sum(each.body.size for each in self._open.values()) + ask.size
-        if size > _MOST_OPEN_BYTES or len(self._open) >= _MOST_OPEN:
+        own = [each.body.size for each in self._open.values() if each.ask.requester == ask.requester]
+        if sum(own) + ask.size > _MOST_OPEN_BYTES or len(own) >= _MOST_OPEN:
             return "too many or too large calls arrive at this node: ask again later"
         return ""
 

@@ -10,7 +10,7 @@ from typing import Any
 from chimera.core.errors import DataError, PrivacyError
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.frames import PROTOCOL, Ask, Hello
-from chimera.engines.federation.wire.link import Link
+from chimera.engines.federation.wire.link import Link, ignore_ends
 from chimera.engines.federation.wire.pages import keep_pages
 from chimera.engines.handle import CONSTRUCT
 from chimera.engines.http import wire
@@ -74,7 +74,7 @@ class Service:
         requester, call = Requester(ask.requester, ask.fingerprint), self._call(ask, body)
         decision = self._gate.request(requester, call)
         if isinstance(decision, Held):
-            self._loop.call_soon_threadsafe(self._hold, ask, body)
+            self._loop.call_soon_threadsafe(self._loop.call_later, _ASK_AGAIN_S, self._decide_again, ask, body)
             return
         if call.method == CONSTRUCT:  # any other call needs an actor, which ends with this process
             self._store.begin(ask.run, ask.number)
@@ -95,10 +95,10 @@ class Service:
 
         self._dispatch(ask, body, answered)
 
-    def _hold(self, ask: Ask, body: bytes | bytearray) -> None:
-        """Ask the gate again after a moment, while the driver waits."""
+    def _decide_again(self, ask: Ask, body: bytes | bytearray) -> None:
+        """Ask the gate again about a held call, if the driver still waits."""
         if self._calls.wants(ask):
-            self._loop.call_later(_ASK_AGAIN_S, self._calls.start, ask, body)
+            self._calls.start(ask, body)
 
     def _dispatch(self, ask: Ask, body: bytes | bytearray, done: Callable[[Reply], None]) -> None:
         dispatch(self._host, ask.run, ask.verb, ask.path, ask.type, body, done)
@@ -159,6 +159,7 @@ def serve(service: Service) -> None:
     async def main() -> None:
         task = asyncio.ensure_future(service.run())
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(ignore_ends)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, task.cancel)
         try:

@@ -171,6 +171,12 @@ class Link:
                 asked_s = asked_s or now_s
 
 
+def ignore_ends(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Handle an exception of a callback: the library raises `EOFError` if a proxy closes the connection twice."""
+    if not isinstance(context.get("exception"), EOFError):
+        loop.default_exception_handler(context)
+
+
 def _bytes(frame: str | bytes) -> bytes:
     if not isinstance(frame, bytes):
         raise DataError("a text frame")

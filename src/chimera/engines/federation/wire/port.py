@@ -35,7 +35,12 @@ class Port:
 
     def post(self, frame: bytes) -> None:
         """Send a frame after the frames that wait."""
-        if not self._frames and not self._busy and self._transport.get_write_buffer_size() < _LITTLE and self._sent(frame):
+        if (
+            not self._frames
+            and not self._busy
+            and self._transport.get_write_buffer_size() < _LITTLE
+            and self._sent(frame)
+        ):
             return
         self._frames.append(frame)
         self._queued += len(frame)

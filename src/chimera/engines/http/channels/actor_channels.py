@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -189,13 +189,22 @@ class HostedChannel(RemoteChannel):
     threads : maximum number of threads for its arithmetic.
     failure_is_loss : whether the actor is lost if a call exceeds its time limit, or fails after the creation of the actor. If
         not, the failure is raised where the result is awaited.
+    settings : settings of the run, sent with the request that creates the actor.
     """
 
     def __init__(
-        self, *args: Any, key: str, kind: str, module: str, threads: int, failure_is_loss: bool = False, **options: Any
+        self,
+        *args: Any,
+        key: str,
+        kind: str,
+        module: str,
+        threads: int,
+        failure_is_loss: bool = False,
+        settings: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        self._failure_is_loss = failure_is_loss
+        self._failure_is_loss, self._settings = failure_is_loss, settings
         self.key, self._kind, self._module, self._threads = key, kind, module, threads
         self._path = f"{ACTORS}/{quote(key)}"
 
@@ -220,6 +229,8 @@ class HostedChannel(RemoteChannel):
         path = self._path
         if call.method == CONSTRUCT:
             document |= {"kind": self._kind, "threads": self._threads}
+            if self._settings is not None:
+                document["settings"] = dict(self._settings)
         else:
             path += f"/{quote(call.method, safe='')}"
         try:
