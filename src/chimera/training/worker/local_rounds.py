@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,12 @@ class LocalRounds:
         own = rows() if own is None else own
         if not len(own):
             return {}
+        with self._evaluated(weights):
+            return self._model.evaluate(self._dataset.whole(own))
+
+    @contextmanager
+    def _evaluated(self, weights: Sequence[Encoded]) -> Iterator[None]:
+        """Load these weights, if there are any, inside the block. Personal parameters are the worker's own."""
         kept = self._model.parameters().copy()
         if weights:
             given = np.concatenate([decode(message, message.size) for message in weights])
@@ -210,9 +217,10 @@ class LocalRounds:
                 self._model.load(given)
             else:
                 self._part.put(given, self._model.parameters())
-        metrics = self._model.evaluate(self._dataset.whole(own))
-        self._model.load(kept)
-        return metrics
+        try:
+            yield
+        finally:
+            self._model.load(kept)
 
     def _local_step(self, clock: int) -> Rejected | None:
         """Take a local step; return the rejection if the gradient is not finite."""
