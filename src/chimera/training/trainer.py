@@ -30,7 +30,8 @@ class Trainer:
     ----------
     model : a name, a module, an estimator, a factory of one, or a `Model`.
     data : a name, a `Dataset` (a fifth of it becomes the test set), a `Split`, a pair (train, test), or a pair of arrays
-        (inputs, targets). Tables with large features are standardized, see `Split.of`; a `Split` is not.
+        (inputs, targets). Tables with large features are standardized, see `Split.of`; a `Split` is not. Default: ``nodes``,
+        the rows that the nodes of the engine have, with options as of `chimera.data.nodes.nodes`.
     strategy, partition, engine : a name, a mapping ``{"name": ..., option: ...}`` or an object. An engine given as an object
         stays open after the run.
     codec : codec of the uplink: a name, or a mapping with options. Its option ``downlink``, also a name or a mapping, is the
@@ -93,7 +94,7 @@ class Trainer:
     def __init__(
         self,
         model: Any,
-        data: Any,
+        data: Any = "nodes",
         *,
         strategy: Named | Strategy = "parameter-server",
         codec: Named = "identity",

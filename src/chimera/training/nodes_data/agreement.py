@@ -16,6 +16,12 @@ from chimera.models.model import Task
 from chimera.training.nodes_data.description import Column, DataDescription
 from chimera.training.worker.driver_schema import NodeRequest, Scaled
 
+SCALED = {
+    "none": "no scaling",
+    "declared": "declared constants",
+    "statistics": "statistics of the training rows of all nodes",
+    "each": "each node's own training rows",
+}
 _MOST_NAMES = 5
 Descriptions: TypeAlias = Sequence[DataDescription]
 
@@ -66,6 +72,19 @@ class AgreedData:
             rows_per_node=self.rows_per_node,
         )  # fmt: skip
 
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What ``data.json`` shows: the schema, who scales, and what each node said about its rows."""
+        nodes = [{"node": one.node, "rows": one.rows, "metrics": one.metrics} for one in self.descriptions]
+        columns = [{"name": column.name, "categories": column.categories} for column in self.columns or ()]
+        return {
+            "nodes": nodes,
+            "columns": columns,
+            "input_shape": self.input_shape,
+            "classes": self.classes,
+            "scaled_by": SCALED[self.scaled],
+        }
+
 
 def agree(declared: NodesData, descriptions: Descriptions, model: dict[str, Any]) -> AgreedData:
     """Return the data on which these nodes agree. Columns may have any order at a node.
@@ -76,7 +95,11 @@ def agree(declared: NodesData, descriptions: Descriptions, model: dict[str, Any]
     """
     first = descriptions[0]
     _same(descriptions, lambda one: one.task, lambda one: f"has a target for {one.task}")
-    _same(descriptions, lambda one: one.columns is None, lambda one: f"has {'no table' if one.columns is None else 'a table'}")
+    _same(
+        descriptions,
+        lambda one: one.columns is None,
+        lambda one: f"has {'no table' if one.columns is None else 'a table'}",
+    )
     _same(descriptions, lambda one: one.input_shape, lambda one: f"has inputs of shape {one.input_shape}")
     _same(descriptions, lambda one: one.input_type, lambda one: f"has inputs of type {one.input_type}")
     _same(descriptions, lambda one: one.outputs, lambda one: f"has {one.outputs} target columns")
@@ -125,7 +148,9 @@ def _columns(declared: NodesData, descriptions: Descriptions) -> tuple[Column, .
         own = _by_name(one)
         lacking, more = [name for name in wanted if name not in own], [name for name in own if name not in wanted]
         said = [f"lacks the column{'s' * (len(lacking) > 1)} {_listed(lacking)}"] if lacking else []
-        said += [f"has the column{'s' * (len(more) > 1)} {_listed(more)}, which node {usual.node!r} lacks"] if more else []
+        said += (
+            [f"has the column{'s' * (len(more) > 1)} {_listed(more)}, which node {usual.node!r} lacks"] if more else []
+        )
         if said:
             raise DataError(f"node {one.node!r} {' and '.join(said)}")
     agreed = []
@@ -140,7 +165,9 @@ def _columns(declared: NodesData, descriptions: Descriptions) -> tuple[Column, .
         for name in named:
             if name not in wanted or (option == "categories") == (wanted[name].categories is None):
                 kind = "texts" if option == "categories" else "numbers"
-                raise ConfigurationError(f"data 'nodes', option {option!r}: the nodes have no column of {kind} {name!r}")
+                raise ConfigurationError(
+                    f"data 'nodes', option {option!r}: the nodes have no column of {kind} {name!r}"
+                )
     return tuple(agreed)
 
 
@@ -154,11 +181,13 @@ def _column(name: str, declared: NodesData, descriptions: Descriptions) -> Colum
     for one, texts in held:
         own, what = set(texts or ()), f"in the column {name!r}"
         if known is not None and (strange := sorted(own - set(known))):
-            raise DataError(f"node {one.node!r} has {_listed(strange)} {what}, which [data] categories does not declare")
+            raise DataError(
+                f"node {one.node!r} has {_listed(strange)} {what}, which [data] categories does not declare"
+            )
         if known is None and (lacking := [text for text in wanted if text not in own]):
             raise DataError(
-                f"node {one.node!r} has no row with {_listed(lacking)} {what}, which other nodes have: declare all texts of the "
-                f"column, [data] categories = {{ {name} = [...] }}"
+                f"node {one.node!r} has no row with {_listed(lacking)} {what}, which other nodes have: declare all texts of "
+                f"the column, [data] categories = {{ {name} = [...] }}"
             )
     return Column(name, wanted)
 
@@ -202,7 +231,7 @@ def _scaling(
     lacking = [one.node for one in descriptions if one.statistics is None]
     if declared.standardize == "statistics" and lacking:
         raise ConfigurationError(
-            f"node {lacking[0]!r} does not give the statistics of its columns: set standardize = \"each\", or declare the "
+            f'node {lacking[0]!r} does not give the statistics of its columns: set standardize = "each", or declare the '
             "scaling, [data] scaling = { COLUMN = [MEAN, DEVIATION] }"
         )
     if declared.standardize == "each" or lacking:

@@ -85,10 +85,10 @@ class DataDescription:
     def check(self) -> None:
         """Raise DataError if a node cannot have sent this."""
         names = [column.name for column in self.columns or ()]
-        sound = (
+        sound = bool(
             0 < len(self.node) <= 200
             and len(set(names)) == len(names)
-            and (self.columns is None or 0 < len(names))
+            and (self.columns is None or names)
             and all(0 < length < MOST_ROWS for length in self.input_shape)
             and (self.columns is not None) == (not self.input_shape)
             and 0 < self.outputs < 1 << 31

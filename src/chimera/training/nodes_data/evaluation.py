@@ -89,7 +89,9 @@ class NodesEvaluation:
 def check_metrics(model: Any) -> None:
     """Raise ConfigurationError if the metrics of a model cannot be merged from sums of nodes."""
     if not hasattr(model, "new_sums"):
-        raise ConfigurationError(f"{type(model).__name__} cannot be evaluated on the rows of nodes: it has no sums of metrics")
+        raise ConfigurationError(
+            f"{type(model).__name__} cannot be evaluated on the rows of nodes: it has no sums of metrics"
+        )
     if unmerged := model.new_sums().unmerged():
         raise ConfigurationError(
             f"the metric {unmerged[0]!r} needs the outputs of all rows at one place, but each node keeps its rows: use metrics "

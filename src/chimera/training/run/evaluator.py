@@ -15,17 +15,19 @@ from chimera.strategies.strategy import Strategy
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.messages.tally import Tally
+from chimera.training.nodes_data.agreement import AgreedData
+from chimera.training.nodes_data.evaluation import NodesEvaluation
 from chimera.training.run.client_fairness import client_fairness
 from chimera.training.worker.shared_parameters import SharedParameters
 
 
 class Evaluator:
-    """Evaluates the global model in the driver, and collects the losses of the workers.
+    """Evaluates the global model, in the driver or on rows of nodes, and collects the losses of the workers.
 
     Parameters
     ----------
     model : the driver's copy, into which the global model is loaded.
-    test : the test set.
+    test : the test set; or what the nodes agreed on, if they have the test rows.
     buffers : the policy by which the workers' buffers are merged.
     part : the parameters that are shared with servers, if not all are. Of the personal parameters and of buffers, the model
         that is evaluated has the mean over the workers.
@@ -34,6 +36,7 @@ class Evaluator:
     Attributes
     ----------
     of_clients : the metrics of each worker in the last evaluation, by name; without workers that have no rows for evaluation.
+        If nodes have the test rows: those of each node that gives its own, by its name.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Evaluator:
         self.of_clients: dict[str, dict[str, float]] = {}
         self._engine, self._monitor, self._strategy, self._cluster = engine, monitor, strategy, cluster
         self._test, self._buffers = test, buffers
+        self._nodes = NodesEvaluation(engine, model) if isinstance(test, AgreedData) else None
         self.model = model
 
     def weights(self, out: Flat | None = None) -> Flat:
@@ -77,12 +81,20 @@ class Evaluator:
         """Return loss and metrics of the global model on the test set, and the measures of the strategy."""
         self.weights(out=self.model.parameters())
         self._merge_buffers()
-        metrics = self.model.evaluate(self._test.whole())
+        metrics = self._evaluate_on_nodes() if self._nodes else self.model.evaluate(self._test.whole())
         measures = self._strategy.measures(self._cluster)
         metrics |= dict(zip(measures, self._monitor.get(list(measures.values())), strict=True))
         if self._clients:
-            self._evaluate_clients()
+            if self._nodes is None:
+                self._evaluate_clients()
             metrics |= client_fairness(self.of_clients.values())
+        return metrics
+
+    def _evaluate_on_nodes(self) -> dict[str, float]:
+        assert self._nodes is not None
+        flat = self.model.parameters()
+        shared = flat.copy() if self._part is None else self._part.of(flat)
+        metrics, self.of_clients = self._nodes.evaluate(self._cluster.on_time(), shared, self._monitor.get)
         return metrics
 
     def _evaluate_clients(self) -> None:

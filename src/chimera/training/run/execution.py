@@ -24,6 +24,7 @@ from chimera.training.experiment.resolve import (
     check_data,
     configured,
     model_of,
+    nodes_data_of,
     open_engine,
     preload_of,
     split_of,
@@ -32,6 +33,9 @@ from chimera.training.experiment.settings import Settings
 from chimera.training.fault_tolerance.injection import FaultScript, check_attacks
 from chimera.training.fault_tolerance.recovery import Recovery
 from chimera.training.inspection import counts_of_run
+from chimera.training.nodes_data.agreement import AgreedData
+from chimera.training.nodes_data.evaluation import check_metrics
+from chimera.training.nodes_data.preparation import agreed_data
 from chimera.training.plugin import Named, label
 from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.progress.callback import Callback, notify
@@ -105,7 +109,9 @@ class Execution:
             assembly = Assembly(settings, engine, model, split.train, saved)
             cluster = assembly.cluster(monitor)
             try:
-                self.folder.describe_data(counts_of_run(settings, split.train, cluster.orders))
+                agreed = split.train
+                counts = counts_of_run(settings, agreed, cluster.orders)
+                self.folder.describe_data(agreed.shown if isinstance(agreed, AgreedData) else counts)
                 return self._train(
                     engine, monitor, cluster, split, model, checkpoints, saved, assembly.train_size, callbacks
                 )
@@ -125,8 +131,12 @@ class Execution:
         """Load the data, and check that the workers can train on it."""
         settings = self.settings
         notify(callbacks, "on_wait", f"the data {label(self.data)}")
-        # nodes train on their own rows, so the rows of the test set stay as they are, too
-        split = split_of(self.data, settings.seed, False if engine.nodes_own_data else "auto")
+        declared = nodes_data_of(self.data) if engine.nodes_own_data else None
+        if declared is not None:
+            agreed = agreed_data(engine, declared, self.model, settings)
+            split = Split(agreed, agreed)
+        else:  # nodes train on their own rows, so the rows of the driver's test set stay as they are, too
+            split = split_of(self.data, settings.seed, False if engine.nodes_own_data else "auto")
         check_data(
             split.train,
             settings.workers,
@@ -143,6 +153,8 @@ class Execution:
         train_size = None if engine.nodes_own_data else len(split.train)
         self.settings = settings = self.settings.following(model, train_size)
         settings.check_optimizers()
+        if isinstance(split.test, AgreedData):
+            check_metrics(model)
         settings.peak.check(model, private=settings.privacy is not None)
         if settings.privacy is not None:
             settings.privacy.check_model(model, settings.strategy)

@@ -12,6 +12,7 @@ from chimera.data.split import Split
 from chimera.models.model import Model
 from chimera.training.artifacts.result import Cost, Run
 from chimera.training.experiment.settings import Settings
+from chimera.training.nodes_data.agreement import AgreedData
 from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.progress.history import History
 from chimera.training.run.loop import TrainingLoop
@@ -32,7 +33,7 @@ def result_of(
     train_size: int,
 ) -> Run:
     """Return the result of a loop that ended; ``names`` are those of strategy, codec and engine, and the number of workers."""
-    used = loop.counters
+    used, of_nodes = loop.counters, _of_nodes(loop, history) if isinstance(split.test, AgreedData) else {}
     return Run(
         run_dir=folder,
         model=getattr(model, "module", getattr(model, "estimator", model)),
@@ -54,12 +55,20 @@ def result_of(
             **settings.strategy.figures(),
             **guarantee.figures(),
             **({"clients_evaluated_on": _client_rows(settings.test_per_client)} if settings.evaluate_clients else {}),
+            **({"nodes": of_nodes} if of_nodes else {}),
             **({"kept_round": loop.kept_round} if loop.kept_round is not None else {}),
             **({"peak_mb": loop.peak_mb} if loop.peak_mb else {}),
         },
         input_scaling=getattr(split.train, "input_scaling", None),  # data sets of texts have none
         target_scaling=getattr(split.train, "target_scaling", None),
     )
+
+
+def _of_nodes(loop: TrainingLoop, history: History) -> Mapping[str, Any]:
+    """Return the metrics of each node that gives its own, of the model that the run keeps."""
+    kept = loop.kept_round
+    rows = [row for row in history.metrics if "clients" in row and kept in (None, row["round"])]
+    return rows[-1]["clients"] if rows else {}
 
 
 def _client_rows(test_share: float | None) -> str:

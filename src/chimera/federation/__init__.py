@@ -1,0 +1,1 @@
+"""Federations: nodes that keep their data and set their own rules."""

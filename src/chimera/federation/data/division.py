@@ -1,0 +1,64 @@
+"""The division of a node's rows into training and test rows, by a hash of each row."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import ConfigurationError
+
+_BITS = 64
+
+
+def divided(rows: Iterable[bytes], test_fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Return which rows are test rows.
+
+    The part of a row follows from its content, the fraction and the seed alone. It does not change if rows are added, removed
+    or sorted; rows of equal content are in the same part; and a larger fraction only turns training rows into test rows.
+
+    Parameters
+    ----------
+    rows : the content of each row.
+    test_fraction : share of the rows, on average; from 0 to below 1.
+    seed : known to the node alone, so that no driver can tell the part of a row.
+
+    Raises
+    ------
+    ConfigurationError : the fraction or the seed is out of range.
+    """
+    if not 0 <= test_fraction < 1:
+        raise ConfigurationError(f"test_fraction is {test_fraction}: it must be at least 0 and below 1")
+    if not 0 <= seed < 1 << _BITS:
+        raise ConfigurationError(f"the seed of the division is {seed}: it must be at least 0 and below 2**{_BITS}")
+    keyed = hashlib.blake2b(digest_size=_BITS // 8, key=seed.to_bytes(_BITS // 8, "big"), person=b"chimera test")
+    limit, found = round(test_fraction * (1 << _BITS)), []
+    for row in rows:
+        own = keyed.copy()
+        own.update(row)
+        found.append(int.from_bytes(own.digest(), "big") < limit)
+    return np.array(found, bool)
+
+
+def contents_of_array(inputs: NDArray[Any]) -> Iterable[bytes]:
+    """Return the content of each row of numbers; 1 and 1.0, and 0.0 and -0.0, are equal."""
+    rows = np.ascontiguousarray(inputs.reshape(len(inputs), -1), np.float64) + 0.0
+    return (row.tobytes() for row in rows)
+
+
+def contents_of_frame(frame: Any) -> Iterable[bytes]:
+    """Return the content of each row of a table, whatever the order of its columns."""
+    import pandas.api.types as kinds
+
+    names = sorted(map(str, frame.columns))
+    ordered = frame[names].infer_objects()
+    numbers = [name for name in names if kinds.is_numeric_dtype(ordered[name].dtype)]
+    texts = [ordered[name].astype(str).tolist() for name in names if name not in numbers]
+    rows = ordered[numbers].to_numpy(np.float64) + 0.0
+    if not texts:
+        return (row.tobytes() for row in np.ascontiguousarray(rows))
+    joined = ("\0".join(parts).encode() for parts in zip(*texts, strict=True))
+    return (row.tobytes() + text for row, text in zip(np.ascontiguousarray(rows), joined, strict=True))

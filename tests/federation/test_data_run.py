@@ -1,0 +1,130 @@
+"""A run whose driver has no data: nodes train and evaluate on their own rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from chimera.core.errors import ConfigurationError
+from chimera.federation.data.gives import Gives
+from federation.data_kit import MLP, fit, nodes, table, thirds, written
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"name": "fed-avg", "local_steps": 4},
+        {"name": "fed-prox", "local_steps": 4},
+        {"name": "scaffold", "local_steps": 4, "weighted": True},
+        "parameter-server",
+    ],
+    ids=lambda strategy: strategy if isinstance(strategy, str) else strategy["name"],
+)
+def test_three_nodes_train_without_data_of_the_driver(tmp_path: Path, strategy: Any) -> None:
+    with nodes(tmp_path, written(tmp_path, thirds(table()))) as urls:
+        run = fit(urls, strategy=strategy, rounds=60)
+    assert run.metrics["accuracy"] > 0.9
+    assert run.events == []
+    assert set(run.metrics) == {"loss", "accuracy"}
+
+
+def test_merged_metrics_equal_those_of_all_test_rows_at_one_place(tmp_path: Path) -> None:
+    data = written(tmp_path, thirds(table()))
+    with nodes(tmp_path, data, Gives(metrics="own")) as urls:
+        run = fit(urls, {**MLP, "metrics": ["accuracy", "f1"]}, rounds=5, data={"name": "nodes", "standardize": False})
+    whole = pd.concat([own.frame[own.test] for own in data])  # type: ignore[attr-defined]
+    labels = np.concatenate([own.targets[own.test] for own in data])
+    central = run.trained.evaluate((whole.to_numpy(np.float32), labels))
+    assert run.metrics == pytest.approx(central, rel=1e-6)
+    assert {**run.metrics, "loss": 0} == {**central, "loss": 0}
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert summary["nodes"] == rows[-1]["clients"]
+    assert set(summary["nodes"]) == {"north", "south", "west"}
+    sizes = [int(own.test.sum()) for own in data]
+    accuracies = [each["accuracy"] for each in summary["nodes"].values()]
+    assert np.average(accuracies, weights=sizes) == pytest.approx(run.metrics["accuracy"])
+
+
+def test_figures_of_a_node_are_shown_only_if_the_node_gives_them(tmp_path: Path) -> None:
+    gives = [Gives(metrics="own"), Gives(metrics="merged"), Gives(metrics="none")]
+    data = written(tmp_path, thirds(table()))
+    with nodes(tmp_path, data, gives) as urls:
+        run = fit(urls, rounds=3, evaluate_every=1)
+    assert [set(row["clients"]) for row in run.rows if "loss" in row] == [{"north"}] * 3
+    for file in ("metrics.jsonl", "summary.json", "report.html"):
+        assert "south" not in (tmp_path / "run" / file).read_text()
+    held = json.loads((tmp_path / "run" / "data.json").read_text())
+    assert [node["metrics"] for node in held["nodes"]] == ["own", "merged", "none"]
+
+
+def test_a_run_without_metrics_of_any_node_trains(tmp_path: Path) -> None:
+    with nodes(tmp_path, written(tmp_path, thirds(table())), Gives(metrics="none")) as urls:
+        run = fit(urls, rounds=3)
+        with pytest.raises(ConfigurationError, match="target needs metrics, but no node gives metrics of its test rows"):
+            fit(urls, rounds=3, target={"accuracy": 0.9}, out=tmp_path / "other")
+    assert run.metrics == {}
+    assert run.cost.rounds == 3
+
+
+def test_a_metric_that_needs_all_outputs_is_refused_by_name(tmp_path: Path) -> None:
+    with nodes(tmp_path, written(tmp_path, thirds(table()))) as urls, pytest.raises(
+        ConfigurationError, match="the metric 'auroc' needs the outputs of all rows at one place"
+    ):
+        fit(urls, {**MLP, "metrics": ["accuracy", "auroc"]}, rounds=1)
+
+
+def test_personal_parameters_are_evaluated_at_their_node(tmp_path: Path) -> None:
+    strategy = {"name": "fed-bn", "keep": ["0.bias"], "local_steps": 2}
+    with nodes(tmp_path, written(tmp_path, thirds(table())), Gives(metrics="own")) as urls:
+        run = fit(urls, strategy=strategy, rounds=10, evaluate_clients=True)
+    own = [each["accuracy"] for each in run.rows[-1]["clients"].values()]
+    assert run.metrics["client_accuracy_mean"] == pytest.approx(np.mean(own))
+    assert min(own) > 0.5
+
+
+def test_secure_aggregation_and_merged_metrics(tmp_path: Path) -> None:
+    options = {"strategy": {"name": "fed-avg", "local_steps": 2}, "rounds": 3}
+    with nodes(tmp_path, written(tmp_path, thirds(table())), Gives(metrics="own")) as urls:
+        plain = fit(urls, **options)
+        secure = fit(urls, privacy={"clip": 10.0, "secure_aggregation": True}, out=tmp_path / "secure", **options)
+    assert secure.metrics["accuracy"] == pytest.approx(plain.metrics["accuracy"], abs=0.02)
+    assert all("clients" not in row for row in secure.rows)
+
+
+def test_a_regression_merges_errors(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(300, 3)), columns=["a", "b", "c"])
+    frame["y"] = frame["a"] - 2 * frame["b"] + 0.5
+    data = written(tmp_path, [frame[:120], frame[120:]])
+    with nodes(tmp_path, data, Gives(statistics=True)) as urls:
+        run = fit(urls, "linear-regression", rounds=80)
+    assert run.metrics["mse"] < 0.05
+    whole = pd.concat([own.frame[own.test] for own in data])  # type: ignore[attr-defined]
+    central = run.trained.evaluate(
+        (run.input_scaling.apply(whole.to_numpy()), np.concatenate([own.targets[own.test] for own in data]))
+    )
+    assert run.metrics == pytest.approx(central, rel=1e-5)
+
+
+def test_strategies_that_need_links_between_workers_are_refused(tmp_path: Path) -> None:
+    with nodes(tmp_path, written(tmp_path, thirds(table()))) as urls, pytest.raises(
+        ConfigurationError, match="the http engine has no groups"
+    ):
+        fit(urls, strategy="all-reduce", rounds=1)
+
+
+def test_an_engine_without_rows_needs_data(tmp_path: Path) -> None:
+    import chimera
+
+    with pytest.raises(ConfigurationError, match="data 'nodes' needs an engine whose nodes have rows"):
+        chimera.train("mlp", engine="simulated", rounds=1)
+    with pytest.raises(ConfigurationError, match=r"the table \[data\] is missing"):
+        chimera.Experiment({"model": "mlp"})
+    experiment = chimera.Experiment({"model": "mlp", "data": {"classes": ["a", "b"]}, "engine": {"name": "http", "nodes": []}})
+    assert experiment.tables["data"] == {"name": "nodes", "classes": ["a", "b"]}
