@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,7 +15,7 @@ from chimera.federation.data.gives import Gives
 from chimera.federation.data.own_data import OwnData
 from chimera.models.conversion import build_model
 from chimera.models.instantiation import parameter_limit
-from chimera.models.model import Model
+from chimera.models.model import MODELS, Model
 from chimera.training.messages.tally import Tally
 from chimera.training.nodes_data.description import DataDescriber, DataDescription
 from chimera.training.nodes_data.evaluation import Measured, check_metrics
@@ -154,5 +155,7 @@ def _model(request: NodeRequest, schema: DriverSchema, gives: Gives, seed: Any) 
         raise ConfigurationError(
             f"the model has {size} parameters, this node makes models of up to {gives.most_parameters}"
         )
+    if (library := MODELS.find(name).requires) is not None:
+        importlib.import_module(library)  # parameters are counted only once it is imported
     with parameter_limit(size, "the driver's"):
         return build_model(name, options, **about)
