@@ -22,6 +22,7 @@ from chimera.web.app import create_app
 from nodes.served import serving, settings
 
 NAMES = ("north", "south", "west")
+USUAL = Gives()
 MLP = {"name": "mlp", "hidden": [8]}
 
 
@@ -51,9 +52,7 @@ def thirds(frame: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 @contextmanager
-def nodes(
-    folder: Path, data: Sequence[OwnData], gives: Gives | Sequence[Gives] = Gives()
-) -> Iterator[list[str]]:
+def nodes(folder: Path, data: Sequence[OwnData], gives: Gives | Sequence[Gives] = USUAL) -> Iterator[list[str]]:
     """Serve a node for each of these data; yield the addresses."""
     given = [gives] * len(data) if isinstance(gives, Gives) else gives
     with ExitStack() as stack:
@@ -61,12 +60,20 @@ def nodes(
         for own, each in zip(data, given, strict=True):
             at = settings(folder, own.node)
             about = {"name": own.node, "kind": "worker"}
-            app = create_app(title=own.node, settings=at, routers=[actors_router(Host(node_actors(own, each)))], about=about)
+            app = create_app(
+                title=own.node, settings=at, routers=[actors_router(Host(node_actors(own, each)))], about=about
+            )
             urls.append(stack.enter_context(serving(app, at)))
         yield urls
 
 
 def fit(urls: Sequence[str], model: Any = MLP, **options: Any) -> Any:
     """Train on the nodes without data of the driver."""
-    given = {"workers": len(urls), "optimizer": {"name": "sgd", "lr": 0.1}, "batch_size": 20, "out": Path("run"), **options}
+    given = {
+        "workers": len(urls),
+        "optimizer": {"name": "sgd", "lr": 0.1},
+        "batch_size": 20,
+        "out": Path("run"),
+        **options,
+    }
     return chimera.train(model, engine={"name": "http", "nodes": list(urls)}, **given)

@@ -66,15 +66,18 @@ def test_figures_of_a_node_are_shown_only_if_the_node_gives_them(tmp_path: Path)
 def test_a_run_without_metrics_of_any_node_trains(tmp_path: Path) -> None:
     with nodes(tmp_path, written(tmp_path, thirds(table())), Gives(metrics="none")) as urls:
         run = fit(urls, rounds=3)
-        with pytest.raises(ConfigurationError, match="target needs metrics, but no node gives metrics of its test rows"):
+        with pytest.raises(
+            ConfigurationError, match="target needs metrics, but no node gives metrics of its test rows"
+        ):
             fit(urls, rounds=3, target={"accuracy": 0.9}, out=tmp_path / "other")
     assert run.metrics == {}
     assert run.cost.rounds == 3
 
 
 def test_a_metric_that_needs_all_outputs_is_refused_by_name(tmp_path: Path) -> None:
-    with nodes(tmp_path, written(tmp_path, thirds(table()))) as urls, pytest.raises(
-        ConfigurationError, match="the metric 'auroc' needs the outputs of all rows at one place"
+    with (
+        nodes(tmp_path, written(tmp_path, thirds(table()))) as urls,
+        pytest.raises(ConfigurationError, match="the metric 'auroc' needs the outputs of all rows at one place"),
     ):
         fit(urls, {**MLP, "metrics": ["accuracy", "auroc"]}, rounds=1)
 
@@ -113,8 +116,9 @@ def test_a_regression_merges_errors(tmp_path: Path) -> None:
 
 
 def test_strategies_that_need_links_between_workers_are_refused(tmp_path: Path) -> None:
-    with nodes(tmp_path, written(tmp_path, thirds(table()))) as urls, pytest.raises(
-        ConfigurationError, match="the http engine has no groups"
+    with (
+        nodes(tmp_path, written(tmp_path, thirds(table()))) as urls,
+        pytest.raises(ConfigurationError, match="the http engine has no groups"),
     ):
         fit(urls, strategy="all-reduce", rounds=1)
 
@@ -126,5 +130,7 @@ def test_an_engine_without_rows_needs_data(tmp_path: Path) -> None:
         chimera.train("mlp", engine="simulated", rounds=1)
     with pytest.raises(ConfigurationError, match=r"the table \[data\] is missing"):
         chimera.Experiment({"model": "mlp"})
-    experiment = chimera.Experiment({"model": "mlp", "data": {"classes": ["a", "b"]}, "engine": {"name": "http", "nodes": []}})
+    experiment = chimera.Experiment(
+        {"model": "mlp", "data": {"classes": ["a", "b"]}, "engine": {"name": "http", "nodes": []}}
+    )
     assert experiment.tables["data"] == {"name": "nodes", "classes": ["a", "b"]}

@@ -44,8 +44,9 @@ def divided(rows: Iterable[bytes], test_fraction: float, seed: int) -> NDArray[n
 
 
 def contents_of_array(inputs: NDArray[Any]) -> Iterable[bytes]:
-    """Return the content of each row of numbers; 1 and 1.0, and 0.0 and -0.0, are equal."""
-    rows = np.ascontiguousarray(inputs.reshape(len(inputs), -1), np.float64) + 0.0
+    """Return the content of each row of numbers as float32, as models read them; 1 and 1.0, and 0.0 and -0.0, are equal."""
+    with np.errstate(over="ignore"):
+        rows = np.ascontiguousarray(inputs.reshape(len(inputs), -1), np.float32) + np.float32(0)
     return (row.tobytes() for row in rows)
 
 
@@ -57,8 +58,8 @@ def contents_of_frame(frame: Any) -> Iterable[bytes]:
     ordered = frame[names].infer_objects()
     numbers = [name for name in names if kinds.is_numeric_dtype(ordered[name].dtype)]
     texts = [ordered[name].astype(str).tolist() for name in names if name not in numbers]
-    rows = ordered[numbers].to_numpy(np.float64) + 0.0
+    rows = contents_of_array(ordered[numbers].to_numpy(np.float64))
     if not texts:
-        return (row.tobytes() for row in np.ascontiguousarray(rows))
+        return rows
     joined = ("\0".join(parts).encode() for parts in zip(*texts, strict=True))
-    return (row.tobytes() + text for row, text in zip(np.ascontiguousarray(rows), joined, strict=True))
+    return (row + text for row, text in zip(rows, joined, strict=True))
