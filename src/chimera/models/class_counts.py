@@ -78,4 +78,5 @@ class ClassCounts:
         if self.several not in (None, several) or (several and self.counts.shape[1] not in (0, counts.shape[1])):
             raise ValueError("some rows have one class, others several labels")
         self.several, size = several, max(self.counts.shape[1], counts.shape[1])
-        self.counts = sum(np.pad(each, ((0, 0), (0, size - each.shape[1]))) for each in (self.counts, counts))
+        own, more = (np.pad(each, ((0, 0), (0, size - each.shape[1]))) for each in (self.counts, counts))
+        self.counts = own + more

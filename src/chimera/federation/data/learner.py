@@ -33,7 +33,11 @@ def node_actors(data: OwnData, gives: Gives) -> Actors:
     """Return the classes that drivers may use at a node, by their names in the driver, for `chimera.engines.http.hosting`."""
     learner = partial(OwnDataLearner, data, gives)
     private = partial(PrivateWorker, learner=learner)
-    makers = {DataDescriber: partial(NodeDescriber, data, gives), Learner: learner, PrivateWorker: private}
+    makers: dict[type, Callable[..., Any]] = {
+        DataDescriber: partial(NodeDescriber, data, gives),
+        Learner: learner,
+        PrivateWorker: private,
+    }
     return {f"{kind.__module__}.{kind.__qualname__}": maker for kind, maker in makers.items()}
 
 
@@ -103,14 +107,15 @@ class OwnDataLearner(Learner):
         metrics, test = self._gives.metrics, self._test
         if metrics == "none" or test is None or len(test) < self._gives.least_rows:
             return Measured(self._node, 0, {})
+        model: Any = self._model  # `check_metrics` has checked that it has sums
         with self._evaluated(weights):
-            sums = self._model.sums_of(test.whole())  # type: ignore[attr-defined] - `check_metrics` has checked it
+            sums = model.sums_of(test.whole())
         return Measured(self._node, len(test), sums.packed(), metrics == "own")
 
     def evaluate(self, *weights: Encoded) -> dict[str, float]:
         """Return the node's own figures on its test rows, if its owner gives them; else none."""
-        measured = self.measure(*weights)
-        return self._model.merged([measured.sums]) if measured.own else {}  # type: ignore[attr-defined]
+        model, measured = self._model, self.measure(*weights)
+        return dict(model.merged([measured.sums])) if measured.own else {}  # type: ignore[attr-defined]
 
     def samples(self) -> int:
         """Return the number of training rows, or the number that the driver assumes if the node does not give its own."""

@@ -66,11 +66,12 @@ def load(
     else:
         contents = contents_of_frame(inputs) if frame else contents_of_array(np.asarray(inputs))
     values, classes = _targets(targets, task)
-    common: tuple[Any, ...] = node, values, classes, divided(contents, test_fraction, split_seed)
+    test = divided(contents, test_fraction, split_seed)
     if not frame:
-        return ArrayData(*common, inputs=as_inputs(inputs, keep_integers=False))
+        return ArrayData(node, values, classes, test, as_inputs(inputs, keep_integers=False))
     inputs = inputs.rename(columns=str)
-    return TableData(*common, frame=inputs, own_columns=tuple(_column(name, inputs[name]) for name in inputs.columns))
+    columns = tuple(_column(name, inputs[name]) for name in inputs.columns)
+    return TableData(node, values, classes, test, inputs, columns)
 
 
 def _targets(targets: Any, task: Task | None) -> tuple[NDArray[Any], tuple[str, ...] | None]:

@@ -107,7 +107,8 @@ class OwnData(ABC):
         if self.classes is None or classes is None:
             return self.targets
         place = {label: index for index, label in enumerate(classes)}
-        return np.array([place.get(label, -1) for label in self.classes], np.int64)[self.targets]
+        places = np.array([place.get(label, -1) for label in self.classes], np.int64)
+        return places.take(self.targets)
 
     def _in_memory(
         self, inputs: NDArray[Any], schema: DriverSchema, scaling: Scaling | None, features: tuple[str, ...] | None

@@ -47,7 +47,7 @@ class Evaluator:
         cluster: TrainingCluster,
         *,
         model: Model,
-        test: TrainingData,
+        test: TrainingData | AgreedData,
         buffers: str,
         part: SharedParameters | None = None,
         clients: bool = False,
@@ -81,7 +81,7 @@ class Evaluator:
         """Return loss and metrics of the global model on the test set, and the measures of the strategy."""
         self.weights(out=self.model.parameters())
         self._merge_buffers()
-        metrics = self._evaluate_on_nodes() if self._nodes else self.model.evaluate(self._test.whole())
+        metrics = self._evaluate_test_rows()
         measures = self._strategy.measures(self._cluster)
         metrics |= dict(zip(measures, self._monitor.get(list(measures.values())), strict=True))
         if self._clients:
@@ -90,8 +90,11 @@ class Evaluator:
             metrics |= client_fairness(self.of_clients.values())
         return metrics
 
-    def _evaluate_on_nodes(self) -> dict[str, float]:
-        assert self._nodes is not None
+    def _evaluate_test_rows(self) -> dict[str, float]:
+        """Evaluate the global model on the driver's test set, or on the test rows of nodes."""
+        if self._nodes is None:
+            assert not isinstance(self._test, AgreedData)
+            return self.model.evaluate(self._test.whole())
         flat = self.model.parameters()
         shared = flat.copy() if self._part is None else self._part.of(flat)
         metrics, self.of_clients = self._nodes.evaluate(self._cluster.on_time(), shared, self._monitor.get)

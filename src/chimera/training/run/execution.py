@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from chimera.core.engine import Engine
 from chimera.core.errors import RunError
@@ -109,7 +109,7 @@ class Execution:
             assembly = Assembly(settings, engine, model, split.train, saved)
             cluster = assembly.cluster(monitor)
             try:
-                agreed = split.train
+                agreed: Any = split.train
                 counts = counts_of_run(settings, agreed, cluster.orders)
                 self.folder.describe_data(agreed.shown if isinstance(agreed, AgreedData) else counts)
                 return self._train(
@@ -133,7 +133,7 @@ class Execution:
         notify(callbacks, "on_wait", f"the data {label(self.data)}")
         declared = nodes_data_of(self.data) if engine.nodes_own_data else None
         if declared is not None:
-            agreed = agreed_data(engine, declared, self.model, settings)
+            agreed: Any = agreed_data(engine, declared, self.model, settings)
             split = Split(agreed, agreed)
         else:  # nodes train on their own rows, so the rows of the driver's test set stay as they are, too
             split = split_of(self.data, settings.seed, False if engine.nodes_own_data else "auto")
@@ -153,7 +153,7 @@ class Execution:
         train_size = None if engine.nodes_own_data else len(split.train)
         self.settings = settings = self.settings.following(model, train_size)
         settings.check_optimizers()
-        if isinstance(split.test, AgreedData):
+        if isinstance(cast(Any, split.test), AgreedData):
             check_metrics(model)
         settings.peak.check(model, private=settings.privacy is not None)
         if settings.privacy is not None:

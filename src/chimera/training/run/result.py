@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from chimera.core.engine import Engine
 from chimera.data.split import Split
@@ -33,7 +33,8 @@ def result_of(
     train_size: int,
 ) -> Run:
     """Return the result of a loop that ended; ``names`` are those of strategy, codec and engine, and the number of workers."""
-    used, of_nodes = loop.counters, _of_nodes(loop, history) if isinstance(split.test, AgreedData) else {}
+    used, data = loop.counters, cast(Any, split.train)
+    of_nodes = _of_nodes(loop, history) if isinstance(data, AgreedData) else {}
     return Run(
         run_dir=folder,
         model=getattr(model, "module", getattr(model, "estimator", model)),

@@ -19,6 +19,7 @@ from chimera.data.dataset import TrainingData
 from chimera.models.model import Model
 from chimera.training.messages.rejection import Rejected, fault
 from chimera.training.messages.tally import Tally
+from chimera.training.nodes_data.evaluation import Measured
 from chimera.training.privacy.settings import Privacy
 from chimera.training.worker.exchange import Exchange
 from chimera.training.worker.extension import Extensions
@@ -206,6 +207,15 @@ class LocalRounds:
             return {}
         with self._evaluated(weights):
             return self._model.evaluate(self._dataset.whole(own))
+
+    def measure(self, *weights: Encoded) -> Measured:  # noqa: ARG002 - of nodes that have test rows
+        """Return sums of loss and metrics of these weights over the test rows of a node; see `NodesEvaluation`.
+
+        Raises
+        ------
+        ConfigurationError : this worker is not at a node that has data and test rows of its own.
+        """
+        raise ConfigurationError("this worker has no test rows of its own: evaluate the model on the driver's test set")
 
     @contextmanager
     def _evaluated(self, weights: Sequence[Encoded]) -> Iterator[None]:
