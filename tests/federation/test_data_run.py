@@ -63,6 +63,13 @@ def test_figures_of_a_node_are_shown_only_if_the_node_gives_them(tmp_path: Path)
     assert [node["metrics"] for node in held["nodes"]] == ["own", "merged", "none"]
 
 
+def test_metrics_that_a_node_does_not_name_are_not_in_a_run(tmp_path: Path) -> None:
+    gives = [Gives(), Gives(named=("accuracy", "loss")), Gives(named=("accuracy",))]
+    with nodes(tmp_path, written(tmp_path, thirds(table())), gives) as urls:
+        run = fit(urls, {**MLP, "metrics": ["accuracy", "f1"]}, rounds=3, target={"accuracy": 0.99})
+    assert set(run.metrics) == {"accuracy"}
+
+
 def test_a_run_without_metrics_of_any_node_trains(tmp_path: Path) -> None:
     with nodes(tmp_path, written(tmp_path, thirds(table())), Gives(metrics="none")) as urls:
         run = fit(urls, rounds=3)

@@ -88,6 +88,13 @@ def test_a_model_merges_evaluations_of_parts(model: Any) -> None:
     assert {k: v for k, v in merged.items() if k != "loss"} == {k: v for k, v in whole.items() if k != "loss"}
 
 
+def test_what_a_part_is_without_is_left_out() -> None:
+    model = TorchModel(nn.Linear(4, 3), metrics=["accuracy", "f1"], seed=0)
+    parts = [dict(model.sums_of((np.ones((5, 4), np.float32), np.arange(5) % 3)).packed()) for _ in range(2)]
+    del parts[0]["loss"], parts[1]["f1"]
+    assert set(model.merged(parts)) == {"accuracy"}
+
+
 def test_metrics_that_need_all_outputs_are_named() -> None:
     assert TorchModel(nn.Linear(4, 2), metrics=["auroc", "f1"]).new_sums().unmerged() == ["auroc"]
 
@@ -95,7 +102,6 @@ def test_metrics_that_need_all_outputs_are_named() -> None:
 @pytest.mark.parametrize(
     "packed",
     [
-        {"loss": (1.0, 2.0)},
         {"loss": (1.0,), "accuracy": (1.0, 2.0), "f1": (0.0,)},
         {"loss": (1.0, 2.0), "accuracy": (1.0,), "f1": (-1.0,)},
         {"loss": (1.0, 2.0), "accuracy": (1.0, float("inf")), "f1": (-1.0,)},
@@ -103,6 +109,7 @@ def test_metrics_that_need_all_outputs_are_named() -> None:
         {"loss": (1.0, 2.0), "accuracy": (1.0, 2.0), "f1": (0.0, -1.0, 2.0, 1.0)},
         {"loss": (1.0, 2.0), "accuracy": (1.0, 2.0), "f1": (-1.0,), "auroc": (1.0,)},
         {"loss": (1.0, 2.0), "accuracy": "no", "f1": (-1.0,)},
+        {"loss": (0.0, 0.0), "accuracy": (0.0, 0.0), "f1": (-1.0,)},
         {"loss": (float("nan"), float("nan")), "accuracy": (1.0, 2.0), "f1": (-1.0,)},
     ],
 )

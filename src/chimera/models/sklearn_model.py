@@ -233,8 +233,8 @@ class SklearnModel(MergedEvaluation):
 
     def figures_of(self, sums: Sums) -> dict[str, float]:
         """Return the objective, which contains the penalty of the current weights, as ``loss``, and the metrics."""
-        figures = sums.figures()
-        return {**figures, "loss": figures["loss"] + self._penalty.value(self._coef)}
+        penalty = self._penalty.value(self._coef)
+        return {name: value + penalty * (name == "loss") for name, value in sums.figures().items()}
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Return one label or value for each row, as the estimator does."""

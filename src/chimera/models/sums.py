@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from chimera.core.batch import Batch
 from chimera.core.errors import DataError
 
+MOST_ROWS = 1 << 53
 PackedSums: TypeAlias = Mapping[str, Sequence[float]]
 """The sums of the loss and of each metric as plain numbers, by name."""
 
@@ -22,19 +24,25 @@ class Sums:
     ----------
     metrics : a new accumulator of each metric by name.
     by_default : the metrics are the default: those that do not fit the outputs are left out.
+
+    Attributes
+    ----------
+    total, rows : sum of the loss, and number of rows; the sum is NaN if a part was without it.
+    known : names of the metrics.
     """
 
     def __init__(self, metrics: Mapping[str, Any], *, by_default: bool) -> None:
-        self.metrics, self.by_default = dict(metrics), by_default
-        self.total, self.rows = 0.0, 0
+        self.metrics, self.by_default, self.known = dict(metrics), by_default, frozenset(metrics)
+        self.total, self.rows, self._has_loss = 0.0, 0, True
 
     def unmerged(self) -> list[str]:
         """Return the names of metrics that cannot be computed from sums, such as ``auroc``."""
         return [name for name, metric in self.metrics.items() if not hasattr(metric, "add_sums")]
 
     def figures(self) -> dict[str, float]:
-        """Return the mean loss over all rows, and the metrics."""
-        return {"loss": self.total / self.rows} | {name: metric.result() for name, metric in self.metrics.items()}
+        """Return the mean loss over all rows, and the metrics; without what a part was without."""
+        found = {"loss": self.total / self.rows} if self._has_loss else {}
+        return found | {name: metric.result() for name, metric in self.metrics.items()}
 
     def packed(self) -> dict[str, tuple[float, ...]]:
         """Return the sums as plain numbers."""
@@ -42,21 +50,23 @@ class Sums:
         return {"loss": (self.total, float(self.rows)), **found}
 
     def add(self, packed: PackedSums) -> None:
-        """Add the sums of other rows.
+        """Add the sums of other rows. What they are without is left out of the figures.
 
         Raises
         ------
-        DataError : the sums are not of these metrics, or have another form.
+        DataError : the sums are of other metrics, or have another form.
         """
-        if strange := sorted({"loss", *self.metrics}.symmetric_difference(packed)):
-            if not self.by_default or not set(strange) <= self.metrics.keys():
-                raise DataError(f"the sums of an evaluation have other metrics: {', '.join(strange)[:200]}")
-            self.metrics = {name: metric for name, metric in self.metrics.items() if name in packed}
+        if strange := sorted(set(packed) - {"loss", *self.known}):
+            raise DataError(f"the sums of an evaluation have other metrics: {', '.join(strange)[:200]}")
+        self.metrics = {name: metric for name, metric in self.metrics.items() if name in packed}
+        self._has_loss = self._has_loss and "loss" in packed
         try:
-            total, rows = packed["loss"]
+            total, rows = packed.get("loss", (math.nan, 0))
             self.total, self.rows = self.total + float(total), self.rows + int(rows)
             for name, metric in self.metrics.items():
                 metric.add_sums(_numbers(packed[name]))
+            if "loss" in packed and not 0 < rows < MOST_ROWS:
+                raise ValueError(f"they are of {rows} rows")
         except (TypeError, ValueError, OverflowError) as error:
             raise DataError(f"the sums of an evaluation have another form: {error}") from error
 
@@ -81,13 +91,11 @@ class MergedEvaluation:
 
         Raises
         ------
-        DataError : the sums of a part have another form, or there are no rows.
+        DataError : the sums of a part have another form, or are of no rows.
         """
         sums = self.new_sums()
         for part in parts:
             sums.add(part)
-        if not sums.rows:
-            raise DataError("the sums of an evaluation are of no rows")
         return self.figures_of(sums)
 
 

@@ -18,6 +18,7 @@ class Gives:
     ----------
     metrics : the metrics of its test rows: ``none``; ``merged``, sums for the metrics of all nodes; ``own``, also its own
         figures.
+    named : names of the metrics that it gives, such as ``loss``; default: all.
     rows : whether it gives the number of its training rows.
     statistics : whether it gives mean and deviation of its columns.
     least_rows : it gives no figure of fewer rows than this.
@@ -30,6 +31,7 @@ class Gives:
     """
 
     metrics: GivenMetrics = "merged"
+    named: tuple[str, ...] | None = None
     rows: bool = True
     statistics: bool = False
     least_rows: int = 10

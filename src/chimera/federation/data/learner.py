@@ -110,7 +110,9 @@ class OwnDataLearner(Learner):
         model: Any = self._model  # `check_metrics` has checked that it has sums
         with self._evaluated(weights):
             sums = model.sums_of(test.whole())
-        return Measured(self._node, len(test), sums.packed(), metrics == "own")
+        named = self._gives.named
+        given = {name: values for name, values in sums.packed().items() if named is None or name in named}
+        return Measured(self._node, len(test), given, metrics == "own")
 
     def evaluate(self, *weights: Encoded) -> dict[str, float]:
         """Return the node's own figures on its test rows, if its owner gives them; else none."""

@@ -68,7 +68,7 @@ class DataDescription:
     classes : labels of its rows; None for a regression.
     rows : number of its training rows; None if it does not give it.
     statistics : statistics of its training rows; None if it does not give them.
-    metrics : the metrics that it gives.
+    metrics : whether it gives metrics, and of what.
     """
 
     node: str

@@ -84,7 +84,7 @@ class MetricMonitor:
         ------
         ConfigurationError : the metric is not measured.
         """
-        if round_ <= self._round or (self._stopping == Stopping() and "loss" not in metrics):
+        if round_ <= self._round or (self._stopping == Stopping() and not {"accuracy", "loss"} & metrics.keys()):
             return False  # nodes that keep their rows may give no metrics
         self._metric = self._name(metrics)
         value = metrics[self._metric]
