@@ -57,8 +57,10 @@ def test_figures_of_a_node_are_shown_only_if_the_node_gives_them(tmp_path: Path)
     with nodes(tmp_path, data, gives) as urls:
         run = fit(urls, rounds=3, evaluate_every=1)
     assert [set(row["clients"]) for row in run.rows if "loss" in row] == [{"north"}] * 3
-    for file in ("metrics.jsonl", "summary.json", "report.html"):
+    for file in ("metrics.jsonl", "summary.json"):
         assert "south" not in (tmp_path / "run" / file).read_text()
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert '<td>south</td><td class="n">126</td><td class="n">not given</td><td class="n">not given</td>' in report
     held = json.loads((tmp_path / "run" / "data.json").read_text())
     assert [node["metrics"] for node in held["nodes"]] == ["own", "merged", "none"]
 
@@ -105,6 +107,8 @@ def test_secure_aggregation_and_merged_metrics(tmp_path: Path) -> None:
         secure = fit(urls, privacy={"clip": 10.0, "secure_aggregation": True}, out=tmp_path / "secure", **options)
     assert secure.metrics["accuracy"] == pytest.approx(plain.metrics["accuracy"], abs=0.02)
     assert all("clients" not in row for row in secure.rows)
+    held = json.loads((tmp_path / "secure" / "data.json").read_text())
+    assert [node["rows"] for node in held["nodes"]] == [None] * 3
 
 
 def test_a_regression_merges_errors(tmp_path: Path) -> None:

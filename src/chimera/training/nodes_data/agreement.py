@@ -72,10 +72,11 @@ class AgreedData:
             rows_per_node=self.rows_per_node,
         )  # fmt: skip
 
-    @property
-    def shown(self) -> dict[str, Any]:
-        """What ``data.json`` shows: the schema, who scales, and what each node said about its rows."""
-        nodes = [{"node": one.node, "rows": one.rows, "metrics": one.metrics} for one in self.descriptions]
+    def shown(self, *, rows: bool) -> dict[str, Any]:
+        """Return what ``data.json`` shows: the schema, what scales columns, and what each node said; ``rows`` of each, too."""
+        nodes = [
+            {"node": one.node, "rows": one.rows if rows else None, "metrics": one.metrics} for one in self.descriptions
+        ]
         columns = [{"name": column.name, "categories": column.categories} for column in self.columns or ()]
         return {
             "nodes": nodes,

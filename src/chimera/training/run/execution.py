@@ -32,7 +32,7 @@ from chimera.training.experiment.resolve import (
 from chimera.training.experiment.settings import Settings
 from chimera.training.fault_tolerance.injection import FaultScript, check_attacks
 from chimera.training.fault_tolerance.recovery import Recovery
-from chimera.training.inspection import counts_of_run
+from chimera.training.inspection import counts_of_run, hidden
 from chimera.training.nodes_data.agreement import AgreedData
 from chimera.training.nodes_data.evaluation import check_metrics
 from chimera.training.nodes_data.preparation import agreed_data
@@ -110,8 +110,10 @@ class Execution:
             cluster = assembly.cluster(monitor)
             try:
                 agreed: Any = split.train
-                counts = counts_of_run(settings, agreed, cluster.orders)
-                self.folder.describe_data(agreed.shown if isinstance(agreed, AgreedData) else counts)
+                counts: Any = counts_of_run(settings, agreed, cluster.orders)
+                if isinstance(agreed, AgreedData):
+                    counts = agreed.shown(rows=not hidden(settings))
+                self.folder.describe_data(counts)
                 return self._train(
                     engine, monitor, cluster, split, model, checkpoints, saved, assembly.train_size, callbacks
                 )

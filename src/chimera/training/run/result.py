@@ -55,7 +55,7 @@ def result_of(
             **getattr(split.train, "figures", dict)(),
             **settings.strategy.figures(),
             **guarantee.figures(),
-            **({"clients_evaluated_on": _client_rows(settings.test_per_client)} if settings.evaluate_clients else {}),
+            **({"clients_evaluated_on": _client_rows(settings, data)} if settings.evaluate_clients else {}),
             **({"nodes": of_nodes} if of_nodes else {}),
             **({"kept_round": loop.kept_round} if loop.kept_round is not None else {}),
             **({"peak_mb": loop.peak_mb} if loop.peak_mb else {}),
@@ -72,8 +72,11 @@ def _of_nodes(loop: TrainingLoop, history: History) -> Mapping[str, Any]:
     return rows[-1]["clients"] if rows else {}
 
 
-def _client_rows(test_share: float | None) -> str:
+def _client_rows(settings: Settings, data: Any) -> str:
     """Return on which rows clients were evaluated."""
+    if isinstance(data, AgreedData):
+        return "the test rows of each node that gives its own figures"
+    test_share = settings.test_per_client
     return (
         "the rows on which they train" if test_share is None else f"their own test rows, {test_share:.0%} of their rows"
     )
