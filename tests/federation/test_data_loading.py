@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chimera.core.errors import ConfigurationError, DataError
-from chimera.federation.data.division import contents_of_array, contents_of_frame, divided
-from chimera.federation.data.loading import load
+from chimera.federation.data.division import contents_of_array, contents_of_frame, divided, own_seed
+from chimera.federation.data.loading import load, loaded
 from federation.data_kit import fit, nodes, table, written
 
 ROWS = st.lists(st.binary(max_size=6), min_size=1, max_size=40)
@@ -100,6 +100,22 @@ def test_the_target_may_be_any_column(tmp_path: Path) -> None:
     assert own.task == "classification"
     assert own.columns is not None
     assert [column.name for column in own.columns] == list(frame.columns[1:])
+
+
+def test_the_seed_of_a_node_is_drawn_once(tmp_path: Path) -> None:
+    written(tmp_path, [table()])
+    first = loaded(tmp_path / "north.csv", "north", {"test_fraction": 0.5, "target": "diagnosis"}, tmp_path / "node")
+    again = loaded(tmp_path / "north.csv", "north", {"test_fraction": 0.5}, tmp_path / "node")
+    other = loaded(tmp_path / "north.csv", "north", {"test_fraction": 0.5}, tmp_path / "other")
+    np.testing.assert_array_equal(first.test, again.test)
+    assert (first.test != other.test).any()
+    assert [file.name for file in (tmp_path / "node").iterdir()] == ["division.seed"]
+    assert (tmp_path / "node" / "division.seed").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "node" / "division.seed").write_text("1")
+    with pytest.raises(ConfigurationError, match=r"division\.seed holds no seed of 16 hexadecimal digits"):
+        own_seed(tmp_path / "node")
+    with pytest.raises(ConfigurationError, match="the data of a node has no option 'fraction'"):
+        loaded(tmp_path / "north.csv", "north", {"fraction": 0.5}, tmp_path / "other")
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

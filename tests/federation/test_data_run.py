@@ -38,6 +38,7 @@ def test_merged_metrics_equal_those_of_all_test_rows_at_one_place(tmp_path: Path
     with nodes(tmp_path, data, Gives(metrics="own")) as urls:
         run = fit(urls, {**MLP, "metrics": ["accuracy", "f1"]}, rounds=5, data={"name": "nodes", "standardize": False})
     whole = pd.concat([own.frame[own.test] for own in data])  # type: ignore[attr-defined]
+    whole = whole[sorted(whole.columns)]
     labels = np.concatenate([own.targets[own.test] for own in data])
     central = run.trained.evaluate((whole.to_numpy(np.float32), labels))
     assert run.metrics == pytest.approx(central, rel=1e-6)
@@ -120,6 +121,7 @@ def test_a_regression_merges_errors(tmp_path: Path) -> None:
         run = fit(urls, "linear-regression", rounds=80)
     assert run.metrics["mse"] < 0.05
     whole = pd.concat([own.frame[own.test] for own in data])  # type: ignore[attr-defined]
+    whole = whole[sorted(whole.columns)]
     central = run.trained.evaluate(
         (run.input_scaling.apply(whole.to_numpy()), np.concatenate([own.targets[own.test] for own in data]))
     )

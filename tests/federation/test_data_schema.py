@@ -130,7 +130,7 @@ def test_data_json_says_by_what_columns_were_scaled(tmp_path: Path, gives: Gives
         run = fit(urls, MLP, rounds=1, data={"name": "nodes", **declared})
     held = json.loads((tmp_path / "run" / "data.json").read_text())
     assert held["scaled_by"] == said
-    assert [column["name"] for column in held["columns"]] == ["age", "dose", "sex"]
+    assert [column["name"] for column in held["columns"]] == ["age", "dose", "sex"]  # by name
     assert held["nodes"][0]["node"] == "north"
     assert (run.input_scaling is None) == (said in ("no scaling", "each node's own training rows"))
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
+import secrets
 from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.private import make_folder, write
+from chimera.core.safe_path import safe_path
 
+SEED_FILE = "division.seed"
 _BITS = 64
 
 
@@ -41,6 +49,34 @@ def divided(rows: Iterable[bytes], test_fraction: float, seed: int) -> NDArray[n
         own.update(row)
         found.append(int.from_bytes(own.digest(), "big") < limit)
     return np.array(found, bool)
+
+
+def own_seed(folder: Path) -> int:
+    """Return the seed of a node's division, from a file in its folder; the first call draws it and writes the file.
+
+    Keep the file: with another seed, rows that were test rows become training rows.
+
+    Raises
+    ------
+    ConfigurationError : the file cannot be read or written, or holds something else.
+    """
+    path = safe_path(folder, SEED_FILE)
+    try:
+        if not path.exists():
+            make_folder(folder)
+            drawn = folder / f"{SEED_FILE}.{secrets.token_hex(8)}"
+            write(drawn, secrets.token_hex(_BITS // 8).encode())
+            with suppress(FileExistsError):  # another process was first
+                os.link(drawn, path)
+            drawn.unlink()
+        text = path.read_text(encoding="ascii")
+        if not re.fullmatch(rf"[0-9a-f]{{{_BITS // 4}}}", text):
+            raise ConfigurationError(
+                f"{path} holds no seed of {_BITS // 4} hexadecimal digits: put the original file back"
+            )
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be used: {error}") from error
+    return int(text, 16)
 
 
 def contents_of_array(inputs: NDArray[Any]) -> Iterable[bytes]:

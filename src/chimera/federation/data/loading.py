@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
-from chimera.core.registry import registered_names_only
+from chimera.core.registry import checked_options, registered_names_only
 from chimera.data.image_folder import ImageFolder
 from chimera.data.readers import sources, table
 from chimera.data.readers.arrays import Task, as_inputs, as_targets
-from chimera.federation.data.division import contents_of_array, contents_of_frame, divided
+from chimera.federation.data.division import contents_of_array, contents_of_frame, divided, own_seed
 from chimera.federation.data.own_data import ArrayData, ImageData, OwnData, TableData
 from chimera.training.nodes_data.description import Column
+
+
+def loaded(path: str | os.PathLike[str], node: str, options: Mapping[str, Any], folder: Path) -> OwnData:
+    """Read the data of a node by options of a file or command line; the seed of the division is in the node's folder.
+
+    Raises
+    ------
+    ConfigurationError : an option is unknown or invalid.
+    DataError : see `load`.
+    """
+    given: dict[str, Any] = {"path": path, "node": node, "split_seed": own_seed(folder)}
+    return load(**checked_options("the data of a node", load, options, given), **given)
 
 
 def load(

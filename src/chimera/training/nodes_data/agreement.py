@@ -33,7 +33,7 @@ class AgreedData:
     Attributes
     ----------
     descriptions : what each node said, in rank order.
-    columns : the columns in the order of the model's inputs; None if the data is no table.
+    columns : the columns in the order of the model's inputs, by name; None if the data is no table.
     input_shape, input_type, outputs, task, classes, features, input_scaling : as of `chimera.data.dataset.Dataset`.
     scaled : who scales the columns, and by what.
     rows_per_node : training rows to assume of a node that does not give their number.
@@ -155,7 +155,9 @@ def _columns(declared: NodesData, descriptions: Descriptions) -> tuple[Column, .
         if said:
             raise DataError(f"node {one.node!r} {' and '.join(said)}")
     agreed = []
-    for name in wanted:
+    for name in sorted(
+        wanted
+    ):  # so that the order does not depend on which nodes take part, also if the run is resumed
         _same(
             descriptions,
             lambda one, name=name: _by_name(one)[name].kind,  # type: ignore[misc]
