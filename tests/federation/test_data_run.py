@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
+from chimera.cli.main import app
 from chimera.core.errors import ConfigurationError
 from chimera.federation.data.gives import Gives
 from federation.data_kit import MLP, fit, nodes, table, thirds, written
@@ -134,6 +136,43 @@ def test_strategies_that_need_links_between_workers_are_refused(tmp_path: Path) 
         pytest.raises(ConfigurationError, match="the http engine has no groups"),
     ):
         fit(urls, strategy="all-reduce", rounds=1)
+
+
+EXPERIMENT = """
+[model]
+name = "mlp"
+hidden = [8]
+
+[data]
+rows_per_node = 100
+
+[train]
+rounds = 2
+workers = 2
+
+[engine]
+name = "http"
+nodes = [{nodes}]
+"""
+
+
+def test_the_command_trains_without_central_data(tmp_path: Path) -> None:
+    frames = thirds(table())[:2]
+    for changed, code in ((frames[1], 0), (frames[1].drop(columns="mean radius"), 2)):
+        with nodes(tmp_path, written(tmp_path, [frames[0], changed])) as urls:
+            (tmp_path / "experiment.toml").write_text(EXPERIMENT.format(nodes=", ".join(f'"{url}"' for url in urls)))
+            result = CliRunner().invoke(app, ["train", "experiment.toml", "--json", "--out", f"run {code}"])
+        assert result.exit_code == code, result.output
+        if code:
+            assert "node 'south' lacks the column 'mean radius'" in result.stderr
+            assert len(result.stderr.strip().splitlines()) == 1
+        else:
+            assert json.loads(result.stdout)["metrics"]["loss"] > 0
+            assert (
+                "data: 2 nodes · 203 training rows · 30 columns · 2 classes: benign, malignant · scaled by"
+                in result.stderr
+            )
+            assert 'name = "nodes"' in (tmp_path / "run 0" / "experiment.toml").read_text()
 
 
 def test_an_engine_without_rows_needs_data(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.nodes import NodesData
 from chimera.data.scaling import Scaling
+from chimera.engines.http.failure import plain_text
 from chimera.models.model import Task
 from chimera.training.nodes_data.description import Column, DataDescription
 from chimera.training.worker.driver_schema import NodeRequest, Scaled
@@ -71,6 +72,30 @@ class AgreedData:
             self.model, self.task, self.outputs, self.input_shape, self.columns, self.scaled, **given,
             rows_per_node=self.rows_per_node,
         )  # fmt: skip
+
+    @property
+    def line(self) -> str:
+        """One line on the data, such as ``data: 3 nodes · 455 training rows · 9 columns · 2 classes: no, yes · no scaling``."""
+        given = [one.rows for one in self.descriptions if one.rows is not None]
+        hidden = len(self.descriptions) - len(given)
+        parts = [_counted(len(self.descriptions), "node")]
+        parts += [f"{sum(given):,} training rows{f', without those of {hidden}' if hidden else ''}"] if given else []
+        shape = " x ".join(map(str, self.input_shape))
+        parts.append(f"inputs {shape}" if self.columns is None else _counted(len(self.columns), "column"))
+        listed = ", ".join((self.classes or ())[:_MOST_NAMES]) + (
+            ", ..." if len(self.classes or ()) > _MOST_NAMES else ""
+        )
+        parts.append(
+            f"{_counted(self.outputs, 'value')} to predict"
+            if self.classes is None
+            else f"{len(self.classes)} classes: {listed}"
+        )
+        parts += (
+            []
+            if self.columns is None
+            else ["no scaling" if self.scaled == "none" else f"scaled by {SCALED[self.scaled]}"]
+        )
+        return plain_text(f"data: {' · '.join(parts)}")
 
     def shown(self, *, rows: bool) -> dict[str, Any]:
         """Return what ``data.json`` shows: the schema, what scales columns, and what each node said; ``rows`` of each, too."""
@@ -264,6 +289,10 @@ def _of_inputs(columns: tuple[Column, ...], scaling: dict[str, tuple[float, floa
     of_each = [scaling.get(column.name, (0.0, 1.0)) for column in columns for _ in column.features]
     mean, deviation = np.array(of_each).T
     return Scaling(mean.copy(), deviation.copy())
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _by_name(one: DataDescription) -> dict[str, Column]:

@@ -164,7 +164,10 @@ class Execution:
 
     def _announce(self, engine: Engine, split: Split, model: Model, callbacks: Sequence[Callback]) -> None:
         """Describe the data and the optimizers. This follows all checks, so that a user's mistake gives one line only."""
-        if not engine.nodes_own_data:
+        agreed: Any = split.train
+        if isinstance(agreed, AgreedData):
+            notify(callbacks, "on_data", agreed.line)
+        elif not engine.nodes_own_data:
             notify(callbacks, "on_data", described(split))
         for notice in filter(None, (self.settings.optimizers, getattr(model, "notice", None))):
             notify(callbacks, "on_notice", notice)
