@@ -1,4 +1,4 @@
-"""Nodes that lie about their data or their evaluation, and nodes that are lost: the driver names them, and goes on."""
+"""Nodes that lie about their data or their evaluation, and nodes that are lost: the driver names them, and continues."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from chimera.data.scaling import Scaling
 from chimera.federation.data.gives import Gives
 from chimera.federation.data.learner import NodeDescriber
 from chimera.federation.data.loading import load
-from chimera.training.nodes_data.agreement import AgreedData, agree
+from chimera.training.nodes_data.agreed import AgreedData
+from chimera.training.nodes_data.agreement import agree
 from federation.data_kit import MLP, USUAL, fit, nodes, written
 
 MODEL = {"name": "mlp"}

@@ -8,7 +8,8 @@ from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.nodes import NodesData
 from chimera.training.experiment.settings import Settings
-from chimera.training.nodes_data.agreement import AgreedData, agree
+from chimera.training.nodes_data.agreed import AgreedData
+from chimera.training.nodes_data.agreement import agree
 from chimera.training.nodes_data.description import described
 from chimera.training.nodes_data.model_table import model_table
 from chimera.training.progress.metric_monitor import Stopping

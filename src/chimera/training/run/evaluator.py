@@ -15,7 +15,7 @@ from chimera.strategies.strategy import Strategy
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.messages.tally import Tally
-from chimera.training.nodes_data.agreement import AgreedData
+from chimera.training.nodes_data.agreed import AgreedData
 from chimera.training.nodes_data.evaluation import NodesEvaluation
 from chimera.training.run.client_fairness import client_fairness
 from chimera.training.worker.shared_parameters import SharedParameters

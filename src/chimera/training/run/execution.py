@@ -33,7 +33,7 @@ from chimera.training.experiment.settings import Settings
 from chimera.training.fault_tolerance.injection import FaultScript, check_attacks
 from chimera.training.fault_tolerance.recovery import Recovery
 from chimera.training.inspection import counts_of_run, hidden
-from chimera.training.nodes_data.agreement import AgreedData
+from chimera.training.nodes_data.agreed import AgreedData
 from chimera.training.nodes_data.evaluation import check_metrics
 from chimera.training.nodes_data.preparation import agreed_data
 from chimera.training.plugin import Named, label

@@ -12,7 +12,7 @@ from chimera.data.split import Split
 from chimera.models.model import Model
 from chimera.training.artifacts.result import Cost, Run
 from chimera.training.experiment.settings import Settings
-from chimera.training.nodes_data.agreement import AgreedData
+from chimera.training.nodes_data.agreed import AgreedData
 from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.progress.history import History
 from chimera.training.run.loop import TrainingLoop
