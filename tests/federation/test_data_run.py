@@ -35,6 +35,28 @@ def test_three_nodes_train_without_data_of_the_driver(tmp_path: Path, strategy: 
     assert set(run.metrics) == {"loss", "accuracy"}
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "async-parameter-server",
+        "stale-synchronous",
+        {"name": "parameter-server", "shards": 3, "quorum": 0.5},
+        *({"name": name, "local_steps": 4} for name in ("fed-avg-m", "fed-buff", "fed-nova")),
+        {"name": "fed-adam", "local_steps": 4, "server_optimizer": {"name": "adam", "lr": 0.05}},
+        {"name": "fed-avg", "local_steps": 4, "aggregation": "median"},
+        {"name": "streaming-diloco", "local_steps": 4, "fragments": 2},
+        "choco-sgd",
+    ],
+    ids=lambda strategy: strategy if isinstance(strategy, str) else strategy["name"],
+)
+def test_further_strategies_train_without_data_of_the_driver(tmp_path: Path, strategy: Any) -> None:
+    with nodes(tmp_path, written(tmp_path, thirds(table()))) as urls:
+        run = fit(urls, strategy=strategy, epochs=200, target={"accuracy": 0.9})
+    assert run.stopped_by == "target"
+    assert run.events == []
+
+
 def test_merged_metrics_equal_those_of_all_test_rows_at_one_place(tmp_path: Path) -> None:
     data = written(tmp_path, thirds(table()))
     with nodes(tmp_path, data, Gives(metrics="own")) as urls:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,28 @@ def test_declared_classes_and_texts_allow_nodes_to_lack_some(tmp_path: Path) -> 
         DataError, match=r"node 'north' has 'm' in the column 'sex', which \[data\] categories does not declare"
     ):
         agreed(tmp_path, frames, classes=("no", "yes"), categories={"sex": ("f", "x")})
+
+
+def test_owners_may_declare_what_their_rows_lack(tmp_path: Path) -> None:
+    """A driver then sees neither which labels nor which texts a node has."""
+    frames = [people(seed=0), people(seed=1).assign(sex="f", ill="no")]
+    data = written(tmp_path, frames, classes=["no", "yes"], categories={"sex": ["f", "m"]})
+    one, other = (NodeDescriber(own, Gives(rows=False)).describe() for own in data)
+    assert replace(one, node="") == replace(other, node="")
+    with nodes(tmp_path, data) as urls:
+        run = fit(urls, MLP, strategy={"name": "fed-avg", "local_steps": 2}, rounds=3)
+    assert run.trained.layout.shapes[-1] == (2,)
+    for options, said in (
+        ({"classes": ["no"]}, "node 'north' has rows of the class 'yes', which its owner does not declare"),
+        ({"categories": {"sex": ["f"]}}, "node 'north' has 'm' in the column 'sex', which its owner does not declare"),
+        ({"categories": {"age": ["f"]}}, "node 'north' has no column of texts 'age'; it has: sex"),
+        (
+            {"classes": ["1", "2"], "target": "age", "drop": ["sex", "ill"]},
+            "has values to predict, and no classes to declare",
+        ),
+    ):
+        with pytest.raises(DataError, match=said):
+            written(tmp_path, frames, **options)
 
 
 def test_merged_statistics_equal_those_of_all_training_rows(tmp_path: Path) -> None:

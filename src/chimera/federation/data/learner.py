@@ -58,7 +58,7 @@ class NodeDescriber(DataDescriber):
             data.columns,
             data.input_shape,
             outputs=data.outputs,
-            classes=data.present,
+            classes=data.shown,
             rows=training if gives.rows and enough else None,
             statistics=data.statistics if gives.statistics and enough else None,
             metrics=gives.metrics if int(data.test.sum()) >= gives.least_rows else "none",

@@ -40,6 +40,8 @@ def load(
     task: Task | None = None,
     drop: Sequence[str] = (),
     header: bool | None = None,
+    classes: Sequence[str] | None = None,
+    categories: Mapping[str, Sequence[str]] | None = None,
     split_by: str | None = None,
     size: int | None = None,
     test_fraction: float = 0.2,
@@ -52,6 +54,8 @@ def load(
     path : a file whose name ends in ``.parquet``, ``.csv`` (also gzipped) or ``.npz``, or a folder of class folders of images.
     node : name of the node in messages.
     target, task, drop, header : for files, see `chimera.data.dataset.Dataset.of`.
+    classes, categories : all labels, and all texts of columns of texts by name, that drivers see. Default: those that rows have,
+        so that a driver sees which of them a node has.
     split_by : for tables: rows with the same value in this column, such as the number of a patient, are in the same part. The
         column is not an input. Default: the whole row decides, without the target.
     size : for images: height and width in pixels to which they are scaled; needed unless all have the same size.
@@ -64,7 +68,7 @@ def load(
     """
     with registered_names_only(None):  # the owner of the node gives these options
         if Path(path).expanduser().is_dir():
-            return _images(Path(path).expanduser(), node, size, test_fraction, split_seed)
+            return _images(Path(path).expanduser(), node, classes, size, test_fraction, split_seed)
         options = table.TableOptions(target, drop, groups=split_by)
         raw = sources.pairs(path, options, header=header)
     if len(raw) > 1:
@@ -77,13 +81,14 @@ def load(
         contents: Any = (groups.names[index].encode() for index in groups.indices.tolist())
     else:
         contents = contents_of_frame(inputs) if frame else contents_of_array(np.asarray(inputs))
-    values, classes = _targets(targets, task)
+    values, held = _targets(targets, task)
+    declared = None if classes is None else tuple(classes)
     test = divided(contents, test_fraction, split_seed)
     if not frame:
-        return ArrayData(node, values, classes, test, as_inputs(inputs, keep_integers=False))
+        return ArrayData(node, values, held, test, as_inputs(inputs, keep_integers=False), declared=declared)
     inputs = inputs.rename(columns=str)
-    columns = tuple(_column(name, inputs[name]) for name in inputs.columns)
-    return TableData(node, values, classes, test, inputs, columns)
+    columns = _columns(inputs, node, categories or {})
+    return TableData(node, values, held, test, inputs, columns, declared=declared)
 
 
 def _targets(targets: Any, task: Task | None) -> tuple[NDArray[Any], tuple[str, ...] | None]:
@@ -93,16 +98,31 @@ def _targets(targets: Any, task: Task | None) -> tuple[NDArray[Any], tuple[str, 
     return as_targets(targets, task=task, classes=known if task != "regression" else None)
 
 
-def _column(name: str, series: Any) -> Column:
-    texts = table.categories(name, series)
-    if texts is not None:
-        table.check_categories(name, texts, series)
-    return Column(name, None if texts is None else tuple(map(str, texts)))
+def _columns(frame: Any, node: str, declared: Mapping[str, Sequence[str]]) -> tuple[Column, ...]:
+    found = []
+    for name in frame.columns:
+        texts = table.categories(name, frame[name])
+        if texts is not None:
+            table.check_categories(name, texts, frame[name])
+            held = list(map(str, texts))
+            if strange := sorted(set(held) - set(declared.get(name, held))):
+                raise DataError(
+                    f"node {node!r} has {strange[0]!r} in the column {name!r}, which its owner does not declare"
+                )
+            texts = declared.get(name, held)
+        found.append(Column(name, None if texts is None else tuple(texts)))
+    of_texts = [column.name for column in found if column.categories is not None]
+    if unknown := [name for name in declared if name not in of_texts]:
+        raise DataError(f"node {node!r} has no column of texts {unknown[0]!r}; it has: {', '.join(of_texts) or 'none'}")
+    return tuple(found)
 
 
-def _images(path: Path, node: str, size: int | None, test_fraction: float, seed: int) -> ImageData:
+def _images(
+    path: Path, node: str, classes: Sequence[str] | None, size: int | None, test_fraction: float, seed: int
+) -> ImageData:
     folder = ImageFolder(path, None, size)
     contents = ((path / file).read_bytes() for file in folder.files)
     shape = folder[0][0].shape
     test = divided(contents, test_fraction, seed)
-    return ImageData(node, folder.targets, folder.classes, test, folder=folder, shape=shape)
+    declared = None if classes is None else tuple(classes)
+    return ImageData(node, folder.targets, folder.classes, test, folder, shape, declared=declared)

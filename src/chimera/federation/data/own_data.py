@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class OwnData(ABC):
     node : name of the node.
     targets : index of the class of each row, int64, shape (n,); or float32 values, shape (n,) or (n, k).
     classes : labels by index; None for a regression.
+    declared : the labels that the owner declares, which drivers then see instead of those that rows have.
     test : which rows are test rows, shape (n,).
     """
 
@@ -40,8 +41,16 @@ class OwnData(ABC):
     targets: NDArray[Any]
     classes: tuple[str, ...] | None
     test: NDArray[np.bool_]
+    declared: tuple[str, ...] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.declared is not None:
+            if self.classes is None:
+                raise DataError(f"node {self.node!r} has values to predict, and no classes to declare")
+            if strange := [label for label in self.held or () if label not in self.declared]:
+                raise DataError(
+                    f"node {self.node!r} has rows of the class {strange[0]!r}, which its owner does not declare"
+                )
         if self.test.all():
             raise DataError(f"node {self.node!r} has no row to train on: add rows, or reduce test_fraction")
 
@@ -56,7 +65,12 @@ class OwnData(ABC):
         return 1 if self.targets.ndim == 1 else int(self.targets.shape[1])
 
     @property
-    def present(self) -> tuple[str, ...] | None:
+    def shown(self) -> tuple[str, ...] | None:
+        """The labels that drivers see: the declared ones, or those that rows have."""
+        return self.held if self.declared is None else self.declared
+
+    @property
+    def held(self) -> tuple[str, ...] | None:
         """The labels that rows have, in the order of their indices; None for a regression."""
         return (
             None if self.classes is None else tuple(self.classes[index] for index in np.unique(self.targets).tolist())
@@ -99,7 +113,7 @@ class OwnData(ABC):
             )
         if classes is None and self.outputs != request.outputs:
             raise DataError(f"{differs}it has {self.outputs} target columns, the run has {request.outputs}")
-        if strange := [label for label in self.present or () if label not in (classes or ())]:
+        if strange := [label for label in self.held or () if label not in (classes or ())]:
             raise DataError(f"{differs}it has the class {strange[0]!r}, the run has not")
 
     def targets_of(self, classes: tuple[str, ...] | None) -> NDArray[Any]:
