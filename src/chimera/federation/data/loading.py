@@ -54,8 +54,8 @@ def load(
     path : a file whose name ends in ``.parquet``, ``.csv`` (also gzipped) or ``.npz``, or a folder of class folders of images.
     node : name of the node in messages.
     target, task, drop, header : for files, see `chimera.data.dataset.Dataset.of`.
-    classes, categories : all labels, and all texts of columns of texts by name, that drivers see. Default: those that rows have,
-        so that a driver sees which of them a node has.
+    classes, categories : all labels, and all texts of columns of texts by name, that drivers see. Default: those that rows
+        have, so that a driver sees which of them a node has.
     split_by : for tables: rows with the same value in this column, such as the number of a patient, are in the same part. The
         column is not an input. Default: the whole row decides, without the target.
     size : for images: height and width in pixels to which they are scaled; needed unless all have the same size.
@@ -109,7 +109,7 @@ def _columns(frame: Any, node: str, declared: Mapping[str, Sequence[str]]) -> tu
                 raise DataError(
                     f"node {node!r} has {strange[0]!r} in the column {name!r}, which its owner does not declare"
                 )
-            texts = declared.get(name, held)
+            texts = list(declared.get(name, held))
         found.append(Column(name, None if texts is None else tuple(texts)))
     of_texts = [column.name for column in found if column.categories is not None]
     if unknown := [name for name in declared if name not in of_texts]:
