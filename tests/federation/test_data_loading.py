@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.federation.data.division import contents_of_array, contents_of_frame, divided, own_seed
 from chimera.federation.data.loading import load, loaded
+from chimera.training.worker.driver_schema import DriverSchema, NodeRequest
 from federation.data_kit import fit, nodes, table, written
 
 ROWS = st.lists(st.binary(max_size=6), min_size=1, max_size=40)
@@ -137,6 +138,24 @@ def test_nodes_train_on_arrays(tmp_path: Path) -> None:
     with nodes(tmp_path, [arrays(tmp_path / f"{name}.npz", seed) for seed, name in enumerate(("a", "b"))]) as urls:
         run = fit(urls, rounds=30)
     assert run.metrics["accuracy"] > 0.5
+
+
+def test_no_test_row_is_a_training_row(tmp_path: Path) -> None:
+    for own in (
+        *written(tmp_path, [table()]),
+        arrays(tmp_path / "a.npz", 0),
+        images(tmp_path / "b", ("bright", "dark"), 0),
+    ):
+        model = {"name": "mlp"}
+        request = NodeRequest(model, own.task, own.outputs, own.input_shape or (30,), own.columns)
+        train, test = own.parts(DriverSchema((), own.shown, None, request=request), request)
+        assert test is not None
+        assert len(train) + len(test) == len(own.test)
+        assert len(test) == own.test.sum() > 0
+        kept, learned = (
+            {np.asarray(row).tobytes() for row in rows.take(np.arange(len(rows)))[0]} for rows in (test, train)
+        )
+        assert not kept & learned
 
 
 def images(folder: Path, classes: tuple[str, ...], seed: int) -> Any:
