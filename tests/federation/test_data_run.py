@@ -204,6 +204,8 @@ def test_an_engine_without_rows_needs_data(tmp_path: Path) -> None:
         chimera.train("mlp", engine="simulated", rounds=1)
     with pytest.raises(ConfigurationError, match=r"the table \[data\] is missing"):
         chimera.Experiment({"model": "mlp"})
+    by_path = chimera.Experiment({"model": "mlp", "engine": "no_such_module_of_chimera:Engine"})  # is not imported
+    assert "data" not in by_path.tables
     experiment = chimera.Experiment(
         {"model": "mlp", "data": {"classes": ["a", "b"]}, "engine": {"name": "http", "nodes": []}}
     )

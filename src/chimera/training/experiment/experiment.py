@@ -182,9 +182,13 @@ class Experiment:
         return Trainer(**{**tables.pop("train"), **tables, **overrides})
 
     def _nodes_own_data(self) -> bool:
-        from chimera.training.plugin import nodes_own_data
+        """Return whether the nodes of the engine may have data. An engine that is named by path may; it is not imported."""
+        from chimera.training.plugin import named, nodes_own_data
 
-        return nodes_own_data(_default("engine", self.tables))
+        engine = _default("engine", self.tables)
+        if isinstance(engine, str) or (isinstance(engine, Mapping) and isinstance(engine.get("name"), str)):
+            return ":" in named(engine)[0] or nodes_own_data(engine)
+        return not isinstance(engine, Mapping) and nodes_own_data(engine)
 
     def _plugin(self, table: str, value: Any) -> Any:
         if isinstance(value, str):
