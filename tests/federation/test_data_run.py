@@ -91,10 +91,13 @@ def test_figures_of_a_node_are_shown_only_if_the_node_gives_them(tmp_path: Path)
 
 
 def test_metrics_that_a_node_does_not_name_are_not_in_a_run(tmp_path: Path) -> None:
-    gives = [Gives(), Gives(named=("accuracy", "loss")), Gives(named=("accuracy",))]
+    gives = [Gives("own"), Gives("own", named=("accuracy", "loss")), Gives("own", named=("accuracy",))]
+    model = {**MLP, "metrics": ["accuracy", "f1"]}
     with nodes(tmp_path, written(tmp_path, thirds(table())), gives) as urls:
-        run = fit(urls, {**MLP, "metrics": ["accuracy", "f1"]}, rounds=3, target={"accuracy": 0.99})
-    assert set(run.metrics) == {"accuracy"}
+        run = fit(urls, model, rounds=3, target={"accuracy": 0.999}, evaluate_clients=True)
+    fairness = {f"client_accuracy_{figure}" for figure in ("mean", "std", "worst_tenth")}
+    assert set(run.metrics) == {"accuracy", *fairness}
+    assert set(run.rows[-1]["clients"]["north"]) == {"loss", "accuracy", "f1"}
 
 
 def test_a_run_without_metrics_of_any_node_trains(tmp_path: Path) -> None:
@@ -114,6 +117,21 @@ def test_a_metric_that_needs_all_outputs_is_refused_by_name(tmp_path: Path) -> N
         pytest.raises(ConfigurationError, match="the metric 'auroc' needs the outputs of all rows at one place"),
     ):
         fit(urls, {**MLP, "metrics": ["accuracy", "auroc"]}, rounds=1)
+
+
+def test_the_mean_over_nodes_of_such_a_metric_has_a_name_that_says_so(tmp_path: Path) -> None:
+    data = written(tmp_path, thirds(table()))
+    model = {**MLP, "metrics": ["accuracy", "auroc"]}
+    with nodes(tmp_path, data, Gives(metrics="own")) as urls:
+        run = fit(urls, model, rounds=20, data={"name": "nodes", "mean_of_nodes": ["auroc"]})
+        with pytest.raises(ConfigurationError, match="'mean_of_nodes': 'accuracy' follows from sums"):
+            fit(urls, model, rounds=1, data={"name": "nodes", "mean_of_nodes": ["accuracy"]}, out=tmp_path / "2")
+        with pytest.raises(ConfigurationError, match="'mean_of_nodes': 'f1' is no metric of the model"):
+            fit(urls, model, rounds=1, data={"name": "nodes", "mean_of_nodes": ["f1"]}, out=tmp_path / "3")
+    own = [each["auroc"] for each in run.rows[-1]["clients"].values()]
+    sizes = [int(each.test.sum()) for each in data]
+    assert run.metrics["auroc_mean_of_nodes"] == pytest.approx(np.average(own, weights=sizes))
+    assert run.metrics["auroc_mean_of_nodes"] > 0.9
 
 
 def test_personal_parameters_are_evaluated_at_their_node(tmp_path: Path) -> None:

@@ -95,6 +95,22 @@ def test_what_a_part_is_without_is_left_out() -> None:
     assert set(model.merged(parts)) == {"accuracy"}
 
 
+def test_other_metrics_are_means_of_parts_weighted_by_rows() -> None:
+    model = TorchModel(nn.Linear(4, 2), metrics=["auroc", "accuracy"], seed=0)
+    rng = np.random.default_rng(0)
+    inputs, targets = rng.normal(size=(30, 4)).astype(np.float32), np.arange(30) % 2
+    pieces = [(inputs[:10], targets[:10]), (inputs[10:], targets[10:]), (inputs[:5], np.zeros(5, np.int64))]
+    parts = [model.sums_of(piece).packed(["auroc"]) for piece in pieces]
+    first, second = (model.evaluate(piece)["auroc"] for piece in pieces[:2])
+    merged = model.merged(parts, ["auroc"])
+    assert set(merged) == {"loss", "accuracy", "auroc_mean_of_nodes"}
+    assert merged["auroc_mean_of_nodes"] == pytest.approx((first * 10 + second * 20) / 30)
+    assert set(model.merged(parts[2:], ["auroc"])) == {"loss", "accuracy"}
+    for bad in ((1.0,), (float("nan"), 3.0), (1.0, -1.0)):
+        with pytest.raises(DataError, match="another form"):
+            model.merged([{**parts[0], "auroc": bad}], ["auroc"])
+
+
 def test_metrics_that_need_all_outputs_are_named() -> None:
     assert TorchModel(nn.Linear(4, 2), metrics=["auroc", "f1"]).new_sums().unmerged() == ["auroc"]
 

@@ -24,6 +24,7 @@ class NodesData:
     standardize: ScalingSource = "auto"
     scaling: Mapping[str, tuple[float, float]] | None = None
     rows_per_node: int | None = None
+    mean_of_nodes: tuple[str, ...] = ()
 
 
 @DATASETS.register("nodes")
@@ -34,6 +35,7 @@ def nodes(
     standardize: ScalingSource = "auto",
     scaling: dict[str, tuple[float, float]] | None = None,
     rows_per_node: int | None = None,
+    mean_of_nodes: tuple[str, ...] = (),
 ) -> NodesData:
     """Rows of the nodes of an engine such as ``http`` or ``federation``; the driver has none (docs/federation-data.md).
 
@@ -46,6 +48,8 @@ def nodes(
         each node's own; ``false``: columns are unchanged.
     scaling : mean and deviation of columns by name, instead of ``standardize``. Other columns are unchanged.
     rows_per_node : number of training rows to assume of a node that does not give its number.
+    mean_of_nodes : metrics that do not follow from sums over rows, such as ``auroc``, of which the run measures the mean over
+        the nodes, weighted by their test rows, as ``auroc_mean_of_nodes``. It is not the metric of all rows.
     """
     if classes is not None and (len(set(classes)) != len(classes) or len(classes) < 2):
         raise ConfigurationError("data 'nodes', option 'classes': give at least two different labels")
@@ -60,4 +64,4 @@ def nodes(
             )
     if rows_per_node is not None and rows_per_node < 1:
         raise ConfigurationError(f"data 'nodes', option 'rows_per_node': must be at least 1, not {rows_per_node}")
-    return NodesData(classes, categories or {}, standardize, scaling, rows_per_node)
+    return NodesData(classes, categories or {}, standardize, scaling, rows_per_node, mean_of_nodes)

@@ -18,7 +18,7 @@ from chimera.models.instantiation import parameter_limit
 from chimera.models.model import MODELS, Model
 from chimera.training.messages.tally import Tally
 from chimera.training.nodes_data.description import DataDescriber, DataDescription
-from chimera.training.nodes_data.evaluation import Measured, check_metrics
+from chimera.training.nodes_data.evaluation import Measured, check_metrics, of_one_node
 from chimera.training.nodes_data.model_table import FOLDER, check_model_table
 from chimera.training.plugin import named
 from chimera.training.privacy.worker import PrivateWorker
@@ -93,9 +93,10 @@ class OwnDataLearner(Learner):
         data.check(request, schema.classes)
         model = _model(request, schema, gives, options.get("seed", 0))
         schema.check(model, f"node {data.node!r}")
-        check_metrics(model)
+        check_metrics(model, request.averaged)
         train, self._test = data.parts(schema, request)
         self._gives, self._node, self._nominal = gives, data.node, request.rows_per_node
+        self._averaged = request.averaged
         super().__init__(rank, model, train, bound_order(order, train, rank), **options)
 
     def follow(self, order: Any, since: int) -> None:
@@ -111,13 +112,13 @@ class OwnDataLearner(Learner):
         with self._evaluated(weights):
             sums = model.sums_of(test.whole())
         named = self._gives.named
-        given = {name: values for name, values in sums.packed().items() if named is None or name in named}
+        given = {name: values for name, values in sums.packed(self._averaged).items() if named is None or name in named}
         return Measured(self._node, len(test), given, metrics == "own")
 
     def evaluate(self, *weights: Encoded) -> dict[str, float]:
         """Return the node's own figures on its test rows, if its owner gives them; else none."""
-        model, measured = self._model, self.measure(*weights)
-        return dict(model.merged([measured.sums])) if measured.own else {}  # type: ignore[attr-defined]
+        measured = self.measure(*weights)
+        return of_one_node(self._model, measured.sums, self._averaged) if measured.own else {}
 
     def samples(self) -> int:
         """Return the number of training rows, or the number that the driver assumes if the node does not give its own."""

@@ -30,6 +30,7 @@ class AgreedData:
     columns : the columns in the order of the model's inputs, by name; None if the data is no table.
     input_shape, input_type, outputs, task, classes, features, input_scaling : as of `chimera.data.dataset.Dataset`.
     scaled : who scales the columns, and by what.
+    averaged : metrics of which the run measures the mean over the nodes.
     rows_per_node : training rows to assume of a node that does not give their number.
     model : name and options of the model that nodes make.
     """
@@ -49,6 +50,7 @@ class AgreedData:
     scaled: Scaled
     input_scaling: Scaling | None
     rows_per_node: int | None
+    averaged: tuple[str, ...]
     model: dict[str, Any]
 
     @property
@@ -63,7 +65,7 @@ class AgreedData:
         given = {} if scaling is None else {"mean": scaling.mean.tolist(), "deviation": scaling.deviation.tolist()}
         return NodeRequest(
             self.model, self.task, self.outputs, self.input_shape, self.columns, self.scaled, **given,
-            rows_per_node=self.rows_per_node,
+            rows_per_node=self.rows_per_node, averaged=self.averaged,
         )  # fmt: skip
 
     @property

@@ -54,6 +54,7 @@ def agree(declared: NodesData, descriptions: Descriptions, model: dict[str, Any]
         scaled,
         scaling,
         declared.rows_per_node,
+        declared.mean_of_nodes,
         model,
     )
 

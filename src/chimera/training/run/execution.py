@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from chimera.core.engine import Engine
 from chimera.core.errors import RunError
@@ -155,8 +155,9 @@ class Execution:
         train_size = None if engine.nodes_own_data else len(split.train)
         self.settings = settings = self.settings.following(model, train_size)
         settings.check_optimizers()
-        if isinstance(cast(Any, split.test), AgreedData):
-            check_metrics(model)
+        agreed: Any = split.test
+        if isinstance(agreed, AgreedData):
+            check_metrics(model, agreed.averaged)
         settings.peak.check(model, private=settings.privacy is not None)
         if settings.privacy is not None:
             settings.privacy.check_model(model, settings.strategy)

@@ -26,6 +26,7 @@ class NodeRequest:
     columns : the columns of the node's table in the model's order; None if the data is no table.
     scaled, mean, deviation : how inputs are scaled; mean and deviation of each input, unless they are the node's own.
     rows_per_node : number of rows that a node reports if it does not give its own number.
+    averaged : metrics of which the run measures the mean over the nodes.
     """
 
     model: dict[str, Any]
@@ -37,6 +38,7 @@ class NodeRequest:
     mean: tuple[float, ...] | None = None
     deviation: tuple[float, ...] | None = None
     rows_per_node: int | None = None
+    averaged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
