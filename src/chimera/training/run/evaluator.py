@@ -55,7 +55,7 @@ class Evaluator:
         self._part, self._clients = part, clients
         self.of_clients: dict[str, dict[str, float]] = {}
         self._engine, self._monitor, self._strategy, self._cluster = engine, monitor, strategy, cluster
-        self._test, self._buffers = test, buffers
+        self._test, self._buffers = None if isinstance(test, AgreedData) else test, buffers
         self._nodes = NodesEvaluation(engine, model, test.averaged) if isinstance(test, AgreedData) else None
         self.model = model
 
@@ -92,9 +92,9 @@ class Evaluator:
 
     def _evaluate_test_rows(self) -> dict[str, float]:
         """Evaluate the global model on the driver's test set, or on the test rows of nodes."""
-        if self._nodes is None:
-            assert not isinstance(self._test, AgreedData)
+        if self._test is not None:
             return self.model.evaluate(self._test.whole())
+        assert self._nodes is not None
         flat = self.model.parameters()
         shared = flat.copy() if self._part is None else self._part.of(flat)
         metrics, self.of_clients = self._nodes.evaluate(self._cluster.on_time(), shared, self._monitor.get)
