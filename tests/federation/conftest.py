@@ -1,4 +1,4 @@
-"""Fixtures of all tests of federations."""
+"""Fixtures of tests of federations."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from chimera.web.logs import close_logs
 
 
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run each test in an empty folder without settings in the environment, and close the logs afterwards."""
     for name in [name for name in os.environ if name.startswith("CHIMERA_") and name != "CHIMERA_DATA"]:
         monkeypatch.delenv(name)

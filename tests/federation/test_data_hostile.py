@@ -16,6 +16,8 @@ from chimera.training.nodes_data.description import Column, DataDescription, Sta
 from chimera.training.nodes_data.evaluation import Measured
 from federation.data_kit import fit, nodes, table, thirds, written
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 LIES: dict[str, Callable[[DataDescription], Any]] = {
     "no description": lambda _: 3,
     "no name": lambda said: replace(said, node=""),

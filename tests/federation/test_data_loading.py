@@ -17,6 +17,8 @@ from chimera.federation.data.loading import load, loaded
 from chimera.training.worker.driver_schema import DriverSchema, NodeRequest
 from federation.data_kit import fit, nodes, table, written
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 ROWS = st.lists(st.binary(max_size=6), min_size=1, max_size=40)
 
 

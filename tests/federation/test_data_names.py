@@ -32,6 +32,8 @@ from security.test_by_path_names import (  # noqa: F401 - two fixtures
     raw_values_travel,
 )
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 Canary = tuple[list[str], Callable[[], bool]]
 LEARNER = "chimera.training.worker.learner.Learner"
 

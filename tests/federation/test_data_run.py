@@ -16,6 +16,8 @@ from chimera.core.errors import ConfigurationError
 from chimera.federation.data.gives import Gives
 from federation.data_kit import MLP, fit, nodes, table, thirds, written
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 
 @pytest.mark.parametrize(
     "strategy",

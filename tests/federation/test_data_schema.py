@@ -22,6 +22,8 @@ from chimera.training.nodes_data.agreed import AgreedData
 from chimera.training.nodes_data.agreement import agree
 from federation.data_kit import MLP, USUAL, fit, nodes, written
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 MODEL = {"name": "mlp"}
 
 
