@@ -294,6 +294,7 @@ def test_every_data_set_is_listed_with_a_summary():
         "huggingface",
         "image-folder",
         "instructions",
+        "nodes",
         "npz",
         "parquet",
         "text",

@@ -92,8 +92,8 @@ def test_everything_is_registered():
 
 @pytest.mark.parametrize("given", [DIGITS, DIABETES], ids=["classes", "values"])
 @pytest.mark.parametrize(
-    "name", sorted(NAMES - {"cbow", "skip-gram", "huggingface"})
-)  # see test_word_models.py, test_huggingface.py
+    "name", sorted(NAMES - {"cbow", "skip-gram", "huggingface", "folder"})
+)  # see test_word_models.py, test_huggingface.py, federation/test_data_names.py
 def test_each_registered_model_learns_or_rejects_the_task(name, given):
     regression = given["task"] == "regression"
     if name in {"logistic-regression", "sklearn-sgd-classifier"} and regression:
@@ -187,7 +187,7 @@ def test_as_model_takes(thing, kind):
     [
         (
             lambda: build_model("mpl", {}, **DIGITS),
-            r"unknown model 'mpl'; did you mean 'mlp'\? known: cbow, cnn, huggingface, linear-regression",
+            r"unknown model 'mpl'; did you mean 'mlp'\? known: cbow, cnn, folder, huggingface, linear-regression",
         ),
         (
             lambda: build_model("mlp", {"hiden": [3]}, **DIGITS),

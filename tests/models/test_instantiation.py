@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from chimera.models.instantiation import instantiate
+from chimera.models.instantiation import instantiate, parameter_limit
 
 THREADS = 2
 
@@ -28,6 +28,21 @@ def test_models_that_threads_build_at_the_same_time_are_equal() -> None:
         made = [pool.submit(instantiate, network, seed=7) for _ in range(THREADS)]
         one, other = (torch.cat([p.flatten() for p in each.result().parameters()]) for each in made)
     assert torch.equal(one, other)
+
+
+def test_threads_count_parameters_against_their_own_limit_only() -> None:
+    barrier = Barrier(THREADS, timeout=0.5)
+
+    def limited() -> nn.Module:
+        with parameter_limit(15, "15"):
+            meet(barrier)
+            made = nn.Linear(4, 3)
+            meet(barrier)
+            return made
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for each in [pool.submit(limited) for _ in range(THREADS)]:
+            assert each.result().weight.shape == (3, 4)
 
 
 def test_building_a_model_does_not_change_the_global_generators() -> None:

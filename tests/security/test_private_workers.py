@@ -66,6 +66,7 @@ MAY_LEAVE = {
     ("share", "float"),
     ("batches_per_pass", "float"),
     ("has_masked", "bool"),
+    ("measure", "Measured"),
     # nothing but that the call ended
     ("take_part", "nothing"),
     ("receive_secrets", "nothing"),

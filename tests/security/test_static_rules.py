@@ -68,6 +68,7 @@ REVIEWED = {
     "models/metrics.py": "a metric that the user names; by-path names of others go through load_object",
     "models/word2vec/__init__.py": "a constant",
     "models/word2vec/kernels/__init__.py": "a constant",
+    "federation/data/learner.py": "the library that a registered model names",
     "nodes/__init__.py": "names of the package's own table",
     "nodes/workers/__init__.py": "names of the package's own table",
     "training/artifacts/rebuild.py": "a factory that a run's folder names, if the caller trusts its code",

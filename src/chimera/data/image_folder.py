@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections.abc import Callable
@@ -112,6 +113,13 @@ class ImageFolder:
                 f"{path} has no folders with images ({', '.join(sorted(SUFFIXES))}): one folder per class is needed"
             )
         self.files = [f"{name}/{file}" for name in self.classes for file in _files(path / name)]
+
+    def with_classes(self, classes: tuple[str, ...]) -> ImageFolder:
+        """Return the same images with the indices of other classes, which contain all of this folder."""
+        other = copy.copy(self)
+        vars(other).pop("targets", None)
+        other.classes = classes
+        return other
 
     @cached_property
     def targets(self) -> np.ndarray[Any, np.dtype[np.int64]]:

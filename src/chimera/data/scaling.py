@@ -40,7 +40,12 @@ class Scaling:
         total, rows = _summed(blocks())
         mean = total / rows
         total, rows = _summed((block - mean) ** 2 for block in blocks())
-        deviation = np.sqrt(total / rows)
+        return cls.of_sums(mean, total, rows)
+
+    @classmethod
+    def of_sums(cls, mean: NDArray[Any], spread: NDArray[Any], rows: int) -> Self:
+        """Return the scaling by the mean of each feature and the sum of the squared differences from it."""
+        deviation = np.sqrt(spread / rows)
         # rounding gives a constant feature a tiny deviation; a division by it would amplify rounding errors
         return cls(mean, np.where(deviation > 1e-7 * np.abs(mean), deviation, 1.0))
 

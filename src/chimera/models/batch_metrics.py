@@ -48,6 +48,15 @@ class Perplexity(BatchMetric):
     def result(self) -> float:  # noqa: D102
         return math.exp(min(self.total / self.tokens, 700.0)) if self.tokens else math.nan
 
+    def sums(self) -> NDArray[np.float64]:
+        """Return the sum of the losses of tokens, and the number of tokens."""
+        return np.array([self.total, self.tokens], np.float64)
+
+    def add_sums(self, sums: NDArray[np.float64]) -> None:
+        """Add what `sums` returned for other rows."""
+        total, tokens = sums.tolist()
+        self.total, self.tokens = self.total + total, self.tokens + int(tokens)
+
 
 def tokens_in(outputs: Any, batch: Any, rows: int, *, shifted: bool | None = None) -> int:
     """Return the number of targets of a batch that have a loss: those that are not -100.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.models.batch_metrics import BatchMetric
 from chimera.models.flat_module import FlatModule
 from chimera.models.metrics import Metric
+from chimera.models.sums import Sums
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,25 +23,16 @@ if TYPE_CHECKING:
 
 
 class Evaluation:
-    """Sums of one evaluation.
+    """One evaluation.
 
     Parameters
     ----------
-    factories : a factory of each metric by name.
-    by_default : the metrics are the default: those that do not fit the outputs are left out.
+    sums : of no rows; those of the rows are added.
     predictions : function of outputs that returns predictions.
     """
 
-    def __init__(
-        self,
-        factories: Mapping[str, Callable[[], Metric | BatchMetric]],
-        predictions: Callable[[Tensor], NDArray[Any]],
-        *,
-        by_default: bool,
-    ) -> None:
-        self._metrics = {name: make() for name, make in factories.items()}
-        self._by_default, self._predictions = by_default, predictions
-        self._total, self._rows = 0.0, 0
+    def __init__(self, sums: Sums, predictions: Callable[[Tensor], NDArray[Any]]) -> None:
+        self.sums, self._predictions = sums, predictions
 
     def add(self, found: Outcome, batch: Batch) -> None:
         """Add a piece: its loss and outputs, and the batch they belong to.
@@ -50,9 +42,9 @@ class Evaluation:
         ConfigurationError : metrics of the user need outputs and targets, and there are none.
         """
         rows, loss = samples_in(batch), found.loss.item()
-        self._total, self._rows = self._total + loss * rows, self._rows + rows
-        of_targets = []
-        for metric in self._metrics.values():
+        self.sums.total, self.sums.rows = self.sums.total + loss * rows, self.sums.rows + rows
+        of_targets: list[Metric] = []
+        for metric in self.sums.metrics.values():
             if isinstance(metric, BatchMetric):
                 metric.add_batch(found.outputs, batch, loss, rows)
             else:
@@ -62,26 +54,22 @@ class Evaluation:
 
     def _add_to(self, metrics: list[Metric], outputs: Any, targets: Any) -> None:
         if not hasattr(outputs, "detach") or targets is None:
-            if self._by_default:
-                self._metrics = {}
+            if self.sums.by_default:
+                self.sums.metrics = {}
                 return
             raise ConfigurationError(
-                f"the metrics {', '.join(self._metrics)} need outputs and targets: return (loss, outputs) from the step, and "
-                "give batches of (inputs, targets) or with 'labels'"
+                f"the metrics {', '.join(self.sums.metrics)} need outputs and targets: return (loss, outputs) from the step, "
+                "and give batches of (inputs, targets) or with 'labels'"
             )
         if (
-            self._by_default and outputs.ndim > 2
+            self.sums.by_default and outputs.ndim > 2
         ):  # which outputs belong to which target is not known, as for language models
-            self._metrics = {}
+            self.sums.metrics = {}
             return
         predictions, values = self._predictions(outputs), outputs.detach().float().cpu().numpy()
         wanted = targets.numpy() if hasattr(targets, "numpy") else np.asarray(targets)
         for metric in metrics:
             metric.add(values, predictions, wanted)
-
-    def figures(self) -> dict[str, float]:
-        """Return the mean loss over all rows, and the metrics."""
-        return {"loss": self._total / self._rows} | {name: metric.result() for name, metric in self._metrics.items()}
 
 
 @contextmanager

@@ -65,15 +65,41 @@ def parameter_limit(elements: int, source: str) -> Iterator[None]:
     ----------
     source : describes the limit in the error: "the model would have more parameters than {source}".
     """
-    torch = sys.modules.get("torch")
     _limit.left, _limit.source = elements, source
-    hook = torch.nn.modules.module.register_module_parameter_registration_hook(_count) if torch else None
+    counts = _hook.enter(sys.modules.get("torch"))
     try:
         yield
     finally:
         del _limit.left, _limit.source
-        if hook is not None:
-            hook.remove()
+        _hook.leave(counts)
+
+
+class _Hook:
+    """Torch's hook, which all threads share: with one for each thread, each parameter would count several times."""
+
+    def __init__(self) -> None:
+        self._lock, self._users = threading.Lock(), 0
+        self._handle: Any = None
+
+    def enter(self, torch: Any) -> bool:
+        """Count parameters until `leave`; return whether torch was there."""
+        if torch is None:
+            return False
+        with self._lock:
+            if not self._users:
+                self._handle = torch.nn.modules.module.register_module_parameter_registration_hook(_count)
+            self._users += 1
+        return True
+
+    def leave(self, counts: bool) -> None:
+        """End what `enter` began."""
+        with self._lock:
+            self._users -= counts
+            if counts and not self._users:
+                self._handle.remove()
+
+
+_hook = _Hook()
 
 
 def extend_limit(elements: int) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from chimera.core.errors import ConfigurationError, DataError, UnknownNameError
 from chimera.core.registry import load_object
 from chimera.models.batch_metrics import BatchMetric, MeanOfBatches, Perplexity, TorchMetric
+from chimera.models.class_counts import ClassCounts
 
 Array: TypeAlias = NDArray[Any]
 MetricFunction: TypeAlias = Callable[[Array, Array], Any]
@@ -23,7 +24,11 @@ Metrics: TypeAlias = str | Sequence[str | MetricFunction] | Mapping[str, str | M
 
 
 class Metric(Protocol):
-    """The accumulator of one metric; a new one is created for each evaluation."""
+    """The accumulator of one metric; a new one is created for each evaluation.
+
+    A metric that follows from sums over rows also has ``sums()``, which returns them, float64, shape (k,), and
+    ``add_sums(sums)``, which adds those of other rows (see `chimera.models.sums`). It raises ValueError for another form.
+    """
 
     def add(self, outputs: Array, predictions: Array, targets: Array) -> None:
         """Add a piece: raw outputs, predictions and targets, each of shape (n, ...)."""
@@ -55,6 +60,13 @@ class Accuracy:
     def result(self) -> float:  # noqa: D102
         return self.right / self.count if self.count else 0.0
 
+    def sums(self) -> Array:  # noqa: D102
+        return np.array([self.right, self.count], np.float64)
+
+    def add_sums(self, sums: Array) -> None:  # noqa: D102
+        right, count = sums.tolist()
+        self.right, self.count = self.right + int(right), self.count + int(count)
+
 
 class TopAccuracy:
     """Share of rows whose class is among the ``k`` largest outputs; a tie counts as correct."""
@@ -73,6 +85,13 @@ class TopAccuracy:
     def result(self) -> float:  # noqa: D102
         return self.right / self.count
 
+    def sums(self) -> Array:  # noqa: D102
+        return np.array([self.right, self.count], np.float64)
+
+    def add_sums(self, sums: Array) -> None:  # noqa: D102
+        right, count = sums.tolist()
+        self.right, self.count = self.right + int(right), self.count + int(count)
+
 
 class MeanError:
     """Mean of a power of the absolute error over rows and columns; with ``root``, the mean over columns of their roots."""
@@ -89,6 +108,12 @@ class MeanError:
         mean = self.total / self.count
         return float(np.mean(np.sqrt(mean) if self.root else mean))
 
+    def sums(self) -> Array:  # noqa: D102
+        return np.concatenate([[self.count], np.atleast_1d(self.total)])
+
+    def add_sums(self, sums: Array) -> None:  # noqa: D102
+        self.total, self.count = self.total + sums[1:], self.count + int(sums[0])
+
 
 class R2:
     """Coefficient of determination, averaged over columns. Sums are merged as in Chan et al. 1983: stable for large means."""
@@ -101,16 +126,26 @@ class R2:
 
     def add(self, outputs: Array, predictions: Array, targets: Array) -> None:  # noqa: ARG002, D102
         predicted, true = _columns(predictions, targets)
-        n, mean = len(true), true.mean(0)
+        mean = true.mean(0)
+        self._merge(len(true), mean, ((true - mean) ** 2).sum(0), ((true - predicted) ** 2).sum(0))
+
+    def _merge(self, n: int, mean: Array, spread: Array, residual: Array) -> None:
         delta, total = mean - self.mean, self.count + n
-        self.spread = self.spread + ((true - mean) ** 2).sum(0) + delta**2 * (self.count * n / total)
+        self.spread = self.spread + spread + delta**2 * (self.count * n / total)
         self.mean, self.count = self.mean + delta * (n / total), total
-        self.residual = self.residual + ((true - predicted) ** 2).sum(0)
+        self.residual = self.residual + residual
 
     def result(self) -> float:  # noqa: D102
         spread = np.where(self.spread == 0, 1, self.spread)
         constant = np.where(self.residual == 0, 1.0, 0.0)  # as scikit-learn defines it for targets without spread
         return float(np.mean(np.where(self.spread == 0, constant, 1 - self.residual / spread)))
+
+    def sums(self) -> Array:  # noqa: D102
+        return np.concatenate([[self.count], *np.atleast_2d(self.mean, self.spread, self.residual)], axis=None)
+
+    def add_sums(self, sums: Array) -> None:  # noqa: D102
+        if count := int(sums[0]):
+            self._merge(count, *sums[1:].reshape(3, -1))
 
 
 class FunctionMetric:
@@ -132,17 +167,11 @@ class F1:
     """F1 score of the predicted classes: of class 1 for two classes, else the mean over the classes."""
 
     def __init__(self) -> None:
-        self.pieces: list[tuple[Array, Array]] = []
+        self.counts = ClassCounts()
+        self.sums, self.add_sums, self.result = self.counts.sums, self.counts.add_sums, self.counts.f1
 
     def add(self, outputs: Array, predictions: Array, targets: Array) -> None:  # noqa: ARG002, D102
-        self.pieces.append((_classes(targets, predictions), predictions))
-
-    def result(self) -> float:  # noqa: D102
-        from sklearn.metrics import f1_score
-
-        targets, predictions = (np.concatenate(each) for each in zip(*self.pieces, strict=True))
-        two = targets.ndim == 1 and max(int(targets.max()), int(predictions.max())) < 2
-        return float(f1_score(targets, predictions, average="binary" if two else "macro", zero_division=0.0))
+        self.counts.add(_classes(targets, predictions), predictions)
 
 
 class Auroc:

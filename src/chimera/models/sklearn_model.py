@@ -24,11 +24,12 @@ from chimera.models.linear_estimator import (
 )
 from chimera.models.metrics import Metrics, metrics_of_targets
 from chimera.models.model import Task
+from chimera.models.sums import MergedEvaluation, Sums, accumulators
 
 _ROWS = 8192  # how many rows an evaluation takes at a time
 
 
-class SklearnModel:
+class SklearnModel(MergedEvaluation):
     """A `Model` around a linear estimator with ``partial_fit``, ``coef_`` and ``intercept_``.
 
     For `SGDClassifier` and `SGDRegressor`, ``gradient`` is the exact gradient of the objective that they minimise: the mean
@@ -208,21 +209,32 @@ class SklearnModel:
         ------
         DataError : no rows, or as for `gradient`.
         """
+        return self.figures_of(self.sums_of(batch))
+
+    def new_sums(self) -> Sums:
+        """Return sums of no rows."""
+        return Sums(accumulators(self._metrics), by_default=False)
+
+    def sums_of(self, batch: Batch) -> Sums:
+        """Return the sums over a data set; the loss is without the penalty."""
         self._rebind()
-        metrics = {name: make() for name, make in self._metrics.items()}
-        total, count = 0.0, 0
+        sums = self.new_sums()
         for piece in pieces_of(batch, _ROWS):
             inputs, targets = pair_of(piece, type(self.estimator).__name__)
             check_lengths(inputs, targets)
             scores = self._scores(self._rows(inputs))
             wanted, weights = self._wanted(targets, len(scores))
             losses, _ = self._loss(scores, wanted)
-            total += float((losses if weights is None else losses * weights).sum(dtype=np.float64))
-            count += len(inputs)
-            for metric in metrics.values():
+            sums.total += float((losses if weights is None else losses * weights).sum(dtype=np.float64))
+            sums.rows += len(inputs)
+            for metric in sums.metrics.values():
                 metric.add(scores, self._predictions(scores), targets)
-        figures = {name: metric.result() for name, metric in metrics.items()}
-        return {"loss": total / count + self._penalty.value(self._coef)} | figures
+        return sums
+
+    def figures_of(self, sums: Sums) -> dict[str, float]:
+        """Return the objective, which contains the penalty of the current weights, as ``loss``, and the metrics."""
+        penalty = self._penalty.value(self._coef)
+        return {name: value + penalty * (name == "loss") for name, value in sums.figures().items()}
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Return one label or value for each row, as the estimator does."""

@@ -32,13 +32,14 @@ from chimera.models.module_buffers import batch_norm_parameters, buffer_names, p
 from chimera.models.own_optimizer import OwnOptimizer, Position, RunLength
 from chimera.models.predictions import as_array, predictions_of
 from chimera.models.step import Step
+from chimera.models.sums import MergedEvaluation, Sums, accumulators
 from chimera.models.torch_stage import TorchStage
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-class TorchModel:
+class TorchModel(MergedEvaluation):
     """A `Model` around a torch module.
 
     ``model.module`` is the module that is trained; its parameters are views of `parameters()`. Frozen parameters
@@ -258,13 +259,25 @@ class TorchModel:
         ------
         DataError : no rows, inputs and targets of different lengths, or targets that do not fit the loss.
         """
+        sums, logged = self._evaluated(batch)
+        return sums.figures() | {name: value for name, value in logged.items() if name != "loss"}
+
+    def new_sums(self) -> Sums:
+        """Return sums of no rows."""
+        return Sums(accumulators(self._metrics), by_default=self._by_default)
+
+    def sums_of(self, batch: Batch) -> Sums:
+        """Return the sums over a data set, without metrics that the steps of a module log, which are means."""
+        return self._evaluated(batch)[0]
+
+    def _evaluated(self, batch: Batch) -> tuple[Sums, dict[str, float]]:
         if isinstance(batch, tuple | list):
             check_lengths(inputs_of(batch), targets_of(batch))
-        evaluation = Evaluation(self._metrics, self._predictions, by_default=self._by_default)
+        evaluation = Evaluation(self.new_sums(), self._predictions)
         with evaluating(self._flat), self._pass.evaluating() as logged:
             for piece in pieces_of(batch, self._evaluate_rows):
                 evaluation.add(self._pass(piece), piece)
-        return evaluation.figures() | {name: value for name, value in logged.items() if name != "loss"}
+        return evaluation.sums, dict(logged)
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Return classes, shape (n,), or values, shape (n,) or (n, k), in evaluation mode.

@@ -30,6 +30,8 @@ def clients(run: RunFiles) -> str:
 def _rows_used(run: RunFiles) -> str:
     """Return a note on which rows the workers were evaluated."""
     train = run.experiment.get("train")
+    if "nodes" in run.data:
+        return "<p class='note'>Each worker was evaluated on the test rows of its node, if the node gives its figures.</p>\n"
     share = finite(train.get("test_per_client") if isinstance(train, Mapping) else None)
     if not np.isfinite(share):
         return "<p class='note'>Each worker was evaluated on the rows on which it trains.</p>\n"

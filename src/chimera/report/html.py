@@ -14,6 +14,7 @@ from chimera.report.clients import clients
 from chimera.report.curves import Panel, panels
 from chimera.report.data_per_worker import data_per_worker
 from chimera.report.events import RUN, Kind, Mark, kind_of, legend, losses, marks_in, points_of, select_events
+from chimera.report.nodes import nodes
 from chimera.report.run_files import CLIENT, WORKER_METRICS, RunFiles, finite, read_run, replace_file
 from chimera.report.safe_text import safe_text
 from chimera.report.settings_tables import tables_of
@@ -50,6 +51,7 @@ def page(run: RunFiles) -> str:
         _section("Learning", _learning(run)),
         _section("Words", word_plot(run)),
         _section("Data per worker", data_per_worker(run)),
+        _section("Nodes", nodes(run)),
         _section("Each worker on its own data", clients(run)),
         _section("Staleness of applied gradients", staleness(run)),
         _section("Timeline", _timeline(run)),

@@ -47,7 +47,8 @@ class RunFiles:
     events : the rows of ``events.jsonl``.
     summary : ``summary.json``; empty if the run did not finish.
     environment : ``environment.json``.
-    data : ``data.json``, see `chimera.core.worker_counts.WorkerCounts`; empty if the run does not show what workers hold.
+    data : ``data.json``, see `chimera.core.worker_counts.WorkerCounts`; what nodes agreed on, if they have the rows; empty if
+        the run does not show what workers hold.
     words : the vectors of frequent words, if the run has any.
     notes : sentences about files or lines that could not be read.
     """

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from chimera.core.engine import ENGINES
 from chimera.core.worker_counts import WorkerCounts
 from chimera.data.dataset import TrainingData
 from chimera.data.description import described
@@ -14,7 +12,7 @@ from chimera.data.provider import PartitionedData
 from chimera.data.worker_counts import worker_counts
 from chimera.training.experiment.resolve import check_data, split_of
 from chimera.training.experiment.settings import Settings
-from chimera.training.plugin import named
+from chimera.training.plugin import nodes_own_data
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,7 @@ def inspect_data(settings: Settings, engine: Any, data: Any) -> Inspection:
     ------
     ConfigurationError : the data cannot be read or divided.
     """
-    kind: Any = ENGINES.find(named(engine)[0]).factory if isinstance(engine, str | Mapping) else engine
-    if getattr(kind, "nodes_own_data", False):
+    if nodes_own_data(engine):
         return Inspection("", None, "each node holds its own data, which the driver does not have")
     train = (split := split_of(data, settings.seed)).train
     share = settings.test_per_client

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from chimera.core.engine import ENGINES
 from chimera.core.errors import ConfigurationError
 from chimera.core.registry import Registry
 
@@ -54,6 +55,12 @@ def instantiate(registry: Registry[T], plugin: Named | T, kind: Any) -> T:
         of_it = f"an object of it, {one.__name__}(...)" if isinstance(one, type) else "a name, a table or an object"
         raise ConfigurationError(f"{label(plugin)} is not a {registry.kind}: give {of_it}")
     return one
+
+
+def nodes_own_data(engine: Any) -> bool:
+    """Return whether the nodes of an engine, given by name, table or object, have data of their own."""
+    kind: Any = ENGINES.find(named(engine)[0]).factory if isinstance(engine, str | Mapping) else engine
+    return bool(getattr(kind, "nodes_own_data", False))
 
 
 def label(plugin: Any) -> str:

@@ -32,7 +32,8 @@ class Trainer:
         place, on every engine: after the run it holds the trained weights, and ``run.model`` (``run.trained`` for a `Model`) is
         the same object. A second run with it continues from these weights. A name or a factory makes a new model for each run.
     data : a name, a `Dataset` (a fifth of it becomes the test set), a `Split`, a pair (train, test), or a pair of arrays
-        (inputs, targets). Tables with large features are standardized, see `Split.of`; a `Split` is not.
+        (inputs, targets). Tables with large features are standardized, see `Split.of`; a `Split` is not. Default: ``nodes``,
+        the rows that the nodes of the engine have, with options as of `chimera.data.nodes.nodes`.
     strategy, partition, engine : a name, a mapping ``{"name": ..., option: ...}`` or an object. An engine given as an object
         stays open after the run.
     codec : codec of the uplink: a name, or a mapping with options. Its option ``downlink``, also a name or a mapping, is the
@@ -95,7 +96,7 @@ class Trainer:
     def __init__(
         self,
         model: Any,
-        data: Any,
+        data: Any = "nodes",
         *,
         strategy: Named | Strategy = "parameter-server",
         codec: Named = "identity",

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from chimera.core.errors import DataError
 from chimera.core.registry import registered_names_only
 from chimera.data.dataset import Dataset
-from chimera.data.order import OwnOrder, ShardOrder
 from chimera.nodes.table import match_columns
 from chimera.nodes.workers.training_data import Data
 from chimera.training.privacy.worker import PrivateWorker
 from chimera.training.worker.driver_schema import DriverSchema
 from chimera.training.worker.learner import Learner
+from chimera.training.worker.own_order import bound_order
 
 if TYPE_CHECKING:
     from chimera.nodes.workers.gradient_worker import GradientWorker, Problem
@@ -48,17 +48,11 @@ class NodeLearner(Learner):
             problem = _problem(node, schema, data)
         schema.check(problem.model, node.name)
         dataset = Dataset(problem.inputs, problem.targets, schema.classes, name=node.name)
-        super().__init__(rank, problem.model, dataset, _bound_order(order, dataset, rank), **options)
+        super().__init__(rank, problem.model, dataset, bound_order(order, dataset, rank), **options)
 
     def follow(self, order: Any, since: int) -> None:
         """Read the node's rows in this order from now on."""
-        super().follow(_bound_order(order, self._dataset, self._rank), since)
-
-
-def _bound_order(order: Any, dataset: Any, rank: int) -> ShardOrder:
-    if not isinstance(order, OwnOrder):
-        raise DataError(f"the reading order of a node's own data must be an OwnOrder, not a {type(order).__name__}")
-    return order.of(len(dataset), rank, dataset.known_labels)
+        super().follow(bound_order(order, self._dataset, self._rank), since)
 
 
 def _problem(node: GradientWorker, schema: DriverSchema, data: Data) -> Problem:

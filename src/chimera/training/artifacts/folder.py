@@ -7,8 +7,10 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -91,8 +93,10 @@ class RunFolder:
         }
         write_atomically(self.path / "environment.json", msgspec.json.format(msgspec.json.encode(environment)))
 
-    def describe_data(self, counts: WorkerCounts | None) -> None:
-        """Write what each worker holds to ``data.json``. If that is not shown, remove the file of an earlier, failed run.
+    def describe_data(self, counts: WorkerCounts | Mapping[str, Any] | None) -> None:
+        """Write what each worker holds, or what nodes agreed on, to ``data.json``.
+
+        If that is not shown, remove the file of an earlier, failed run.
 
         Raises
         ------

@@ -61,7 +61,7 @@ class Experiment:
                 raise ConfigurationError(f"{self.source}: {_no_table(name)}")
         tables = {name: self._plugin(name, self.tables[name]) for name in PLUGINS if name in self.tables}
         for name in PLUGINS:
-            if name not in tables and _arguments()[name].default is inspect.Parameter.empty:
+            if name not in tables and (name == "model" or (name == "data" and not self._nodes_own_data())):
                 raise ConfigurationError(
                     f'{self.source}: the table [{name}] is missing; it needs at least name = "..."'
                 )
@@ -181,15 +181,26 @@ class Experiment:
         tables = dict(self.tables)
         return Trainer(**{**tables.pop("train"), **tables, **overrides})
 
+    def _nodes_own_data(self) -> bool:
+        """Return whether the nodes of the engine may have data. An engine that is named by path may; it is not imported."""
+        from chimera.training.plugin import named, nodes_own_data
+
+        engine = _default("engine", self.tables)
+        if isinstance(engine, str) or (isinstance(engine, Mapping) and isinstance(engine.get("name"), str)):
+            return ":" in named(engine)[0] or nodes_own_data(engine)
+        return not isinstance(engine, Mapping) and nodes_own_data(engine)
+
     def _plugin(self, table: str, value: Any) -> Any:
         if isinstance(value, str):
             return {"name": value}
         if isinstance(value, Mapping):
             name = value.get("name")
+            if name is None and table == "data" and self._nodes_own_data():
+                name = _default("data", {})["name"]  # options of the nodes' data
             if not isinstance(name, str) or not name:
                 found = "nothing" if name is None else repr(name)
                 raise ConfigurationError(f'{self.source}: [{table}] needs name = "...", a string; found {found}')
-            return {"name": name, **value}
+            return {**value, "name": name}
         if isinstance(value, bool | int | float | date | time):
             raise ConfigurationError(f"{self.source}: {table} = {value!r} is neither a name nor a table")
         return _importable(value)

@@ -11,6 +11,7 @@ from chimera.codecs.codec import CODECS
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import RowData, TrainingData
+from chimera.data.nodes import NodesData
 from chimera.data.partition import Partitioner
 from chimera.data.provider import DataProvider, PartitionedData, WorkerData
 from chimera.data.scaling import Standardize
@@ -74,6 +75,10 @@ def split_of(data: Any, seed: int, standardize: Standardize = "auto") -> Split:
     if _is_named(data):
         name, options = named(data)
         made: Any = DATASETS.create(name, options)
+        if isinstance(made, NodesData):
+            raise ConfigurationError(
+                f"data {name!r} needs an engine whose nodes have rows, such as 'http': give data for this engine"
+            )
         # A text data set is a split of another class. Other results of factories are converted like data given as objects.
         return (
             made
@@ -81,6 +86,14 @@ def split_of(data: Any, seed: int, standardize: Standardize = "auto") -> Split:
             else Split.of(made, seed=seed, standardize=standardize)
         )
     return Split.of(data, seed=seed, standardize=standardize)
+
+
+def nodes_data_of(data: Any) -> NodesData | None:
+    """Return what the driver declares about rows of nodes; None if it has data of its own."""
+    if not _is_named(data) or named(data)[0] != "nodes":
+        return None
+    made: Any = DATASETS.create(*named(data))
+    return made if isinstance(made, NodesData) else None
 
 
 def check_data(

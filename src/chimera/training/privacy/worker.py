@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from chimera.core.errors import ActorLost, ConfigurationError, DataError, PrivacyError, TimeLimitError
 from chimera.core.message import Encoded
 from chimera.training.messages.rejection import Rejected
 from chimera.training.messages.tally import Tally
+from chimera.training.nodes_data.evaluation import Measured
 from chimera.training.privacy.masking import MASKED
 from chimera.training.privacy.settings import Privacy
 from chimera.training.worker.learner import Learner
@@ -56,6 +58,11 @@ def _sizes(tally: Tally, privacy: Privacy) -> Tally:  # noqa: ARG001 - one signa
     )
 
 
+def _merged_only(measured: Measured, privacy: Privacy) -> Measured:  # noqa: ARG001 - one signature for all
+    """Release sums over test rows for the metrics of all nodes; the figures of one node are not shown."""
+    return replace(measured, own=False)
+
+
 LEAVES: Mapping[str, Reduce] = {
     # Covered by the guarantee: the update of a round.
     "delta": _update,
@@ -71,6 +78,7 @@ LEAVES: Mapping[str, Reduce] = {
     "share": _as_it_is,
     "batches_per_pass": _as_it_is,
     "has_masked": _as_it_is,
+    "measure": _merged_only,
     # Calls that only set state of the worker.
     "take_part": _nothing,
     "receive_secrets": _nothing,
@@ -85,6 +93,7 @@ LEAVES: Mapping[str, Reduce] = {
 OUTSIDE = (
     "the number of rows of a client that has its own data",
     "whether the update of a client was finite",
+    "sums of metrics over rows that a node never trains on, if its owner gives them",
     "which clients were called and answered, and when",
     "the class of an error in a worker",
 )

@@ -84,8 +84,8 @@ class MetricMonitor:
         ------
         ConfigurationError : the metric is not measured.
         """
-        if round_ <= self._round:
-            return False
+        if round_ <= self._round or (self._stopping == Stopping() and not {"accuracy", "loss"} & metrics.keys()):
+            return False  # nodes that keep their rows may give no metrics
         self._metric = self._name(metrics)
         value = metrics[self._metric]
         if not due:

@@ -15,17 +15,19 @@ from chimera.strategies.strategy import Strategy
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.messages.tally import Tally
+from chimera.training.nodes_data.agreed import AgreedData
+from chimera.training.nodes_data.evaluation import NodesEvaluation
 from chimera.training.run.client_fairness import client_fairness
 from chimera.training.worker.shared_parameters import SharedParameters
 
 
 class Evaluator:
-    """Evaluates the global model in the driver, and collects the losses of the workers.
+    """Evaluates the global model, in the driver or on rows of nodes, and collects the losses of the workers.
 
     Parameters
     ----------
     model : the driver's copy, into which the global model is loaded.
-    test : the test set.
+    test : the test set; or what the nodes agreed on, if they have the test rows.
     buffers : the policy by which the workers' buffers are merged.
     part : the parameters that are shared with servers, if not all are. Of the personal parameters and of buffers, the model
         that is evaluated has the mean over the workers.
@@ -34,6 +36,7 @@ class Evaluator:
     Attributes
     ----------
     of_clients : the metrics of each worker in the last evaluation, by name; without workers that have no rows for evaluation.
+        If nodes have the test rows: those of each node that gives its own, by its name.
     """
 
     def __init__(
@@ -44,7 +47,7 @@ class Evaluator:
         cluster: TrainingCluster,
         *,
         model: Model,
-        test: TrainingData,
+        test: TrainingData | AgreedData,
         buffers: str,
         part: SharedParameters | None = None,
         clients: bool = False,
@@ -52,7 +55,8 @@ class Evaluator:
         self._part, self._clients = part, clients
         self.of_clients: dict[str, dict[str, float]] = {}
         self._engine, self._monitor, self._strategy, self._cluster = engine, monitor, strategy, cluster
-        self._test, self._buffers = test, buffers
+        self._test, self._buffers = None if isinstance(test, AgreedData) else test, buffers
+        self._nodes = NodesEvaluation(engine, model, test.averaged) if isinstance(test, AgreedData) else None
         self.model = model
 
     def weights(self, out: Flat | None = None) -> Flat:
@@ -77,12 +81,23 @@ class Evaluator:
         """Return loss and metrics of the global model on the test set, and the measures of the strategy."""
         self.weights(out=self.model.parameters())
         self._merge_buffers()
-        metrics = self.model.evaluate(self._test.whole())
+        metrics = self._evaluate_test_rows()
         measures = self._strategy.measures(self._cluster)
         metrics |= dict(zip(measures, self._monitor.get(list(measures.values())), strict=True))
         if self._clients:
-            self._evaluate_clients()
+            if self._nodes is None:
+                self._evaluate_clients()
             metrics |= client_fairness(self.of_clients.values())
+        return metrics
+
+    def _evaluate_test_rows(self) -> dict[str, float]:
+        """Evaluate the global model on the driver's test set, or on the test rows of nodes."""
+        if self._test is not None:
+            return self.model.evaluate(self._test.whole())
+        assert self._nodes is not None
+        flat = self.model.parameters()
+        shared = flat.copy() if self._part is None else self._part.of(flat)
+        metrics, self.of_clients = self._nodes.evaluate(self._cluster.on_time(), shared, self._monitor.get)
         return metrics
 
     def _evaluate_clients(self) -> None:

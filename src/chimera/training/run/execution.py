@@ -24,6 +24,7 @@ from chimera.training.experiment.resolve import (
     check_data,
     configured,
     model_of,
+    nodes_data_of,
     open_engine,
     preload_of,
     split_of,
@@ -31,7 +32,10 @@ from chimera.training.experiment.resolve import (
 from chimera.training.experiment.settings import Settings
 from chimera.training.fault_tolerance.injection import FaultScript, check_attacks
 from chimera.training.fault_tolerance.recovery import Recovery
-from chimera.training.inspection import counts_of_run
+from chimera.training.inspection import counts_of_run, hidden
+from chimera.training.nodes_data.agreed import AgreedData
+from chimera.training.nodes_data.evaluation import check_metrics
+from chimera.training.nodes_data.preparation import agreed_data
 from chimera.training.plugin import Named, label
 from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.progress.callback import Callback, notify
@@ -107,7 +111,11 @@ class Execution:
             declare(engine, settings, self.model)
             cluster = assembly.cluster(monitor)
             try:
-                self.folder.describe_data(counts_of_run(settings, split.train, cluster.orders))
+                agreed: Any = split.train
+                counts: Any = counts_of_run(settings, agreed, cluster.orders)
+                if isinstance(agreed, AgreedData):
+                    counts = agreed.shown(rows=not hidden(settings))
+                self.folder.describe_data(counts)
                 return self._train(
                     engine, monitor, cluster, split, model, checkpoints, saved, assembly.train_size, callbacks
                 )
@@ -127,8 +135,12 @@ class Execution:
         """Load the data, and check that the workers can train on it."""
         settings = self.settings
         notify(callbacks, "on_wait", f"the data {label(self.data)}")
-        # nodes train on their own rows, so the rows of the test set stay as they are, too
-        split = split_of(self.data, settings.seed, False if engine.nodes_own_data else "auto")
+        declared = nodes_data_of(self.data) if engine.nodes_own_data else None
+        if declared is not None:
+            agreed: Any = agreed_data(engine, declared, self.model, settings)
+            split = Split(agreed, agreed)
+        else:  # nodes train on their own rows, so the rows of the driver's test set stay as they are, too
+            split = split_of(self.data, settings.seed, False if engine.nodes_own_data else "auto")
         check_data(
             split.train,
             settings.workers,
@@ -145,6 +157,9 @@ class Execution:
         train_size = None if engine.nodes_own_data else len(split.train)
         self.settings = settings = self.settings.following(model, train_size)
         settings.check_optimizers()
+        agreed: Any = split.test
+        if isinstance(agreed, AgreedData):
+            check_metrics(model, agreed.averaged)
         settings.peak.check(model, private=settings.privacy is not None)
         if settings.privacy is not None:
             settings.privacy.check_model(model, settings.strategy)
@@ -152,7 +167,10 @@ class Execution:
 
     def _announce(self, engine: Engine, split: Split, model: Model, callbacks: Sequence[Callback]) -> None:
         """Describe the data and the optimizers. This follows all checks, so that a user's mistake gives one line only."""
-        if not engine.nodes_own_data:
+        agreed: Any = split.train
+        if isinstance(agreed, AgreedData):
+            notify(callbacks, "on_data", agreed.line)
+        elif not engine.nodes_own_data:
             notify(callbacks, "on_data", described(split))
         for notice in filter(None, (self.settings.optimizers, getattr(model, "notice", None))):
             notify(callbacks, "on_notice", notice)

@@ -3,11 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 from chimera.core.errors import DataError
 from chimera.data.dataset import TrainingData
-from chimera.models.model import Model
+from chimera.models.model import Model, Task
 from chimera.training.messages.wire_types import register_wire_type
+from chimera.training.nodes_data.description import Column, DataDescription
+
+Scaled: TypeAlias = Literal["none", "declared", "statistics", "each"]
+"""By what columns of numbers are scaled: nothing, declared constants, merged statistics, or each node's own rows."""
+
+
+@dataclass(frozen=True)
+class NodeRequest:
+    """What a node makes for a run whose driver has no data.
+
+    Attributes
+    ----------
+    model : name and options of the model.
+    task, outputs, input_shape : task, number of outputs, and shape of one input.
+    columns : the columns of the node's table in the model's order; None if the data is no table.
+    scaled, mean, deviation : how inputs are scaled; mean and deviation of each input, unless they are the node's own.
+    rows_per_node : number of rows that a node reports if it does not give its own number.
+    averaged : metrics of which the run measures the mean over the nodes.
+    """
+
+    model: dict[str, Any]
+    task: Task
+    outputs: int
+    input_shape: tuple[int, ...]
+    columns: tuple[Column, ...] | None = None
+    scaled: Scaled = "none"
+    mean: tuple[float, ...] | None = None
+    deviation: tuple[float, ...] | None = None
+    rows_per_node: int | None = None
+    averaged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -20,17 +51,20 @@ class DriverSchema:
     classes : labels in the order of their indices; None for a regression.
     features : names of the input columns in the model's order; None if the driver does not know them.
     frozen : SHA-256 of the model's frozen parameters; None if there are none.
+    request : what a node without a model of its own makes; None if the driver has data.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     classes: tuple[str, ...] | None
     features: tuple[str, ...] | None
     frozen: str | None = None
+    request: NodeRequest | None = None
 
     @classmethod
     def of(cls, model: Model, data: TrainingData) -> DriverSchema:
         """Return the schema of the driver's model and data."""
-        return cls(model.layout.shapes, data.classes, data.features, getattr(model, "frozen_digest", None))
+        frozen, request = getattr(model, "frozen_digest", None), getattr(data, "request", None)
+        return cls(model.layout.shapes, data.classes, data.features, frozen, request)
 
     def check(self, model: Model, worker: str) -> None:
         """Raise DataError if the model of ``worker`` has another layout, or other frozen parameters."""
@@ -51,3 +85,4 @@ def _described(shapes: tuple[tuple[int, ...], ...]) -> str:
 
 
 register_wire_type(DriverSchema, "counterpart")  # the name in messages since the first version
+register_wire_type(DataDescription, "datadescription")

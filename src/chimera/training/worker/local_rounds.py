@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from chimera.data.dataset import TrainingData
 from chimera.models.model import Model
 from chimera.training.messages.rejection import Rejected, fault
 from chimera.training.messages.tally import Tally
+from chimera.training.nodes_data.evaluation import Measured
 from chimera.training.privacy.settings import Privacy
 from chimera.training.worker.exchange import Exchange
 from chimera.training.worker.extension import Extensions
@@ -203,6 +205,21 @@ class LocalRounds:
         own = rows() if own is None else own
         if not len(own):
             return {}
+        with self._evaluated(weights):
+            return self._model.evaluate(self._dataset.whole(own))
+
+    def measure(self, *weights: Encoded) -> Measured:  # noqa: ARG002 - of nodes that have test rows
+        """Return sums of loss and metrics of these weights over the test rows of a node; see `NodesEvaluation`.
+
+        Raises
+        ------
+        ConfigurationError : this worker is not at a node that has data and test rows of its own.
+        """
+        raise ConfigurationError("this worker has no test rows of its own: evaluate the model on the driver's test set")
+
+    @contextmanager
+    def _evaluated(self, weights: Sequence[Encoded]) -> Iterator[None]:
+        """Load these weights, if there are any, inside the block. Personal parameters are the worker's own."""
         kept = self._model.parameters().copy()
         if weights:
             given = np.concatenate([decode(message, message.size) for message in weights])
@@ -210,9 +227,10 @@ class LocalRounds:
                 self._model.load(given)
             else:
                 self._part.put(given, self._model.parameters())
-        metrics = self._model.evaluate(self._dataset.whole(own))
-        self._model.load(kept)
-        return metrics
+        try:
+            yield
+        finally:
+            self._model.load(kept)
 
     def _local_step(self, clock: int) -> Rejected | None:
         """Take a local step; return the rejection if the gradient is not finite."""

@@ -1,0 +1,59 @@
+"""Nodes that have the rows of a run: what they agreed on, and the last figures of each node that gives its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chimera.report.run_files import RunFiles, finite
+from chimera.report.safe_text import safe_text
+from chimera.report.units import number, significant
+
+_MOST_NODES = 100
+_MOST_METRICS = 6
+_MOST_NAMES = 12
+
+
+def nodes(run: RunFiles) -> str:
+    """Return a table of the nodes and a note on the schema as HTML; empty if the driver had the data."""
+    held = run.data.get("nodes")
+    if not isinstance(held, list):
+        return ""
+    known = [each for each in held if isinstance(each, Mapping)][:_MOST_NODES]
+    figures = _last_figures(run)
+    names = sorted({name for own in figures.values() for name in own}, key=lambda name: (name != "accuracy", name))
+    names = names[:_MOST_METRICS]
+    head = "".join(f'<th class="n">{safe_text(name)}</th>' for name in ("training rows", *names))
+    rows = "".join(_row(each, figures.get(str(each.get("node")), {}), names) for each in known)
+    return (
+        f"<table class='held'><thead><tr><th>node</th>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        f"<p class='note'>{_note(run.data)}</p>\n"
+    )
+
+
+def _last_figures(run: RunFiles) -> dict[str, Mapping[str, Any]]:
+    for row in reversed(run.metrics):
+        if isinstance(found := row.get("clients"), Mapping):
+            return {str(node): own for node, own in found.items() if isinstance(own, Mapping)}
+    return {}
+
+
+def _row(node: Mapping[str, Any], own: Mapping[str, Any], names: list[str]) -> str:
+    rows = node.get("rows")
+    cells = [number(rows) if isinstance(rows, int) else "not given"]
+    cells += [significant(finite(own[name]), 4) if name in own else "not given" for name in names]
+    shown = "".join(f'<td class="n">{cell}</td>' for cell in cells)
+    return f"<tr><td>{safe_text(node.get('node', ''))}</td>{shown}</tr>"
+
+
+def _note(data: Mapping[str, Any]) -> str:
+    parts = ["The metrics of the run are over the test rows of all nodes that give metrics"]
+    columns = data.get("columns")
+    if isinstance(columns, list) and columns:
+        names = [str(each.get("name")) if isinstance(each, Mapping) else "" for each in columns]
+        more = ", ..." if len(names) > _MOST_NAMES else ""
+        parts.append(f"{len(names)} columns: {safe_text(', '.join(names[:_MOST_NAMES]))}{more}")
+    if isinstance(classes := data.get("classes"), list):
+        parts.append(f"{len(classes)} classes: {safe_text(', '.join(map(str, classes[:_MOST_NAMES])))}")
+    parts.append(f"columns are scaled by: {safe_text(data.get('scaled_by', ''))}")
+    return ". ".join(parts) + "."

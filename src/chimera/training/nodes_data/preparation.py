@@ -1,0 +1,37 @@
+"""The start of a run whose driver has no data: the nodes describe theirs, and the driver checks that all fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chimera.core.engine import Engine
+from chimera.core.errors import ConfigurationError
+from chimera.data.nodes import NodesData
+from chimera.training.experiment.settings import Settings
+from chimera.training.nodes_data.agreed import AgreedData
+from chimera.training.nodes_data.agreement import agree
+from chimera.training.nodes_data.description import described
+from chimera.training.nodes_data.model_table import model_table
+from chimera.training.progress.metric_monitor import Stopping
+
+
+def agreed_data(engine: Engine, declared: NodesData, model: Any, settings: Settings) -> AgreedData:
+    """Return what the nodes of a run agree on.
+
+    Raises
+    ------
+    ConfigurationError : the nodes differ, or cannot do what the settings say.
+    RunError : a node does not answer.
+    """
+    if settings.test_per_client is not None:
+        raise ConfigurationError("test_per_client: nodes keep test rows of their own choice, so leave it out")
+    table = model_table(model)
+    found = agree(declared, described(engine, settings.workers), table)
+    if all(one.metrics == "none" for one in found.descriptions):
+        needed = ["target"] * bool(settings.budget.target) + ["monitor, patience or keep"] * (
+            settings.stopping != Stopping()
+        )
+        needed += ["evaluate_clients"] * settings.evaluate_clients
+        if needed:
+            raise ConfigurationError(f"{needed[0]} needs metrics, but no node gives metrics of its test rows")
+    return found
