@@ -102,7 +102,7 @@ class HostedActor:
             if self._unmade is not None:
                 answer["failure"] = self._unmade
             else:
-                given, named, returns = _arguments(request)
+                given, named, returns = call_arguments(request)
                 cost["bytes_in"] = sum(map(nbytes, (*given, *named.values())))
                 values = self._values(method, given, named, returns)
                 answer["values"] = [wire.Packed(wire.pack(value)) for value in values]
@@ -153,7 +153,7 @@ def _gone(name: str) -> Reply:
     return error_reply(404, ActorLost(f"{name} was dropped"))
 
 
-def _arguments(request: dict[str, Any]) -> tuple[list[Any], dict[str, Any], int | None]:
+def call_arguments(request: dict[str, Any]) -> tuple[list[Any], dict[str, Any], int | None]:
     """Return positional and named arguments, and the number of results."""
     try:
         given, named = request.get("call", [[], {}])

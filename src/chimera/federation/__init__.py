@@ -1,0 +1,1 @@
+"""Federation: nodes that dial out to a hub, keep their data and set their own rules."""
