@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,23 +111,23 @@ class _Ledger(NamedTuple):
 
 def _ledger_of(folder: Path) -> _Ledger:
     """Return the end of the log by the SQLite file of a folder."""
-    files = sorted(folder.glob("*.sqlite"))
-    if not files:
+    for file in sorted(folder.glob("*.sqlite")):
+        try:
+            with contextlib.closing(sqlite3.connect(f"file:{file.resolve().as_posix()}?mode=ro", uri=True)) as db:
+                if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'audit_head'").fetchone():
+                    continue  # another file of the same program
+                sequence, last = head(db)
+                rows = db.execute("SELECT sequence, line FROM audit_lines ORDER BY 1").fetchall()
+                break
+        except sqlite3.Error as error:
+            raise ConfigurationError(f"the ledger {file} cannot be read: {error}") from error
+    else:
         raise ConfigurationError(
             f"the folder {str(folder)!r} has no ledger (a file *.sqlite): name the file of the log"
         )
-    try:
-        db = sqlite3.connect(f"file:{files[0].resolve().as_posix()}?mode=ro", uri=True)
-        try:
-            sequence, last = head(db)
-            rows = db.execute("SELECT sequence, line FROM audit_lines ORDER BY 1").fetchall()
-        finally:
-            db.close()
-    except sqlite3.Error as error:
-        raise ConfigurationError(f"the ledger {files[0]} cannot be read: {error}") from error
     digests = {sequence: last}
     try:
         digests |= {number - 1: decode(line).before for number, line in rows}
     except ValueError as error:
-        raise ConfigurationError(f"the ledger {files[0]} was changed: {error}") from None
+        raise ConfigurationError(f"the ledger {file} was changed: {error}") from None
     return _Ledger(sequence, digests)

@@ -83,7 +83,7 @@ class Gate:
         self._shares: dict[tuple[str, str], float] = {}  # by run and actor, see `multiplier`
         self._declared: dict[str, tuple[Any, Declared]] = {}  # by run: what was read last
         make_folder(folder)
-        lock = try_lock(folder / "lock")
+        lock = try_lock(folder / "ledger.lock")
         if lock is None:
             raise ConfigurationError(f"another process uses the ledger in {str(folder)!r}")
         self._lock = lock
