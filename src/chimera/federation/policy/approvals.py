@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -161,27 +162,46 @@ def _table(name: str, options: dict[str, Any]) -> str:
 
 
 def _number(value: float) -> str:
-    return "no bound" if value == float("inf") else f"{value:.3g}"
+    return "no bound" if math.isinf(value) else f"{value:.3g}"
 
 
 def _runs(db: sqlite3.Connection, held_only: bool) -> Iterator[Run]:
+    bounds, metrics = _bounds(db)
+    columns = "number, state, requester, fingerprint, asked_s, settings, updates"
+    query = f"SELECT {columns} FROM runs WHERE state = 'held' OR ? ORDER BY 1"  # noqa: S608 - a constant
+    for number, state, requester, mark, asked_s, settings, updates in db.execute(query, (not held_only,)).fetchall():
+        declared = Declared.of(msgspec.json.decode(settings))
+        left = max(declared.rounds - updates, 0)
+        noise = multiplier(declared.protection, planned_share(declared), bounds.protects) if left else None
+        spent, planned, in_all, planned_in_all = (
+            accounts.epsilon(db, bounds.delta, account, further, left)
+            for account in (requester, None)
+            for further in (None, noise)
+        )
+        yield Run(
+            number,
+            state,
+            requester,
+            mark,
+            asked_s,
+            declared,
+            updates,
+            spent,
+            planned,
+            in_all,
+            planned_in_all,
+            bounds,
+            metrics,
+        )
+
+
+def _bounds(db: sqlite3.Connection) -> tuple[PrivacyBounds, tuple[str, ...]]:
+    """Return the bounds and the metrics of the policy with which the node started last."""
     row = db.execute("SELECT privacy FROM bounds").fetchone()
     held: dict[str, Any] = msgspec.json.decode(row[0]) if row else {}
     metrics = tuple(held.pop("metrics", ()))
-    infinite = {each.name: float("inf") for each in fields(PrivacyBounds)}
-    bounds = PrivacyBounds(**{key: infinite[key] if value is None else value for key, value in held.items()})
-    columns = "number, state, requester, fingerprint, asked_s, settings, updates"
-    query = f"SELECT {columns} FROM runs WHERE state = 'held' OR ? ORDER BY 1"  # noqa: S608 - a constant
-    for *about, settings, updates in db.execute(query, (not held_only,)).fetchall():
-        declared = Declared.of(msgspec.json.decode(settings))
-        noise = multiplier(declared.protection, planned_share(declared), bounds.protects)
-        left, requester = max(declared.rounds - updates, 0), about[2]
-        epsilons = [
-            accounts.epsilon(db, bounds.delta, who, more, left)
-            for who in (requester, None)
-            for more in (None, noise if left else None)
-        ]
-        yield Run(*about, declared, updates, *epsilons, bounds, metrics)
+    plain: dict[str, Any] = {key: math.inf if value is None else value for key, value in held.items()}
+    return PrivacyBounds(**plain), metrics
 
 
 def _opened(folder: Path) -> Ledger:
