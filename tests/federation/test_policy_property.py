@@ -220,7 +220,8 @@ class Node(RuleBasedStateMachine):
 
     @rule(
         run=RUNS, requester=REQUESTERS, actor=ACTORS, number=NUMBERS, point=POINTS, method=st.sampled_from(METHODS),
-        steps=st.sampled_from([1, 5, 6, 10**20, True]), weight=st.sampled_from([1.0, math.nan, math.inf]), reached=st.booleans(),
+        steps=st.sampled_from([1, 5, 6, 10**20, True]), weight=st.sampled_from([1.0, math.nan, math.inf]),
+        reached=st.booleans(),
     )  # fmt: skip
     def hostile_update(
         self, run: str, requester: Requester, actor: str, number: Any, method: str, point: Any, **named: Any
@@ -249,7 +250,8 @@ class Node(RuleBasedStateMachine):
         )
 
     @rule(
-        run=st.one_of(RUNS, ODD), requester=REQUESTERS, number=NUMBERS, kind=st.sampled_from([PRIVATE, LEARNER, "os.system", ""]),
+        run=st.one_of(RUNS, ODD), requester=REQUESTERS, number=NUMBERS,
+        kind=st.sampled_from([PRIVATE, LEARNER, "os.system", ""]),
         method=st.one_of(st.sampled_from(METHODS), ODD), given=st.one_of(st.just(GOOD), SETTINGS, ODD),
         size=st.one_of(st.integers(0, 9999), ODD), argument=ODD,
     )  # fmt: skip
@@ -279,7 +281,8 @@ class Node(RuleBasedStateMachine):
 
     @precondition(lambda self: self.waiting)
     @rule(
-        place=st.integers(0, 99), rows=st.sampled_from([0, 49, 50, 500]), metrics=st.sampled_from([(), ("loss",), ("loss", "rows")]),
+        place=st.integers(0, 99), rows=st.sampled_from([0, 49, 50, 500]),
+        metrics=st.sampled_from([(), ("loss",), ("loss", "rows")]),
         size=st.sampled_from([10, 5000]), point=POINTS,
     )  # fmt: skip
     def answer(self, place: int, rows: int, metrics: Any, size: int, point: Any) -> None:
