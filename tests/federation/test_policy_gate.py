@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -17,10 +18,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from chimera.core.errors import ConfigurationError
+from chimera.core.call import work
+from chimera.core.errors import ConfigurationError, DataError, PrivacyError
 from chimera.engines.http import wire
+from chimera.engines.http.failure import revived
+from chimera.engines.http.hosting.host import Host
 from chimera.federation.audit.verify import verify
 from chimera.federation.policy import requests as reasons
+from chimera.federation.policy.answers import read_answer
 from chimera.federation.policy.gate import Gate
 from chimera.federation.policy.reading import CallReader
 from chimera.federation.policy.requests import Allowed, Held, Refused, Requester, Spending
@@ -471,3 +476,60 @@ def test_calls_are_read_from_bodies_of_drivers(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert gate.request(ALICE, reader.read("r1", 3, actor, method, data)) == Refused(reasons.NOT_ALLOWED)
     gate.close()
+
+
+class Careless:
+    """An actor whose errors quote its data."""
+
+    def __init__(self, *_: Any) -> None:
+        self.row = "diagnosis-of-patient-7"
+
+    def delta(self, fails: bool) -> int:
+        work(samples=70)
+        if fails:
+            raise DataError(f"row 7 has {self.row!r}")
+        return 3
+
+    def evaluate(self) -> dict[str, float]:
+        work(samples=60)
+        return {"loss": 1.0, "accuracy": 0.5}
+
+    def step(self) -> None:
+        raise PrivacyError("a client masks once")
+
+    def share(self) -> None:
+        raise KeyError(self.row)
+
+
+def answered(host: Host, method: str, *given: Any) -> bytes:
+    """Return the body of an answer of an actor."""
+    replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    host.call("k.a", method, wire.pack({"call": [list(given), {}]}), replies.put)
+    return replies.get(timeout=30).body
+
+
+def test_errors_leave_without_texts_that_could_quote_data(caplog: pytest.LogCaptureFixture) -> None:
+    host, made = Host({"careless": Careless}), queue.SimpleQueue[Any]()
+    host.create("k.a", wire.pack({"kind": "careless", "call": [[], {}]}), made.put)
+    assert made.get(timeout=30).status == 200
+    body, spent = read_answer("delta", answered(host, "delta", False), "file")
+    assert spent == Spending(rows=70, stored="file")
+    assert wire.unpack(body)["values"] == [3]
+    assert read_answer("evaluate", answered(host, "evaluate")).spent == Spending(60, ("loss", "accuracy"))
+    for method, given, said in (
+        ("delta", [True], "DataError in delta; see the log of the node"),
+        ("share", [], "KeyError in share; see the log of the node"),
+        ("step", [], "a client masks once"),
+    ):
+        raw = answered(host, method, *given)
+        assert b"Traceback" in raw
+        body, _ = read_answer(method, raw)
+        assert b"patient" not in body
+        assert b"Traceback" not in body
+        failed = revived(wire.unpack(body)["failure"], "worker", method, "")
+        assert said in str(failed.exception())
+    assert "diagnosis-of-patient-7" in caplog.text
+    host.close()
+    for body in (wire.pack({}), wire.pack([]), b"", wire.pack({"cost": {}, "values": [3]})):
+        with pytest.raises(DataError):
+            read_answer("evaluate", body)
