@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -112,4 +114,27 @@ def test_epsilon_is_zero_without_rounds_and_infinite_after_one_without_noise() -
 def test_a_missing_opacus_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "opacus.accountants", None)
     with pytest.raises(MissingExtraError, match=r"epsilon needs the package 'opacus'.*chimera-dml\[privacy\]"):
-        Accountant([[1.0, 1.0, 1]]).epsilon(1e-5)
+        Accountant([[1.0, 0.5, 1]]).epsilon(1e-5)
+
+
+@given(st.lists(st.tuples(st.floats(0.05, 1e3), st.integers(1, 10_000)), min_size=1, max_size=4), st.floats(1e-12, 0.1))
+def test_epsilon_without_sampling_needs_no_opacus_and_equals_that_of_opacus(
+    rounds: list[tuple[float, int]], delta: float
+) -> None:
+    from opacus.accountants import RDPAccountant
+
+    theirs = RDPAccountant()
+    theirs.history = [(noise, 1.0, count) for noise, count in rounds]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = theirs.get_epsilon(delta)
+    ours = Accountant([[noise, 1.0, count] for noise, count in rounds])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, "opacus.accountants", None)
+        assert ours.epsilon(delta) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("noise", [1e-300, 1e-160, 1e300])
+def test_epsilon_of_extreme_noise_is_a_number(noise: float) -> None:
+    found = Accountant([[noise, 1.0, 10]]).epsilon(1e-5)
+    assert found == math.inf if noise < 1 else 0 < found < 1

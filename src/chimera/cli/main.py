@@ -15,6 +15,7 @@ import typer
 import typer.core
 
 from chimera.cli import jobs
+from chimera.cli.audit import app as audit
 from chimera.cli.cluster import app as cluster
 from chimera.cli.compare import compare
 from chimera.cli.data import data
@@ -68,6 +69,7 @@ app.command("compare")(compare)
 app.command("demo")(demo)
 app.command("list")(list_plugins)
 app.command("report")(report)
+app.add_typer(audit, name="audit")
 app.add_typer(cluster, name="cluster")
 for _command in (jobs.submit, jobs.jobs, jobs.follow, jobs.fetch, jobs.cancel, jobs.retry):
     app.command(_command.__name__)(_command)

@@ -31,7 +31,7 @@ class SecureSum:
     _revealed: tuple[Revealed, ...] = ()
 
     def public_keys(self, *keys: Bytes) -> Bytes:
-        """Return the list of the public keys of all clients, shape (n, 64)."""
+        """Return the list of the public keys of all clients, shape (n, 64); with certificates behind them it is wider."""
         return np.stack(keys)
 
     def route(self, *sealed: Bytes) -> list[Bytes]:
@@ -76,7 +76,7 @@ class SecureSum:
         """
         if self._privacy is None or not self._privacy.secure_aggregation or not messages:
             return dict(messages)
-        from chimera.privacy.secure_aggregation import unmask
+        from chimera.privacy.secure_aggregation import KEYS_BYTES, unmask
 
         asked, *_ = self._expected
         if self._public_keys is None or len(self._public_keys) != asked:
@@ -84,7 +84,8 @@ class SecureSum:
         code = self._privacy.code(asked)
         size = self._weights.size
         words = [_words(message, place, size, code.words) for place, message in messages.items()]
-        total = unmask(words, self._public_keys, self._revealed, self._privacy.needed(asked), self._stream)
+        keys = self._public_keys[:, :KEYS_BYTES]  # nodes of a federation sign their keys
+        total = unmask(words, keys, self._revealed, self._privacy.needed(asked), self._stream)
         work(elements=len(total) * (len(words) + (asked - len(words)) * len(words)))
         self._public_keys, self._revealed = None, ()
         mean = (code.decode(total) / len(words)).astype(np.float32)

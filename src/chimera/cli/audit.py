@@ -1,0 +1,36 @@
+"""``chimera audit``: verify the audit log of a hub or node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Verify the audit log of a hub or a node of a federation.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keep the name of the only command."""
+
+
+@app.command("verify")
+def verify(
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="FILE|FOLDER", help="The file of the log, or the folder with the log and its ledger."),
+    ],
+) -> None:
+    """Check that no line was changed, removed, added or moved; exit with 1 and name the line otherwise.
+
+    In a folder, the end of the log is compared with the ledger, so that lines that were cut off are noticed.
+    """
+    from chimera.federation.audit.verify import verify as verified
+
+    found = verified(path)
+    said = "the last is that of the ledger" if found.compared else "the end was not compared with a ledger"
+    typer.echo(f"{found.lines} lines, each follows the one before; {said}")
+    typer.echo(f"SHA-256 of the last line: {found.head}")
+    if found.unwritten:
+        typer.echo(f"{found.unwritten} further lines are in the ledger; the next start of the program writes them")

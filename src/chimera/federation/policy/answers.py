@@ -1,0 +1,85 @@
+"""Answers of actors before they leave: their cost, and errors without texts that could quote data."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from chimera.core import errors
+from chimera.core.errors import DataError
+from chimera.engines.http import wire
+from chimera.federation.policy.requests import Spending
+
+_OPEN = frozenset(
+    {"ActorLost", "CodeRefusedError", "ConfigurationError", "MissingExtraError", "PrivacyError", "TimeLimitError",
+     "UnknownNameError"}
+)  # fmt: skip
+"""Errors of Chimera about the protocol and the settings. Their texts contain no data, as in `PrivateWorker`."""
+_MOST_METRICS = 1000
+_log = logging.getLogger(__name__)
+
+
+class Answer(NamedTuple):
+    """An answer that a gate can decide about.
+
+    Attributes
+    ----------
+    body : the body that may leave if the gate allows it.
+    spent : cost of the call.
+    """
+
+    body: bytes
+    spent: Spending
+
+
+def read_answer(method: str, body: bytes, stored: str = "") -> Answer:
+    """Return an answer of `HostedActor` without the texts of errors, which go to the log of the node.
+
+    Parameters
+    ----------
+    method : the method that was called.
+    stored : name of the file with the answer in the node's store of results.
+
+    Raises
+    ------
+    DataError : it is no answer of an actor.
+    """
+    answer = wire.unpack(body, open_inner=False)
+    if not isinstance(answer, dict) or not isinstance(cost := answer.get("cost"), dict):
+        raise DataError("an actor of this node gave an answer that cannot be read")
+    rows = cost.get("samples", 0)
+    if "failure" in answer:
+        closed = _closed(method, answer["failure"])
+        return Answer(wire.pack({**answer, "failure": closed}), Spending(rows=rows, stored=stored))
+    metrics: tuple[str, ...] = ()
+    if method in ("evaluate", "measure"):
+        measured, metrics = _metrics(answer)
+        rows = max(rows, measured)
+    return Answer(body, Spending(rows, metrics, stored))
+
+
+def _closed(method: str, failure: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a failure without the text and arguments of the exception, and without its traceback."""
+    kind, module = str(failure.get("kind"))[:200], failure.get("module")
+    _log.warning("a call of a requester failed: %s\n%s", method, failure.get("traceback"))
+    if module == errors.__name__ and kind in _OPEN:
+        return {**failure, "traceback": ""}
+    text = f"{kind} in {method}; see the log of the node, which does not leave it"
+    return {
+        "kind": "PrivacyError",
+        "module": errors.__name__,
+        "summary": text,
+        "traceback": "",
+        "content": {"args": [text], "state": {}},
+    }
+
+
+def _metrics(answer: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
+    """Return the number of rows behind metrics, as far as the answer states it, and their names."""
+    value = (answer.get("values") or [None])[0]
+    found = value.open() if isinstance(value, wire.Packed) else value
+    named = getattr(found, "sums", found)
+    if not isinstance(named, Mapping) or len(named) > _MOST_METRICS:
+        raise DataError("an actor of this node gave metrics that cannot be read")
+    return getattr(found, "rows", 0), tuple(map(str, named))

@@ -1,0 +1,138 @@
+"""Decisions that depend on earlier calls: the state of a run, the totals of a day, and the budget of epsilon."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from dataclasses import dataclass
+
+from chimera.federation.policy import accounts
+from chimera.federation.policy.admission import multiplier
+from chimera.federation.policy.declared import Declared
+from chimera.federation.policy.ledger import count, day_of, minute_of, totals
+from chimera.federation.policy.policy import Limits, Policy
+from chimera.federation.policy.requests import (
+    CHANGED,
+    DECLINED,
+    EARLIER,
+    EXHAUSTED,
+    LIMIT,
+    LOST,
+    NOT_ALLOWED,
+    NOT_NOW,
+    RUN_OVER,
+    Allowed,
+    Call,
+    Decision,
+    Held,
+    Refused,
+    Requester,
+)
+from chimera.federation.policy.rules import START, Leaves
+
+SPENDING: tuple[Leaves, ...] = ("update", "training state")
+"""What a call lets out if it spends epsilon."""
+
+_MOST_HELD = 100  # runs of a requester that wait for the administrator
+
+
+@dataclass
+class Request:
+    """A call that policy, settings and arguments allow.
+
+    Attributes
+    ----------
+    requester, call, declared, leaves : the call, the settings of its run, and what it lets out.
+    epsilon : epsilon that the call adds to the requester's account; None if no noise bounds it.
+    """
+
+    requester: Requester
+    call: Call
+    declared: Declared
+    leaves: Leaves
+    epsilon: float | None = 0.0
+
+    @property
+    def spends(self) -> bool:
+        """Whether the call spends epsilon."""
+        return self.leaves in SPENDING
+
+
+def of_time(db: sqlite3.Connection, now_s: float, limits: Limits, call: Call) -> Decision | None:
+    """Return a refusal if calls do not run at this hour, or not today; None if they do."""
+    if not limits.open_at(minute_of(now_s)):
+        return Refused(NOT_NOW)
+    most = limits.bytes_per_day
+    full = most is not None and totals(db, day_of(now_s)).size + call.size > most
+    return Refused(LIMIT) if full else None
+
+
+def of_run(db: sqlite3.Connection, now_s: float, request: Request, *, asks: bool) -> Decision | None:
+    """Return the decision if the state of the run decides; None if the run continues. The first call begins the run.
+
+    Parameters
+    ----------
+    asks : whether runs wait for the administrator.
+    """
+    call, requester, declared = request.call, request.requester, request.declared
+    row = db.execute("SELECT number, requester, digest, state FROM runs WHERE run = ?", (call.run,)).fetchone()
+    if row is None:
+        if call.method != START:
+            return Refused(NOT_ALLOWED)
+        query = "SELECT count(*) FROM runs WHERE requester = ? AND state = 'held'"
+        if db.execute(query, (requester.name,)).fetchone()[0] >= _MOST_HELD:
+            return Refused(LIMIT)
+        values = (call.run, requester.name, requester.fingerprint, declared.text(), declared.digest())
+        added = db.execute(
+            "INSERT INTO runs (run, requester, fingerprint, settings, digest, state, asked_s, updates) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
+            (*values, "held" if asks else "approved", now_s),
+        )
+        return Held(int(added.lastrowid or 0)) if asks else None
+    number, owner, digest, state = row
+    if owner != requester.name:
+        return Refused(NOT_ALLOWED)
+    if digest != declared.digest():
+        return Refused(CHANGED)
+    if state == "held":
+        return Held(int(number))
+    return None if state == "approved" else Refused(DECLINED)
+
+
+def reserve(db: sqlite3.Connection, now_s: float, request: Request, policy: Policy, share: float) -> Decision | None:
+    """Reserve a call that spends epsilon; return a decision instead if it ran before, or the budget does not allow it.
+
+    Parameters
+    ----------
+    share : see `multiplier`; 0 if the actor received no list of participants for its masks.
+    """
+    call, requester, declared, limits = request.call, request.requester, request.declared, policy.limits
+    query = "SELECT requester, kind, method, state FROM calls WHERE run = ? AND number = ?"
+    row = db.execute(query, (call.run, call.number)).fetchone()
+    if row is not None:
+        if row[:3] != (requester.name, call.kind, call.method):
+            return Refused(EARLIER)
+        return Allowed(again=True) if row[3] == "answered" else Refused(LOST if row[3] == "lost" else EARLIER)
+    is_update = request.leaves == "update"
+    (had,) = db.execute("SELECT updates FROM runs WHERE run = ?", (call.run,)).fetchone()
+    if is_update and had >= declared.rounds:
+        return Refused(RUN_OVER)
+    most = limits.rounds_per_day
+    if is_update and most is not None and totals(db, day_of(now_s)).updates >= most:
+        return Refused(LIMIT)
+    if share == 0.0:
+        return Refused(NOT_ALLOWED)
+    noise, bounds = multiplier(declared.protection, share, policy.privacy.protects), policy.privacy
+    before = accounts.epsilon(db, bounds.delta, requester.name)
+    after = accounts.epsilon(db, bounds.delta, requester.name, noise)
+    in_all = accounts.epsilon(db, bounds.delta, None, noise)
+    if after > bounds.epsilon_per_requester or in_all > bounds.epsilon_in_all:
+        return Refused(EXHAUSTED)
+    request.epsilon = after - before if math.isfinite(after) else None
+    accounts.spend(db, requester.name, noise)
+    values = (call.run, call.number, requester.name, requester.fingerprint, call.kind, call.method)
+    db.execute("INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'reserved', '')", (*values, noise, request.epsilon))
+    if is_update:
+        db.execute("UPDATE runs SET updates = updates + 1 WHERE run = ?", (call.run,))
+        count(db, day_of(now_s), updates=1)
+    return None

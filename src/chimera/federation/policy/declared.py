@@ -1,0 +1,98 @@
+"""The settings that a requester declares for a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from chimera.core.errors import ConfigurationError
+from chimera.federation.policy.tables import converted
+from chimera.training.privacy.settings import Privacy
+
+MOST_BYTES = 65_536
+"""Maximum size of the settings of a run as JSON."""
+MOST_ROUNDS, MOST_NODES = 10_000_000, 1_000_000
+_MOST_NAME = 200
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The settings of a run, as far as a node decides by them. The node compares calls with them.
+
+    Attributes
+    ----------
+    strategy, model : tables with ``name`` and options, as in an experiment. ``{name = "folder", folder = NAME}`` is the model
+        that the administrator of the node has called NAME.
+    rounds : maximum number of updates that the run requests from the node.
+    nodes : maximum number of nodes in a round.
+    privacy : the table ``[train.privacy]``; None: updates leave without noise and masks.
+    metrics : names of the metrics that the run requests of the node's test rows.
+    """
+
+    strategy: Mapping[str, Any]
+    model: Mapping[str, Any]
+    rounds: int
+    nodes: int
+    privacy: Mapping[str, Any] | None = None
+    metrics: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for what, table in (("strategy", self.strategy), ("model", self.model)):
+            name = table.get("name")
+            if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME:
+                raise ConfigurationError(f"the settings of the run: {what} has no name")
+        for what, value, most in (("rounds", self.rounds, MOST_ROUNDS), ("nodes", self.nodes, MOST_NODES)):
+            if not 1 <= value <= most:
+                raise ConfigurationError(f"the settings of the run: {what} is from 1 to {most}")
+
+    @classmethod
+    def of(cls, given: Any) -> Declared:
+        """Return the settings in a message.
+
+        Raises
+        ------
+        ConfigurationError : they are too large, or a key or value is invalid.
+        """
+        made = converted(cls, given, "the settings of the run")
+        made.text()
+        _ = made.protection
+        return made
+
+    @property
+    def protection(self) -> Privacy | None:
+        """The privacy settings of the run."""
+        return Privacy.of(self.privacy)
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model in the node's policy."""
+        name = self.model["name"]
+        return str(self.model.get("folder")) if name == "folder" else str(name)
+
+    def options(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options in the table of the strategy or model."""
+        reserved = ("name", "folder") if table.get("name") == "folder" else ("name",)
+        return {key: value for key, value in table.items() if key not in reserved}
+
+    def text(self) -> str:
+        """Return the settings as JSON; equal settings have equal texts.
+
+        Raises
+        ------
+        ConfigurationError : they are too large, or contain a value that JSON lacks.
+        """
+        try:
+            data = msgspec.json.encode(self, order="deterministic")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigurationError(f"the settings of the run cannot be read: {error}") from None
+        if len(data) > MOST_BYTES:
+            raise ConfigurationError(f"the settings of the run have more than {MOST_BYTES} bytes")
+        return data.decode()
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the settings, hexadecimal."""
+        return sha256(self.text().encode()).hexdigest()

@@ -1,0 +1,141 @@
+"""Strategies and models that a policy allows, with bounds on their options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chimera.core.errors import ConfigurationError, did_you_mean
+from chimera.core.registry import registered_names_only
+from chimera.core.signatures import parameters_of
+from chimera.federation.policy.bounds import Bound
+from chimera.federation.policy.rules import STRATEGIES as CALLS
+from chimera.models.model import MODELS
+from chimera.strategies.strategy import STRATEGIES
+
+_EMPTY = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class AllowedStrategy:
+    """A strategy that runs may use.
+
+    Attributes
+    ----------
+    bounds : the allowed values of options, by name. A run must leave out all other options.
+    defaults : values of the options that a run leaves out.
+    private : whether its updates can leave with noise and masks.
+    """
+
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    private: bool = False
+
+
+@dataclass(frozen=True)
+class AllowedModel:
+    """A model that runs may use.
+
+    Attributes
+    ----------
+    bounds, defaults : as of `AllowedStrategy`.
+    folder : the folder that holds the model, if the administrator has put it at the node; None: a model of Chimera.
+    """
+
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+
+
+def strategies_of(tables: Any) -> dict[str, AllowedStrategy]:
+    """Return the allowed strategies of the table ``[strategies]``.
+
+    Raises
+    ------
+    ConfigurationError : a strategy is unknown or cannot run on nodes, or an option is unknown or has no valid bound.
+    """
+    found = {}
+    for name, table in _tables(tables, "strategies").items():
+        with registered_names_only("a policy"):
+            factory = STRATEGIES.find(name).factory
+        if name not in CALLS:
+            raise ConfigurationError(
+                f"strategy {name!r} does not run on nodes; such strategies: {', '.join(sorted(CALLS))}"
+            )
+        bounds, defaults = _bounds(f"[strategies.{name}]", factory, table)
+        found[name] = AllowedStrategy(bounds, defaults, bool(getattr(factory, "private", False)))
+    return found
+
+
+def models_of(tables: Any, folder: Path) -> dict[str, AllowedModel]:
+    """Return the allowed models of the table ``[models]``; ``folder`` is where relative folders start.
+
+    Raises
+    ------
+    ConfigurationError : a model or folder is unknown, or an option is unknown or has no valid bound.
+    """
+    found = {}
+    for name, table in _tables(tables, "models").items():
+        where = f"[models.{name}]"
+        if "folder" in table:
+            if list(table) != ["folder"] or not isinstance(table["folder"], str):
+                raise ConfigurationError(f"{where}: folder is a path, and has no other key beside it")
+            place = folder / Path(table["folder"]).expanduser()
+            if not place.is_dir():
+                raise ConfigurationError(f"{where}: there is no folder {str(place)!r}")
+            found[name] = AllowedModel(folder=place)
+            continue
+        with registered_names_only("a policy", "use a registered name, or name a folder: folder = PATH"):
+            factory = MODELS.find(name).factory
+        found[name] = AllowedModel(*_bounds(where, factory, table))
+    return found
+
+
+def why_not(
+    what: str,
+    name: str,
+    options: Mapping[str, Any],
+    allowed: Mapping[str, AllowedStrategy] | Mapping[str, AllowedModel],
+) -> str | None:
+    """Return why a strategy or model with these options is not allowed; None if it is.
+
+    Parameters
+    ----------
+    what : ``strategy`` or ``model``.
+    """
+    if name not in allowed:
+        return f"the {what} is not allowed here"
+    one = allowed[name]
+    for option, value in options.items():
+        if option not in one.bounds:
+            return f"the option {option!r:.60} of the {what} is not allowed here: leave it out"
+        if not one.bounds[option].allows(value):
+            return f"the option {option!r:.60} of the {what} must be {one.bounds[option]}"
+    for option, bound in one.bounds.items():
+        if option not in options and option in one.defaults and not bound.allows(one.defaults[option]):
+            return f"the option {option!r:.60} of the {what} must be {bound}; its default is not"
+    return None
+
+
+def _tables(tables: Any, key: str) -> Mapping[str, Mapping[str, Any]]:
+    if not isinstance(tables, Mapping) or not all(isinstance(table, Mapping) for table in tables.values()):
+        raise ConfigurationError(f"[{key}] has one table for each name, such as [{key}.NAME]")
+    return tables
+
+
+def _bounds(
+    where: str, factory: Callable[..., Any], table: Mapping[str, Any]
+) -> tuple[dict[str, Bound], dict[str, Any]]:
+    """Return the bounds in a table, and the defaults of the plug-in's options."""
+    parameters = parameters_of(factory)
+    open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    for option in table:
+        if option not in parameters and not open_ended:
+            raise ConfigurationError(
+                f"{where} has no option {option!r:.60}{did_you_mean(option, parameters)} options: {', '.join(parameters)}"
+            )
+    defaults = {option: each.default for option, each in parameters.items() if each.default is not _EMPTY}
+    return {option: Bound.of(value, f"{where}, option {option}") for option, value in table.items()}, defaults

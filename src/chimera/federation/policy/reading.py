@@ -1,0 +1,48 @@
+"""Reading of calls from the requests of a driver."""
+
+from __future__ import annotations
+
+import chimera.training.worker.driver_schema  # noqa: F401 - registers the types of drivers' messages
+from chimera.core.errors import ChimeraError
+from chimera.engines.http import wire
+from chimera.engines.http.hosting.hosted_actor import call_arguments
+from chimera.engines.http.wire_reader import MOST_VALUES
+from chimera.federation.policy.requests import Call
+from chimera.federation.policy.rules import START
+
+_MOST_ACTORS = 10_000
+
+
+class CallReader:
+    """Reads calls. The kind of an actor is that of the call that began it."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, str], str] = {}
+
+    def read(self, run: str, number: int, actor: str, method: str, body: bytes | bytearray | memoryview) -> Call:
+        """Return a call. A call that cannot be read has no kind, so that every policy refuses it.
+
+        Parameters
+        ----------
+        method : the method; empty to begin the actor. The body then has the settings of the run under ``settings``.
+        body : the body of the request, as `Host` receives it.
+        """
+        size = len(body) if not isinstance(body, memoryview) else body.nbytes
+        unread = Call(run, number, "", method or START, actor=actor, size=size)
+        try:
+            request = wire.unpack(body, most_values=MOST_VALUES)
+            if not isinstance(request, dict):
+                return unread
+            given, named, _ = call_arguments(request)
+        except ChimeraError:
+            return unread
+        settings = None
+        if not method:
+            settings, kind = request.get("settings"), request.get("kind")
+            if not isinstance(kind, str) or not isinstance(settings, dict):
+                return unread
+            if len(self._kinds) >= _MOST_ACTORS:
+                self._kinds.clear()
+            self._kinds[run, actor] = kind
+        kind = self._kinds.get((run, actor), "")
+        return Call(run, number, kind, method or START, settings, actor, tuple(given), named, size)
