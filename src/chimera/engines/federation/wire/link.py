@@ -145,14 +145,13 @@ class Link:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, connection: Any) -> None:
-        async for frame in connection:
+        while True:
+            header, payload = unpack(_bytes(await connection.recv()))
             self._heard_s = time.monotonic()
-            header, payload = unpack(_bytes(frame))
             if isinstance(header, Refused):
                 raise HubRefusedError(f"the hub {self._credentials.hub} ended this connection: {header.reason}")
             if not isinstance(header, Beat):
                 self._peer.received(header, payload)
-        raise ConnectionResetError("the hub closed the connection")
 
     async def _beat(self, port: Port) -> None:
         """Send heartbeats, more often while calls are under way; raise if none is answered."""
