@@ -37,7 +37,6 @@ from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.progress.callback import Callback, notify
 from chimera.training.progress.history import History
 from chimera.training.progress.metric_monitor import MetricMonitor
-from chimera.training.run.declaration import declare
 from chimera.training.run.evaluator import Evaluator
 from chimera.training.run.first_calls import first_calls
 from chimera.training.run.gc_freeze import frozen_gc
@@ -104,7 +103,6 @@ class Execution:
             monitor = HeartbeatMonitor(engine, settings.tolerance.worker_timeout_s)
             notify(callbacks, "on_wait", f"{self._workers} on the engine {label(self.engine)}")
             assembly = Assembly(settings, engine, model, split.train, saved)
-            declare(engine, settings, self.model)
             cluster = assembly.cluster(monitor)
             try:
                 self.folder.describe_data(counts_of_run(settings, split.train, cluster.orders))
