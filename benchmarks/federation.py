@@ -1,9 +1,9 @@
 """Rounds over a hub against rounds of engine ``http``, and the cost of nodes that are only connected.
 
-``rounds``: three nodes train an MLP by FedAvg, with 10 local steps of 32 samples. The same nodes' code runs behind a web server
-(engine ``http``, in clear) and behind a hub (engine ``federation``, mutual TLS). The engines alternate; the table shows medians of
-rounds per second, and the ratio of the time of a round. ``idle``: nodes that are connected to a hub and have no calls; the table
-shows memory and processor of the hub. Run it on an idle machine::
+``rounds``: three nodes train an MLP by FedAvg, with 10 local steps of 32 samples. The same code of nodes runs behind a web
+server (engine ``http``, in clear) and behind a hub (engine ``federation``, mutual TLS). The engines alternate; the table shows
+medians of rounds per second, and the ratio of the time of a round. ``idle``: nodes that are connected to a hub and have no
+calls; the table shows memory and processor of the hub. Run it on an idle machine::
 
     python benchmarks/federation.py rounds [--turns 5] [--rounds 200] [--hidden 64]
     python benchmarks/federation.py idle [--nodes 1000] [--seconds 60]
@@ -120,8 +120,8 @@ def speed(engine: dict[str, Any], rounds: int, hidden: int, out: Path) -> float:
             times.append((progress.rounds, time.perf_counter()))
 
     chimera.train(
-        {"name": "mlp", "hidden": [hidden]}, "breast-cancer", engine=engine, strategy=STRATEGY, workers=len(NODES), rounds=rounds,
-        batch_size=32, optimizer={"name": "sgd", "lr": 0.05}, callbacks=[Clock()], log_every=10, out=out,
+        {"name": "mlp", "hidden": [hidden]}, "breast-cancer", engine=engine, strategy=STRATEGY, workers=len(NODES),
+        rounds=rounds, batch_size=32, optimizer={"name": "sgd", "lr": 0.05}, callbacks=[Clock()], log_every=10, out=out,
     )  # fmt: skip
     (first, began), (last, ended) = times[0], times[-1]
     return (last - first) / (ended - began)
@@ -167,12 +167,12 @@ async def _idle_nodes(folder: Path, count: int, ready: Callable[[], None]) -> No
         busy = False
         here = 0
 
-        def joined(self, port: Any, present: Any) -> None:
+        def joined(self, *_: Any) -> None:
             Idle.here += 1
             if Idle.here == count:
                 ready()
 
-        def received(self, header: Any, payload: Any) -> None:
+        def received(self, *_: Any) -> None:
             pass
 
         def parted(self) -> None:
@@ -233,9 +233,8 @@ def idle(count: int, seconds: float) -> None:
             time.sleep(seconds)
             after, lasted = seen.cpu_times(), time.monotonic() - began
             share = (after.user + after.system - before.user - before.system) / lasted
-            print(
-                f"{count} idle nodes: {seen.memory_info().rss / 1e6:.0f} MB (without them {alone / 1e6:.0f} MB), {share:.1%} of a core"
-            )
+            memory = f"{seen.memory_info().rss / 1e6:.0f} MB (without them {alone / 1e6:.0f} MB)"
+            print(f"{count} idle nodes: {memory}, {share:.1%} of a core")
         finally:
             for process in started:
                 process.process.kill()

@@ -70,7 +70,7 @@ class Running:
 
 
 class Federation:
-    """A hub in a folder, and what takes part."""
+    """A hub in a folder, and its members."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

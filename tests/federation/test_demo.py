@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import signal
 from pathlib import Path
 
@@ -37,3 +38,9 @@ def test_the_demo_trains_and_leaves_no_process(tmp_path: Path, end: int) -> None
         assert demo.process.wait(LIMIT_S) in (130, -signal.SIGKILL)
     finally:
         demo.kill()
+
+
+def test_the_example_trains(capsys: pytest.CaptureFixture[str]) -> None:
+    example = Path(__file__).parents[2] / "examples" / "federation" / "train.py"
+    runpy.run_path(str(example), run_name="__main__")
+    assert float(capsys.readouterr().out.split()[-1]) > 0.9

@@ -1,4 +1,4 @@
-"""Who takes part in a federation: invitations, certificates, and everything that a hub, a node or a driver refuses."""
+"""Members of a federation: invitations, certificates, and everything that a hub, a node or a driver refuses."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_cuts_kills_loss_and_a_proxy_change_no_bit(networks: Networks, tmp_path:
             place = random.randrange(len(NODES))
             had = len(nodes[place].lines)
             with networks.cut(NODES[place], *(["DROP"] if number % 2 else [])):
-                lasts_s = random.uniform(0.1, 3.0)
+                lasts_s = random.uniform(1.2, 3.0)  # there is a heartbeat each second
                 time.sleep(lasts_s)
                 down_s += lasts_s
             up_s = time.monotonic()
@@ -113,7 +113,8 @@ def test_cuts_kills_loss_and_a_proxy_change_no_bit(networks: Networks, tmp_path:
     truth = rounds(Direct(tmp_path / "truth", 3).round, 0, count, vector)
     assert json.loads(said) == hashlib.sha256(truth.tobytes()).hexdigest()
     took = [float(line) for _, line in driver.lines[:-1]]
-    usual = statistics.median(took)
+    median = statistics.median(took)
+    usual = statistics.mean(one for one in took if one < 5 * median)  # a busy machine has slow rounds without faults, too
     goodput = usual * len(took) / (sum(took) - down_s)  # while links and hub were up
     delay = "50 ms of delay" if networks.delayed else "no delay"
     print(f"\n{delay}, {CUTS} cuts, back within {max(back_s):.2f} s; a round {usual:.3f} s; goodput {goodput:.2f}")  # noqa: T201

@@ -1,4 +1,4 @@
-"""``chimera hub``: run the hub of a federation, and decide who takes part."""
+"""``chimera hub``: run the hub of a federation, and decide on its members."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Run the hub of a federation, and decide which nodes take part.", no_args_is_help=True)
+app = typer.Typer(help="Run the hub of a federation, and decide on its members.", no_args_is_help=True)
 
 Folder = Annotated[
     Path, typer.Option("--folder", metavar="DIR", help="Folder of the hub: its authority, its server's key, its state.")

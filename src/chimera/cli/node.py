@@ -1,4 +1,4 @@
-"""``chimera node``: take part in a federation with the data of this machine."""
+"""``chimera node``: participate in a federation with the data of this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Take part in a federation: dial out to its hub, keep the data here.", no_args_is_help=True)
+app = typer.Typer(help="Participate in a federation: dial out to its hub, keep the data here.", no_args_is_help=True)
 
 Folder = Annotated[
     Path, typer.Option("--folder", metavar="DIR", help="Folder of the identity: its key, its certificate, its answers.")

@@ -84,7 +84,9 @@ class Tunnel:
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Call] = {}
         self._open: defaultdict[str, set[int]] = defaultdict(set)  # calls without an answer, by node
-        self._settled: defaultdict[str, list[int]] = defaultdict(list)  # answered calls that the node was not told of
+        self._settled: defaultdict[str, list[int]] = defaultdict(
+            list
+        )  # answered calls that the node must still learn of
         self._settling = False
         self._port: Port | None = None
         self._boots: dict[str, str] = {}
@@ -94,7 +96,7 @@ class Tunnel:
         self._changed = threading.Condition()
         self._link = Link(credentials, Hello(PROTOCOL, run, __version__, run), self)
         self._loop = asyncio.new_event_loop()
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[Exception | None] | None = None
         self._thread = threading.Thread(target=self._live, name="chimera-federation", daemon=True)
         keep_pages()
         self._thread.start()
@@ -258,7 +260,7 @@ class Tunnel:
             self._settle(call.node, call.number)
 
     def _floor(self, node: str) -> int:
-        """Return the number below which all calls of a node are settled; an `Ask` tells the node."""
+        """Return the number below which all calls of a node are settled; an `Ask` contains it."""
         floor = min(self._open[node], default=0)
         if node in self._settled:
             self._settled[node] = [number for number in self._settled[node] if number >= floor]

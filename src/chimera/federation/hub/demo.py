@@ -98,7 +98,7 @@ def write_data(folder: Path) -> None:
 
     from chimera.data.split import DATASETS
 
-    train = DATASETS.create("breast-cancer").train
+    train: Any = DATASETS.create("breast-cancer").train
     labels = np.array(train.classes)[train.targets]
     for place, name in enumerate(NODES):
         own = folder / name

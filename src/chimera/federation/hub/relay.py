@@ -100,9 +100,10 @@ class Relay:
             return
         writing = asyncio.create_task(guest.port.write())
         try:
-            async for frame in connection:
+            while True:
+                frame = _bytes(await connection.recv())
                 guest.heard_s = time.monotonic()
-                await self._forward(guest, _bytes(frame))
+                await self._forward(guest, frame)
         except DataError as error:
             await guest.refuse(f"a frame that is not allowed: {error}")
         finally:

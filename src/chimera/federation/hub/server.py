@@ -121,7 +121,7 @@ class Hub:
                 reported_s = time.monotonic()
                 self._relay.sweep()
                 runs = [(guest.hello.run, guest.name) for guest in self._relay.drivers.values()]
-                with contextlib.suppress(ChimeraError):  # the report is for people; the relay goes on without it
+                with contextlib.suppress(ChimeraError):  # the report is for people; the relay continues without it
                     self.state.report(self._relay.seen(), runs)
 
     async def _serve(self, connection: Any) -> None:

@@ -46,7 +46,7 @@ class Member(NamedTuple):
     since_s : when it joined, in seconds since 1970.
     revoked : whether its certificate is revoked.
     here_s : since when its node is connected; None if it is not.
-    seen_s : when its node was last heard of; None: never.
+    seen_s : when a frame of its node came last; None: never.
     version : version of Chimera at its node.
     """
 
@@ -169,7 +169,7 @@ class State:
         return int(self._db.rows("PRAGMA data_version", ())[0][0])
 
     def report(self, seen: Iterable[Seen], runs: Iterable[tuple[str, str]]) -> None:
-        """Record which nodes and runs were heard of."""
+        """Record which nodes and runs were seen."""
         now_s = self._clock()
         nodes, heard = list(seen), [(run, requester, now_s, now_s) for run, requester in runs]
 

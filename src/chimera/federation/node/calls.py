@@ -89,7 +89,7 @@ class Calls:
         """Return whether the driver still waits for the answer."""
         return (ask.run, ask.number) in self._running
 
-    def joined(self, port: Port, present: Present) -> None:  # noqa: ARG002 - a node is told of no others
+    def joined(self, port: Port, present: Present) -> None:  # noqa: ARG002 - a node learns of no others
         """Note that the connection is open: drivers will ask again."""
         self._port = port
 

@@ -104,7 +104,7 @@ class Store:
     def finish(self, run: str, number: int, reply: Reply) -> Kept:
         """Keep an answer, unless the driver does not need it any more; return it as it can be sent."""
         body: bytes | Path = reply.body
-        if len(body) > _INLINE:
+        if len(reply.body) > _INLINE:
             body = self._file(run, number)
             with open(body, "wb", opener=opener) as file:
                 file.write(reply.body)

@@ -41,7 +41,6 @@ from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.progress.callback import Callback, notify
 from chimera.training.progress.history import History
 from chimera.training.progress.metric_monitor import MetricMonitor
-from chimera.training.run.declaration import declare
 from chimera.training.run.evaluator import Evaluator
 from chimera.training.run.first_calls import first_calls
 from chimera.training.run.gc_freeze import frozen_gc
@@ -108,7 +107,6 @@ class Execution:
             monitor = HeartbeatMonitor(engine, settings.tolerance.worker_timeout_s)
             notify(callbacks, "on_wait", f"{self._workers} on the engine {label(self.engine)}")
             assembly = Assembly(settings, engine, model, split.train, saved)
-            declare(engine, settings, self.model)
             cluster = assembly.cluster(monitor)
             try:
                 agreed: Any = split.train

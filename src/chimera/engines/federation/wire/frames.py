@@ -40,7 +40,7 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True, tag_field="frame"):
     """The base of all headers. A later version may append fields; readers ignore fields that they do not know."""
 
 
-class Hello(_Frame, tag=1):
+class Hello(_Frame, frozen=True, tag=1):
     """The first frame of a node or driver on a new connection.
 
     Attributes
@@ -55,7 +55,7 @@ class Hello(_Frame, tag=1):
     run: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")] = ""
 
 
-class Present(_Frame, tag=2):
+class Present(_Frame, frozen=True, tag=2):
     """The hub's answer to `Hello`, and its message to drivers when a node comes, goes or is revoked.
 
     Attributes
@@ -68,11 +68,11 @@ class Present(_Frame, tag=2):
     gone: Annotated[list[str], msgspec.Meta(max_length=MOST_PRESENT)] = []
 
 
-class Beat(_Frame, tag=3):
+class Beat(_Frame, frozen=True, tag=3):
     """A heartbeat of a node or driver, which the hub returns."""
 
 
-class Ask(_Frame, tag=4):
+class Ask(_Frame, frozen=True, tag=4):
     """A driver asks for the answer to a call. The payload of the first request is the first chunk of the body.
 
     Attributes
@@ -96,7 +96,7 @@ class Ask(_Frame, tag=4):
     fingerprint: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
-class More(_Frame, tag=5):
+class More(_Frame, frozen=True, tag=5):
     """A further chunk of the body of a call, which starts at byte ``at``."""
 
     run: Run
@@ -105,7 +105,7 @@ class More(_Frame, tag=5):
     at: _Count
 
 
-class Took(_Frame, tag=6):
+class Took(_Frame, frozen=True, tag=6):
     """The receiver of a body has its first ``at`` bytes."""
 
     run: Run
@@ -114,7 +114,7 @@ class Took(_Frame, tag=6):
     at: _Count
 
 
-class Answer(_Frame, tag=7):
+class Answer(_Frame, frozen=True, tag=7):
     """A chunk of an answer, which starts at byte ``at``."""
 
     run: Run
@@ -126,7 +126,7 @@ class Answer(_Frame, tag=7):
     at: _Count
 
 
-class Done(_Frame, tag=8):
+class Done(_Frame, frozen=True, tag=8):
     """The driver needs these answers of a node no more: those below ``floor``, and those in ``settled``."""
 
     run: Run
@@ -135,7 +135,7 @@ class Done(_Frame, tag=8):
     settled: Annotated[list[_Count], msgspec.Meta(max_length=MOST_SETTLED)] = []
 
 
-class Refused(_Frame, tag=9):
+class Refused(_Frame, frozen=True, tag=9):
     """The hub refuses to serve this connection; it closes it."""
 
     reason: _Text

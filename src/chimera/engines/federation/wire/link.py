@@ -26,9 +26,9 @@ from chimera.engines.federation.wire.frames import (
 from chimera.engines.federation.wire.port import Port
 
 RECENT_S = 60.0
-"""While the link was up less than this long ago, tries follow one another within about a second."""
-_FIRST_PAUSE_S, _RECENT_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0, 30.0
-_OPEN_S, _RECENT_OPEN_S = 15.0, 3.0
+"""While the link was up less than this long ago, tries follow one another within half a second."""
+_FIRST_PAUSE_S, _RECENT_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.5, 30.0
+_OPEN_S, _QUICK_OPEN_S, _QUICK_TRIES = 15.0, 1.5, 4  # TCP repeats a lost first packet after 1 s, and then after 3 s
 _SILENT_S = 3.0  # without a confirmation of sent bytes; a retransmission of TCP after a longer gap comes too late
 _BEAT_S, _BUSY_BEAT_S, _ANSWER_S = 10.0, 1.0, 20.0
 
@@ -114,7 +114,7 @@ class Link:
         connection = await connect(
             self._credentials.websocket(),
             ssl=self._tls, compression=None, max_size=MOST_FRAME, max_queue=8, write_limit=2 * CHUNK,
-            ping_interval=None, close_timeout=1.0, open_timeout=_RECENT_OPEN_S if self._recently() else _OPEN_S,
+            ping_interval=None, close_timeout=1.0, open_timeout=_QUICK_OPEN_S if self._tries <= _QUICK_TRIES or self._tries % 2 else _OPEN_S,
             user_agent_header=None, logger=_quiet(),
         )  # fmt: skip
         try:
@@ -145,14 +145,13 @@ class Link:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, connection: Any) -> None:
-        async for frame in connection:
+        while True:
+            header, payload = unpack(_bytes(await connection.recv()))
             self._heard_s = time.monotonic()
-            header, payload = unpack(_bytes(frame))
             if isinstance(header, Refused):
                 raise HubRefusedError(f"the hub {self._credentials.hub} ended this connection: {header.reason}")
             if not isinstance(header, Beat):
                 self._peer.received(header, payload)
-        raise ConnectionResetError("the hub closed the connection")
 
     async def _beat(self, port: Port) -> None:
         """Send heartbeats, more often while calls are under way; raise if none is answered."""

@@ -58,7 +58,7 @@ class Port:
             sending.send(None)
         except StopIteration:
             return True
-        except Exception:  # whoever reads from the connection learns why
+        except Exception:  # the reader of the connection learns why
             return False
         sending.close()
         return False
@@ -81,7 +81,7 @@ class Port:
                 self._wake.clear()
                 await self._wake.wait()
         finally:
-            self._room.set()  # whoever waits finds the connection closed
+            self._room.set()  # a source that waits finds the connection closed
             self._frames.clear()
 
     def abort(self) -> None:
