@@ -21,6 +21,7 @@ import pytest
 
 from chimera.core.call import work
 from chimera.core.errors import ConfigurationError, DataError, PrivacyError
+from chimera.data.order import OwnOrder
 from chimera.engines.http import wire
 from chimera.engines.http.failure import revived
 from chimera.engines.http.hosting.host import Host
@@ -336,6 +337,28 @@ def test_few_rows_look_like_any_other_refusal(tmp_path: Path) -> None:
     assert lines(tmp_path)[-1]["epsilon"] > 0
 
 
+def test_an_error_leaves_whatever_rows_it_read(tmp_path: Path) -> None:
+    gate, run = gate_of(tmp_path), Requests()
+    begin(gate, run)
+    for method in ("delta", "measure"):
+        call = run.update() if method == "delta" else run.call(method)
+        assert gate.request(ALICE, call) == Allowed()
+        assert gate.answer(ALICE, call, 10, Spending(failed=True)) == Allowed()
+    gate.close()
+
+
+def test_statistics_leave_only_if_the_policy_says_so(tmp_path: Path) -> None:
+    for place, text in enumerate((POLICY, POLICY.replace("[release]", "[release]\nstatistics = true"))):
+        gate, run = gate_of(tmp_path / str(place), text), Requests()
+        begin(gate, run)
+        for statistics in (False, True):
+            call = replace(run.call("describe"), kind=DESCRIBER)
+            assert gate.request(ALICE, call) == Allowed()
+            decision = gate.answer(ALICE, call, 10, Spending(statistics=statistics))
+            assert decision == (Refused(reasons.NOT_ALLOWED) if statistics and not place else Allowed())
+        gate.close()
+
+
 def test_only_listed_metrics_leave(tmp_path: Path) -> None:
     gate, run = gate_of(tmp_path), Requests()
     begin(gate, run)
@@ -346,7 +369,25 @@ def test_only_listed_metrics_leave(tmp_path: Path) -> None:
     gate.close()
     gate, run = gate_of(tmp_path, POLICY.replace('metrics = ["loss", "accuracy"]', "")), Requests("r2")
     begin(gate, run)
-    assert gate.request(ALICE, run.call("evaluate")) == Refused(reasons.NOT_ALLOWED)
+    for spent, decision in ((Spending(), Allowed()), (Spending(100, ("loss",)), Refused(reasons.NOT_ALLOWED))):
+        call = run.call("measure")  # a node that gives no metrics answers that there are none
+        assert gate.request(ALICE, call) == Allowed()
+        assert gate.answer(ALICE, call, 10, spent) == decision
+    gate.close()
+
+
+def test_a_run_has_two_more_evaluations_than_rounds(tmp_path: Path) -> None:
+    gate, run = gate_of(tmp_path), Requests(settings={**SETTINGS, "rounds": 1})
+    begin(gate, run)
+    decisions = [gate.request(ALICE, run.call("measure")) for _ in range(4)]
+    assert decisions == [Allowed()] * 3 + [Refused(reasons.RUN_OVER)]
+    gate.close()
+    gate, run = (
+        gate_of(tmp_path, POLICY.replace("least_rows = 50", "least_rows = 50\nrounds_per_day = 2")),
+        Requests("r2"),
+    )
+    begin(gate, run)
+    assert [gate.request(ALICE, run.call("measure")) for _ in range(2)] == [Allowed(), Refused(reasons.LIMIT)]
     gate.close()
 
 
@@ -478,8 +519,21 @@ def test_an_actor_begins_with_the_declared_model(tmp_path: Path) -> None:
     ):
         schema = SimpleNamespace(request=SimpleNamespace(model=model))
         call = run.start()
-        assert gate.request(ALICE, replace(call, given=(0, schema, None, None))) == decision
+        assert gate.request(ALICE, replace(call, given=(0, schema, None, OwnOrder(8, 0)))) == decision
     assert gate.request(ALICE, replace(run.start(), given=())) == Refused(reasons.NOT_ALLOWED)
+    gate.close()
+
+
+@pytest.mark.parametrize(
+    "order", [None, OwnOrder(8, 0, test_share=0.99), OwnOrder(0, 0), OwnOrder(True, 0), {"batch_size": 8, "seed": 0}, [1, 2, 3]]
+)  # fmt: skip
+def test_a_requester_does_not_choose_the_rows(tmp_path: Path, order: Any) -> None:
+    gate, run = gate_of(tmp_path), Requests()
+    call = run.start()
+    assert gate.request(ALICE, replace(call, given=(*call.given[:3], order))) == Refused(reasons.NOT_ALLOWED)
+    begin(gate, run)
+    assert gate.request(ALICE, run.call("follow", order, 3)) == Refused(reasons.NOT_ALLOWED)
+    assert gate.request(ALICE, run.call("follow", OwnOrder(8, 1), 3)) == Allowed()
     gate.close()
 
 
@@ -507,7 +561,7 @@ def test_calls_are_read_from_bodies_of_drivers(tmp_path: Path) -> None:
     gate, run, reader = gate_of(tmp_path), Requests(), CallReader()
     start = run.start()
     privacy, settings = start.named["privacy"], msgspec.to_builtins(SETTINGS)
-    began = {"kind": PRIVATE, "call": [[0, None, None, None], {"privacy": privacy}], "settings": settings}
+    began = {"kind": PRIVATE, "call": [[0, None, None, OwnOrder(8, 0)], {"privacy": privacy}], "settings": settings}
     body = wire.pack(began)
     call = reader.read("r1", 1, "k.worker", "", body)
     assert replace(start, actor="k.worker", size=len(body)) == call
@@ -568,7 +622,8 @@ def test_errors_leave_without_texts_that_could_quote_data(caplog: pytest.LogCapt
     ):
         raw = answered(host, method, *given)
         assert b"Traceback" in raw
-        body, _ = read_answer(method, raw)
+        body, spent = read_answer(method, raw)
+        assert spent.failed
         assert b"patient" not in body
         assert b"Traceback" not in body
         failed = revived(wire.unpack(body)["failure"], "worker", method, "")

@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 
 from chimera.core.errors import ChimeraError
 from chimera.core.sqlite import SQLiteConnection
+from chimera.data.order import OwnOrder
 from chimera.federation.audit import log
 from chimera.federation.audit.verify import verify
 from chimera.federation.policy.approvals import decide
@@ -85,6 +86,7 @@ SETTINGS = st.one_of(
 )  # fmt: skip
 BY_NAME = {one.name: one for one in (ALICE, BOB, MALLORY)}
 DEATHS = ["before commit", "after commit", "in a line", "before fsync"]
+ORDER = OwnOrder(8, 0)
 POINTS = st.sampled_from([None] * 16 + DEATHS)
 DIES = st.tuples(st.integers(0, 30), st.sampled_from(DEATHS))  # at which write of a run, and how
 
@@ -159,6 +161,7 @@ class Node(RuleBasedStateMachine):
         self.days: dict[int, list[int]] = {}
         self.spent_before = 0.0
         self.last_number = 100
+        self.evaluations: Counter[str] = Counter()
         self.history: list[Call] = []
         self.open()
 
@@ -195,7 +198,7 @@ class Node(RuleBasedStateMachine):
         masked = private is not None and private.get("secure_aggregation", False)
         named = {"privacy": Privacy.of(private)} if private else {}
         points = iter([dies[1] if place == dies[0] else None for place in range(20)])
-        start = self.call(run, START, actor, 0, None, None, None, given=given, **named)
+        start = self.call(run, START, actor, 0, None, None, ORDER, given=given, **named)
         decision = self.ask(owner, start, next(points))
         if isinstance(decision, Held):
             self.decide(True, decision.number)
@@ -212,7 +215,7 @@ class Node(RuleBasedStateMachine):
 
     honest = rule(
         run=RUNS, requester=st.sampled_from([ALICE, BOB]), actor=ACTORS, asked=st.integers(2, 4), updates=st.integers(1, 6),
-        rows=st.sampled_from([160, 160, 160, 49]), metrics=st.sampled_from([("loss",), ("loss", "rows")]), dies=DIES,
+        rows=st.sampled_from([160, 160, 160, 49]), metrics=st.sampled_from([("loss",), ("loss", "rows"), ()]), dies=DIES,
     )  # fmt: skip
     train_often, train_more, train_again = honest(train), honest(train), honest(train)  # rules are drawn alike
 
@@ -236,7 +239,7 @@ class Node(RuleBasedStateMachine):
             privacy = Privacy.of(given["privacy"]) if honest else odd
         named = {} if privacy is None else {"privacy": privacy}
         given = given if honest else self.settings_of.get(run, given)
-        self.ask(requester, self.call(run, START, "w1", 0, None, None, None, given=given, **named), point)
+        self.ask(requester, self.call(run, START, "w1", 0, None, None, ORDER, given=given, **named), point)
 
     @rule(run=RUNS, requester=REQUESTERS, asked=st.one_of(st.integers(0, 6), ODD))
     def hostile_round(self, run: str, requester: Requester, asked: Any) -> None:
@@ -308,7 +311,7 @@ class Node(RuleBasedStateMachine):
         assert limits.bytes_per_day is None or day[1] <= limits.bytes_per_day
         if call.method in ("evaluate", "measure"):
             assert set(metrics) <= set(self.policy.release.metrics)
-        if call.method in ("delta", "evaluate", "measure"):
+        if call.method == "delta" or (call.method in ("evaluate", "measure") and metrics):
             assert rows >= 50
         if call.method in ("delta", "local_state"):
             privacy = self.settings_of[call.run]["privacy"]
@@ -385,6 +388,9 @@ class Node(RuleBasedStateMachine):
             day = self.days.setdefault(int(max(self.now_s, self.latest_s) // 86_400), [0, 0])
             day[0] += 1
             assert policy.limits.rounds_per_day is None or day[0] <= policy.limits.rounds_per_day
+        elif call.method in ("measure", "evaluate"):
+            self.evaluations[call.run] += 1
+            assert self.evaluations[call.run] <= given["rounds"] + 2
         elif call.method == "local_state":
             self.numbers.add((call.run, call.number))
         if policy.limits.hours != "00:00-00:00":

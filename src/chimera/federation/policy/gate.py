@@ -43,11 +43,7 @@ Participants = Callable[[Any], int]
 _MOST_OPEN = 10_000  # calls without an answer, and actors with a share of their own
 _MOST_SETTINGS = 256  # runs whose settings are in memory
 _MOST_REFUSALS = 10_000  # lines of a day: an attacker must not fill the disk
-_RELEASE = {
-    "metrics": "metrics",
-    "statistics": "statistics",
-    "rows": "sample_rows",
-}  # keys of [release] that calls need
+_RELEASE = {"statistics": "statistics", "rows": "sample_rows"}  # keys of [release] that calls need
 
 
 class Gate:
@@ -189,6 +185,8 @@ class Gate:
             masked = protection is not None and protection.secure_aggregation
             share = self._shares.get((call.run, call.actor), 0.0 if masked else 1.0)
             return decisions.reserve(db, now_s, request, policy, share) or Allowed()
+        if request.leaves == "metrics":
+            return decisions.evaluate(db, now_s, request, policy.limits) or Allowed()
         return self._take_part(request) or Allowed()
 
     def _take_part(self, request: Request) -> Decision | None:
@@ -234,8 +232,10 @@ class Gate:
     def _release(self, db: sqlite3.Connection, request: Request, size: int, spent: Spending) -> Decision:
         now_s, call, limits = self._ledger.now_s(db), request.call, self._policy.limits
         day, most, total = day_of(now_s), limits.bytes_per_day, request.call.size + size
-        too_few = request.leaves in ("update", "metrics", "statistics") and spent.rows < limits.least_rows
-        foreign = request.leaves == "metrics" and not set(spent.metrics) <= set(self._policy.release.metrics)
+        figures = not spent.failed and (request.leaves in ("update", "statistics") or bool(spent.metrics))
+        too_few = figures and spent.rows < limits.least_rows
+        release = self._policy.release
+        foreign = not set(spent.metrics) <= set(release.metrics) or (spent.statistics and not release.statistics)
         reason = NOT_ALLOWED if too_few or foreign else ""
         if most is not None and totals(db, day).size + total > most:
             reason = LIMIT

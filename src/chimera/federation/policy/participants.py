@@ -10,8 +10,10 @@ shares for them, and a node whose shares another client cannot answer reveals no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
+from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from chimera.core.errors import ConfigurationError, PrivacyError
+from chimera.federation.policy.rules import LEARNER, PRIVATE
 from chimera.privacy.secure_aggregation import KEYS_BYTES, Bytes
+from chimera.training.privacy.worker import PrivateWorker
 
 ROW_BYTES = 2048
 """Size of the keys, signature and certificate of one node, in bytes."""
@@ -55,6 +59,11 @@ class Member:
             raise ConfigurationError(
                 f"the certificate of this node has {len(self._certificate)} bytes, which is too large"
             )
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the certificate, hexadecimal."""
+        return sha256(self._certificate).hexdigest()
 
     def signed(self, keys: Bytes) -> Bytes:
         """Return the keys of `Client.keys` with signature and certificate, shape (2048,)."""
@@ -172,6 +181,14 @@ class CertifiedLearner:
         if call.startswith("_"):
             raise AttributeError(call)
         return getattr(self._learner, call)
+
+
+def certified(kinds: Mapping[str, Callable[..., Any]], member: Member) -> dict[str, Callable[..., Any]]:
+    """Return the classes that a node hosts, see `Host`, with private workers whose keys are signed."""
+    if LEARNER not in kinds:
+        return dict(kinds)
+    learner: Callable[..., Any] = partial(CertifiedLearner, kinds[LEARNER], member)
+    return {**kinds, PRIVATE: partial(PrivateWorker, learner=learner)}
 
 
 def _part(row: bytes, begin: int) -> tuple[bytes, int]:
