@@ -17,6 +17,7 @@ from chimera.cli.main import app
 from chimera.core.errors import ConfigurationError
 from chimera.engines.http.engine import HttpEngine
 from chimera.federation.data.gives import Gives
+from chimera.federation.data.learner import OwnDataLearner
 from chimera.training.nodes_data.declared import MOST_ROUNDS
 from chimera.training.privacy.settings import Privacy
 from federation.data_kit import MLP, fit, nodes, table, thirds, written
@@ -105,6 +106,20 @@ def test_metrics_that_a_node_does_not_name_are_not_in_a_run(tmp_path: Path) -> N
     fairness = {f"client_accuracy_{figure}" for figure in ("mean", "std", "worst_tenth")}
     assert set(run.metrics) == {"accuracy", *fairness}
     assert set(run.rows[-1]["clients"]["north"]) == {"loss", "accuracy", "f1"}
+
+
+def test_nodes_that_give_no_metrics_are_not_asked_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node whose policy releases no metrics refuses the call, which would cost the run a worker."""
+    asked: set[str] = set()
+    measure = OwnDataLearner.measure
+    monkeypatch.setattr(
+        OwnDataLearner, "measure", lambda self, *given: (asked.add(self._node), measure(self, *given))[1]
+    )
+    data, gives = written(tmp_path, thirds(table())), [Gives("none"), Gives(), Gives(least_rows=1000)]
+    with nodes(tmp_path, data, gives) as urls:
+        run = fit(urls, rounds=2, data={"name": "nodes", "rows_per_node": 100})
+    assert asked == {"south"}
+    assert set(run.metrics) == {"loss", "accuracy"}
 
 
 def test_a_run_without_metrics_of_any_node_trains(tmp_path: Path) -> None:
