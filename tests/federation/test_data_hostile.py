@@ -12,6 +12,7 @@ import pytest
 
 from chimera.core.errors import ChimeraError, DataError
 from chimera.federation.data import learner
+from chimera.federation.data.gives import Gives
 from chimera.training.nodes_data.description import Column, DataDescription, Statistics
 from chimera.training.nodes_data.evaluation import Measured
 from federation.data_kit import fit, nodes, table, thirds, written
@@ -37,8 +38,20 @@ LIES: dict[str, Callable[[DataDescription], Any]] = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_false_description_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: str) -> None:
+@pytest.mark.parametrize("lie", [lie for lie in LIES if lie != "no description"])
+def test_a_false_description_is_refused(tmp_path: Path, lie: str) -> None:
+    (own,) = written(tmp_path, thirds(table())[:1])
+    honest = learner.NodeDescriber(own, Gives()).describe()
+    honest.check()
+    with pytest.raises(DataError, match="sent an invalid description of its data") as caught:
+        LIES[lie](honest).check()
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("lie", ["no description", "endless rows"])
+def test_a_run_with_a_false_description_ends_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
     honest = learner.NodeDescriber.describe
 
     def lying(self: Any) -> Any:

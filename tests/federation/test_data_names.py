@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -26,6 +27,7 @@ from chimera.training.worker.driver_schema import DriverSchema, NodeRequest
 from federation.data_kit import MLP, fit, nodes, table, thirds, written
 from security.test_by_path_names import (  # noqa: F401 - two fixtures
     Message,
+    _Raw,
     answered,
     canary,
     mutants,
@@ -94,21 +96,36 @@ def test_no_string_in_a_message_of_a_driver_causes_an_import_or_call(
     assert strings > 60
 
 
-def answer(folder: Path, model: dict[str, Any], gives: Gives | None = None, **options: Any) -> dict[str, Any]:
-    """Return what a node answers a driver that asks for this model, and for local steps if there is a model."""
+def answer(
+    folder: Path,
+    model: dict[str, Any],
+    gives: Gives | None = None,
+    *,
+    rule: Any = None,
+    beside: dict[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Return what a node answers a driver that asks for this model, and for local steps if there is a model.
+
+    ``beside`` has further fields of the schema and of the request in it, which no driver sends.
+    """
     (own,) = written(folder, small()[:1])
     columns = own.columns
     request = NodeRequest(model, "classification", 2, (3,), columns, rows_per_node=None)
     schema = DriverSchema(((2, 3), (2,)), ("no", "yes"), None, request=request)
     given = {"optimizer": OptimizerSettings("sgd", {"lr": 0.1}), **options}
+    sent: Any = schema
+    if beside is not None:
+        plain = msgspec.to_builtins(schema)
+        sent = _Raw("counterpart", {**plain, **beside, "request": {**plain["request"], **beside}})
     weights = Encoded("identity", 8, (np.zeros(8, np.float32),))
     host = Host(node_actors(own, gives or Gives()))
     try:
         reply = answered(
-            host, "a.b", ("", wire.pack({"kind": LEARNER, "call": [[0, schema, None, OwnOrder(4, 1)], given]}))
+            host, "a.b", ("", wire.pack({"kind": LEARNER, "call": [[0, sent, None, OwnOrder(4, 1)], given]}))
         )
         if reply.status == 200:  # codecs and optimizers are created when they are needed
-            reply = answered(host, "a.b", ("delta", wire.pack({"call": [[weights], {"steps": 1}]})))
+            reply = answered(host, "a.b", ("delta", wire.pack({"call": [[weights], {"steps": 1, "rule": rule}]})))
     finally:
         host.close()
     return dict(wire.unpack(reply.body))
@@ -152,17 +169,44 @@ def test_a_model_that_names_code_files_or_addresses_is_refused_at_the_node(
         assert not sang()
 
 
-@pytest.mark.parametrize("option", ["codec", "downlink", "optimizer"])
-def test_codecs_and_optimizers_by_path_are_refused_at_the_node(
+@pytest.mark.parametrize("option", ["codec", "downlink", "optimizer", "extensions", "rule"])
+def test_further_names_by_path_are_refused_at_the_node(
     tmp_path: Path,
     canary: Canary,  # noqa: F811 - the fixture
     option: str,
 ) -> None:
     (path, _), sang = canary
-    given: Any = OptimizerSettings(path, {"lr": 0.1}) if option == "optimizer" else (path, {})
+    values: dict[str, Any] = {
+        "optimizer": OptimizerSettings(path, {"lr": 0.1}), "extensions": [path], "rule": {"name": path}
+    }  # fmt: skip
+    given = values.get(option, (path, {}))
     told = answer(tmp_path, {"name": "logistic-regression"}, **{option: given})
     assert told["failure"]["kind"] == "CodeRefusedError"
     assert not sang()
+
+
+def test_fields_that_no_driver_sends_are_not_used(
+    tmp_path: Path,
+    canary: Canary,  # noqa: F811 - the fixture
+) -> None:
+    """Partitions, transforms, losses and metrics are no fields of a request: the owner, or the model's table, has them."""
+    names, sang = canary
+    for name in names:
+        fields = (
+            "partition",
+            "transform",
+            "test_transform",
+            "loss",
+            "metrics",
+            "labels",
+            "groups",
+            "step",
+            "data",
+            "path",
+        )
+        told = answer(tmp_path, {"name": "logistic-regression"}, beside=dict.fromkeys(fields, name))
+        assert "failure" not in told
+        assert not sang()
 
 
 def test_a_plain_model_is_accepted(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,14 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import chimera
 from chimera.cli.main import app
 from chimera.core.errors import ConfigurationError
+from chimera.engines.http.engine import HttpEngine
 from chimera.federation.data.gives import Gives
+from chimera.federation.data.learner import OwnDataLearner
+from chimera.training.nodes_data.declared import MOST_ROUNDS
+from chimera.training.privacy.settings import Privacy
 from federation.data_kit import MLP, fit, nodes, table, thirds, written
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -102,6 +108,20 @@ def test_metrics_that_a_node_does_not_name_are_not_in_a_run(tmp_path: Path) -> N
     assert set(run.rows[-1]["clients"]["north"]) == {"loss", "accuracy", "f1"}
 
 
+def test_nodes_that_give_no_metrics_are_not_asked_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node whose policy releases no metrics refuses the call, which would cost the run a worker."""
+    asked: set[str] = set()
+    measure = OwnDataLearner.measure
+    monkeypatch.setattr(
+        OwnDataLearner, "measure", lambda self, *given: (asked.add(self._node), measure(self, *given))[1]
+    )
+    data, gives = written(tmp_path, thirds(table())), [Gives("none"), Gives(), Gives(least_rows=1000)]
+    with nodes(tmp_path, data, gives) as urls:
+        run = fit(urls, rounds=2, data={"name": "nodes", "rows_per_node": 100})
+    assert asked == {"south"}
+    assert set(run.metrics) == {"loss", "accuracy"}
+
+
 def test_a_run_without_metrics_of_any_node_trains(tmp_path: Path) -> None:
     with nodes(tmp_path, written(tmp_path, thirds(table())), Gives(metrics="none")) as urls:
         run = fit(urls, rounds=3)
@@ -134,6 +154,32 @@ def test_the_mean_over_nodes_of_such_a_metric_has_a_name_that_says_so(tmp_path: 
     sizes = [int(each.test.sum()) for each in data]
     assert run.metrics["auroc_mean_of_nodes"] == pytest.approx(np.average(own, weights=sizes))
     assert run.metrics["auroc_mean_of_nodes"] > 0.9
+
+
+class Declaring(HttpEngine):
+    """An engine that keeps what the driver declares to nodes."""
+
+    told: Any = None
+
+    def declare(self, settings: Any) -> None:
+        self.told = settings
+
+
+def test_the_driver_declares_the_settings_that_nodes_decide_by(tmp_path: Path) -> None:
+    strategy = {"name": "fed-avg", "local_steps": 2}
+    with nodes(tmp_path, written(tmp_path, thirds(table()))) as urls, Declaring(nodes=urls) as engine:
+        options = {"engine": engine, "workers": 3, "strategy": strategy, "max_restarts": 2, "out": tmp_path / "run"}
+        privacy = {"clip": 1.0, "secure_aggregation": True}
+        model = {**MLP, "hidden": (8,), "metrics": "f1"}
+        chimera.train(model, rounds=2, monitor="loss", target={"f1": 1.1}, privacy=privacy, **options)
+        told = engine.told
+        chimera.train("mlp", **{**options, "out": tmp_path / "2"})
+        assert engine.told["rounds"] == MOST_ROUNDS
+        assert engine.told["privacy"] is None
+    assert told.pop("privacy") == asdict(Privacy(**privacy))
+    assert told == {
+        "strategy": strategy, "model": {**MLP, "metrics": "f1"}, "rounds": 4, "nodes": 3, "metrics": ["f1", "loss"],
+    }  # fmt: skip
 
 
 def test_personal_parameters_are_evaluated_at_their_node(tmp_path: Path) -> None:
@@ -218,8 +264,6 @@ def test_the_command_trains_without_central_data(tmp_path: Path) -> None:
 
 
 def test_an_engine_without_rows_needs_data(tmp_path: Path) -> None:
-    import chimera
-
     with pytest.raises(ConfigurationError, match="data 'nodes' needs an engine whose nodes have rows"):
         chimera.train("mlp", engine="simulated", rounds=1)
     with pytest.raises(ConfigurationError, match=r"the table \[data\] is missing"):

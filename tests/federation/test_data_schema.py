@@ -59,7 +59,10 @@ DIFFERENT: dict[str, tuple[Change, str]] = {
     "another text": (
         lambda f: f.assign(sex="x"), "node 'north' has no row with 'x' in the column 'sex', which other nodes have",
     ),
-    "fewer classes": (lambda f: f.assign(ill="no"), "node 'west' has the classes 'no' .declare all: .data. classes = "),
+    "fewer classes": (
+        lambda f: f.assign(ill="no"),
+        "has the classes 'no', node 'north' has the classes 'no', 'yes': declare all, .data. classes",
+    ),
     "numbers as target": (
         lambda f: f.assign(ill=f["age"]),
         "node 'west' has a target for regression, node 'north' has a target for classification",

@@ -60,13 +60,16 @@ def agree(declared: NodesData, descriptions: Descriptions, model: dict[str, Any]
 
 
 def _same(
-    descriptions: Descriptions, of: Callable[[DataDescription], Hashable], says: Callable[[DataDescription], str]
+    descriptions: Descriptions,
+    of: Callable[[DataDescription], Hashable],
+    says: Callable[[DataDescription], str],
+    remedy: str = "",
 ) -> None:
     """Raise DataError if a node differs from most others in a property, which ``says`` describes."""
     usual = _usual(descriptions, of)
     for one in descriptions:
         if of(one) != of(usual):
-            raise DataError(f"node {one.node!r} {says(one)}, node {usual.node!r} {says(usual)}")
+            raise DataError(f"node {one.node!r} {says(one)}, node {usual.node!r} {says(usual)}{remedy}")
 
 
 def _usual(descriptions: Descriptions, of: Callable[[DataDescription], Hashable]) -> DataDescription:
@@ -136,7 +139,8 @@ def _classes(declared: NodesData, descriptions: Descriptions) -> tuple[str, ...]
         _same(
             descriptions,
             lambda one: frozenset(one.classes or ()),
-            lambda one: f"has the classes {_listed(one.classes or ())} (declare all: [data] classes = [...])",
+            lambda one: f"has the classes {_listed(one.classes or ())}",
+            ": declare all, [data] classes = [...]",
         )
         return first.classes
     for one in descriptions:

@@ -12,6 +12,7 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat
 from chimera.models.sums import MEAN, PackedSums
 from chimera.training.messages.wire_types import register_wire_type
+from chimera.training.nodes_data.agreed import AgreedData
 from chimera.training.nodes_data.description import MOST_ROWS
 
 
@@ -34,22 +35,23 @@ class Measured:
 
 
 class NodesEvaluation:
-    """Evaluates the global model on the nodes' test rows.
+    """Evaluates the global model on the nodes' test rows. Nodes that said that they give no metrics are not asked.
 
     Parameters
     ----------
     engine : where the workers run.
     model : the driver's model, which merges the sums.
-    averaged : metrics that are means over the nodes.
+    data : what the nodes agreed on.
 
     Raises
     ------
     ConfigurationError : a metric of the model cannot be computed from sums.
     """
 
-    def __init__(self, engine: Engine, model: Any, averaged: Sequence[str] = ()) -> None:
-        check_metrics(model, averaged)
-        self._engine, self._model, self._averaged = engine, model, averaged
+    def __init__(self, engine: Engine, model: Any, data: AgreedData) -> None:
+        check_metrics(model, data.averaged)
+        self._engine, self._model, self._averaged = engine, model, data.averaged
+        self._silent = {f"worker {rank}" for rank, one in enumerate(data.descriptions) if one.metrics == "none"}
 
     def evaluate(self, workers: Sequence[Any], shared: Flat, get: Any) -> tuple[dict[str, float], dict[str, Any]]:
         """Return the metrics over the test rows of all workers' nodes, and those of each node that gives its own.
@@ -66,10 +68,11 @@ class NodesEvaluation:
         ------
         ActorLost : a worker's answer is invalid. The worker was killed.
         """
+        asked = [worker for worker in workers if worker.name not in self._silent]
         weights = self._engine.put(Encoded("identity", shared.size, (shared,)))
-        found = get([worker.measure(weights) for worker in workers])
+        found = get([worker.measure(weights) for worker in asked])
         parts, own = [], {}
-        for worker, measured in zip(workers, found, strict=True):
+        for worker, measured in zip(asked, found, strict=True):
             try:
                 figures = self._checked(measured)
             except DataError as error:

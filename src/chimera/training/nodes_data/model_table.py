@@ -33,7 +33,23 @@ def model_table(model: Any) -> dict[str, Any]:
     if name == FOLDER:
         options.pop("path", None)  # where the driver has its own copy
     check_model_table({"name": name, **options})
-    return {"name": name, **options}
+    return plain_table({"name": name, **options})
+
+
+def plain_table(plugin: Any) -> dict[str, Any]:
+    """Return the table of a plug-in as plain values with lists, as in a message; of an object, its name only."""
+    if not isinstance(plugin, str | Mapping):
+        return {"name": label(plugin)}
+    name, options = named(plugin)
+    return {"name": name, **{key: _plain(value) for key, value in options.items()}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value if value is None or isinstance(value, str | bool | int | float) else label(value)
 
 
 def check_model_table(table: Mapping[str, Any]) -> None:

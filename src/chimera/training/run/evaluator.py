@@ -56,7 +56,7 @@ class Evaluator:
         self.of_clients: dict[str, dict[str, float]] = {}
         self._engine, self._monitor, self._strategy, self._cluster = engine, monitor, strategy, cluster
         self._test, self._buffers = None if isinstance(test, AgreedData) else test, buffers
-        self._nodes = NodesEvaluation(engine, model, test.averaged) if isinstance(test, AgreedData) else None
+        self._nodes = NodesEvaluation(engine, model, test) if isinstance(test, AgreedData) else None
         self.model = model
 
     def weights(self, out: Flat | None = None) -> Flat:

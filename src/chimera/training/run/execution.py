@@ -34,6 +34,7 @@ from chimera.training.fault_tolerance.injection import FaultScript, check_attack
 from chimera.training.fault_tolerance.recovery import Recovery
 from chimera.training.inspection import counts_of_run, hidden
 from chimera.training.nodes_data.agreed import AgreedData
+from chimera.training.nodes_data.declared import declare
 from chimera.training.nodes_data.evaluation import check_metrics
 from chimera.training.nodes_data.preparation import agreed_data
 from chimera.training.plugin import Named, label
@@ -133,6 +134,7 @@ class Execution:
         """Load the data, and check that the workers can train on it."""
         settings = self.settings
         notify(callbacks, "on_wait", f"the data {label(self.data)}")
+        declare(engine, settings, self.model)
         declared = nodes_data_of(self.data) if engine.nodes_own_data else None
         if declared is not None:
             agreed: Any = agreed_data(engine, declared, self.model, settings)

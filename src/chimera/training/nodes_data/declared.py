@@ -1,0 +1,45 @@
+"""The settings of a run that its driver declares to nodes, which decide by them and by their own policy."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from chimera.core.engine import Engine
+from chimera.training.experiment.settings import Settings
+from chimera.training.nodes_data.model_table import FOLDER, plain_table
+
+MOST_ROUNDS = 10_000_000
+"""The declared number of rounds of a run whose number of rounds is not known before it starts."""
+
+
+def declare(engine: Engine, settings: Settings, model: Any) -> None:
+    """Declare a run to the nodes of an engine that sends such settings; do nothing on other engines."""
+    if (send := getattr(engine, "declare", None)) is not None:
+        send(declared(settings, model))
+
+
+def declared(settings: Settings, model: Any) -> dict[str, Any]:
+    """Return what nodes decide by, as plain values.
+
+    - ``strategy``, ``model``: tables with ``name`` and options. The path of a folder on the driver's machine is left out.
+    - ``rounds``: the largest number of updates of one node: the rounds of the run, and one for each replaced worker.
+    - ``nodes``: the largest number of workers.
+    - ``privacy``: the table ``[train.privacy]``, or None.
+    - ``metrics``: names of the metrics that the run needs: those of the table of the model, ``target`` and ``monitor``.
+    """
+    rounds, tolerance = settings.rounds(None), settings.tolerance
+    table = plain_table(model)
+    if table["name"] == FOLDER:
+        table.pop("path", None)
+    metrics = table.get("metrics", ())
+    needed = [metrics] if isinstance(metrics, str) else list(metrics)
+    needed += [*(settings.budget.target or {}), *([settings.stopping.monitor] if settings.stopping.monitor else [])]
+    return {
+        "strategy": plain_table(settings.table["strategy"]),
+        "model": table,
+        "rounds": MOST_ROUNDS if rounds is None else min(rounds + tolerance.max_restarts, MOST_ROUNDS),
+        "nodes": max(settings.workers, tolerance.max_workers or 0),
+        "privacy": None if settings.privacy is None else asdict(settings.privacy),
+        "metrics": list(dict.fromkeys(needed)),
+    }
