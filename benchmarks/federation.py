@@ -71,8 +71,15 @@ def serve_http(folder: str, name: str, hidden: str) -> None:
 
 def serve_node(folder: str, name: str, hidden: str) -> None:
     from chimera.engines.federation.credentials import Credentials
-    from chimera.federation.node.gate import AllowAll
     from chimera.federation.node.service import Service, serve
+    from chimera.federation.policy.requests import Allowed
+
+    class AllowAll:
+        def request(self, *call):  # noqa: ARG002
+            return Allowed()
+
+        def answer(self, *call):  # noqa: ARG002
+            return Allowed()
 
     made, _ = worker(folder, name, hidden)
     credentials = Credentials.read(Path(folder) / name, "node")

@@ -16,8 +16,8 @@ from chimera.engines.federation.credentials import Credentials
 from chimera.federation.hub.server import Hub
 from chimera.federation.identity.invitations import Invitation
 from chimera.federation.identity.join import join
-from chimera.federation.node.gate import AllowAll, Gate
 from chimera.federation.node.service import Service
+from chimera.federation.policy.requests import Allowed, Call, Decides, Decision, Requester, Spending
 
 LIMIT_S = 30.0
 KINDS = {
@@ -25,6 +25,16 @@ KINDS = {
     for _, kind in inspect.getmembers(conformance.actors, inspect.isclass)
     if kind.__module__ == conformance.actors.__name__
 }
+
+
+class AllowAll:
+    """A gate that runs every call."""
+
+    def request(self, requester: Requester, call: Call) -> Decision:
+        return Allowed()
+
+    def answer(self, requester: Requester, call: Call, answer_bytes: int, spent: Spending) -> Decision:
+        return Allowed()
 
 
 class Running:
@@ -101,7 +111,7 @@ class Federation:
     def join(self, role: Any, name: str) -> Credentials:
         return join(self.url, self.code(role, name), self.folder / name)
 
-    def node(self, credentials: Credentials | str, gate: Gate | None = None, kinds: Any = KINDS) -> Running:
+    def node(self, credentials: Credentials | str, gate: Decides | None = None, kinds: Any = KINDS) -> Running:
         """Start a node, and wait until it is connected or has ended."""
         known = self.join("node", credentials) if isinstance(credentials, str) else credentials
         connected = threading.Event()

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from federation.federation_kit import LIMIT_S, Running
+from federation.federation_kit import LIMIT_S, AllowAll, Running
 
 CHUNK = 1 << 16
 
@@ -147,7 +147,6 @@ class Cutter:
 
 def main(folder: str, log: str) -> None:
     from chimera.engines.federation.credentials import Credentials
-    from chimera.federation.node.gate import AllowAll
     from chimera.federation.node.service import Service, serve
 
     credentials = Credentials.read(Path(folder), "node")

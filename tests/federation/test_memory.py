@@ -54,13 +54,10 @@ def test_a_large_body_passes_with_at_most_64_mib_beside_it(tmp_path: Path, size:
 def node(folder: Path) -> None:
     """Answer a large body with its digest, and a small one with a large body."""
     from chimera.engines.http.hosting.hosted_actor import Reply
-    from chimera.federation.node.gate import AllowAll, Call
     from chimera.federation.node.service import Service, serve
+    from federation.federation_kit import AllowAll
 
     class Bodies(Service):
-        def _call(self, ask, body):  # type: ignore[no-untyped-def]
-            return Call(ask.run, ask.number, "", "x", size=len(body))
-
         def _dispatch(self, ask, body, done):  # type: ignore[no-untyped-def]
             large = len(body) > 100
             done(Reply(200, ask.type, hashlib.sha256(body).digest() if large else SOURCE * (int(body) // MIB)))
@@ -78,7 +75,7 @@ def driver(folder: Path, size: int) -> None:
     connection = TunnelConnection(tunnel, "node-0")
 
     def ask(body: bytes) -> bytes:
-        answer = connection.request("POST", "/v1/chimera/actors/x/y", body, "x/y", timeout_s=600.0, idempotent=False)
+        answer = connection.request("POST", "/v1/chimera/actors/x", body, "x/y", timeout_s=600.0, idempotent=False)
         return bytes(answer.body) if len(body) > 100 else hashlib.sha256(answer.body).digest()
 
     digest = hashlib.sha256(SOURCE * (size // MIB)).digest()

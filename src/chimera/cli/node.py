@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from chimera.cli.node_policy import add_to as add_decisions_to
+from chimera.core.errors import ConfigurationError
 
 app = typer.Typer(help="Participate in a federation: dial out to its hub, keep the data here.", no_args_is_help=True)
 
@@ -13,6 +16,33 @@ Folder = Annotated[
     Path, typer.Option("--folder", metavar="DIR", help="Folder of the identity: its key, its certificate, its answers.")
 ]
 _NODE = Path("chimera-node")
+_POLICY = """
+# What runs at this node, and what leaves it. All keys: docs/federation-policy.md
+approval = "ask"                     # each run waits for: chimera node approve N
+secure_aggregation = "required"      # only sums of at least three nodes can be read
+least_nodes = 3
+
+[requesters]
+names = ["alice"]                    # names in certificates
+
+[strategies.fed-avg]
+local_steps = { most = 50 }
+
+[models.mlp]
+hidden = "any"
+
+[privacy]
+least_noise = 1.0
+most_clip = 1.0
+epsilon_per_requester = 4.0          # how much all updates together may reveal
+epsilon_in_all = 8.0
+
+[limits]
+least_rows = 20
+
+[release]
+metrics = []                         # such as ["loss", "accuracy"], over this node's test rows
+"""
 
 
 @app.command("join")
@@ -31,24 +61,58 @@ def join(
 
 @app.command("serve")
 def serve(
-    data: Annotated[Path, typer.Option("--data", metavar="PATH", help="Data of this node.")],
+    data: Annotated[
+        Path,
+        typer.Option("--data", metavar="PATH", help="Data of this node: .parquet, .csv, .npz, or a folder of images."),
+    ],
+    policy: Annotated[
+        Path | None,
+        typer.Option("--policy", metavar="FILE", help="Policy of this node, see docs/federation-policy.md."),
+    ] = None,
     folder: Folder = _NODE,
-    model: Annotated[str, typer.Option("--model", help="Registered name of the model.")] = "mlp",
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="COLUMN", help="Column to predict; default: the last one.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", help="classification or regression; default: by the type of the target.")
+    ] = None,
+    split_by: Annotated[
+        str | None,
+        typer.Option(
+            "--split-by", metavar="COLUMN", help="Rows with the same value, such as a patient, are not divided."
+        ),
+    ] = None,
+    test_fraction: Annotated[
+        float | None, typer.Option("--test-fraction", help="Share of the rows for evaluation; default: 0.2.")
+    ] = None,
 ) -> None:
-    """Connect to the hub, and run the calls that are allowed, until Ctrl-C."""
+    """Connect to the hub, and run the calls that the policy allows, until Ctrl-C."""
     _require()
-    from chimera.engines.federation.credentials import Credentials
-    from chimera.federation.node.gate import AllowAll
-    from chimera.federation.node.hosting import hosted
-    from chimera.federation.node.service import Service, serve
+    if policy is None:
+        typer.echo(_POLICY.strip())
+        raise ConfigurationError(
+            "a node needs a policy, which decides what runs and what leaves: write the lines above to policy.toml, change "
+            "them, and give --policy policy.toml"
+        )
+    from chimera.federation.node.hosting import serve_node
+    from chimera.federation.policy.policy import Policy
 
-    credentials = Credentials.read(folder, "node")
-    kinds = hosted(credentials.name, data, model)
+    given = {"target": target, "task": task, "split_by": split_by, "test_fraction": test_fraction}
+    decide = "" if folder == _NODE else f" --folder {folder}"
 
-    def joined() -> None:
-        typer.echo(f"{credentials.name} is connected to {credentials.hub}")
+    def joined(own: Any) -> None:
+        typer.echo(f"{own.name} is connected to {own.hub}")
 
-    serve(Service(credentials, kinds, AllowAll(), joined))
+    def held(number: int, requester: str) -> None:
+        typer.echo(
+            f"run {number} of {requester} waits: chimera node runs{decide}, then chimera node approve {number}{decide}"
+        )
+
+    options = {key: value for key, value in given.items() if value is not None}
+    serve_node(folder, data, Policy.load(policy), options, joined, held)
+
+
+add_decisions_to(app)
 
 
 def _require() -> None:

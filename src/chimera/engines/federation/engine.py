@@ -59,7 +59,7 @@ class FederationEngine(HttpEngine):
 
         credentials = Credentials.read(Path(identity).expanduser(), "requester", hub)
         key = secrets.token_hex(16)
-        tunnel = Tunnel(credentials, key, most_bytes=most_bytes, away_s=away_s)
+        self._tunnel = tunnel = Tunnel(credentials, key, most_bytes=most_bytes, away_s=away_s)
         try:
             found = _nodes(tunnel, names, wait_s)
 
@@ -73,9 +73,15 @@ class FederationEngine(HttpEngine):
             tunnel.close()
             raise
 
-    def declare(self, settings: Mapping[str, Any]) -> None:
-        """Declare the settings of the run, which nodes receive with each request for an actor and decide by."""
+    def declare(self, settings: Mapping[str, Any], on_wait: Callable[[str], None] | None = None) -> None:
+        """Declare the settings of the run, which nodes receive with each request for an actor and decide by.
+
+        Parameters
+        ----------
+        on_wait : called with a text for what the run waits, such as a decision of a node's administrator, in another thread.
+        """
         self._placement.run_settings = dict(settings)
+        self._tunnel.on_wait = on_wait
 
 
 def _nodes(tunnel: Any, names: list[str] | None, wait_s: float) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import threading
 import time
 from collections import defaultdict
@@ -25,6 +26,7 @@ from chimera.engines.federation.wire.frames import (
     More,
     Present,
     Took,
+    Waits,
     pack,
 )
 from chimera.engines.federation.wire.link import HubRefusedError, Link, ignore_ends
@@ -35,6 +37,7 @@ from chimera.engines.http import connection as http
 from chimera.version import __version__
 
 _TICK_S = 0.5
+_SAYS_S = 10.0  # a node says each second that a call waits for its administrator
 _SETTLE_S = 0.2  # a driver confirms answers this much later, unless its next call does so before
 
 
@@ -45,6 +48,7 @@ class _Call:
     ----------
     once : whether the node must not run it twice.
     answer : the part of the answer that is there.
+    waits_s : when its node said last that the call waits for the node's administrator.
     result, failure : the answer, or the exception in its place.
     """
 
@@ -57,6 +61,7 @@ class _Call:
         self.sending = Sending(len(body))
         self.answer: Receiving | None = None
         self.status = 0
+        self.waits_s = -math.inf
         self.ended = threading.Event()
         self.result: http.Answer | None = None
         self.failure: Exception | None = None
@@ -76,11 +81,17 @@ class Tunnel:
     run : key of the run.
     most_bytes : maximum size of an answer, in bytes.
     away_s : seconds after which a node that is not connected counts as lost.
+
+    Attributes
+    ----------
+    on_wait : None, or called with a text for what the run waits, in the thread of the tunnel.
     """
 
     def __init__(self, credentials: Credentials, run: str, *, most_bytes: int, away_s: float) -> None:
         self.run, self._most_bytes, self._away_s = run, most_bytes, away_s
         self._hub = credentials.hub
+        self.on_wait: Callable[[str], None] | None = None
+        self._waits: set[tuple[str, int]] = set()  # node and number of the runs that wait there
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Call] = {}
         self._open: defaultdict[str, set[int]] = defaultdict(set)  # calls without an answer, by node
@@ -186,6 +197,18 @@ class Tunnel:
                 self._send(call)
         elif isinstance(header, Present):
             self._update(header)
+        elif isinstance(header, Waits):
+            call = self._calls.get(header.number)
+            if call is not None and call.node == header.node:
+                call.waits_s = time.monotonic()
+                self._say_waits(header.node, header.asked)
+
+    def _say_waits(self, node: str, asked: int) -> None:
+        if (node, asked) not in self._waits and self.on_wait is not None:
+            self._waits.add((node, asked))
+            self.on_wait(
+                f"the administrator of {node}, who decides about run {asked} there: chimera node approve {asked}"
+            )
 
     def _update(self, present: Present) -> None:
         with self._changed:
@@ -316,6 +339,11 @@ async def _ended(work: Coroutine[Any, Any, None]) -> Exception | None:
     return None
 
 
+def _tick(deadline_s: float) -> float:
+    left_s = deadline_s - time.monotonic()
+    return min(left_s, _TICK_S) if left_s > 0 else _TICK_S
+
+
 class TunnelConnection:
     """The way to one node through the tunnel, for one thread; see `chimera.engines.http.transport.Transport`."""
 
@@ -336,6 +364,8 @@ class TunnelConnection:
     ) -> http.Answer:
         """Send a request and return the answer; while the node is not connected, wait for it.
 
+        The time limit does not pass while the call waits for the administrator of the node.
+
         Raises
         ------
         TimeLimitError : the request exceeded its time limit.
@@ -346,10 +376,10 @@ class TunnelConnection:
         call = self._current = _Call(self._node, verb, path, content_type, body)
         self._tunnel.start(call)
         try:
-            while not call.ended.wait(max(min(deadline_s - time.monotonic(), _TICK_S), 0.0)):
+            while not call.ended.wait(_tick(deadline_s)):
                 if self._broken_by or (why := self._tunnel.absent(self._node)):
                     raise http.Unreachable(self._broken_by or why)
-                if time.monotonic() >= deadline_s:
+                if time.monotonic() >= max(deadline_s, call.waits_s + max(timeout_s, _SAYS_S)):
                     raise TimeLimitError(f"{verb} {self._node}{path} took longer than {timeout_s:g} s")
         finally:
             self._current = None

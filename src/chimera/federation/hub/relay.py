@@ -23,6 +23,7 @@ from chimera.engines.federation.wire.frames import (
     Present,
     Refused,
     Took,
+    Waits,
     pack,
     unpack,
 )
@@ -165,7 +166,7 @@ class Relay:
 
     def _receiver(self, guest: Guest, header: Header) -> Guest | None:
         if guest.role == "node":
-            if not isinstance(header, Answer | Took) or header.node != guest.name:
+            if not isinstance(header, Answer | Took | Waits) or header.node != guest.name:
                 raise DataError("a node answers for itself only")
             return self.drivers.get(header.run)
         if not isinstance(header, Ask | More | Took | Done) or header.run != guest.hello.run:

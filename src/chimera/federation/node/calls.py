@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from chimera.core.errors import ActorLost, ChimeraError, ConfigurationError, ConflictError, UnavailableError
-from chimera.engines.federation.wire.frames import Answer, Ask, Done, Header, More, Present, Took, pack
+from chimera.engines.federation.wire.frames import Answer, Ask, Done, Header, More, Present, Took, Waits, pack
 from chimera.engines.federation.wire.port import Port
 from chimera.engines.federation.wire.streams import Receiving, Sending
 from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
@@ -85,9 +85,18 @@ class Calls:
         """Whether calls are under way."""
         return bool(self._open or self._running or self._leaving)
 
-    def wants(self, ask: Ask) -> bool:
-        """Return whether the driver still waits for the answer."""
-        return (ask.run, ask.number) in self._running
+    def hold(self, ask: Ask, asked: int) -> bool:
+        """Say that a call waits for the administrator; return whether the driver still waits for the answer.
+
+        Parameters
+        ----------
+        asked : number of the run at this node.
+        """
+        if (ask.run, ask.number) not in self._running:
+            return False
+        if self._port is not None:
+            self._port.post(pack(Waits(ask.run, ask.number, ask.node, asked)))
+        return True
 
     def joined(self, port: Port, present: Present) -> None:  # noqa: ARG002 - a node learns of no others
         """Note that the connection is open: drivers will ask again."""

@@ -1,32 +1,83 @@
-"""The actors that a node hosts: learners around its own data."""
+"""A node of a federation from its folder, its data and its policy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
 from chimera.core.errors import ConfigurationError
+from chimera.engines.federation.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
+from chimera.federation.data.gives import Gives
+from chimera.federation.data.learner import node_actors
+from chimera.federation.data.loading import loaded
+from chimera.federation.node.service import Service, serve
+from chimera.federation.policy.gate import Gate
+from chimera.federation.policy.participants import Member, Participants, certified
+from chimera.federation.policy.policy import Policy
 
 
-def hosted(name: str, data: Path, model: str) -> Mapping[str, Callable[..., Any]]:
-    """Return the classes that drivers may create, each with a function that makes its object.
+def serve_node(
+    folder: Path,
+    data: Path,
+    policy: Policy,
+    options: Mapping[str, Any],
+    joined: Callable[[Credentials], None],
+    on_held: Callable[[int, str], None],
+) -> None:
+    """Serve the data of a node by its policy until SIGINT or SIGTERM.
 
     Parameters
     ----------
-    data : a folder with ``X_train.csv`` and ``y_train.csv``.
-    model : registered name of the model.
+    folder : folder of the identity; it also keeps answers, the ledger, the audit log and the seed of the division.
+    data, options : the data, see `chimera.federation.data.loading.load`.
+    joined, on_held : see `Service`.
 
     Raises
     ------
-    ConfigurationError : there is no such folder, or no such model.
+    ConfigurationError : the folder has no identity, another process serves it, or an option is invalid.
+    DataError : the data cannot be read.
+    AuditError : the audit log was changed.
+    HubRefusedError : the hub does not accept this node.
     """
-    from chimera.nodes.settings import read_settings
-    from chimera.nodes.workers import TorchWorker
+    credentials = Credentials.read(folder, "node")
+    own = loaded(data, credentials.name, options, folder)
+    member = _member(folder)
+    participants = Participants((folder / AUTHORITY).read_bytes(), member.fingerprint, known=policy.known_nodes)
+    training = int((~own.test).sum())
+    kinds = certified(node_actors(own, gives_of(policy)), member)
+    with closing(Gate(policy, folder, rows=lambda: training, participants=participants)) as gate:
+        serve(Service(credentials, kinds, gate, lambda: joined(credentials), on_held))
 
-    if not data.is_dir():
-        raise ConfigurationError(f"there is no folder {str(data)!r}")
-    place = data.resolve()
-    worker = TorchWorker(model, settings=read_settings(train_data=place.parent, worker_name=place.name))
-    worker.name = name
-    return worker.actors()
+
+def gives_of(policy: Policy) -> Gives:
+    """Return what a node with this policy gives to drivers about its data."""
+    release = policy.release
+    return Gives(
+        metrics="merged" if release.metrics else "none",
+        named=release.metrics,
+        statistics=release.statistics,
+        least_rows=policy.limits.least_rows,
+        models={name: model.folder for name, model in policy.models.items() if model.folder is not None},
+    )
+
+
+def _member(folder: Path) -> Member:
+    """Return the certificate and key of a node.
+
+    Raises
+    ------
+    ConfigurationError : they cannot be used.
+    """
+    try:
+        key = load_pem_private_key((folder / KEY).read_bytes(), None)
+        certificate = (folder / CERTIFICATE).read_bytes()
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigurationError(f"the identity in {folder} cannot be used: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigurationError(f"the key in {folder} is no key of an elliptic curve: join the hub again")
+    return Member(certificate, key)

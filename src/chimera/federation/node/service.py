@@ -7,24 +7,22 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chimera.core.errors import DataError, PrivacyError
+from chimera.core.errors import ActorLost, PrivacyError, UnavailableError
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.frames import PROTOCOL, Ask, Hello
 from chimera.engines.federation.wire.link import Link, ignore_ends
 from chimera.engines.federation.wire.pages import keep_pages
-from chimera.engines.handle import CONSTRUCT
-from chimera.engines.http import wire
-from chimera.engines.http.hosting.dispatch import actor_of, dispatch
+from chimera.engines.http.hosting.dispatch import actor_of, dispatch, refusal
 from chimera.engines.http.hosting.host import Host
-from chimera.engines.http.hosting.hosted_actor import Reply, call_arguments, error_reply
-from chimera.engines.http.wire_reader import MOST_VALUES
+from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
 from chimera.federation.node.calls import Calls, Finished
-from chimera.federation.node.gate import Call, Gate, Held, Refused, Requester, Spending
 from chimera.federation.node.store import Kept, Store
+from chimera.federation.policy.answers import leaving
+from chimera.federation.policy.reading import CallReader
+from chimera.federation.policy.requests import Allowed, Decides, Held, Refused, Requester
 from chimera.version import __version__
 
 _FORGET_S = 3600.0  # seconds after which the actors of a driver that is away are dropped
-_MOST_ACTORS = 10_000  # of which the kind is known
 _ASK_AGAIN_S = 1.0  # a held call asks the gate again
 
 
@@ -37,18 +35,21 @@ class Service:
     kinds : the classes of which drivers may create actors, see `Host`.
     gate : decides on each call and answer.
     joined : called whenever the connection to the hub was opened.
+    on_held : called with the number and the requester of each run that waits for the administrator.
     """
 
     def __init__(
         self,
         credentials: Credentials,
         kinds: Mapping[str, Callable[..., Any]],
-        gate: Gate,
+        gate: Decides,
         joined: Callable[[], None] = lambda: None,
+        on_held: Callable[[int, str], None] | None = None,
     ) -> None:
         self._credentials, self._gate, self._joined = credentials, gate, joined
         self._host = Host(kinds, forget_after_s=_FORGET_S)
-        self._kinds: dict[tuple[str, str], str] = {}
+        self._reader, self._on_held = CallReader(), on_held
+        self._held: set[tuple[str, int]] = set()
 
     async def run(self) -> None:
         """Serve until the task is cancelled.
@@ -68,71 +69,55 @@ class Service:
             self._store.close()
 
     def _run(self, ask: Ask, body: bytes | bytearray, finished: Finished) -> None:
-        if ask.verb != "POST":
+        if ask.verb != "POST":  # it asks about the driver's own actors, or drops them
             self._dispatch(ask, body, lambda reply: finished(Kept.of(reply)))
             return
-        requester, call = Requester(ask.requester, ask.fingerprint), self._call(ask, body)
+        actor, method = actor_of(ask.path)
+        if method and not self._host.has(actor):  # no call of the gate: a lost actor must not spend epsilon
+            finished(self._store.finish(ask.run, ask.number, refusal(ActorLost(f"there is no actor {actor!r} here"))))
+            return
+        requester = Requester(ask.requester, ask.fingerprint)
+        call = self._reader.read(ask.run, ask.number, actor, method, body)
         decision = self._gate.request(requester, call)
         if isinstance(decision, Held):
-            self._loop.call_soon_threadsafe(self._loop.call_later, _ASK_AGAIN_S, self._decide_again, ask, body)
+            self._loop.call_soon_threadsafe(self._hold, ask, body, decision.number)
             return
-        if call.method == CONSTRUCT:  # any other call needs an actor, which ends with this process
+        if not method:  # any other call needs an actor, which ends with this process
             self._store.begin(ask.run, ask.number)
-        if isinstance(decision, Refused):
-            refused = error_reply(403, PrivacyError(decision.reason))
+        if decision != Allowed():
+            gone = ActorLost("the answer of this call was lost")  # it has run, and must not run again
+            refused = refusal(gone) if isinstance(decision, Allowed) else _refused(decision)
             finished(self._store.finish(ask.run, ask.number, refused))
             return
 
         def answered(reply: Reply) -> None:
             """Keep the answer, in the thread of the actor, before it may leave."""
             try:
-                decision = self._gate.answer(requester, call, len(reply.body), _spent(reply))
+                reply, spent = leaving(call.method, reply)
+                decision = self._gate.answer(requester, call, len(reply.body), spent)
                 if isinstance(decision, Refused):
-                    reply = error_reply(403, PrivacyError(decision.reason))
+                    reply = _refused(decision)
                 finished(self._store.finish(ask.run, ask.number, reply))
             except Exception as error:  # the store or the ledger cannot be written, for instance
-                finished(Kept.of(error_reply(503, error)))
+                finished(Kept.of(error_reply(503, UnavailableError(f"the node cannot answer: {type(error).__name__}"))))
 
         self._dispatch(ask, body, answered)
 
-    def _decide_again(self, ask: Ask, body: bytes | bytearray) -> None:
-        """Ask the gate again about a held call, if the driver still waits."""
-        if self._calls.wants(ask):
-            self._calls.start(ask, body)
+    def _hold(self, ask: Ask, body: bytes | bytearray, asked: int) -> None:
+        """Say that a call waits for the administrator, and decide about it again, while the driver waits."""
+        if (ask.run, asked) not in self._held:
+            self._held.add((ask.run, asked))
+            if self._on_held is not None:
+                self._on_held(asked, ask.requester)
+        if self._calls.hold(ask, asked):
+            self._loop.call_later(_ASK_AGAIN_S, self._calls.start, ask, body)
 
     def _dispatch(self, ask: Ask, body: bytes | bytearray, done: Callable[[Reply], None]) -> None:
         dispatch(self._host, ask.run, ask.verb, ask.path, ask.type, body, done)
 
-    def _call(self, ask: Ask, body: bytes | bytearray) -> Call:
-        """Return what the gate decides on. The kind of an actor is that of the call that created it."""
-        actor, method = actor_of(ask.path)
-        place, size = (ask.run, actor), len(body)
-        unread = Call(ask.run, ask.number, "", method or CONSTRUCT, actor=actor, size=size)
-        try:
-            request = wire.unpack(body, most_values=MOST_VALUES)
-            given, named, _ = call_arguments(request)
-        except (DataError, AttributeError):
-            return unread  # the host refuses it
-        settings = None
-        if not method:
-            kind, settings = request.get("kind"), request.get("settings")
-            if not isinstance(kind, str):
-                return unread
-            if len(self._kinds) >= _MOST_ACTORS:
-                self._kinds.clear()
-            self._kinds[place] = kind
-        kind = self._kinds.get(place, "")
-        return Call(
-            ask.run, ask.number, kind, method or CONSTRUCT, settings if isinstance(settings, dict) else None, actor,
-            tuple(given), named, size,
-        )  # fmt: skip
 
-
-def _spent(reply: Reply) -> Spending:
-    """Return the cost of a call, which its answer states."""
-    if reply.content_type != wire.CONTENT_TYPE:
-        return Spending()
-    return Spending(int(wire.unpack(reply.body, open_inner=False)["cost"]["samples"]))
+def _refused(decision: Refused) -> Reply:
+    return error_reply(403, PrivacyError(decision.reason))
 
 
 class _Joining(Calls):

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from chimera.core import errors
-from chimera.core.errors import DataError
+from chimera.core.errors import DataError, PrivacyError
 from chimera.engines.http import wire
+from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
 from chimera.federation.policy.requests import Spending
 
 _OPEN = frozenset(
@@ -17,6 +18,7 @@ _OPEN = frozenset(
 )  # fmt: skip
 """Errors of Chimera about the protocol and the settings. Their texts contain no data, as in `PrivateWorker`."""
 _MOST_METRICS = 1000
+_INTERNAL = 500
 _log = logging.getLogger(__name__)
 
 
@@ -31,6 +33,25 @@ class Answer(NamedTuple):
 
     body: bytes
     spent: Spending
+
+
+def leaving(method: str, reply: Reply) -> tuple[Reply, Spending]:
+    """Return the reply that may leave if the gate allows it, and the cost of the call.
+
+    Parameters
+    ----------
+    method : the method that was called.
+    reply : the reply of `Host`.
+    """
+    if reply.content_type != wire.CONTENT_TYPE and reply.status != _INTERNAL:  # of the host: no code of an actor ran
+        return reply, Spending(failed=True)
+    try:
+        body, spent = read_answer(method, reply.body)
+    except DataError as error:
+        _log.warning("the answer of a call of a requester is withheld: %s: %s", method, error)
+        closed = PrivacyError(f"an error in {method}; see the log of the node, which does not leave it")
+        return error_reply(_INTERNAL, closed), Spending(failed=True)
+    return reply._replace(body=body), spent
 
 
 def read_answer(method: str, body: bytes, stored: str = "") -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,17 @@ class Held:
 
 
 Decision: TypeAlias = Allowed | Refused | Held
+
+
+class Decides(Protocol):
+    """Decides for one node; `chimera.federation.policy.gate.Gate` does by the node's policy."""
+
+    def request(self, requester: Requester, call: Call) -> Decision:
+        """Decide whether a call may run."""
+
+    def answer(self, requester: Requester, call: Call, answer_bytes: int, spent: Spending) -> Decision:
+        """Decide whether an answer of this size may leave, and make the decision durable."""
+
 
 NOT_ALLOWED = "the policy of this node does not allow this request"
 """The reason of each refusal that could depend on data, and of most others, so that a requester cannot distinguish them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -13,10 +14,15 @@ MOST_ROUNDS = 10_000_000
 """The declared number of rounds of a run whose number of rounds is not known before it starts."""
 
 
-def declare(engine: Engine, settings: Settings, model: Any) -> None:
-    """Declare a run to the nodes of an engine that sends such settings; do nothing on other engines."""
+def declare(engine: Engine, settings: Settings, model: Any, on_wait: Callable[[str], None]) -> None:
+    """Declare a run to the nodes of an engine that sends such settings; do nothing on other engines.
+
+    Parameters
+    ----------
+    on_wait : called with a text for what the run waits, such as a decision of a node's administrator.
+    """
     if (send := getattr(engine, "declare", None)) is not None:
-        send(declared(settings, model))
+        send(declared(settings, model), on_wait)
 
 
 def declared(settings: Settings, model: Any) -> dict[str, Any]:

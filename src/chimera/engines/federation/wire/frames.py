@@ -141,7 +141,21 @@ class Refused(_Frame, frozen=True, tag=9):
     reason: _Text
 
 
-Header: TypeAlias = Hello | Present | Beat | Ask | More | Took | Answer | Done | Refused
+class Waits(_Frame, tag=10):
+    """The node has a call, which waits for a decision of its administrator about the run. The node repeats this.
+
+    Attributes
+    ----------
+    asked : number of the run at the node.
+    """
+
+    run: Run
+    number: _Count
+    node: Name
+    asked: _Count
+
+
+Header: TypeAlias = Hello | Present | Beat | Ask | More | Took | Answer | Done | Refused | Waits
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
