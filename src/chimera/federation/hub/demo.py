@@ -24,7 +24,7 @@ _RUN = (
     "from chimera.engines.parent_watch import exit_with_parent; exit_with_parent(); "
     "from chimera.cli.main import main; main()"
 )
-_FILE = """# Train on three nodes that dial out: chimera train {folder}/experiment.toml
+_FILE = """# Train on three nodes that keep their data: chimera train {folder}/experiment.toml
 
 [engine]
 name = "federation"
@@ -35,9 +35,6 @@ identity = "{requester}"
 name = "fed-avg"
 local_steps = 5
 
-[data]
-name = "breast-cancer"    # test set and description of the columns; the nodes train with their own rows
-
 [model]
 name = "mlp"
 
@@ -46,6 +43,29 @@ workers = 3
 rounds = 40
 batch_size = 32
 optimizer = {{ name = "sgd", lr = 0.1 }}
+"""
+POLICY = "policy.toml"
+_POLICY = """# What runs at this node, and what leaves it: see docs/federation-policy.md.
+# This policy is for public data: updates leave without noise. `chimera node serve` without --policy prints a stricter one.
+approval = "automatic"
+secure_aggregation = "optional"
+
+[requesters]
+names = ["{requester}"]
+
+[strategies.fed-avg]
+local_steps = {{ most = 20 }}
+
+[models.mlp]
+hidden = "any"
+
+[privacy]
+least_noise = 0
+epsilon_per_requester = inf
+epsilon_in_all = inf
+
+[release]
+metrics = ["loss", "accuracy"]
 """
 
 
@@ -77,10 +97,7 @@ def demo(folder: Path, port: int = 0) -> Iterator[str]:
         for role, names in (("node", NODES), ("requester", (REQUESTER,))):
             for name in names:
                 join(*invite(folder / "hub", role, name), folder / name)  # type: ignore[arg-type]
-        nodes = [
-            _start(folder, name, ["node", "serve", "--data", folder / "data" / name, "--folder", folder / name])
-            for name in NODES
-        ]
+        nodes = [_start(folder, name, _serving(folder, name)) for name in NODES]
         started += nodes
         for name, node in zip(NODES, nodes, strict=True):
             _line(node, folder / f"{name}.log")
@@ -92,20 +109,26 @@ def demo(folder: Path, port: int = 0) -> Iterator[str]:
 
 
 def write_data(folder: Path) -> None:
-    """Write a third of the training rows of ``breast-cancer`` for each node."""
+    """Write a file with a third of the training rows of ``breast-cancer`` for each node, and the diagnosis as last column."""
     import numpy as np
     import pandas as pd
 
     from chimera.data.split import DATASETS
 
     train: Any = DATASETS.create("breast-cancer").train
-    labels = np.array(train.classes)[train.targets]
+    rows = pd.DataFrame(train.inputs, columns=list(train.features))
+    rows = rows.assign(diagnosis=np.array(train.classes)[train.targets])
+    make_folder(folder)
     for place, name in enumerate(NODES):
-        own = folder / name
-        make_folder(own)
-        rows: Any = slice(place, None, len(NODES))
-        pd.DataFrame(train.inputs[rows], columns=list(train.features)).to_csv(own / "X_train.csv", index=False)
-        pd.DataFrame(labels[rows], columns=["y"]).to_csv(own / "y_train.csv", index=False)
+        rows[place :: len(NODES)].to_csv(folder / f"{name}.csv", index=False)
+
+
+def _serving(folder: Path, name: str) -> list[Any]:
+    """Write the policy of a node, and return the command that serves it."""
+    policy = folder / name / POLICY
+    write_privately(policy, _POLICY.format(requester=REQUESTER).encode())
+    data = folder / "data" / f"{name}.csv"
+    return ["node", "serve", "--data", data, "--policy", policy, "--folder", folder / name]
 
 
 def _start(folder: Path, name: str, arguments: Sequence[Any]) -> subprocess.Popen[str]:

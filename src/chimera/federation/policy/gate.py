@@ -79,6 +79,7 @@ class Gate:
         self._turn = threading.RLock()
         self._open: dict[tuple[str, int], Request] = {}  # allowed calls without an answer
         self._shares: dict[tuple[str, str], float] = {}  # by run and actor, see `multiplier`
+        self._fewest: dict[tuple[str, str], int] = {}  # by run and actor: fewest rows of an update
         self._declared: dict[str, tuple[Any, Declared]] = {}  # by run: what was read last
         make_folder(folder)
         lock = try_lock(folder / "ledger.lock")
@@ -233,7 +234,7 @@ class Gate:
         now_s, call, limits = self._ledger.now_s(db), request.call, self._policy.limits
         day, most, total = day_of(now_s), limits.bytes_per_day, request.call.size + size
         figures = not spent.failed and (request.leaves in ("update", "statistics") or bool(spent.metrics))
-        too_few = figures and spent.rows < limits.least_rows
+        too_few = figures and self._rows_behind(request, spent) < limits.least_rows
         release = self._policy.release
         foreign = not set(spent.metrics) <= set(release.metrics) or (spent.statistics and not release.statistics)
         reason = NOT_ALLOWED if too_few or foreign else ""
@@ -251,6 +252,18 @@ class Gate:
         }
         self._report(db, now_s, request.requester, call, "withheld" if reason else "released", reason=reason, **told)
         return Refused(reason) if reason else Allowed()
+
+    def _rows_behind(self, request: Request, spent: Spending) -> int:
+        """Return the rows that an answer follows from. In a repeated round a worker reads no row and repeats its update."""
+        if request.leaves != "update":
+            return spent.rows
+        key = request.call.run, request.call.actor
+        if not spent.rows:
+            return self._fewest.get(key, 0)
+        if len(self._fewest) >= _MOST_OPEN:
+            self._fewest.clear()
+        self._fewest[key] = min(spent.rows, self._fewest.get(key, spent.rows))
+        return spent.rows
 
     def _refuse(self, db: sqlite3.Connection, requester: Requester, call: Call, reason: str) -> None:
         """Record a refusal."""
