@@ -141,7 +141,7 @@ class Refused(_Frame, frozen=True, tag=9):
     reason: _Text
 
 
-class Waits(_Frame, tag=10):
+class Waits(_Frame, frozen=True, tag=10):
     """The node has a call, which waits for a decision of its administrator about the run. The node repeats this.
 
     Attributes
