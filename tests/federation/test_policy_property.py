@@ -44,7 +44,9 @@ REQUESTERS = st.sampled_from([ALICE, BOB, MALLORY])
 RUNS = st.sampled_from(["r1", "r2", "r3"])
 ACTORS = st.sampled_from(["w1", "w2"])
 METHODS = [
-    START, "delta", "gradient", "take_part", "share_secrets", "advertise_keys", "samples", "tally", "measure", "local_state",
+    *["delta"] * 6, "samples", "samples", START, "gradient", "take_part", "share_secrets", "advertise_keys",
+    "samples", "tally", "measure",
+    "local_state",
     "weights", "state", "attack", "__class__", "__init_subclass__", "_learner", "__dict__", "evaluate", "", "delta ", "DELTA",
 ]  # fmt: skip
 ODD = st.one_of(
@@ -60,34 +62,27 @@ ODD = st.one_of(
 NUMBERS = st.one_of(
     st.none(), st.integers(100, 140), st.sampled_from([-1, 1 << 63, (1 << 63) - 1, 10**400, True, 2.0, "1"])
 )
-PRIVACY = st.fixed_dictionaries(
-    {"clip": st.sampled_from([0.5, 1.0, 3.0]), "noise": st.sampled_from([0.0, 0.5, 2.0, 8.0, math.nan, math.inf, 1e300])},
-    optional={
-        "on": st.sampled_from(["clients", "server"]), "noise_seed": st.sampled_from(["system", "run"]),
-        "secure_aggregation": st.booleans(), "threshold": st.sampled_from([0.5, 0.75, 1.0]),
-    },
-)  # fmt: skip
-SETTINGS = st.fixed_dictionaries(
-    {
-        "strategy": st.sampled_from(
-            [
-                {"name": "fed-avg", "local_steps": 5},
-                {"name": "fed-avg", "local_steps": 99},
-                {"name": "parameter-server"},
-            ]
-        ),
-        "model": st.sampled_from([{"name": "mlp"}, {"name": "mlp", "hidden": 10**9}, {"name": "os:system"}]),
-        "rounds": st.sampled_from([1, 3, 1000, 10**30]),
-        "nodes": st.sampled_from([1, 4]),
-        "privacy": st.one_of(st.none(), PRIVACY),
-    }
-)
-GOOD = {
+GOOD: dict[str, Any] = {
     "strategy": {"name": "fed-avg", "local_steps": 5}, "model": {"name": "mlp"}, "rounds": 1000, "nodes": 4,
     "privacy": {"clip": 1.0, "noise": 8.0},
 }  # fmt: skip
 BARE = {**GOOD, "privacy": None}
-MASKED = {**GOOD, "privacy": {"clip": 1.0, "noise": 8.0, "secure_aggregation": True, "threshold": 0.75}}
+MASKED: dict[str, Any] = {**GOOD, "privacy": {"clip": 1.0, "noise": 8.0, "secure_aggregation": True, "threshold": 0.75}}
+CHANGES = [
+    {"strategy": {"name": "fed-avg", "local_steps": 99}}, {"strategy": {"name": "parameter-server"}}, {"strategy": {}},
+    {"model": {"name": "os:system"}}, {"model": {"name": "mlp", "hidden": 10**9}},
+    {"model": {"name": "folder", "folder": "mlp"}},
+    {"rounds": 10**30}, {"rounds": 2}, {"nodes": True}, {"metrics": ["rows"]}, {"code": "x"},
+    {"privacy": None}, {"privacy": {}},
+    *({"privacy": {**GOOD["privacy"], **one}} for one in (
+        {"on": "server"}, {"noise_seed": "run"}, {"noise": 0.1}, {"noise": math.nan}, {"noise": math.inf}, {"noise": 1e300},
+        {"noise": 0.0}, {"clip": 3.0}, {"clip": 0.0}, {"delta": 2.0}, {"threshold": 0.5}, {"secure_aggregation": True},
+    )),
+]  # fmt: skip
+SETTINGS = st.one_of(
+    st.sampled_from([GOOD, MASKED, BARE]), st.sampled_from([{**GOOD, **change} for change in CHANGES]),
+    st.sampled_from([{**MASKED, "privacy": {**MASKED["privacy"], "on": "server"}}]),
+)  # fmt: skip
 BY_NAME = {one.name: one for one in (ALICE, BOB, MALLORY)}
 DEATHS = ["before commit", "after commit", "in a line", "before fsync"]
 POINTS = st.sampled_from([None] * 16 + DEATHS)
@@ -164,6 +159,7 @@ class Node(RuleBasedStateMachine):
         self.days: dict[int, list[int]] = {}
         self.spent_before = 0.0
         self.last_number = 100
+        self.history: list[Call] = []
         self.open()
 
     def open(self) -> None:
@@ -189,7 +185,9 @@ class Node(RuleBasedStateMachine):
             self.die()
             return None
 
-    def train(self, run: str, requester: Requester, actor: str, asked: int, updates: int, dies: Any) -> None:
+    def train(
+        self, run: str, requester: Requester, actor: str, asked: int, updates: int, rows: int, metrics: Any, dies: Any
+    ) -> None:
         """Do what an honest run does: begin an actor, set a round, and request updates, which leave."""
         masks, bare = self.policy.secure_aggregation, self.policy.privacy.unlimited
         given = self.settings_of.get(run, MASKED if masks == "required" else BARE if bare else GOOD)
@@ -208,11 +206,13 @@ class Node(RuleBasedStateMachine):
             self.take_part(owner, self.call(run, "take_part", actor, asked))
         for _ in range(updates):
             if self.ask(owner, self.call(run, "delta", actor, steps=5), next(points)) == Allowed():
-                self.answer(len(self.waiting) - 1, 160, (), 1000, next(points))
+                self.answer(len(self.waiting) - 1, rows, (), 1000, next(points))
+        if self.ask(owner, self.call(run, "measure", actor), next(points)) == Allowed():
+            self.answer(len(self.waiting) - 1, rows, metrics, 10, None)
 
     honest = rule(
         run=RUNS, requester=st.sampled_from([ALICE, BOB]), actor=ACTORS, asked=st.integers(2, 4), updates=st.integers(1, 6),
-        dies=DIES,
+        rows=st.sampled_from([160, 160, 160, 49]), metrics=st.sampled_from([("loss",), ("loss", "rows")]), dies=DIES,
     )  # fmt: skip
     train_often, train_more, train_again = honest(train), honest(train), honest(train)  # rules are drawn alike
 
@@ -259,11 +259,20 @@ class Node(RuleBasedStateMachine):
         """Request anything."""
         self.ask(requester, Call(run, number, kind, method, given, "w1", (argument,), {"x": argument}, size), None)
 
+    @precondition(lambda self: self.history)
+    @rule(
+        place=st.integers(0, 10**6), requester=REQUESTERS, run=st.one_of(st.none(), RUNS), number=NUMBERS, point=POINTS
+    )
+    def repeat(self, place: int, requester: Requester, run: str | None, number: Any, point: Any) -> None:
+        """Repeat an earlier call, perhaps as another requester, in another run or with another number."""
+        call = self.history[-1 - place % min(len(self.history), 8)]
+        self.ask(requester, replace(call, run=run or call.run, number=call.number if number is None else number), point)
+
     def call(self, run: str, method: str, actor: str, *arguments: Any, given: Any = None, **named: Any) -> Call:
         """Return the next call of a run."""
         self.last_number += 1
         given = given or self.settings_of.get(run, GOOD)
-        kind = PRIVATE if given["privacy"] else LEARNER
+        kind = PRIVATE if given.get("privacy") else LEARNER
         return Call(run, self.last_number, kind, method, given, actor, arguments, named, 100)
 
     def take_part(self, requester: Requester, call: Call) -> None:
@@ -331,6 +340,7 @@ class Node(RuleBasedStateMachine):
         if decision == Allowed():
             self.check(requester, call)
             self.waiting.append((requester, call))
+            self.history.append(call)
             if call.method == START:
                 self.asked.pop((call.run, call.actor), None)
         elif decision == Allowed(again=True):
@@ -345,6 +355,7 @@ class Node(RuleBasedStateMachine):
         assert self.owner[call.run] == requester.name
         assert type(call.number) is int
         assert 0 <= call.number < 1 << 63
+        assert given.keys() <= {"strategy", "model", "rounds", "nodes", "privacy", "metrics"}
         assert given["strategy"] == {"name": "fed-avg", "local_steps": 5}
         assert given["model"] == {"name": "mlp"}
         assert call.kind == (PRIVATE if privacy else LEARNER)
@@ -363,6 +374,8 @@ class Node(RuleBasedStateMachine):
         else:
             assert policy.privacy.unlimited
             assert policy.secure_aggregation != "required"
+        if call.method == START:
+            assert call.named == ({"privacy": Privacy.of(privacy)} if privacy else {})
         if call.method == "delta":
             assert call.named["steps"] in (1, 5)
             assert not (privacy and call.named.get("reached"))
@@ -414,10 +427,11 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Any:
     time.tzset()
 
 
+@pytest.mark.takes("it plays 25 sequences of requests")
 def test_nothing_leaves_that_the_policy_does_not_allow() -> None:
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
     run_state_machine_as_test(
-        Node, settings=settings(max_examples=40, stateful_step_count=25, suppress_health_check=checks)
+        Node, settings=settings(max_examples=25, stateful_step_count=25, suppress_health_check=checks)
     )
 
 
