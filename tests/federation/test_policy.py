@@ -145,6 +145,8 @@ def test_masks_that_a_policy_requires_or_refuses() -> None:
     masked = Declared.of({**SETTINGS, "privacy": {"clip": 1.0, "noise": 4.0, "secure_aggregation": True}})
     required, refused = (policy_of(POLICY.replace('"optional"', word)) for word in ('"required"', '"refused"'))
     assert run_refusal(required, masked) is None
+    few = Declared.of({**SETTINGS, "nodes": 3, "privacy": {"clip": 1.0, "noise": 4.0, "secure_aggregation": True}})
+    assert "sums have at least 3 nodes" in str(run_refusal(required, few))  # two of three survivors would suffice
     assert "must be true" in str(run_refusal(required, Declared.of(SETTINGS)))
     assert "must be false" in str(run_refusal(refused, masked))
 

@@ -249,7 +249,7 @@ def test_masked_updates_need_an_accepted_list_of_enough_nodes(tmp_path: Path) ->
     assert gate.request(ALICE, run.call("take_part", 1)) == Refused(reasons.NOT_ALLOWED)
     assert update(gate, run) == Refused(reasons.NOT_ALLOWED)
     for keys in ([1], [1, 2], [1, 2, 0, 4], [1, 2, 3, 4, 5], []):  # 2 of 2 are fewer than least_nodes
-        assert gate.request(ALICE, run.call("share_secrets", keys)) == Refused(reasons.NOT_ALLOWED)
+        assert gate.request(ALICE, run.call("share_secrets", keys)) == Refused(reasons.PARTICIPANTS)
     assert update(gate, run) == Refused(reasons.NOT_ALLOWED)
     assert gate.request(ALICE, run.call("share_secrets", [1, 2, 3, 4])) == Allowed()
     assert update(gate, run) == Allowed()
@@ -261,7 +261,7 @@ def test_masked_updates_need_an_accepted_list_of_enough_nodes(tmp_path: Path) ->
 def test_a_node_without_a_check_of_participants_refuses_masked_sums(tmp_path: Path) -> None:
     gate, run = gate_of(tmp_path, MASKED), Requests(settings=MASKED_SETTINGS)
     begin(gate, run)
-    assert gate.request(ALICE, run.call("share_secrets", [1, 2, 3, 4])) == Refused(reasons.NOT_ALLOWED)
+    assert gate.request(ALICE, run.call("share_secrets", [1, 2, 3, 4])) == Refused(reasons.PARTICIPANTS)
     gate.close()
 
 

@@ -20,7 +20,7 @@ import chimera
 from chimera.core.errors import ConfigurationError, PrivacyError
 from chimera.engines.simulated.engine import Simulated
 from chimera.federation.policy.participants import ROW_BYTES, CertifiedLearner, Member, Participants, keys_in
-from chimera.federation.policy.requests import NOT_ALLOWED, Allowed, Refused
+from chimera.federation.policy.requests import NOT_ALLOWED, PARTICIPANTS, Allowed, Refused
 from chimera.privacy.secure_aggregation import Bytes, Client
 from chimera.training.privacy.worker import PrivateWorker
 from chimera.training.server.parameter_shard import ParameterShard
@@ -268,7 +268,7 @@ def test_a_gate_refuses_lists_of_too_few_certified_nodes(tmp_path: Path) -> None
     gate, run = gate_of(tmp_path, MASKED, participants=CHECK), Requests(settings=MASKED_SETTINGS)
     assert gate.request(ALICE, run.start()) == Allowed()
     for rows in (HONEST[:2], forged_keys(), np.vstack([HONEST[:2], HONEST[:2]])):
-        assert gate.request(ALICE, run.call("share_secrets", rows)) == Refused(NOT_ALLOWED)
+        assert gate.request(ALICE, run.call("share_secrets", rows)) == Refused(PARTICIPANTS)
         assert gate.request(ALICE, run.update()) == Refused(NOT_ALLOWED)
     assert gate.request(ALICE, run.call("share_secrets", HONEST)) == Allowed()
     assert gate.request(ALICE, run.update()) == Allowed()

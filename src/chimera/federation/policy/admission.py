@@ -38,13 +38,13 @@ def run_refusal(policy: Policy, declared: Declared) -> str | None:
     return (
         why_not("strategy", strategy, declared.options(declared.strategy), policy.strategies)
         or why_not("model", model, declared.options(declared.model), policy.models)
-        or _protection_refusal(policy, declared.protection, private=policy.strategies[strategy].private)
+        or _protection_refusal(policy, declared, private=policy.strategies[strategy].private)
         or _metrics_refusal(policy, declared)
     )
 
 
-def _protection_refusal(policy: Policy, protection: Privacy | None, *, private: bool) -> str | None:
-    bounds, masks = policy.privacy, policy.secure_aggregation
+def _protection_refusal(policy: Policy, declared: Declared, *, private: bool) -> str | None:
+    bounds, masks, protection = policy.privacy, policy.secure_aggregation, declared.protection
     if protection is None:
         bare = bounds.unlimited and bounds.least_noise == 0 and masks != "required"
         return None if bare else "updates leave this node with noise or masks only: set [train.privacy]"
@@ -56,6 +56,10 @@ def _protection_refusal(policy: Policy, protection: Privacy | None, *, private: 
         (protection.noise_seed != "system", "noise of a seed is not credited: set noise_seed = 'system'"),
         (masks == "required" and not protection.secure_aggregation, "secure_aggregation must be true"),
         (masks == "refused" and protection.secure_aggregation, "secure_aggregation must be false"),
+        (
+            protection.secure_aggregation and protection.needed(declared.nodes) < (policy.least_nodes or 1),
+            f"threshold must be higher, or the run have more nodes: sums have at least {policy.least_nodes} nodes",
+        ),
     ):
         if wrong:
             return f"[train.privacy]: {reason}"

@@ -26,6 +26,7 @@ from chimera.federation.policy.requests import (
     EARLIER,
     LIMIT,
     NOT_ALLOWED,
+    PARTICIPANTS,
     Allowed,
     Call,
     Decision,
@@ -200,7 +201,7 @@ class Gate:
                 nodes = 0
             enough = protection is not None and 2 <= nodes <= request.declared.nodes
             if not enough or protection is None or protection.needed(nodes) < (self._policy.least_nodes or 1):
-                return Refused(NOT_ALLOWED)
+                return Refused(PARTICIPANTS)
             share = protection.needed(nodes) / nodes
         else:
             return None

@@ -103,6 +103,7 @@ Decision: TypeAlias = Allowed | Refused | Held
 
 NOT_ALLOWED = "the policy of this node does not allow this request"
 """The reason of each refusal that could depend on data, and of most others, so that a requester cannot distinguish them."""
+PARTICIPANTS = "the list of keys does not have enough different nodes with valid certificates"
 EARLIER = "this number belongs to an earlier call"
 LOST = "the process of this node that had the call has ended"
 EXHAUSTED = "the budget of this node does not allow another update"
