@@ -58,6 +58,7 @@ CALLS: Mapping[str, Mapping[str, Leaves]] = {
         "momenta": "training state",
         "local_state": "training state",
         "codec_states": "training state",
+        "personal": "training state",  # the evaluation of a driver that has test data requests it
         "remembers": "nothing",
         "load_buffers": "nothing",
         "take_over": "nothing",
