@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -366,6 +367,50 @@ def test_refusals_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.Monke
     gate.close()
     assert len(lines(tmp_path)) == 4
     assert "not recorded" in lines(tmp_path)[-1]["reason"]
+
+
+@pytest.mark.parametrize(
+    "requester", [Requester("", "a" * 64), Requester("al\x1b[31mice", "a" * 64), Requester("alice\n", "a" * 64),
+     Requester("alice", 3)]
+)  # fmt: skip
+def test_names_of_requesters_that_are_none(tmp_path: Path, requester: Requester) -> None:
+    gate = gate_of(tmp_path, POLICY.replace('"alice"', '"alice", "", "alice\\n", "al\\u001b[31mice"'))
+    assert gate.request(requester, Requests().start()) == Refused(reasons.NOT_ALLOWED)
+    gate.close()
+
+
+def test_calls_of_several_threads(tmp_path: Path) -> None:
+    gate, run = gate_of(tmp_path), Requests()
+    begin(gate, run)
+    calls = [run.update() for _ in range(60)]
+
+    def ask(call: Any) -> bool:
+        return gate.request(ALICE, call) == Allowed() and gate.answer(ALICE, call, 10, ENOUGH) == Allowed()
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(ask, calls)) == rounds_within(20.0, 2.0)
+    gate.close()
+    assert verify(tmp_path).lines == 61
+
+
+def test_refusals_that_end_by_themselves() -> None:
+    assert [Refused(reason).later for reason in (reasons.NOT_NOW, reasons.LIMIT, reasons.EXHAUSTED)] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_only_the_owner_reads_the_files(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        gate, run = gate_of(tmp_path / "node"), Requests()
+        begin(gate, run)
+        for path in (tmp_path / "node", *(tmp_path / "node").iterdir()):
+            assert path.stat().st_mode & 0o077 == 0
+        gate.close()
+    finally:
+        os.umask(before)
 
 
 def test_two_processes_do_not_use_one_ledger(tmp_path: Path) -> None:

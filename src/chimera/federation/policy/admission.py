@@ -8,7 +8,7 @@ from typing import Any
 from chimera.federation.policy.declared import Declared
 from chimera.federation.policy.options import why_not
 from chimera.federation.policy.policy import Policy
-from chimera.federation.policy.requests import Call
+from chimera.federation.policy.requests import Call, Requester
 from chimera.federation.policy.rules import ARGUMENTS, DESCRIBER, LEARNER, MASKS, PRIVATE, START, STRATEGIES
 from chimera.training.privacy.settings import Privacy
 
@@ -18,14 +18,14 @@ _MOST_EPOCHS = 1e6
 _WORKER_ARGUMENTS = 4  # rank, schema, no data, reading order
 
 
-def is_well_formed(call: Call) -> bool:
-    """Return whether key, number and size of a call have the right types and sizes."""
-    texts = (call.run, call.kind, call.method, call.actor)
+def is_well_formed(requester: Requester, call: Call) -> bool:
+    """Return whether the names in a call, its number and its size have the right types and sizes."""
+    texts = (requester.name, requester.fingerprint, call.run, call.kind, call.method, call.actor)
     numbers = (call.number, call.size)
     return (
         all(type(text) is str and len(text) <= _MOST_NAME and text.isascii() and text.isprintable() for text in texts)
         and all(type(number) is int and 0 <= number <= _MOST_NUMBER for number in numbers)
-        and bool(call.run)
+        and bool(requester.name and call.run)
     )
 
 

@@ -112,7 +112,7 @@ def described(run: Run) -> list[str]:
         "rounds": f"at most {declared.rounds} updates of this node, in rounds of at most {declared.nodes} nodes; "
         f"{run.updates} until now",
         "what leaves": "; ".join(_leaves(run)),
-        "what stays": "rows, single values, and texts of errors; what the model learned from a row is in the updates",
+        "what stays": "rows, single values of rows, texts of errors; updates contain what the model learned from rows",
         "protection": _protection(run),
         "epsilon": f"of {run.requester}: {_number(run.spent)} now, {_number(run.planned)} after the run, "
         f"budget {_number(run.bounds.epsilon_per_requester)}",

@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from chimera.web.folder import try_lock
 Participants = Callable[[Any], int]
 """Checks the list of keys of a masked sum, see `chimera.federation.policy.participants`; returns the number of nodes."""
 _MOST_OPEN = 10_000  # calls without an answer, and actors with a share of their own
+_MOST_SETTINGS = 256  # runs whose settings are in memory
 _MOST_REFUSALS = 10_000  # lines of a day: an attacker must not fill the disk
 _RELEASE = {
     "metrics": "metrics",
@@ -121,12 +122,13 @@ class Gate:
             if isinstance(decision, Refused):
                 self._ledger.write(partial(self._refuse, requester=requester, call=call, reason=decision.reason))
             if decision == Allowed() and isinstance(request, Request):
-                self._open[call.run, call.number] = request
+                # Without its arguments, which can be as large as the model.
+                self._open[call.run, call.number] = replace(request, call=replace(call, given=(), named={}))
             return decision
 
     def _admissible(self, requester: Requester, call: Call) -> Request | Refused:
         """Return the call if policy, settings and arguments allow it, whatever was spent before."""
-        kind = leaves(call.kind, call.method) if is_well_formed(call) else None
+        kind = leaves(call.kind, call.method) if is_well_formed(requester, call) else None
         if kind is None or not self._policy.requesters.include(requester):
             return Refused(NOT_ALLOWED)
         try:
@@ -163,7 +165,7 @@ class Gate:
                 return None
             settings = msgspec.json.decode(row[0])
         declared = Declared.of(settings)
-        if len(self._declared) >= _MOST_OPEN:
+        if len(self._declared) >= _MOST_SETTINGS:
             self._declared.clear()
         self._declared[call.run] = settings, declared
         return declared

@@ -86,6 +86,11 @@ class Refused:
 
     reason: str
 
+    @property
+    def later(self) -> bool:
+        """Whether the same call may be allowed later, without another decision of the administrator."""
+        return self.reason in (NOT_NOW, LIMIT)
+
 
 @dataclass(frozen=True)
 class Held:
