@@ -8,6 +8,7 @@ from typing import Any
 
 from chimera.core.errors import PrivacyError
 from chimera.core.toml import read_toml
+from chimera.data.order import OwnOrder
 from chimera.federation.policy.declared import Declared
 from chimera.federation.policy.gate import Gate
 from chimera.federation.policy.policy import Policy
@@ -106,7 +107,7 @@ class Requests:
 
     def start(self) -> Call:
         named = {"privacy": Declared.of(self.settings).protection} if self.settings.get("privacy") else {}
-        return self.call(START, 0, None, None, None, **named)
+        return self.call(START, 0, None, None, OwnOrder(8, 0), **named)
 
     def update(self, **named: Any) -> Call:
         return self.call("delta", b"weights", **{"steps": 5, **named})

@@ -21,6 +21,7 @@ import pytest
 
 from chimera.core.call import work
 from chimera.core.errors import ConfigurationError, DataError, PrivacyError
+from chimera.data.order import OwnOrder
 from chimera.engines.http import wire
 from chimera.engines.http.failure import revived
 from chimera.engines.http.hosting.host import Host
@@ -478,8 +479,21 @@ def test_an_actor_begins_with_the_declared_model(tmp_path: Path) -> None:
     ):
         schema = SimpleNamespace(request=SimpleNamespace(model=model))
         call = run.start()
-        assert gate.request(ALICE, replace(call, given=(0, schema, None, None))) == decision
+        assert gate.request(ALICE, replace(call, given=(0, schema, None, OwnOrder(8, 0)))) == decision
     assert gate.request(ALICE, replace(run.start(), given=())) == Refused(reasons.NOT_ALLOWED)
+    gate.close()
+
+
+@pytest.mark.parametrize(
+    "order", [None, OwnOrder(8, 0, test_share=0.99), OwnOrder(0, 0), OwnOrder(True, 0), {"batch_size": 8, "seed": 0}, [1, 2, 3]]
+)  # fmt: skip
+def test_a_requester_does_not_choose_the_rows(tmp_path: Path, order: Any) -> None:
+    gate, run = gate_of(tmp_path), Requests()
+    call = run.start()
+    assert gate.request(ALICE, replace(call, given=(*call.given[:3], order))) == Refused(reasons.NOT_ALLOWED)
+    begin(gate, run)
+    assert gate.request(ALICE, run.call("follow", order, 3)) == Refused(reasons.NOT_ALLOWED)
+    assert gate.request(ALICE, run.call("follow", OwnOrder(8, 1), 3)) == Allowed()
     gate.close()
 
 
@@ -507,7 +521,7 @@ def test_calls_are_read_from_bodies_of_drivers(tmp_path: Path) -> None:
     gate, run, reader = gate_of(tmp_path), Requests(), CallReader()
     start = run.start()
     privacy, settings = start.named["privacy"], msgspec.to_builtins(SETTINGS)
-    began = {"kind": PRIVATE, "call": [[0, None, None, None], {"privacy": privacy}], "settings": settings}
+    began = {"kind": PRIVATE, "call": [[0, None, None, OwnOrder(8, 0)], {"privacy": privacy}], "settings": settings}
     body = wire.pack(began)
     call = reader.read("r1", 1, "k.worker", "", body)
     assert replace(start, actor="k.worker", size=len(body)) == call

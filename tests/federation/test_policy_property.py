@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 
 from chimera.core.errors import ChimeraError
 from chimera.core.sqlite import SQLiteConnection
+from chimera.data.order import OwnOrder
 from chimera.federation.audit import log
 from chimera.federation.audit.verify import verify
 from chimera.federation.policy.approvals import decide
@@ -85,6 +86,7 @@ SETTINGS = st.one_of(
 )  # fmt: skip
 BY_NAME = {one.name: one for one in (ALICE, BOB, MALLORY)}
 DEATHS = ["before commit", "after commit", "in a line", "before fsync"]
+ORDER = OwnOrder(8, 0)
 POINTS = st.sampled_from([None] * 16 + DEATHS)
 DIES = st.tuples(st.integers(0, 30), st.sampled_from(DEATHS))  # at which write of a run, and how
 
@@ -195,7 +197,7 @@ class Node(RuleBasedStateMachine):
         masked = private is not None and private.get("secure_aggregation", False)
         named = {"privacy": Privacy.of(private)} if private else {}
         points = iter([dies[1] if place == dies[0] else None for place in range(20)])
-        start = self.call(run, START, actor, 0, None, None, None, given=given, **named)
+        start = self.call(run, START, actor, 0, None, None, ORDER, given=given, **named)
         decision = self.ask(owner, start, next(points))
         if isinstance(decision, Held):
             self.decide(True, decision.number)
@@ -236,7 +238,7 @@ class Node(RuleBasedStateMachine):
             privacy = Privacy.of(given["privacy"]) if honest else odd
         named = {} if privacy is None else {"privacy": privacy}
         given = given if honest else self.settings_of.get(run, given)
-        self.ask(requester, self.call(run, START, "w1", 0, None, None, None, given=given, **named), point)
+        self.ask(requester, self.call(run, START, "w1", 0, None, None, ORDER, given=given, **named), point)
 
     @rule(run=RUNS, requester=REQUESTERS, asked=st.one_of(st.integers(0, 6), ODD))
     def hostile_round(self, run: str, requester: Requester, asked: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from chimera.data.order import OwnOrder
 from chimera.federation.policy.declared import Declared
 from chimera.federation.policy.options import why_not
 from chimera.federation.policy.policy import Policy
@@ -15,7 +16,7 @@ from chimera.training.privacy.settings import Privacy
 _MOST_NUMBER = (1 << 63) - 1
 _MOST_NAME = 200
 _MOST_EPOCHS = 1e6
-_WORKER_ARGUMENTS = 4  # rank, schema, no data, reading order
+_WORKER_ARGUMENTS, _FOLLOW_ARGUMENTS = 4, 2  # rank, schema, no data, reading order; reading order, step
 
 
 def is_well_formed(requester: Requester, call: Call) -> bool:
@@ -88,7 +89,11 @@ def arguments_agree(call: Call, declared: Declared, policy: Policy, rows: int) -
         return False
     masked = protection is not None and protection.secure_aggregation
     if method == START:
-        return bool(call.named.get("privacy") == protection) and _names_model(call, declared)
+        return (
+            bool(call.named.get("privacy") == protection) and _names_model(call, declared) and _reads_all(call.given[3])
+        )
+    if method == "follow":
+        return len(call.given) == _FOLLOW_ARGUMENTS and not call.named and _reads_all(call.given[0])
     if method in MASKS:
         return masked
     if method == "take_part":
@@ -106,6 +111,13 @@ def _names_model(call: Call, declared: Declared) -> bool:
         return False
     request = getattr(call.given[1], "request", None)
     return request is None or request.model == dict(declared.model)
+
+
+def _reads_all(order: Any) -> bool:
+    """Return whether an order reads all training rows. A requester must not choose which few rows an update is made of."""
+    return (
+        type(order) is OwnOrder and order.test_share is None and type(order.batch_size) is int and order.batch_size >= 1
+    )
 
 
 def _steps_agree(call: Call, declared: Declared, policy: Policy, rows: int) -> bool:
