@@ -351,6 +351,21 @@ def test_only_listed_metrics_leave(tmp_path: Path) -> None:
     gate.close()
 
 
+def test_a_run_has_two_more_evaluations_than_rounds(tmp_path: Path) -> None:
+    gate, run = gate_of(tmp_path), Requests(settings={**SETTINGS, "rounds": 1})
+    begin(gate, run)
+    decisions = [gate.request(ALICE, run.call("measure")) for _ in range(4)]
+    assert decisions == [Allowed()] * 3 + [Refused(reasons.RUN_OVER)]
+    gate.close()
+    gate, run = (
+        gate_of(tmp_path, POLICY.replace("least_rows = 50", "least_rows = 50\nrounds_per_day = 2")),
+        Requests("r2"),
+    )
+    begin(gate, run)
+    assert [gate.request(ALICE, run.call("measure")) for _ in range(2)] == [Allowed(), Refused(reasons.LIMIT)]
+    gate.close()
+
+
 def test_a_run_waits_for_the_administrator(tmp_path: Path) -> None:
     gate, run = gate_of(tmp_path, POLICY.replace('"automatic"', '"ask"')), Requests()
     call = run.start()

@@ -161,6 +161,7 @@ class Node(RuleBasedStateMachine):
         self.days: dict[int, list[int]] = {}
         self.spent_before = 0.0
         self.last_number = 100
+        self.evaluations: Counter[str] = Counter()
         self.history: list[Call] = []
         self.open()
 
@@ -387,6 +388,9 @@ class Node(RuleBasedStateMachine):
             day = self.days.setdefault(int(max(self.now_s, self.latest_s) // 86_400), [0, 0])
             day[0] += 1
             assert policy.limits.rounds_per_day is None or day[0] <= policy.limits.rounds_per_day
+        elif call.method in ("measure", "evaluate"):
+            self.evaluations[call.run] += 1
+            assert self.evaluations[call.run] <= given["rounds"] + 2
         elif call.method == "local_state":
             self.numbers.add((call.run, call.number))
         if policy.limits.hours != "00:00-00:00":

@@ -33,6 +33,7 @@ from chimera.federation.policy.rules import START, Leaves
 SPENDING: tuple[Leaves, ...] = ("update", "training state")
 """What a call lets out if it spends epsilon."""
 
+_MORE_EVALUATIONS = 2  # than rounds: before the first and after the last one
 _MOST_HELD = 100  # runs of a requester that wait for the administrator
 
 
@@ -84,8 +85,8 @@ def of_run(db: sqlite3.Connection, now_s: float, request: Request, *, asks: bool
             return Refused(LIMIT)
         values = (call.run, requester.name, requester.fingerprint, declared.text(), declared.digest())
         added = db.execute(
-            "INSERT INTO runs (run, requester, fingerprint, settings, digest, state, asked_s, updates) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
+            "INSERT INTO runs (run, requester, fingerprint, settings, digest, state, asked_s, updates, evaluations) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0)",
             (*values, "held" if asks else "approved", now_s),
         )
         return Held(int(added.lastrowid or 0)) if asks else None
@@ -97,6 +98,22 @@ def of_run(db: sqlite3.Connection, now_s: float, request: Request, *, asks: bool
     if state == "held":
         return Held(int(number))
     return None if state == "approved" else Refused(DECLINED)
+
+
+def evaluate(db: sqlite3.Connection, now_s: float, request: Request, limits: Limits) -> Decision | None:
+    """Count an evaluation; return a refusal if the run or the day has had enough.
+
+    With enough models of its own choice, a requester could read test rows from metrics.
+    """
+    run, day, most = request.call.run, day_of(now_s), limits.rounds_per_day
+    (had,) = db.execute("SELECT evaluations FROM runs WHERE run = ?", (run,)).fetchone()
+    if had >= request.declared.rounds + _MORE_EVALUATIONS:
+        return Refused(RUN_OVER)
+    if most is not None and totals(db, day).evaluations >= most + _MORE_EVALUATIONS:
+        return Refused(LIMIT)
+    db.execute("UPDATE runs SET evaluations = evaluations + 1 WHERE run = ?", (run,))
+    count(db, day, evaluations=1)
+    return None
 
 
 def reserve(db: sqlite3.Connection, now_s: float, request: Request, policy: Policy, share: float) -> Decision | None:

@@ -189,6 +189,8 @@ class Gate:
             masked = protection is not None and protection.secure_aggregation
             share = self._shares.get((call.run, call.actor), 0.0 if masked else 1.0)
             return decisions.reserve(db, now_s, request, policy, share) or Allowed()
+        if request.leaves == "metrics":
+            return decisions.evaluate(db, now_s, request, policy.limits) or Allowed()
         return self._take_part(request) or Allowed()
 
     def _take_part(self, request: Request) -> Decision | None:

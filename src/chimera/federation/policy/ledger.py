@@ -24,7 +24,8 @@ CREATE TABLE clock (only INTEGER PRIMARY KEY CHECK (only = 1), latest_s REAL NOT
 CREATE TABLE bounds (only INTEGER PRIMARY KEY CHECK (only = 1), privacy TEXT NOT NULL);
 CREATE TABLE runs (
     number INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL UNIQUE, requester TEXT NOT NULL, fingerprint TEXT NOT NULL,
-    settings TEXT NOT NULL, digest TEXT NOT NULL, state TEXT NOT NULL, asked_s REAL NOT NULL, updates INTEGER NOT NULL
+    settings TEXT NOT NULL, digest TEXT NOT NULL, state TEXT NOT NULL, asked_s REAL NOT NULL, updates INTEGER NOT NULL,
+    evaluations INTEGER NOT NULL
 );
 CREATE TABLE calls (
     run TEXT NOT NULL, number INTEGER NOT NULL, requester TEXT NOT NULL, fingerprint TEXT NOT NULL, kind TEXT NOT NULL,
@@ -32,7 +33,10 @@ CREATE TABLE calls (
     PRIMARY KEY (run, number)
 ) WITHOUT ROWID;
 CREATE INDEX reserved_calls ON calls (state) WHERE state = 'reserved';
-CREATE TABLE days (day TEXT PRIMARY KEY, updates INTEGER NOT NULL, bytes INTEGER NOT NULL, refusals INTEGER NOT NULL);
+CREATE TABLE days (
+    day TEXT PRIMARY KEY, updates INTEGER NOT NULL, evaluations INTEGER NOT NULL, bytes INTEGER NOT NULL,
+    refusals INTEGER NOT NULL
+);
 {accounts.TABLES};
 {audit.TABLES}
 """
@@ -44,10 +48,12 @@ class Day(Struct, frozen=True):
 
     Attributes
     ----------
-    updates, size, refusals : updates that were allowed, bytes of requests and answers, and refused requests.
+    updates, evaluations, size, refusals : updates and evaluations that were allowed, bytes of requests and answers, and refused
+        requests.
     """
 
     updates: int = 0
+    evaluations: int = 0
     size: int = 0
     refusals: int = 0
 
@@ -120,14 +126,16 @@ def minute_of(now_s: float) -> int:
 
 def totals(db: sqlite3.Connection, day: str) -> Day:
     """Return the totals of a day."""
-    row = db.execute("SELECT updates, bytes, refusals FROM days WHERE day = ?", (day,)).fetchone()
+    row = db.execute("SELECT updates, evaluations, bytes, refusals FROM days WHERE day = ?", (day,)).fetchone()
     return Day(*row) if row else Day()
 
 
-def count(db: sqlite3.Connection, day: str, *, updates: int = 0, size: int = 0, refusals: int = 0) -> None:
+def count(
+    db: sqlite3.Connection, day: str, *, updates: int = 0, evaluations: int = 0, size: int = 0, refusals: int = 0
+) -> None:
     """Add to the totals of a day."""
     db.execute(
-        "INSERT INTO days VALUES (?1, ?2, ?3, ?4) ON CONFLICT (day) DO UPDATE SET "
-        "updates = updates + ?2, bytes = bytes + ?3, refusals = refusals + ?4",
-        (day, updates, size, refusals),
+        "INSERT INTO days VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (day) DO UPDATE SET "
+        "updates = updates + ?2, evaluations = evaluations + ?3, bytes = bytes + ?4, refusals = refusals + ?5",
+        (day, updates, evaluations, size, refusals),
     )

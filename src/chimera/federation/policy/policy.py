@@ -92,7 +92,7 @@ class Limits:
 
     Attributes
     ----------
-    rounds_per_day : maximum number of updates that leave in a day, for all requesters together.
+    rounds_per_day : maximum number of updates that leave in a day, for all requesters together; of evaluations, two more.
     bytes_per_day : maximum number of bytes of requests and answers in a day.
     hours : when calls run, ``HH:MM-HH:MM`` in local time; an interval over midnight is allowed.
     least_rows : smallest number of rows of the node, and of rows that an update or a metric is computed from.
