@@ -26,14 +26,12 @@ from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
 from chimera.federation.audit.verify import verify
 from chimera.federation.policy.answers import read_answer
 from chimera.federation.policy.gate import Gate
-from chimera.federation.policy.participants import CertifiedLearner, Participants
+from chimera.federation.policy.participants import Participants, certified
 from chimera.federation.policy.reading import CallReader
 from chimera.federation.policy.requests import Refused
-from chimera.federation.policy.rules import PRIVATE, START, STRATEGIES
+from chimera.federation.policy.rules import START, STRATEGIES
 from chimera.nodes.workers import TorchWorker
-from chimera.nodes.workers.learner import NodeLearner
 from chimera.privacy.accountant import Accountant
-from chimera.training.privacy.worker import PrivateWorker
 from chimera.web.logs import close_logs
 from federation.policy_kit import ALICE, policy_of
 from federation.test_policy_participants import HUB, Node
@@ -104,8 +102,7 @@ class Certified(TorchWorker):
         self._member = member
 
     def actors(self) -> dict[str, Any]:
-        learner = partial(CertifiedLearner, partial(NodeLearner, self), self._member)
-        return {**super().actors(), PRIVATE: partial(PrivateWorker, learner=learner)}
+        return certified(super().actors(), self._member)
 
 
 @dataclass

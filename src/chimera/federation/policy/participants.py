@@ -10,8 +10,9 @@ shares for them, and a node whose shares another client cannot answer reveals no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from chimera.core.errors import ConfigurationError, PrivacyError
+from chimera.federation.policy.rules import LEARNER, PRIVATE
 from chimera.privacy.secure_aggregation import KEYS_BYTES, Bytes
+from chimera.training.privacy.worker import PrivateWorker
 
 ROW_BYTES = 2048
 """Size of the keys, signature and certificate of one node, in bytes."""
@@ -172,6 +175,14 @@ class CertifiedLearner:
         if call.startswith("_"):
             raise AttributeError(call)
         return getattr(self._learner, call)
+
+
+def certified(kinds: Mapping[str, Callable[..., Any]], member: Member) -> dict[str, Callable[..., Any]]:
+    """Return the classes that a node hosts, see `Host`, with private workers whose keys are signed."""
+    if LEARNER not in kinds:
+        return dict(kinds)
+    learner = partial(CertifiedLearner, kinds[LEARNER], member)
+    return {**kinds, PRIVATE: partial(PrivateWorker, learner=learner)}
 
 
 def _part(row: bytes, begin: int) -> tuple[bytes, int]:
