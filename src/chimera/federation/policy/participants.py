@@ -181,7 +181,7 @@ def certified(kinds: Mapping[str, Callable[..., Any]], member: Member) -> dict[s
     """Return the classes that a node hosts, see `Host`, with private workers whose keys are signed."""
     if LEARNER not in kinds:
         return dict(kinds)
-    learner = partial(CertifiedLearner, kinds[LEARNER], member)
+    learner: Callable[..., Any] = partial(CertifiedLearner, kinds[LEARNER], member)
     return {**kinds, PRIVATE: partial(PrivateWorker, learner=learner)}
 
 
