@@ -1,1 +1,1 @@
-"""Federation: nodes that dial out to a hub, keep their data and set their own rules."""
+"""Federations: a hub that relays calls, and nodes that dial out to it, keep their data and set their own rules."""
