@@ -84,6 +84,7 @@ CHECK = Participants(HUB.pem, OWN.fingerprint)
 
 
 def test_a_list_of_certified_nodes_is_accepted() -> None:
+    assert OWN.member.fingerprint == OWN.fingerprint
     assert CHECK(HONEST) == 4
     assert Participants(HUB.pem, OWN.fingerprint, known=[B.fingerprint, C.fingerprint, D.fingerprint])(HONEST) == 4
     np.testing.assert_array_equal(keys_in(HONEST)[2], C.client.keys())

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,11 @@ class Member:
             raise ConfigurationError(
                 f"the certificate of this node has {len(self._certificate)} bytes, which is too large"
             )
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the certificate, hexadecimal."""
+        return sha256(self._certificate).hexdigest()
 
     def signed(self, keys: Bytes) -> Bytes:
         """Return the keys of `Client.keys` with signature and certificate, shape (2048,)."""
