@@ -337,6 +337,16 @@ def test_few_rows_look_like_any_other_refusal(tmp_path: Path) -> None:
     assert lines(tmp_path)[-1]["epsilon"] > 0
 
 
+def test_an_error_leaves_whatever_rows_it_read(tmp_path: Path) -> None:
+    gate, run = gate_of(tmp_path), Requests()
+    begin(gate, run)
+    for method in ("delta", "measure"):
+        call = run.update() if method == "delta" else run.call(method)
+        assert gate.request(ALICE, call) == Allowed()
+        assert gate.answer(ALICE, call, 10, Spending(failed=True)) == Allowed()
+    gate.close()
+
+
 def test_only_listed_metrics_leave(tmp_path: Path) -> None:
     gate, run = gate_of(tmp_path), Requests()
     begin(gate, run)
@@ -597,7 +607,8 @@ def test_errors_leave_without_texts_that_could_quote_data(caplog: pytest.LogCapt
     ):
         raw = answered(host, method, *given)
         assert b"Traceback" in raw
-        body, _ = read_answer(method, raw)
+        body, spent = read_answer(method, raw)
+        assert spent.failed
         assert b"patient" not in body
         assert b"Traceback" not in body
         failed = revived(wire.unpack(body)["failure"], "worker", method, "")

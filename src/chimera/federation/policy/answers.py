@@ -51,7 +51,7 @@ def read_answer(method: str, body: bytes, stored: str = "") -> Answer:
     rows = cost.get("samples", 0)
     if "failure" in answer:
         closed = _closed(method, answer["failure"])
-        return Answer(wire.pack({**answer, "failure": closed}), Spending(rows=rows, stored=stored))
+        return Answer(wire.pack({**answer, "failure": closed}), Spending(rows=rows, stored=stored, failed=True))
     metrics: tuple[str, ...] = ()
     if method in ("evaluate", "measure"):
         measured, metrics = _metrics(answer)

@@ -236,8 +236,9 @@ class Gate:
     def _release(self, db: sqlite3.Connection, request: Request, size: int, spent: Spending) -> Decision:
         now_s, call, limits = self._ledger.now_s(db), request.call, self._policy.limits
         day, most, total = day_of(now_s), limits.bytes_per_day, request.call.size + size
-        too_few = request.leaves in ("update", "metrics", "statistics") and spent.rows < limits.least_rows
-        foreign = request.leaves == "metrics" and not set(spent.metrics) <= set(self._policy.release.metrics)
+        figures = request.leaves in ("update", "metrics", "statistics") and not spent.failed
+        too_few = figures and spent.rows < limits.least_rows
+        foreign = figures and not set(spent.metrics) <= set(self._policy.release.metrics)
         reason = NOT_ALLOWED if too_few or foreign else ""
         if most is not None and totals(db, day).size + total > most:
             reason = LIMIT

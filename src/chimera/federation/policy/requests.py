@@ -56,11 +56,13 @@ class Spending:
     rows : rows of data that the call read; a row that it read twice counts twice.
     metrics : names of the metrics in the answer.
     stored : name of the file with the answer in the node's store of results.
+    failed : whether the answer is an error, whose text contains no data; see `read_answer`.
     """
 
     rows: int = 0
     metrics: tuple[str, ...] = ()
     stored: str = ""
+    failed: bool = False
 
 
 @dataclass(frozen=True)
