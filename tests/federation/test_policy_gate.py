@@ -357,7 +357,10 @@ def test_only_listed_metrics_leave(tmp_path: Path) -> None:
     gate.close()
     gate, run = gate_of(tmp_path, POLICY.replace('metrics = ["loss", "accuracy"]', "")), Requests("r2")
     begin(gate, run)
-    assert gate.request(ALICE, run.call("evaluate")) == Refused(reasons.NOT_ALLOWED)
+    for spent, decision in ((Spending(), Allowed()), (Spending(100, ("loss",)), Refused(reasons.NOT_ALLOWED))):
+        call = run.call("measure")  # a node that gives no metrics answers that there are none
+        assert gate.request(ALICE, call) == Allowed()
+        assert gate.answer(ALICE, call, 10, spent) == decision
     gate.close()
 
 

@@ -43,11 +43,7 @@ Participants = Callable[[Any], int]
 _MOST_OPEN = 10_000  # calls without an answer, and actors with a share of their own
 _MOST_SETTINGS = 256  # runs whose settings are in memory
 _MOST_REFUSALS = 10_000  # lines of a day: an attacker must not fill the disk
-_RELEASE = {
-    "metrics": "metrics",
-    "statistics": "statistics",
-    "rows": "sample_rows",
-}  # keys of [release] that calls need
+_RELEASE = {"statistics": "statistics", "rows": "sample_rows"}  # keys of [release] that calls need
 
 
 class Gate:
@@ -236,9 +232,9 @@ class Gate:
     def _release(self, db: sqlite3.Connection, request: Request, size: int, spent: Spending) -> Decision:
         now_s, call, limits = self._ledger.now_s(db), request.call, self._policy.limits
         day, most, total = day_of(now_s), limits.bytes_per_day, request.call.size + size
-        figures = request.leaves in ("update", "metrics", "statistics") and not spent.failed
+        figures = not spent.failed and (request.leaves in ("update", "statistics") or bool(spent.metrics))
         too_few = figures and spent.rows < limits.least_rows
-        foreign = figures and not set(spent.metrics) <= set(self._policy.release.metrics)
+        foreign = not set(spent.metrics) <= set(self._policy.release.metrics)
         reason = NOT_ALLOWED if too_few or foreign else ""
         if most is not None and totals(db, day).size + total > most:
             reason = LIMIT
