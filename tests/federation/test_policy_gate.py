@@ -347,6 +347,18 @@ def test_an_error_leaves_whatever_rows_it_read(tmp_path: Path) -> None:
     gate.close()
 
 
+def test_statistics_leave_only_if_the_policy_says_so(tmp_path: Path) -> None:
+    for place, text in enumerate((POLICY, POLICY.replace("[release]", "[release]\nstatistics = true"))):
+        gate, run = gate_of(tmp_path / str(place), text), Requests()
+        begin(gate, run)
+        for statistics in (False, True):
+            call = replace(run.call("describe"), kind=DESCRIBER)
+            assert gate.request(ALICE, call) == Allowed()
+            decision = gate.answer(ALICE, call, 10, Spending(statistics=statistics))
+            assert decision == (Refused(reasons.NOT_ALLOWED) if statistics and not place else Allowed())
+        gate.close()
+
+
 def test_only_listed_metrics_leave(tmp_path: Path) -> None:
     gate, run = gate_of(tmp_path), Requests()
     begin(gate, run)

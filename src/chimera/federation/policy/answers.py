@@ -53,10 +53,13 @@ def read_answer(method: str, body: bytes, stored: str = "") -> Answer:
         closed = _closed(method, answer["failure"])
         return Answer(wire.pack({**answer, "failure": closed}), Spending(rows=rows, stored=stored, failed=True))
     metrics: tuple[str, ...] = ()
+    statistics = False
     if method in ("evaluate", "measure"):
-        measured, metrics = _metrics(answer)
+        measured, metrics = _metrics(_first(answer))
         rows = max(rows, measured)
-    return Answer(body, Spending(rows, metrics, stored))
+    elif method == "describe":
+        statistics = getattr(_first(answer), "statistics", None) is not None
+    return Answer(body, Spending(rows, metrics, stored, statistics=statistics))
 
 
 def _closed(method: str, failure: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,10 +78,14 @@ def _closed(method: str, failure: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _metrics(answer: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
-    """Return the number of rows behind metrics, as far as the answer states it, and their names."""
+def _first(answer: Mapping[str, Any]) -> Any:
+    """Return the value of an answer."""
     value = (answer.get("values") or [None])[0]
-    found = value.open() if isinstance(value, wire.Packed) else value
+    return value.open() if isinstance(value, wire.Packed) else value
+
+
+def _metrics(found: Any) -> tuple[int, tuple[str, ...]]:
+    """Return the number of rows behind metrics, as far as the answer states it, and their names."""
     named = getattr(found, "sums", found)
     if not isinstance(named, Mapping) or len(named) > _MOST_METRICS:
         raise DataError("an actor of this node gave metrics that cannot be read")

@@ -234,7 +234,8 @@ class Gate:
         day, most, total = day_of(now_s), limits.bytes_per_day, request.call.size + size
         figures = not spent.failed and (request.leaves in ("update", "statistics") or bool(spent.metrics))
         too_few = figures and spent.rows < limits.least_rows
-        foreign = not set(spent.metrics) <= set(self._policy.release.metrics)
+        release = self._policy.release
+        foreign = not set(spent.metrics) <= set(release.metrics) or (spent.statistics and not release.statistics)
         reason = NOT_ALLOWED if too_few or foreign else ""
         if most is not None and totals(db, day).size + total > most:
             reason = LIMIT

@@ -55,6 +55,7 @@ class Spending:
     ----------
     rows : rows of data that the call read; a row that it read twice counts twice.
     metrics : names of the metrics in the answer.
+    statistics : whether the answer has statistics of columns.
     stored : name of the file with the answer in the node's store of results.
     failed : whether the answer is an error, whose text contains no data; see `read_answer`.
     """
@@ -63,6 +64,7 @@ class Spending:
     metrics: tuple[str, ...] = ()
     stored: str = ""
     failed: bool = False
+    statistics: bool = False
 
 
 @dataclass(frozen=True)
