@@ -84,7 +84,7 @@ def test_a_run_within_the_policy(tmp_path: Path) -> None:
     assert told[-1] == {
         "time": "2027-01-15T12:00:00Z", "decision": "released", "requester": "alice", "fingerprint": "a" * 64, "run": "r1",
         "number": 6, "kind": PRIVATE, "method": "delta", "bytes_in": 1000, "bytes_out": 5000, "rows": 160,
-        "epsilon": pytest.approx(Accountant([[2.0, 1.0, 1]]).epsilon(1e-5, sampled=False)), "reason": "",
+        "epsilon": pytest.approx(Accountant([[2.0, 1.0, 1]]).epsilon(1e-5, sampled=False)), "reason": "", "node": "",
     }  # fmt: skip
     assert verify(tmp_path).lines == 6
 
