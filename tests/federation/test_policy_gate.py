@@ -570,7 +570,7 @@ def test_calls_are_read_from_bodies_of_drivers(tmp_path: Path) -> None:
     assert gate.request(ALICE, reader.read("r1", 2, "k.worker", "delta", asked)) == Allowed()
     for actor, method, data in (
         ("k.other", "delta", asked), ("k.worker", "delta", b"{}"), ("k.worker", "", wire.pack({"call": 3})),
-        ("k.worker", "", wire.pack([])), ("k.worker", "", wire.pack({**began, "settings": None})),
+        ("k.worker", "", wire.pack([])), ("k.worker", "", wire.pack({**began, "settings": "x"})),
         ("k.worker", "", wire.pack({**began, "kind": ["x"]})), ("k.worker", "delta", wire.pack({"returns": -1})),
     ):  # fmt: skip
         assert gate.request(ALICE, reader.read("r1", 3, actor, method, data)) == Refused(reasons.NOT_ALLOWED)
