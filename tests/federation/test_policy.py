@@ -71,6 +71,8 @@ def test_the_default_refuses_every_request() -> None:
         ("strategies = 1", "[strategies] has one table for each name"),
         ("[models.'mine.py:Net']", "a policy must not name code by path"),
         ("[models.mine]\nfolder = 'nowhere'", "there is no folder"),
+        ("[models.mine]\nfolder = 3", "there is no folder"),
+        ("[models.mine]\nfolder = '.'\nhidden = 3", "[models.mine] has no option 'hidden'"),
         ("[models.mlp]\nhiden = 3", "did you mean 'hidden'?"),
     ],
 )
@@ -149,6 +151,24 @@ def test_masks_that_a_policy_requires_or_refuses() -> None:
     assert "sums have at least 3 nodes" in str(run_refusal(required, few))  # two of three survivors would suffice
     assert "must be true" in str(run_refusal(required, Declared.of(SETTINGS)))
     assert "must be false" in str(run_refusal(refused, masked))
+
+
+def test_options_of_every_model(tmp_path: Path) -> None:
+    (tmp_path / "tumour").mkdir()
+    text = (
+        POLICY.replace("[models.mlp]", "[models.mlp]\nmetrics = 'any'")
+        + "[models.tumour]\nfolder = 'tumour'\nloss = 'mse'\n"
+    )
+    policy = policy_of(text, tmp_path)
+    for model, said in (
+        ({"name": "mlp", "hidden": 16, "metrics": ["f1"]}, None),
+        ({"name": "folder", "folder": "tumour", "loss": "mse"}, None),
+        ({"name": "folder", "folder": "tumour", "loss": "x:y"}, "must be 'mse'"),
+        ({"name": "folder", "folder": "tumour", "path": "/"}, "not allowed here"),
+        ({"name": "tumour"}, "the model is not allowed here"),
+    ):
+        reason = run_refusal(policy, Declared.of({**SETTINGS, "model": model}))
+        assert reason is None if said is None else said in str(reason)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_a_run_within_the_policy(tmp_path: Path) -> None:
     assert told[-1] == {
         "time": "2027-01-15T12:00:00Z", "decision": "released", "requester": "alice", "fingerprint": "a" * 64, "run": "r1",
         "number": 6, "kind": PRIVATE, "method": "delta", "bytes_in": 1000, "bytes_out": 5000, "rows": 160,
-        "epsilon": pytest.approx(Accountant([[2.0, 1.0, 1]]).epsilon(1e-5, sampled=False)), "reason": "",
+        "epsilon": pytest.approx(Accountant([[2.0, 1.0, 1]]).epsilon(1e-5, sampled=False)), "reason": "", "node": "",
     }  # fmt: skip
     assert verify(tmp_path).lines == 6
 
@@ -570,7 +570,7 @@ def test_calls_are_read_from_bodies_of_drivers(tmp_path: Path) -> None:
     assert gate.request(ALICE, reader.read("r1", 2, "k.worker", "delta", asked)) == Allowed()
     for actor, method, data in (
         ("k.other", "delta", asked), ("k.worker", "delta", b"{}"), ("k.worker", "", wire.pack({"call": 3})),
-        ("k.worker", "", wire.pack([])), ("k.worker", "", wire.pack({**began, "settings": None})),
+        ("k.worker", "", wire.pack([])), ("k.worker", "", wire.pack({**began, "settings": "x"})),
         ("k.worker", "", wire.pack({**began, "kind": ["x"]})), ("k.worker", "delta", wire.pack({"returns": -1})),
     ):  # fmt: skip
         assert gate.request(ALICE, reader.read("r1", 3, actor, method, data)) == Refused(reasons.NOT_ALLOWED)

@@ -20,7 +20,7 @@ class AuditError(RunError):
     """The audit log was changed, or does not belong to its ledger."""
 
 
-class Entry(Struct, frozen=True, kw_only=True, omit_defaults=False):
+class Entry(Struct, frozen=True, kw_only=True):
     """The content of a line.
 
     Attributes
@@ -29,6 +29,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=False):
     decision : ``released``, ``refused``, ``withheld``, ``held``, ``approved``, ``declined``, ``lost`` or another word of the
         program that writes the log.
     requester, fingerprint : name and SHA-256 of the certificate of the requester.
+    node : name of the node, in the log of a hub.
     run, number : the call.
     kind, method : class of the actor, and the call.
     bytes_in, bytes_out : sizes of the request and of the answer.
@@ -50,6 +51,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=False):
     rows: int = 0
     epsilon: float | None = 0.0
     reason: str = ""
+    node: str = ""
 
 
 class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -83,7 +83,7 @@ def of_run(db: sqlite3.Connection, now_s: float, request: Request, *, asks: bool
         query = "SELECT count(*) FROM runs WHERE requester = ? AND state = 'held'"
         if db.execute(query, (requester.name,)).fetchone()[0] >= _MOST_HELD:
             return Refused(LIMIT)
-        values = (call.run, requester.name, requester.fingerprint, declared.text(), declared.digest())
+        values = (call.run, requester.name, requester.fingerprint, declared.text(), declared.digest)
         added = db.execute(
             "INSERT INTO runs (run, requester, fingerprint, settings, digest, state, asked_s, updates, evaluations) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0)",
@@ -93,7 +93,7 @@ def of_run(db: sqlite3.Connection, now_s: float, request: Request, *, asks: bool
     number, owner, digest, state = row
     if owner != requester.name:
         return Refused(NOT_ALLOWED)
-    if digest != declared.digest():
+    if digest != declared.digest:
         return Refused(CHANGED)
     if state == "held":
         return Held(int(number))

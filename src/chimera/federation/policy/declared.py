@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
@@ -62,7 +63,7 @@ class Declared:
         _ = made.protection
         return made
 
-    @property
+    @cached_property
     def protection(self) -> Privacy | None:
         """The privacy settings of the run."""
         return Privacy.of(self.privacy)
@@ -93,6 +94,7 @@ class Declared:
             raise ConfigurationError(f"the settings of the run have more than {MOST_BYTES} bytes")
         return data.decode()
 
+    @cached_property
     def digest(self) -> str:
-        """Return the SHA-256 of the settings, hexadecimal."""
+        """The SHA-256 of the settings, hexadecimal."""
         return sha256(self.text().encode()).hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from chimera.core.registry import registered_names_only
 from chimera.core.signatures import parameters_of
 from chimera.federation.policy.bounds import Bound
 from chimera.federation.policy.rules import STRATEGIES as CALLS
+from chimera.models.conversion import ADAPTER_OPTIONS
 from chimera.models.model import MODELS
 from chimera.strategies.strategy import STRATEGIES
 
@@ -81,16 +82,13 @@ def models_of(tables: Any, folder: Path) -> dict[str, AllowedModel]:
     for name, table in _tables(tables, "models").items():
         where = f"[models.{name}]"
         if "folder" in table:
-            if list(table) != ["folder"] or not isinstance(table["folder"], str):
-                raise ConfigurationError(f"{where}: folder is a path, and has no other key beside it")
-            place = folder / Path(table["folder"]).expanduser()
-            if not place.is_dir():
-                raise ConfigurationError(f"{where}: there is no folder {str(place)!r}")
-            found[name] = AllowedModel(folder=place)
+            place = _place(where, table["folder"], folder)
+            bounds = {option: value for option, value in table.items() if option != "folder"}
+            found[name] = AllowedModel(_bounds(where, lambda: None, bounds, ADAPTER_OPTIONS)[0], folder=place)
             continue
         with registered_names_only("a policy", "use a registered name, or name a folder: folder = PATH"):
             factory = MODELS.find(name).factory
-        found[name] = AllowedModel(*_bounds(where, factory, table))
+        found[name] = AllowedModel(*_bounds(where, factory, table, ADAPTER_OPTIONS))
     return found
 
 
@@ -126,16 +124,25 @@ def _tables(tables: Any, key: str) -> Mapping[str, Mapping[str, Any]]:
     return tables
 
 
+def _place(where: str, given: Any, folder: Path) -> Path:
+    """Return the folder of a model."""
+    place = folder / Path(given).expanduser() if isinstance(given, str) else None
+    if place is None or not place.is_dir():
+        raise ConfigurationError(f"{where}: there is no folder {str(given if place is None else place)!r:.300}")
+    return place
+
+
 def _bounds(
-    where: str, factory: Callable[..., Any], table: Mapping[str, Any]
+    where: str, factory: Callable[..., Any], table: Mapping[str, Any], more: Collection[str] = ()
 ) -> tuple[dict[str, Bound], dict[str, Any]]:
-    """Return the bounds in a table, and the defaults of the plug-in's options."""
+    """Return the bounds in a table, and the defaults of the plug-in's options; ``more`` are options of no factory."""
     parameters = parameters_of(factory)
     open_ended = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    known = [*parameters, *(option for option in more if option not in parameters)]
     for option in table:
-        if option not in parameters and not open_ended:
+        if option not in known and not open_ended:
             raise ConfigurationError(
-                f"{where} has no option {option!r:.60}{did_you_mean(option, parameters)} options: {', '.join(parameters)}"
+                f"{where} has no option {option!r:.60}{did_you_mean(option, known)} options: {', '.join(known)}"
             )
     defaults = {option: each.default for option, each in parameters.items() if each.default is not _EMPTY}
     return {option: Bound.of(value, f"{where}, option {option}") for option, value in table.items()}, defaults

@@ -24,7 +24,8 @@ class CallReader:
 
         Parameters
         ----------
-        method : the method; empty to begin the actor. The body then has the settings of the run under ``settings``.
+        method : the method; empty to begin the actor. The body of the run's first call has its settings, under
+            ``settings``.
         body : the body of the request, as `Host` receives it.
         """
         size = len(body) if not isinstance(body, memoryview) else body.nbytes
@@ -39,7 +40,7 @@ class CallReader:
         settings = None
         if not method:
             settings, kind = request.get("settings"), request.get("kind")
-            if not isinstance(kind, str) or not isinstance(settings, dict):
+            if not isinstance(kind, str) or not isinstance(settings, dict | None):
                 return unread
             if len(self._kinds) >= _MOST_ACTORS:
                 self._kinds.clear()
