@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -218,6 +219,33 @@ def test_a_model_larger_than_the_driver_says_is_refused(tmp_path: Path) -> None:
     assert "more parameters than the driver's" in told["failure"]["summary"]
     told = answer(tmp_path, {"name": "logistic-regression"}, Gives(most_parameters=7))
     assert "the model has 8 parameters, this node makes models of up to 7" in told["failure"]["summary"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"outputs": 1 << 40}, "they need 2 outputs, the run has 1099511627776"),
+        ({"input_shape": [1 << 40]}, r"the shape \(3,\), those of the run \(1099511627776,\)"),
+        ({"task": "regression"}, "their target is for classification"),
+        ({"columns": None}, "they are a table"),
+        ({"columns": [{"name": "age"}, {"name": "sex", "categories": [str(i) for i in range(5000)]}], "input_shape": [5001]},
+         "the run has 5000 texts of the column 'sex', too many for node 'north'"),
+        ({"columns": [{"name": "age"}, {"name": "sex", "categories": ["f"]}], "input_shape": [2]},
+         "node 'north' has 'm' in the column 'sex', which the run has not"),
+        ({"scaled": "declared", "mean": [0.0], "deviation": [1.0]}, "does not fit its 3 inputs"),
+        ({"scaled": "declared", "mean": [0.0] * 3, "deviation": [0.0] * 3}, "does not fit its 3 inputs"),
+        ({"model": {"name": "nothing"}}, "unknown model 'nothing'"),
+        ({"model": {}}, "needs a 'name'"),
+        ({"model": {"name": "mlp", "width": 3}}, "has no option 'width'"),
+        ({"model": {"name": "logistic-regression", "metrics": ["auroc"]}}, "the metric 'auroc' needs the outputs of all rows"),
+    ],
+)  # fmt: skip
+def test_a_request_that_does_not_fit_the_node_is_refused_before_anything_is_made(
+    tmp_path: Path, fields: dict[str, Any], said: str
+) -> None:
+    told = answer(tmp_path, {"name": "logistic-regression"}, beside=fields)
+    summary = told["failure"]["summary"] if "failure" in told else told["message"]
+    assert re.search(said, summary), summary
 
 
 def test_the_driver_refuses_models_that_nodes_cannot_make(tmp_path: Path) -> None:

@@ -104,17 +104,18 @@ class OwnData(ABC):
         """Raise DataError if task, kind of data, shape or classes differ from what a driver asks for."""
         differs = f"the data of node {self.node!r} differ from those of the run: "
         if (classes is None) != (self.classes is None) or request.task != self.task:
-            raise DataError(f"{differs}its target is for {self.task}")
+            raise DataError(f"{differs}their target is for {self.task}")
         if (request.columns is None) != (self.columns is None):
             raise DataError(f"{differs}they are {'no table' if self.columns is None else 'a table'}")
-        if request.columns is None and self.input_shape != request.input_shape:
-            raise DataError(
-                f"{differs}its inputs have the shape {self.input_shape}, those of the run {request.input_shape}"
-            )
-        if classes is None and self.outputs != request.outputs:
-            raise DataError(f"{differs}it has {self.outputs} target columns, the run has {request.outputs}")
+        columns = request.columns
+        shape = self.input_shape if columns is None else (sum(len(column.features) for column in columns),)
+        if shape != request.input_shape:
+            raise DataError(f"{differs}their inputs have the shape {shape}, those of the run {request.input_shape}")
+        outputs = self.outputs if classes is None else len(classes)
+        if outputs != request.outputs:
+            raise DataError(f"{differs}they need {outputs} outputs, the run has {request.outputs}")
         if strange := [label for label in self.held or () if label not in (classes or ())]:
-            raise DataError(f"{differs}it has the class {strange[0]!r}, the run has not")
+            raise DataError(f"{differs}they have the class {strange[0]!r}, the run has not")
 
     def targets_of(self, classes: tuple[str, ...] | None) -> NDArray[Any]:
         """Return the targets, with indices in these classes."""
@@ -169,7 +170,6 @@ class TableData(OwnData):
     def parts(self, schema: DriverSchema, request: NodeRequest) -> Parts:
         """See `OwnData.parts`."""
         wanted = request.columns or ()
-        self._check_columns(wanted)
         names = tuple(name for column in wanted for name in column.features)
         inputs, _ = table.features(self.frame[[column.name for column in wanted]], names)
         if not np.isfinite(inputs).all():
@@ -184,6 +184,11 @@ class TableData(OwnData):
             scaling = _given(request, len(names), self.node)
         return self._in_memory(inputs, schema, scaling, names)
 
+    def check(self, request: NodeRequest, classes: tuple[str, ...] | None) -> None:
+        """See `OwnData.check`; compare the columns, too."""
+        super().check(request, classes)
+        self._check_columns(request.columns or ())
+
     def _check_columns(self, wanted: tuple[Column, ...]) -> None:
         own = {column.name: column for column in self.own_columns}
         names = [column.name for column in wanted]
@@ -196,8 +201,12 @@ class TableData(OwnData):
                 raise DataError(
                     f"node {self.node!r} has {own[column.name].kind} in the column {column.name!r}, the run has {column.kind}"
                 )
-            known = set(column.categories or ())
-            if strange := [text for text in own[column.name].categories or () if text not in known]:
+            known, held = set(column.categories or ()), own[column.name].categories or ()
+            if len(known) > max(table.MAX_CATEGORIES, 2 * len(held)):  # each is an input in memory
+                raise DataError(
+                    f"the run has {len(known)} texts of the column {column.name!r}, too many for node {self.node!r}"
+                )
+            if strange := [text for text in held if text not in known]:
                 raise DataError(
                     f"node {self.node!r} has {strange[0]!r} in the column {column.name!r}, which the run has not"
                 )
