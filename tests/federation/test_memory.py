@@ -58,6 +58,10 @@ def node(folder: Path) -> None:
     from chimera.federation.node.service import Service, serve
 
     class Bodies(Service):
+        def run(self):  # type: ignore[no-untyped-def]
+            self._host.has = lambda actor: True  # type: ignore[method-assign]
+            return super().run()
+
         def _call(self, ask, body):  # type: ignore[no-untyped-def]
             return Call(ask.run, ask.number, "", "x", size=len(body))
 

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chimera.core.errors import DataError, PrivacyError
+from chimera.core.errors import ActorLost, DataError, PrivacyError
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.frames import PROTOCOL, Ask, Hello
 from chimera.engines.federation.wire.link import Link, ignore_ends
@@ -70,6 +70,13 @@ class Service:
     def _run(self, ask: Ask, body: bytes | bytearray, finished: Finished) -> None:
         if ask.verb != "POST":
             self._dispatch(ask, body, lambda reply: finished(Kept.of(reply)))
+            return
+        actor, method = actor_of(ask.path)
+        own = actor.startswith(f"{ask.run}.")
+        if (
+            method and own and not self._host.has(actor)
+        ):  # of a process that has ended, for instance: nothing to decide on
+            finished(Kept.of(error_reply(404, ActorLost(f"there is no actor {actor!r} here"))))
             return
         requester, call = Requester(ask.requester, ask.fingerprint), self._call(ask, body)
         decision = self._gate.request(requester, call)

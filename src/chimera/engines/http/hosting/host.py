@@ -123,6 +123,10 @@ class Host:
 
         return answered
 
+    def has(self, actor: str) -> bool:
+        """Return whether there is such an actor."""
+        return actor in self._actors
+
     def actors_of_all(self) -> int:
         """Return the number of actors."""
         return len(self._actors)
