@@ -111,10 +111,11 @@ class Link:
             raise HubRefusedError(mistake)
         from websockets.asyncio.client import connect
 
+        quick = self._tries <= _QUICK_TRIES or self._tries % 2  # a slow network needs the longer limit
         connection = await connect(
             self._credentials.websocket(),
             ssl=self._tls, compression=None, max_size=MOST_FRAME, max_queue=8, write_limit=2 * CHUNK,
-            ping_interval=None, close_timeout=1.0, open_timeout=_QUICK_OPEN_S if self._tries <= _QUICK_TRIES or self._tries % 2 else _OPEN_S,
+            ping_interval=None, close_timeout=1.0, open_timeout=_QUICK_OPEN_S if quick else _OPEN_S,
             user_agent_header=None, logger=_quiet(),
         )  # fmt: skip
         try:
