@@ -177,6 +177,11 @@ def test_a_node_that_stays_away_is_lost_after_a_while_and_one_that_comes_back_is
             with pytest.raises(ActorLost, match="not connected for 1 s"):
                 driver.round(2, np.ones(4))
             assert engine.get(driver.actors[0].step(np.ones(4), "0.3"), LIMIT_S).shape == (4,)
+            again = engine.spawn(Summer, 1, "1 again", name=driver.actors[1].name)  # its node is still away
+            step = again.step(np.ones(4), "1.4")
+            assert engine.wait([step], timeout_s=0.2) == ([], [step])
+            place.node(credentials[1], kinds=summer(tmp_path / "log1"))
+            assert engine.get(step, LIMIT_S).shape == (4,)
 
 
 def test_answers_are_removed_once_the_driver_has_them(tmp_path: Path) -> None:

@@ -136,11 +136,17 @@ class Tunnel:
         with contextlib.suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._end, call, None, None)
 
-    def absent(self, node: str) -> str:
-        """Return why a node counts as lost; an empty text if it does not."""
+    def absent(self, node: str, since_s: float = 0.0) -> str:
+        """Return why a node counts as lost; an empty text if it does not.
+
+        Parameters
+        ----------
+        since_s : when the caller began to wait for the node, which must be as long ago as the node is away.
+        """
         if self._refused is not None:
             return str(self._refused)
-        if node in self._boots or time.monotonic() - self._gone_s.get(node, self._began_s) < self._away_s:
+        gone_s = max(self._gone_s.get(node, self._began_s), since_s)
+        if node in self._boots or time.monotonic() - gone_s < self._away_s:
             return ""
         why = (
             f"the hub {self._hub} cannot be reached: {self._link.why}" if self._port is None else "it is not connected"
@@ -319,6 +325,8 @@ async def _ended(work: Coroutine[Any, Any, None]) -> Exception | None:
 class TunnelConnection:
     """The way to one node through the tunnel, for one thread; see `chimera.engines.http.transport.Transport`."""
 
+    waits = True
+
     def __init__(self, tunnel: Tunnel, node: str) -> None:
         self._tunnel, self._node = tunnel, node
         self._broken_by: str | None = None
@@ -342,12 +350,16 @@ class TunnelConnection:
         Unreachable : the node was away for too long, or the request was broken off.
         InvalidAnswer : the answer is too large.
         """
-        deadline_s = time.monotonic() + timeout_s
+        began_s = time.monotonic()
+        deadline_s = began_s + timeout_s
         call = self._current = _Call(self._node, verb, path, content_type, body)
+        # A call waits for a node that is away already, such as one that creates the actor of a lost worker again. A heartbeat
+        # does not wait: it states what is known.
+        since_s = began_s if call.once else 0.0
         self._tunnel.start(call)
         try:
             while not call.ended.wait(max(min(deadline_s - time.monotonic(), _TICK_S), 0.0)):
-                if self._broken_by or (why := self._tunnel.absent(self._node)):
+                if self._broken_by or (why := self._tunnel.absent(self._node, since_s)):
                     raise http.Unreachable(self._broken_by or why)
                 if time.monotonic() >= deadline_s:
                     raise TimeLimitError(f"{verb} {self._node}{path} took longer than {timeout_s:g} s")
