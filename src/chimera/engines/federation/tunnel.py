@@ -35,7 +35,7 @@ from chimera.engines.http import connection as http
 from chimera.version import __version__
 
 _TICK_S = 0.5
-_SETTLE_S = 0.2  # a driver confirms answers this much later, unless its next call does so before
+_SETTLE_S = 0.2  # answers of this time are confirmed together
 
 
 class _Call:
@@ -86,7 +86,7 @@ class Tunnel:
         self._open: defaultdict[str, set[int]] = defaultdict(set)  # calls without an answer, by node
         self._settled: defaultdict[str, list[int]] = defaultdict(
             list
-        )  # answered calls that the node must still learn of
+        )  # answered calls that the node does not know of yet
         self._settling = False
         self._port: Port | None = None
         self._boots: dict[str, str] = {}
@@ -203,6 +203,7 @@ class Tunnel:
         for call in list(self._calls.values()):
             if call.node in present.nodes:
                 self._ask(call)
+        self._tell()
 
     def _start(self, call: _Call) -> None:
         if call.ended.is_set():
@@ -221,8 +222,7 @@ class Tunnel:
         size = len(call.body)
         first = call.body[:CHUNK] if not call.asked or size <= CHUNK else call.body[:0]
         have = 0 if call.answer is None else call.answer.got
-        floor = self._floor(call.node)
-        header = Ask(self.run, call.number, call.node, call.verb, call.path, call.type, size, have, floor)  # type: ignore[arg-type]
+        header = Ask(self.run, call.number, call.node, call.verb, call.path, call.type, size, have)  # type: ignore[arg-type]
         self._port.post(pack(header, first))
         call.sending = Sending(size)
         call.sending.skip(len(first))
@@ -265,13 +265,6 @@ class Tunnel:
             self._open[call.node].discard(call.number)
             self._settle(call.node, call.number)
 
-    def _floor(self, node: str) -> int:
-        """Return the number below which all calls of a node are settled; an `Ask` contains it."""
-        floor = min(self._open[node], default=0)
-        if node in self._settled:
-            self._settled[node] = [number for number in self._settled[node] if number >= floor]
-        return floor
-
     def _settle(self, node: str, number: int) -> None:
         """Tell a node soon that it may forget an answer."""
         self._settled[node].append(number)
@@ -281,12 +274,12 @@ class Tunnel:
 
     def _tell(self) -> None:
         self._settling = False
-        for node, numbers in self._settled.items():
-            if numbers and self._port is not None and node in self._boots:
-                floor = min(self._open[node], default=max(numbers) + 1)
-                for place in range(0, len(numbers), MOST_SETTLED):
+        for node in [node for node in self._settled if node in self._boots]:
+            numbers = self._settled.pop(node)
+            floor = min(self._open[node], default=max(numbers) + 1)
+            for place in range(0, len(numbers), MOST_SETTLED):
+                if self._port is not None:
                     self._port.post(pack(Done(self.run, node, floor, numbers[place : place + MOST_SETTLED])))
-        self._settled.clear()
 
     def _live(self) -> None:
         asyncio.set_event_loop(self._loop)
