@@ -175,7 +175,7 @@ def test_a_node_that_stays_away_is_lost_after_a_while_and_one_that_comes_back_is
             place.start_hub()  # at the same port
             driver.round(1, np.ones(4))
             running[1].stop()
-            with pytest.raises(ActorLost, match="not connected for 0.5 s"):
+            with pytest.raises(ActorLost, match=r"not connected for 0\.5 s"):
                 driver.round(2, np.ones(4))
             assert engine.get(driver.actors[0].step(np.ones(4), "0.3"), LIMIT_S).shape == (4,)
             again = engine.spawn(Summer, 1, "1 again", name=driver.actors[1].name)  # its node is still away
