@@ -181,6 +181,17 @@ def test_kills_of_hub_and_nodes_change_no_bit(hospitals: Hospitals, plain: Path)
     assert weights(out) == weights(plain)
 
 
+def test_a_run_continues_without_a_node_that_is_away_and_with_it_later(hospitals: Hospitals, plain: Path) -> None:
+    assert plain.is_dir()
+    faults = Faults({5: hospitals.nodes["hospital-c"].kill, 30: lambda: hospitals.start("hospital-c")})
+    out = hospitals.folder / "away"
+    engine = {"name": "federation", "identity": str(hospitals.folder / "alice"), "nodes": list(NODES), "away_s": 2.0}
+    experiment = Experiment.load(hospitals.experiment())
+    run = experiment.trainer(callbacks=[faults], out=out, engine=engine, rounds=80, max_restarts=100).fit()
+    assert (run.cost.rounds, run.events[0].event, run.events[-1].event) == (80, "worker lost", "worker respawned")
+    assert {event.actor for event in run.events} == {"worker 2"}
+
+
 def test_a_requester_that_no_policy_names_is_refused(hospitals: Hospitals) -> None:
     result = command("train", hospitals.experiment("mallory"), "--out", hospitals.folder / "mallory-run")
     assert result.exit_code == 1

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("websockets")
 
-from chimera.core.errors import ActorError
+from chimera.core.errors import ActorError, ActorLost
 from chimera.federation.policy.requests import Allowed, Call, Decision, Held, Refused, Requester, Spending
 from conformance.actors import Counter
 from federation.federation_kit import LIMIT_S, federation
@@ -76,6 +76,22 @@ def test_a_refused_call_does_not_run_and_a_refused_answer_does_not_leave(tmp_pat
                 engine.get(counter.add(2), LIMIT_S)
             assert engine.get(counter.add(3), LIMIT_S) == 5
     assert ran == [2, 3]
+
+
+def test_it_is_not_asked_about_actors_that_are_not_there(tmp_path: Path) -> None:
+    gate = Recorder()
+    with federation(tmp_path) as place:
+        credentials = place.join("node", "node-0")
+        running = place.node(credentials, gate)
+        with place.engine() as engine:
+            counter = engine.spawn(Counter)
+            engine.get(counter.add(1), LIMIT_S)
+            running.stop()
+            place.node(credentials, gate)  # a new host, as after a restart
+            asked = len(gate.requests)
+            with pytest.raises(ActorLost, match="does not know it"):
+                engine.get(counter.add(2), LIMIT_S)
+            assert len(gate.requests) == asked
 
 
 def test_a_held_run_waits_for_the_administrator(tmp_path: Path) -> None:

@@ -196,6 +196,24 @@ def test_without_a_certificate_only_joining_is_possible(place: Federation) -> No
                 connection.recv(LIMIT_S)
 
 
+def test_sides_without_a_certificate_are_bounded_and_keep_no_member_out(
+    place: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from websockets.exceptions import ConnectionClosed
+    from websockets.sync.client import connect
+
+    monkeypatch.setattr("chimera.federation.hub.server._MOST_JOINING", 3)
+    member = place.join("node", "hospital-a")
+    tls = ssl.create_default_context(cafile=str(member.folder / "authority.pem"))
+    url = f"wss{place.url.removeprefix('https')}/join"
+    for _ in range(3):
+        waiting = place.stack.enter_context(connect(url, ssl=tls, close_timeout=0.1))
+        assert waiting.recv(LIMIT_S)
+    with connect(url, ssl=tls, close_timeout=0.1) as further, pytest.raises(ConnectionClosed):
+        further.recv(LIMIT_S)
+    assert place.node(member).error is None
+
+
 def test_a_revoked_node_is_disconnected_and_stays_out_until_it_joins_again(place: Federation) -> None:
     member = place.join("node", "hospital-a")
     running = place.node(member)

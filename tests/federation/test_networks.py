@@ -114,7 +114,9 @@ def test_cuts_kills_loss_and_a_proxy_change_no_bit(networks: Networks, tmp_path:
     assert json.loads(said) == hashlib.sha256(truth.tobytes()).hexdigest()
     took = [float(line) for _, line in driver.lines[:-1]]
     median = statistics.median(took)
-    usual = statistics.mean(one for one in took if one < 5 * median)  # a busy machine has slow rounds without faults, too
+    usual = statistics.mean(
+        one for one in took if one < 5 * median
+    )  # a busy machine has slow rounds without faults, too
     goodput = usual * len(took) / (sum(took) - down_s)  # while links and hub were up
     delay = "50 ms of delay" if networks.delayed else "no delay"
     print(f"\n{delay}, {CUTS} cuts, back within {max(back_s):.2f} s; a round {usual:.3f} s; goodput {goodput:.2f}")  # noqa: T201

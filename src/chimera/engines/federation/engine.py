@@ -26,12 +26,13 @@ class FederationEngine(HttpEngine):
     nodes : names of the nodes, or ``"all"``: those that are connected at the start.
     identity : folder of the driver's identity, which ``chimera node join`` has written for the role requester.
     wait_s : seconds for which the start waits for the nodes, or for the first of all.
-    away_s : seconds after which a node that is not connected is lost.
+    away_s : seconds after which a node that is not connected is lost. A request for an actor there waits as long again.
     timeout_s, health_every_s, most_bytes, keeps_rows, on_answer : see `HttpEngine`.
-    """
 
-    patience_s = 60.0
-    """Seconds that a run waits for the replacement of a lost worker: no other node has its data."""
+    Attributes
+    ----------
+    patience_s : seconds that a run waits for the replacement of a lost worker: no other node has its data.
+    """
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class FederationEngine(HttpEngine):
 
             made = [Node(name, way_to(name), engine_key=key, health_every_s=health_every_s) for name in found]
             remote: dict[str, Any] = {"timeout_s": timeout_s, "retries": 0, "on_answer": on_answer}
+            self.patience_s = away_s
             self._set_up(made, key, remote, keeps_rows=keeps_rows, last=tunnel.close)
         except BaseException:
             tunnel.close()

@@ -38,7 +38,7 @@ from chimera.version import __version__
 
 _TICK_S = 0.5
 _SAYS_S = 10.0  # a node says each second that a call waits for its administrator
-_SETTLE_S = 0.2  # a driver confirms answers this much later, unless its next call does so before
+_SETTLE_S = 0.2  # answers of this time are confirmed together
 
 
 class _Call:
@@ -97,7 +97,7 @@ class Tunnel:
         self._open: defaultdict[str, set[int]] = defaultdict(set)  # calls without an answer, by node
         self._settled: defaultdict[str, list[int]] = defaultdict(
             list
-        )  # answered calls that the node must still learn of
+        )  # answered calls that the node does not know of yet
         self._settling = False
         self._port: Port | None = None
         self._boots: dict[str, str] = {}
@@ -147,11 +147,17 @@ class Tunnel:
         with contextlib.suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._end, call, None, None)
 
-    def absent(self, node: str) -> str:
-        """Return why a node counts as lost; an empty text if it does not."""
+    def absent(self, node: str, since_s: float = 0.0) -> str:
+        """Return why a node counts as lost; an empty text if it does not.
+
+        Parameters
+        ----------
+        since_s : when the caller began to wait for the node, which must be as long ago as the node is away.
+        """
         if self._refused is not None:
             return str(self._refused)
-        if node in self._boots or time.monotonic() - self._gone_s.get(node, self._began_s) < self._away_s:
+        gone_s = max(self._gone_s.get(node, self._began_s), since_s)
+        if node in self._boots or time.monotonic() - gone_s < self._away_s:
             return ""
         why = (
             f"the hub {self._hub} cannot be reached: {self._link.why}" if self._port is None else "it is not connected"
@@ -220,6 +226,7 @@ class Tunnel:
         for call in list(self._calls.values()):
             if call.node in present.nodes:
                 self._ask(call)
+        self._tell()
 
     def _start(self, call: _Call) -> None:
         if call.ended.is_set():
@@ -238,8 +245,7 @@ class Tunnel:
         size = len(call.body)
         first = call.body[:CHUNK] if not call.asked or size <= CHUNK else call.body[:0]
         have = 0 if call.answer is None else call.answer.got
-        floor = self._floor(call.node)
-        header = Ask(self.run, call.number, call.node, call.verb, call.path, call.type, size, have, floor)  # type: ignore[arg-type]
+        header = Ask(self.run, call.number, call.node, call.verb, call.path, call.type, size, have)  # type: ignore[arg-type]
         self._port.post(pack(header, first))
         call.sending = Sending(size)
         call.sending.skip(len(first))
@@ -282,13 +288,6 @@ class Tunnel:
             self._open[call.node].discard(call.number)
             self._settle(call.node, call.number)
 
-    def _floor(self, node: str) -> int:
-        """Return the number below which all calls of a node are settled; an `Ask` contains it."""
-        floor = min(self._open[node], default=0)
-        if node in self._settled:
-            self._settled[node] = [number for number in self._settled[node] if number >= floor]
-        return floor
-
     def _settle(self, node: str, number: int) -> None:
         """Tell a node soon that it may forget an answer."""
         self._settled[node].append(number)
@@ -298,12 +297,12 @@ class Tunnel:
 
     def _tell(self) -> None:
         self._settling = False
-        for node, numbers in self._settled.items():
-            if numbers and self._port is not None and node in self._boots:
-                floor = min(self._open[node], default=max(numbers) + 1)
-                for place in range(0, len(numbers), MOST_SETTLED):
+        for node in [node for node in self._settled if node in self._boots]:
+            numbers = self._settled.pop(node)
+            floor = min(self._open[node], default=max(numbers) + 1)
+            for place in range(0, len(numbers), MOST_SETTLED):
+                if self._port is not None:
                     self._port.post(pack(Done(self.run, node, floor, numbers[place : place + MOST_SETTLED])))
-        self._settled.clear()
 
     def _live(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -347,6 +346,8 @@ def _tick(deadline_s: float) -> float:
 class TunnelConnection:
     """The way to one node through the tunnel, for one thread; see `chimera.engines.http.transport.Transport`."""
 
+    waits = True
+
     def __init__(self, tunnel: Tunnel, node: str) -> None:
         self._tunnel, self._node = tunnel, node
         self._broken_by: str | None = None
@@ -372,12 +373,16 @@ class TunnelConnection:
         Unreachable : the node was away for too long, or the request was broken off.
         InvalidAnswer : the answer is too large.
         """
-        deadline_s = time.monotonic() + timeout_s
+        began_s = time.monotonic()
+        deadline_s = began_s + timeout_s
         call = self._current = _Call(self._node, verb, path, content_type, body)
+        # A call waits for a node that is away already, such as one that creates the actor of a lost worker again. A heartbeat
+        # does not wait: it states what is known.
+        since_s = began_s if call.once else 0.0
         self._tunnel.start(call)
         try:
             while not call.ended.wait(_tick(deadline_s)):
-                if self._broken_by or (why := self._tunnel.absent(self._node)):
+                if self._broken_by or (why := self._tunnel.absent(self._node, since_s)):
                     raise http.Unreachable(self._broken_by or why)
                 if time.monotonic() >= max(deadline_s, call.waits_s + max(timeout_s, _SAYS_S)):
                     raise TimeLimitError(f"{verb} {self._node}{path} took longer than {timeout_s:g} s")

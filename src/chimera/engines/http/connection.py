@@ -57,6 +57,8 @@ class Connection:
     most_bytes : maximum size of an answer, in bytes.
     """
 
+    waits = False
+
     def __init__(self, address: Address, token: str | None, tls: ssl.SSLContext | None, most_bytes: int) -> None:
         if token:
             address.check_token_is_protected()

@@ -8,7 +8,14 @@ from chimera.engines.http.connection import JSON, Answer
 
 
 class Transport(Protocol):
-    """A way to one node, for one thread; see `chimera.engines.http.connection.Connection`."""
+    """A way to one node, for one thread; see `chimera.engines.http.connection.Connection`.
+
+    Attributes
+    ----------
+    waits : whether a request waits for a node that cannot be reached now.
+    """
+
+    waits: bool
 
     def request(
         self, verb: str, path: str, body: bytes = b"", content_type: str = JSON, *, timeout_s: float, idempotent: bool

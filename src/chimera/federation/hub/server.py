@@ -30,6 +30,7 @@ from chimera.federation.identity.authority import Authority, key_pem, new_key
 from chimera.federation.identity.invitations import digest_of
 
 _WATCH_S, _REPORT_S = 0.5, 5.0
+_MOST_JOINING = 100  # sides without a certificate, each for at most 10 s
 _TLS_BUFFER = 1 << 16
 """Size of the buffer that asyncio fills with zeros for each connection with TLS, in bytes. Its default, four times as much,
 would be most of the memory of a hub with many idle nodes."""
@@ -65,6 +66,7 @@ class Hub:
         self.state = State(folder)
         self._relay = Relay()
         self._valid: dict[str, tuple[str, str]] = {}
+        self._joining = 0
 
     async def run(self, started: Callable[[str], None] = lambda _: None) -> None:
         """Serve until the task is cancelled.
@@ -157,6 +159,16 @@ class Hub:
 
     async def _join(self, connection: Any) -> None:
         """Sign the certificate of a new member that has the code of an invitation."""
+        if self._joining >= _MOST_JOINING:
+            connection.transport.abort()
+            return
+        self._joining += 1
+        try:
+            await self._admit(connection)
+        finally:
+            self._joining -= 1
+
+    async def _admit(self, connection: Any) -> None:
         await connection.send(messages.pack(messages.Hub(self.authority.pem)))
         try:
             async with asyncio.timeout(HELLO_S):

@@ -137,8 +137,6 @@ class Calls:
         if not self._store.owns(ask.run, ask.requester):
             self._refuse(ask, error_reply(403, ConfigurationError("this run belongs to another driver")))
             return
-        if ask.floor:
-            self._settle(ask.run, ask.floor, [])
         if key in self._running:
             self._running[key] = ask  # it says which part of the answer the driver has
         elif key in self._open:

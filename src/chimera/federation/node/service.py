@@ -73,7 +73,9 @@ class Service:
             self._dispatch(ask, body, lambda reply: finished(Kept.of(reply)))
             return
         actor, method = actor_of(ask.path)
-        if method and not self._host.has(actor):  # no call of the gate: a lost actor must not spend epsilon
+        if (
+            method and actor.startswith(f"{ask.run}.") and not self._host.has(actor)
+        ):  # no call of the gate: a lost actor must not spend epsilon
             finished(self._store.finish(ask.run, ask.number, refusal(ActorLost(f"there is no actor {actor!r} here"))))
             return
         requester = Requester(ask.requester, ask.fingerprint)

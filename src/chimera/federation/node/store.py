@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from chimera.engines.http.hosting.hosted_actor import Reply
 
 _INLINE = 1 << 16
 """Larger answers are files."""
+_KEPT_S = 7 * 86_400.0  # the driver of an older answer does not come back
 STARTED, DONE, SETTLED = range(3)
 _FORMAT = SQLiteFormat(
     what="store of answers",
@@ -69,8 +71,9 @@ class Store:
             for run, requester, floor in self._db.rows("SELECT run, requester, floor FROM runs", ())
         }
         kept = {self._file(run, number) for run, number in self._db.rows("SELECT run, number FROM calls", ())}
+        before_s = time.time() - _KEPT_S
         for file in self._folder.iterdir():
-            if file not in kept:
+            if file not in kept or file.stat().st_mtime < before_s:
                 file.unlink(missing_ok=True)
 
     def _file(self, run: str, number: int) -> Path:

@@ -79,7 +79,6 @@ class Ask(_Frame, frozen=True, tag=4):
     ----------
     size : size of the body, in bytes.
     have : number of bytes of the answer that the driver has.
-    floor : all calls with smaller numbers are settled: their answers arrived, or are not needed.
     requester, fingerprint : name and certificate of the driver; the hub fills them in.
     """
 
@@ -91,7 +90,6 @@ class Ask(_Frame, frozen=True, tag=4):
     type: Annotated[str, msgspec.Meta(max_length=100)]
     size: _Count
     have: _Count = 0
-    floor: _Count = 0
     requester: Annotated[str, msgspec.Meta(max_length=63)] = ""
     fingerprint: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
@@ -127,7 +125,10 @@ class Answer(_Frame, frozen=True, tag=7):
 
 
 class Done(_Frame, frozen=True, tag=8):
-    """The driver needs these answers of a node no more: those below ``floor``, and those in ``settled``."""
+    """The driver needs these answers of a node no more: those below ``floor``, and those in ``settled``.
+
+    All calls below ``floor`` are settled: their answers arrived, or are not needed. No later call has such a number.
+    """
 
     run: Run
     node: Name

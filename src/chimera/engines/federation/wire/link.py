@@ -111,7 +111,7 @@ class Link:
             raise HubRefusedError(mistake)
         from websockets.asyncio.client import connect
 
-        quick = self._tries <= _QUICK_TRIES or self._tries % 2
+        quick = self._tries <= _QUICK_TRIES or self._tries % 2  # a slow network needs the longer limit
         connection = await connect(
             self._credentials.websocket(),
             ssl=self._tls, compression=None, max_size=MOST_FRAME, max_queue=8, write_limit=2 * CHUNK,

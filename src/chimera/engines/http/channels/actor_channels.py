@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -118,7 +119,7 @@ class RemoteChannel(Channel):
     @property
     def tries_again(self) -> bool:
         """Whether the request of the current call will be sent, or sent again; False while the call waits for values."""
-        if self._retries_left > 0:
+        if self._retries_left > 0 or (self._connection.waits and self.made_s == math.inf):
             return True
         oldest = next(iter(self.calls.copy()), None)
         return self._retries > 0 and oldest is not None and oldest is not self._attempted and not oldest.needs

@@ -124,7 +124,7 @@ class Host:
         return answered
 
     def has(self, actor: str) -> bool:
-        """Return whether an actor exists."""
+        """Return whether there is such an actor."""
         return actor in self._actors
 
     def actors_of_all(self) -> int:
