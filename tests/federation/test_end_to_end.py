@@ -241,6 +241,7 @@ def test_a_private_run_waits_for_approval_and_spends_epsilon_until_the_budget_is
             result = command("train", file, "--out", tmp_path / f"run-{number}")
             approval.join()
             assert (result.exit_code == 0) is enough, result.output
+            assert f"waits for the administrator of {NODES[0]}" in result.output
         assert "the budget of this node does not allow another update" in result.output
         assert "Traceback" not in result.output
         for folder in folders:

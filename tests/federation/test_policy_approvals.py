@@ -52,7 +52,7 @@ def test_the_description_of_a_run(node: Path) -> None:
         "at most 2 updates of this node, in rounds of at most 4 nodes; 0 until now",
         "one vector of the size of the model",
         "cut to the length 1",
-        "metrics of this node's test rows: loss",
+        "metrics of this node's test rows: loss, accuracy",
         "no masks: the requester reads each update of this node",
         f"of alice: 0 now, {after:.3g} after the run, budget 20",
         "chimera node approve 1",

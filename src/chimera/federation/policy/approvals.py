@@ -133,8 +133,8 @@ def _leaves(run: Run) -> Iterator[str]:
     else:
         yield f"that vector is cut to the length {protection.clip:g}"
     yield "the number of rows, names and types of columns, names of classes"
-    if declared.metrics:
-        yield f"metrics of this node's test rows: {', '.join(declared.metrics)}"
+    if run.metrics:
+        yield f"metrics of this node's test rows: {', '.join(run.metrics)}"
 
 
 def _protection(run: Run) -> str:

@@ -134,7 +134,7 @@ class Execution:
         """Load the data, and check that the workers can train on it."""
         settings = self.settings
         notify(callbacks, "on_wait", f"the data {label(self.data)}")
-        declare(engine, settings, self.model, lambda text: notify(callbacks, "on_wait", text))
+        declare(engine, settings, self.model, lambda text: notify(callbacks, "on_notice", f"waits for {text}"))
         declared = nodes_data_of(self.data) if engine.nodes_own_data else None
         if declared is not None:
             agreed: Any = agreed_data(engine, declared, self.model, settings)
