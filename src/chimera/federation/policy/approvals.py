@@ -126,7 +126,7 @@ def described(run: Run) -> list[str]:
 
 
 def _leaves(run: Run) -> Iterator[str]:
-    declared, protection = run.declared, run.declared.protection
+    protection = run.declared.protection
     yield "in each round one vector of the size of the model, the change of the model by this node's rows"
     if protection is None:
         yield "losses of training, and states of the optimizer"
