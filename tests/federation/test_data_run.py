@@ -161,7 +161,7 @@ class Declaring(HttpEngine):
 
     told: Any = None
 
-    def declare(self, settings: Any) -> None:
+    def declare(self, settings: Any, on_wait: Any) -> None:
         self.told = settings
 
 

@@ -18,12 +18,14 @@ pytest.importorskip("websockets")
 
 from chimera.cli.main import app
 from chimera.core.errors import ActorLost, ConfigurationError, ConflictError, RunError
+from chimera.core.toml import read_toml
 from chimera.engines.federation.credentials import CERTIFICATE, KEY, Credentials
 from chimera.engines.federation.wire.link import HubRefusedError
 from chimera.federation.hub.state import State
 from chimera.federation.identity.authority import Authority, key_pem, new_key, request_for
 from chimera.federation.identity.invitations import LASTS_S, Invitation
 from chimera.federation.identity.join import join
+from chimera.federation.policy.policy import Policy
 from conformance.actors import Counter
 from federation.federation_kit import LIMIT_S, Federation, federation
 
@@ -276,16 +278,27 @@ def test_the_commands_invite_join_list_and_name_mistakes_in_one_line(place: Fede
     assert (code, "as the node hospital-a" in said) == (0, True)
     code, listed = run("hub", "nodes", "--folder", hub)
     assert (code, "hospital-a" in listed, "away" in listed) == (0, True, True)
+    policy = place.folder / "policy.toml"
+    policy.write_text("")
     mistakes = [
         (2, ("hub", "invite", "A B", "--folder", hub)),
         (1, ("hub", "invite", "hospital-a", "--folder", hub)),
         (2, ("hub", "nodes", "--folder", place.folder / "none")),
         (2, ("node", "join", place.url, "--code", "x", "--folder", place.folder / "b")),
         (2, ("node", "join", "http://127.0.0.1:1", "--code", place.code("node", "b"), "--folder", place.folder / "b")),
-        (2, ("node", "serve", "--data", place.folder, "--folder", place.folder / "c")),
+        (2, ("node", "serve", "--data", place.folder, "--policy", policy, "--folder", place.folder / "c")),
+        (2, ("node", "serve", "--data", place.folder, "--policy", place.folder / "none.toml", "--folder", folder)),
         (1, ("hub", "revoke", "nobody", "--folder", hub)),
         (2, ("hub", "up", "--folder", hub, "--port", "0")),
     ]
     for expected, arguments in mistakes:
         code, said = run(*arguments)
         assert (code, len(said.strip().splitlines())) == (expected, 1), said
+
+
+def test_a_node_without_a_policy_prints_one_and_does_not_start(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["node", "serve", "--data", str(tmp_path), "--folder", str(tmp_path)])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: a node needs a policy")
+    made = Policy.of(read_toml(result.stdout), tmp_path)
+    assert (made.approval, made.secure_aggregation, made.release.metrics) == ("ask", "required", ())
