@@ -53,6 +53,8 @@ class Port:
 
         The library waits only if its buffer is full, or if the connection is closing.
         """
+        if self.connection.state.name != "OPEN":
+            return False
         sending = self.connection.send(frame)
         try:
             sending.send(None)
