@@ -337,6 +337,25 @@ def test_few_rows_look_like_any_other_refusal(tmp_path: Path) -> None:
     assert lines(tmp_path)[-1]["epsilon"] > 0
 
 
+def test_a_repeated_update_leaves_if_the_update_did(tmp_path: Path) -> None:
+    gate, run = gate_of(tmp_path), Requests()
+    begin(gate, run)
+    repeated = Spending(rows=0)  # a worker reads no row in a repeated round
+    for spent, decision in (
+        (repeated, Refused(reasons.NOT_ALLOWED)),  # of no update
+        (ENOUGH, Allowed()),
+        (repeated, Allowed()),
+        (Spending(rows=49), Refused(reasons.NOT_ALLOWED)),
+        (repeated, Refused(reasons.NOT_ALLOWED)),
+        (ENOUGH, Allowed()),
+        (repeated, Refused(reasons.NOT_ALLOWED)),  # it could be the one that was withheld
+    ):
+        call = run.update()
+        assert gate.request(ALICE, call) == Allowed()
+        assert gate.answer(ALICE, call, 10, spent) == decision
+    gate.close()
+
+
 def test_an_error_leaves_whatever_rows_it_read(tmp_path: Path) -> None:
     gate, run = gate_of(tmp_path), Requests()
     begin(gate, run)
