@@ -15,13 +15,11 @@ import pytest
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError
 from chimera.data.nodes import nodes as declare
 from chimera.data.scaling import Scaling
-from chimera.federation.data.figures import Figures, figures_in
 from chimera.federation.data.gives import Gives
 from chimera.federation.data.learner import NodeDescriber
 from chimera.federation.data.loading import load
 from chimera.training.nodes_data.agreed import AgreedData
 from chimera.training.nodes_data.agreement import agree
-from chimera.training.nodes_data.evaluation import Measured
 from federation.data_kit import MLP, USUAL, fit, nodes, written
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -174,15 +172,6 @@ def test_statistics_that_a_node_does_not_give_are_not_in_its_description(tmp_pat
     assert NodeDescriber(own, Gives(least_rows=100)).describe().metrics == "none"
     with pytest.raises(ConfigurationError, match="node 'north' does not give the statistics of its columns"):
         agreed(tmp_path, [people(), people(seed=1)], standardize="statistics")
-
-
-def test_the_figures_in_an_answer_are_those_that_a_policy_decides_on(tmp_path: Path) -> None:
-    (own,) = written(tmp_path, [people()])
-    training = int((~own.test).sum())
-    assert figures_in(NodeDescriber(own, Gives()).describe()) == Figures()
-    assert figures_in(NodeDescriber(own, Gives(statistics=True)).describe()) == Figures(training, statistics=True)
-    assert figures_in(Measured("north", 7, {"loss": (1.0, 7.0)})) == Figures(7, ("loss",))
-    assert figures_in([1, 2]) == Figures()
 
 
 def test_a_node_that_hides_its_number_of_rows_counts_as_declared(tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def read_answer(method: str, body: bytes, stored: str = "") -> Answer:
         measured, metrics = _metrics(_first(answer))
         rows = max(rows, measured)
     elif method == "describe":
-        statistics = getattr(_first(answer), "statistics", None) is not None
+        given = getattr(_first(answer), "statistics", None)
+        statistics, rows = given is not None, max(rows, getattr(given, "rows", 0))
     return Answer(body, Spending(rows, metrics, stored, statistics=statistics))
 
 
