@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 import inference_models
+from chimera.core.errors import ConflictError
 from chimera.inference.client import Client
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.journal import records
@@ -110,7 +111,8 @@ def run(policy: str, workers: int, options: argparse.Namespace) -> dict[str, flo
             newest = client.submit(model, queries[:100])
             time.sleep(3)
             for number in (*numbers, newest):
-                client.cancel(number)
+                with contextlib.suppress(ConflictError):  # the newest may be done
+                    client.cancel(number)
         busy = [(after[w]["busy_s"] - before[w]["busy_s"]) / (after[w]["up_s"] - before[w]["up_s"]) for w in after]
         with contextlib.closing(SqliteJournal(folder / "journal.sqlite")) as journal:
             history = list(journal.records())

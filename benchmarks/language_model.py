@@ -1,15 +1,22 @@
-"""Tokens per second of language models: two local workers of Chimera, PyTorch DDP, and loops that never communicate.
+"""Tokens per second of language models: Chimera on two cores, PyTorch DDP, Flower, and loops that never communicate.
 
 - ``gpt``: a new GPT-2 of 10 million parameters; all are trained, by ``all-reduce`` and by ``diloco``, which exchanges every 50
   steps.
 - ``lora``: adapters of rank 8 on a frozen Llama of 21 million parameters, by ``all-reduce``.
+- ``clients``: the same adapters, by ``fed-avg`` with four clients that take ten local steps a round and start each with a new
+  optimizer: Chimera's engine ``local``, with a process for each client, and Flower's simulation, with two processes on Ray that
+  keep the model between rounds. Both start from the same weights, read the same parts of the same text (the files ``docs/*.md``
+  as bytes) and send adapters only. Batches are drawn by different generators, so the held-out losses agree only roughly.
 
-Each variant has two processes of one thread, float32, AdamW, and the same random tokens in blocks of 128; no dropout. Weights
-are new: speed does not depend on their values. The variants alternate. The table shows medians over the repetitions: tokens per
-second of both processes, FLOPs per second by the formula of docs/language_models.md, and ratios to two independent loops (the
-upper limit) and to DDP over gloo. Run it on an idle machine::
+Each variant has processes of one thread, two unless stated, float32, AdamW, and blocks of 128 tokens, random ones except for
+``clients``; no dropout. Weights are new: speed does not depend on values. The variants alternate. The table shows medians over
+the repetitions: tokens per second of all processes, FLOPs per second by the formula of docs/language_models.md, and ratios to
+two independent loops (the upper limit) and to DDP over gloo. Run it on an idle machine::
 
-    python benchmarks/language_model.py [--turns 3] [--models gpt lora] [--quick]
+    python benchmarks/language_model.py [--turns 3] [--models gpt lora clients] [--flower flower/bin/python] [--quick]
+
+``--flower`` names the interpreter of a separate environment with the same versions of torch, transformers, peft and NumPy:
+``python3 -m venv flower; flower/bin/pip install 'flwr[simulation]' torch==... transformers==... peft==... numpy==...``.
 
 ``--quick`` only shows that everything runs: small models, few steps.
 """
@@ -36,14 +43,17 @@ import numpy as np
 from any_model import WORKERS, Samples
 
 OPTIMIZER = {"name": "adamw", "lr": 1e-3}
-DILOCO = "diloco"
+DILOCO, FED_AVG, FLOWER = "diloco", "fed-avg", "flower"
 PLAIN = {"independent": "two independent loops", "ddp": "PyTorch DDP, gloo"}
-TITLES = {**PLAIN, "all-reduce": "Chimera all-reduce", DILOCO: "Chimera diloco"}
+TITLES = {
+    **PLAIN, "all-reduce": "Chimera all-reduce", DILOCO: "Chimera diloco", FED_AVG: "Chimera fed-avg", FLOWER: "Flower FedAvg"
+}  # fmt: skip
+CLIENTS, TEXT = 4, Path(__file__).parents[1] / "docs"
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
 class Sizes(NamedTuple):
-    """The sizes of a measurement: ``local_steps`` are those of DiLoCo, ``diloco_rounds`` the rounds of it that are measured."""
+    """The sizes of a measurement. ``*_steps`` are local steps of a round, ``*_rounds`` the rounds that are measured."""
 
     gpt: dict[str, Any]
     llama: dict[str, Any]
@@ -52,20 +62,31 @@ class Sizes(NamedTuple):
     batch: int
     warm_up: int
     steps: int
-    local_steps: int
+    diloco_steps: int
     diloco_rounds: int
+    client_steps: int
+    client_rounds: int
 
 
 FULL = Sizes(
     gpt={"n_layer": 6, "n_embd": 320, "n_head": 5},
     llama={"num_hidden_layers": 8, "hidden_size": 384, "intermediate_size": 1024, "num_attention_heads": 6},
-    vocabulary=8192, block=128, batch=4, warm_up=4, steps=40, local_steps=50, diloco_rounds=2,
+    vocabulary=8192, block=128, batch=4, warm_up=4, steps=40, diloco_steps=50, diloco_rounds=2,
+    client_steps=10, client_rounds=3,
 )  # fmt: skip
 QUICK = Sizes(
     gpt={"n_layer": 1, "n_embd": 32, "n_head": 2},
     llama={"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2},
-    vocabulary=256, block=16, batch=2, warm_up=2, steps=6, local_steps=3, diloco_rounds=2,
+    vocabulary=256, block=16, batch=2, warm_up=2, steps=6, diloco_steps=3, diloco_rounds=2,
+    client_steps=2, client_rounds=2,
 )  # fmt: skip
+
+
+class Measured(NamedTuple):
+    """Tokens per second of all processes together, and the held-out loss in nats per token at the end, if it is known."""
+
+    speed: float
+    loss: float = float("nan")
 
 
 class Subject(NamedTuple):
@@ -84,6 +105,7 @@ def subjects(sizes: Sizes) -> dict[str, Subject]:
     return {
         "gpt": Subject({**new, "config": gpt}, (*PLAIN, "all-reduce", DILOCO)),
         "lora": Subject({**new, "config": llama, "lora": lora}, (*PLAIN, "all-reduce")),
+        "clients": Subject({**new, "config": llama, "lora": lora}, ("independent", FED_AVG, FLOWER)),
     }
 
 
@@ -94,6 +116,16 @@ def block(rng: np.random.Generator, row: int, *, sizes: Sizes) -> Any:  # noqa: 
 
 def samples(sizes: Sizes) -> Samples:
     return Samples(partial(block, sizes=sizes))
+
+
+def blocks_of_text(sizes: Sizes, folder: Path) -> tuple[Any, Any]:
+    """Return the blocks of the text, for training and held out. The folder gets the text."""
+    from chimera.data.text_blocks import text_blocks
+
+    text = folder / "text"
+    text.write_bytes(b"".join(path.read_bytes() for path in sorted(TEXT.glob("*.md"))))
+    split = text_blocks(path=str(text), block=sizes.block, test_fraction=0.02)
+    return split.train, split.test
 
 
 def network(subject: Subject) -> Any:
@@ -152,8 +184,7 @@ def plain_worker(variant: str, subject: Subject, sizes: Sizes, rank: int, port: 
     print(json.dumps(sizes.steps * sizes.batch * sizes.block / seconds))
 
 
-def measure_plain(variant: str, name: str, *, quick: bool) -> float:
-    """Return the tokens per second of two processes together."""
+def measure_plain(variant: str, name: str, *, quick: bool) -> Measured:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -164,62 +195,105 @@ def measure_plain(variant: str, name: str, *, quick: bool) -> float:
         subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, text=True, env=environment)
         for rank in range(WORKERS)
     ]
-    return sum(json.loads(process.communicate()[0].splitlines()[-1]) for process in processes)
+    return Measured(sum(json.loads(process.communicate()[0].splitlines()[-1]) for process in processes))
 
 
-def measure_chimera(variant: str, subject: Subject, sizes: Sizes) -> float:
-    """Return the tokens per second of two workers after the warm-up, which for DiLoCo is its first round."""
+def measure_chimera(variant: str, subject: Subject, sizes: Sizes) -> Measured:
+    """Measure after the warm-up, which is the first round if a round has local steps."""
     import chimera
     from chimera.training.trainer import Trainer
 
-    local = variant == DILOCO
-    warm_up, rounds = (1, sizes.diloco_rounds) if local else (sizes.warm_up, sizes.steps)
-    data = chimera.SampleDataset(samples(sizes))
+    random = chimera.SampleDataset(samples(sizes))
+    data = random, random.subset(np.arange(sizes.batch))
+    plans: dict[str, tuple[Any, int, int, dict[str, Any]]] = {
+        "all-reduce": (variant, sizes.warm_up, sizes.steps, {}),
+        DILOCO: ({"name": variant, "local_steps": sizes.diloco_steps}, 1, sizes.diloco_rounds, {}),
+        FED_AVG: (
+            {"name": variant, "local_steps": sizes.client_steps, "keep_state": False}, 1, sizes.client_rounds,
+            {"workers": CLIENTS, "partition": "contiguous"},
+        ),
+    }  # fmt: skip
+    strategy, warm_up, rounds, options = plans[variant]
     with tempfile.TemporaryDirectory() as out:
         run = Trainer(
             subject.options,
-            (data, data.subset(np.arange(sizes.batch))),
-            strategy={"name": variant, "local_steps": sizes.local_steps} if local else variant,
-            workers=WORKERS,
+            blocks_of_text(sizes, Path(out)) if variant == FED_AVG else data,
+            strategy=strategy,
             batch_size=sizes.batch,
             optimizer=OPTIMIZER,
             rounds=2 * warm_up + rounds,  # the last row includes the evaluation at the end
             log_every=warm_up,
             evaluate_every=10**9,
             out=Path(out) / "run",
+            **{"workers": WORKERS, **options},
         ).fit()
     rows = [row for row in run.rows if "loss" not in row]
     first, last = rows[0], rows[-1]
     tokens = last["tokens"] - first["tokens"]
     assert tokens == (last["samples"] - first["samples"]) * sizes.block, "a worker's tokens were not reported in time"
-    return tokens / (last["seconds"] - first["seconds"])
+    return Measured(tokens / (last["seconds"] - first["seconds"]), run.metrics["loss"])
 
 
-def compare(name: str, subject: Subject, sizes: Sizes, *, turns: int, quick: bool) -> None:
+def measure_flower(python: str, subject: Subject, sizes: Sizes) -> Measured:
+    """Measure Flower's simulation after its first round, from the weights and on the text of Chimera's clients."""
+    from chimera.models.conversion import build_model
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        options = {key: value for key, value in subject.options.items() if key != "name"}
+        known: dict[str, Any] = {"input_shape": (sizes.block,), "outputs": 1, "task": "classification", "seed": 0}
+        build_model("huggingface", options, **known).save_pretrained(folder / "adapter")  # as Trainer makes it
+        for part, blocks in zip(("train", "test"), blocks_of_text(sizes, folder), strict=True):
+            tokens, following = blocks.take(np.arange(len(blocks)))
+            np.save(folder / f"{part}.npy", np.hstack([tokens, following[:, -1:]]))
+        script = Path(__file__).parent / "flower" / "language_model.py"
+        numbers = CLIENTS, sizes.client_steps, 2 + sizes.client_rounds, sizes.batch
+        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+        quiet["PYTHONPATH"] = str(script.parent)  # of Flower's processes, and in place of any given one
+        process = subprocess.run(
+            [python, script, folder, *map(str, numbers), str(OPTIMIZER["lr"])],
+            env={**os.environ, **quiet}, capture_output=True, text=True,
+        )  # fmt: skip
+    if process.returncode:
+        sys.exit(f"Flower: {process.stderr[-2000:]}")
+    found = json.loads(process.stdout.splitlines()[-1])
+    print("Flower's environment:", found["versions"], flush=True)
+    if OPTIMIZER["lr"]:
+        assert found["loss"] < found["loss_before"], f"Flower's clients learned nothing: {found}"
+    return Measured(found["tokens_s"], found["loss"])
+
+
+def compare(name: str, subject: Subject, sizes: Sizes, *, turns: int, flower: str | None, quick: bool) -> None:
     """Measure all variants in turn, and print their table."""
-    found: dict[str, list[float]] = {variant: [] for variant in subject.variants}
+    found: dict[str, list[Measured]] = {each: [] for each in subject.variants if each != FLOWER or flower}
     for _ in range(turns):
         for variant, values in found.items():
-            plain = variant in PLAIN
-            values.append(
-                measure_plain(variant, name, quick=quick) if plain else measure_chimera(variant, subject, sizes)
-            )
-    medians = {variant: statistics.median(values) for variant, values in found.items()}
+            if variant in PLAIN:
+                values.append(measure_plain(variant, name, quick=quick))
+            elif variant == FLOWER:
+                values.append(measure_flower(str(flower), subject, sizes))
+            else:
+                values.append(measure_chimera(variant, subject, sizes))
+    medians = {variant: statistics.median(each.speed for each in values) for variant, values in found.items()}
     per_token = flops_per_token(subject)
     print(
         f"\n{name}: {per_token / 1e6:.1f} M FLOPs per token, batch {sizes.batch} x {sizes.block} tokens per worker\n"
-        f"{'':26}{'tokens/s':>12}{'GFLOP/s':>10}{'of independent':>16}{'of DDP':>9}{'spread':>9}"
+        f"{'':26}{'tokens/s':>12}{'GFLOP/s':>10}{'of independent':>16}{'of DDP':>9}{'spread':>9}{'held-out loss':>16}"
     )
     for variant, value in medians.items():
-        spread = (max(found[variant]) - min(found[variant])) / value
-        ratios = f"{value / medians['independent']:16.2f}{value / medians['ddp']:9.2f}"
-        print(f"{TITLES[variant]:26}{value:12,.0f}{value * per_token / 1e9:10.1f}{ratios}{spread:9.0%}", flush=True)
+        speeds, losses = zip(*found[variant], strict=True)
+        spread = (max(speeds) - min(speeds)) / value
+        ratios = f"{value / medians['independent']:16.2f}{value / medians.get('ddp', float('nan')):9.2f}"
+        loss = statistics.median(losses)
+        line = f"{TITLES[variant]:26}{value:12,.0f}{value * per_token / 1e9:10.1f}{ratios}{spread:9.0%}{loss:16.3f}"
+        print(line.replace("nan", "   "), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--models", nargs="+", choices=subjects(QUICK), default=list(subjects(QUICK)))
+    parser.add_argument("--flower", metavar="PYTHON", help="the interpreter of the environment with Flower")
     parser.add_argument("--quick", action="store_true", help="small models and few steps: the figures mean nothing")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
@@ -242,7 +316,7 @@ def main() -> None:
         f"{'; --quick: the figures mean nothing' if args.quick else ''}"
     )
     for name in args.models:
-        compare(name, known[name], sizes, turns=args.turns, quick=args.quick)
+        compare(name, known[name], sizes, turns=args.turns, flower=args.flower, quick=args.quick)
 
 
 if __name__ == "__main__":

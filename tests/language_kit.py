@@ -19,6 +19,10 @@ BERT: dict[str, Any] = {
     "model_type": "bert", "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2,
     "max_position_embeddings": 32, "vocab_size": 256,
 }  # fmt: skip
+T5: dict[str, Any] = {
+    "model_type": "t5", "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "vocab_size": 256,
+    "decoder_start_token_id": 0,
+}  # fmt: skip
 TOKENS = np.random.default_rng(0).integers(0, 256, (12, 17))
 PAIR = TOKENS[:, :-1].copy(), TOKENS[:, 1:].copy()
 """Tokens and the next tokens, shape (12, 16) each."""

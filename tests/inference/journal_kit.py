@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, get_args, get_origin, get_type_hints
@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from chimera.core.errors import DataError
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
-from chimera.inference.journal.records import Accepted, Cancelled, Committed, Dropped, Poisoned, Record
+from chimera.inference.journal.records import Accepted, Cancelled, Committed, Dropped, InputFile, Poisoned, Record
 
 LIMIT_S = 30.0
 LONG_S = 60.0  # a lease that ends in no test
@@ -95,6 +95,11 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
 
 def values(annotation: Any) -> st.SearchStrategy[Any]:
     """Return values of a field of a record, which may be None where its type says so."""
+    if annotation is Accepted or annotation is InputFile:
+        return made(annotation)
+    if get_origin(annotation) in (list, tuple):
+        parts = [values(part) for part in get_args(annotation)]
+        return st.tuples(*parts) if get_origin(annotation) is tuple else st.lists(*parts, max_size=2)
     if annotation in VALUES:
         return VALUES[annotation]
     if get_origin(annotation) is list:
@@ -366,6 +371,12 @@ def last_lease(journal: Journal) -> Lease:
     lease = known_lease(journal)
     assert lease is not None
     return lease
+
+
+def committed_once(records: Iterable[Record]) -> None:
+    """Hold that no batch was committed twice."""
+    committed = [(record.job, record.batch) for record in records if isinstance(record, Committed)]
+    assert len(committed) == len(set(committed))
 
 
 def wait_until(true: Any, what: str = "it did not happen") -> None:

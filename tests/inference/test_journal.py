@@ -7,12 +7,14 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from chimera.core.errors import ConfigurationError, DataError, RunError
 from chimera.inference.journal.journal import Journal, Output
+from chimera.inference.journal.lease_file import LeaseFile
 from chimera.inference.journal.records import Cancelled, Dropped
 from chimera.inference.journal.sqlite import FORMAT, SqliteJournal
 from inference.journal_kit import LIMIT_S, LONG_S, JournalKit, acquired, stdout
@@ -60,13 +62,40 @@ def test_processes_may_make_the_file_at_once(tmp_path: Path) -> None:
 def test_a_lease_from_before_a_restart_of_the_machine_is_over(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "journal.sqlite")
     journal.acquire("c0", "", 0.6)
-    with sqlite3.connect(tmp_path / "journal.sqlite") as database:  # the clock had counted for longer then
-        database.execute("UPDATE lease SET ends_s = ?", (time.monotonic() + 1e6,))
+    later_s = time.monotonic() + 1e6  # the clock had counted for longer then
+    with sqlite3.connect(tmp_path / "journal.sqlite") as database:
+        database.execute("UPDATE lease SET ends_s = ?", (later_s,))
     database.close()
+    with closing(LeaseFile(tmp_path / "journal.sqlite-lease")) as leases:
+        leases.write(1, later_s, 0.6)
     lease = journal.acquire("c1", "", 0.6)
     assert lease is not None
     assert lease.epoch == 2
     journal.close()
+
+
+def test_a_renewal_does_not_wait_for_a_write_in_progress(tmp_path: Path) -> None:
+    with closing(SqliteJournal(tmp_path / "journal.sqlite")) as journal:
+        lease = acquired(journal, "c0", LONG_S)
+        with closing(sqlite3.connect(tmp_path / "journal.sqlite", isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            journal.renew(lease.epoch, LONG_S + 9)  # before: "held by another process" after five seconds
+        last = journal.lease()
+        assert last is not None
+        assert last.left_s > LONG_S
+
+
+def test_a_lease_of_an_earlier_version_counts(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    SqliteJournal(path).close()
+    with sqlite3.connect(path) as database:
+        row = ("old", 7, "http://127.0.0.1:1", 60.0, time.monotonic() + 60.0, os.getpid(), "")
+        database.execute("INSERT INTO lease VALUES (1, ?, ?, ?, ?, ?, ?, ?)", row)
+    database.close()
+    with closing(SqliteJournal(path)) as journal:
+        assert journal.acquire("new", "", LONG_S) is None
+        journal.release(7)
+        assert acquired(journal, "new", LONG_S).epoch == 8
 
 
 def test_what_is_no_journal_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_the_page_says_why_a_job_is_slow(leader: Coordinator, workers: Workers) 
     submitted(leader, "second", weight=3.0)
     until(lambda: first.has and second.has)
     reasons = [str(row["why"]) for row in shown(leader)]
-    assert "jobs that share the 2 workers with it: 1; its share is 25%" in reasons[0]
+    assert "it shares 2 workers with 1 other job: its share is 25%" in reasons[0]
     assert "its share is 75%" in reasons[1]
     first.die()
     until(lambda: leader.workers["w0"].state == "lost")

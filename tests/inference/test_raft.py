@@ -25,6 +25,7 @@ from chimera.engines.http import wire
 from chimera.inference.journal.journal import Journal, Output
 from chimera.inference.journal.raft.connection import Connection
 from chimera.inference.journal.raft.journal import NoMajority, RaftJournal
+from chimera.inference.journal.raft.packing import packed_list
 from chimera.inference.journal.raft.state import REFUSED, Acquire, Append, Piece, RaftState, Renew
 from chimera.inference.journal.raft.voter import REGULAR
 from chimera.inference.journal.records import Cancelled
@@ -449,3 +450,10 @@ def test_pieces_of_who_lost_the_lease_are_forgotten() -> None:
     assert state.apply(packed(1, ("acquire", 1))) == 2
     assert state.apply(msgspec.msgpack.encode(Piece(b"p1", b"w", 1, 2, append[5:]))) == REFUSED
     assert state.records(0, 9) == []
+
+
+@pytest.mark.parametrize("together", [1, 500])
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 499, 501, 1 << 16])
+def test_a_list_in_pieces_has_the_bytes_of_one_that_is_packed_at_once(count: int, together: int) -> None:
+    values = [(str(number), number, bytes(number % 5)) for number in range(count)]
+    assert b"".join(packed_list(values, together=together)) == msgspec.msgpack.encode(values)

@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-from chimera.cli.infer_cluster import up
-from chimera.core.errors import ConfigurationError
 from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.journal.records import Committed, Dispatched, Record, Returned
@@ -160,11 +158,6 @@ def test_each_worker_sees_the_gpu_that_ray_has_given_it(nodes: Any, tmp_path: Pa
             assert set(running.answers(job)) == {"0", "1"}
     finally:
         nodes.remove_node(node)
-
-
-def test_gpus_without_ray_are_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="--gpus is for workers of Ray"):
-        up(gpus=1.0, cluster=tmp_path / "cluster")
 
 
 def test_a_worker_without_a_coordinator_ends() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 from chimera.core.errors import ConfigurationError, MissingExtraError
 from chimera.inference import results
+from chimera.inference.client import Client
 
 _ROWS = [
     results.row(0, "cat.png", {"result": [{"label": "cat", "score": 0.5}]}),
@@ -100,3 +103,26 @@ def test_a_path_that_cannot_be_used_is_refused_before_results_are_fetched(
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"a Parquet file needs the package 'pyarrow'"):
         results.check_path(tmp_path / "out.parquet")
+
+
+def test_results_continue_after_a_coordinator_died_within_them() -> None:
+    lines = [b'{"index":0,"query":0,"result":0}\n', b'{"index":1,"query":1,"result":2}\n']
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks = [b"%x\r\n%s\r\n" % (len(line), line) for line in lines]
+    answers = [head, head + chunks[0], head + chunks[1] + b"0\r\n\r\n"]
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for answer in answers:
+                connection, _ = server.accept()
+                with connection:
+                    asked.append(connection.recv(1 << 16).split()[1])
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        client = Client(lambda: f"http://127.0.0.1:{server.getsockname()[1]}", "token")
+        assert [row["result"] for row in client.results("7")] == [0, 2]
+        thread.join()
+    assert asked == [b"/v1/infer/jobs/7/results?first=%d" % first for first in (0, 0, 1)]

@@ -21,6 +21,7 @@ from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.journal.records import Committed, Dispatched, Failed, Record, Returned
 from chimera.inference.journal.sqlite import SqliteJournal
+from inference.journal_kit import committed_once
 from inference.running import RunningCluster, cluster, signalled
 
 QUERIES = 2500
@@ -142,8 +143,7 @@ def _tell(running: RunningCluster, chaos: Chaos) -> None:
     """Say how fast the cluster recovered, and hold that no batch was committed twice."""
     with closing(SqliteJournal(ClusterFolder(running.folder).journal)) as journal:
         records = list(journal.records())
-    committed = [(record.job, record.batch) for record in records if isinstance(record, Committed)]
-    assert len(committed) == len(set(committed))
+    committed_once(records)
     leaderless = [strike.at_s for strike in chaos.strikes if strike.role == "coordinator"]
     for what in ("kill", "hang"):
         strikes = [strike for strike in chaos.strikes if strike.what == what]

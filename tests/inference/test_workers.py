@@ -18,13 +18,15 @@ from chimera.core.errors import ConfigurationError, RunError, TimeLimitError
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Unreachable
 from chimera.inference.api import operations
-from chimera.inference.coordinator.coordinator import LEASE_S, Coordinator
+from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.inference.coordinator.renewal import LEASE_S
 from chimera.inference.journal.journal import Journal
 from chimera.inference.journal.records import Dropped, Failed, Record
 from chimera.inference.journal.sqlite import SqliteJournal
 from chimera.inference.membership import Member
 from chimera.inference.models import check
 from chimera.inference.models.spec import key_of
+from chimera.inference.pieces import MAX_CHUNK_BYTES, packed_chunks
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.pool.pool import Pool
 from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, Link, WorkerState
@@ -396,15 +398,13 @@ def test_a_request_that_comes_twice_at_once_is_one_job(leader: Coordinator) -> N
     assert leader.journal.queries(job, 4999, 1) == [4999]
 
 
-@given(
-    st.lists(st.integers(0, 3 * operations.MAX_CHUNK_BYTES // 2).map(lambda size: size >> 4 * (size % 4)), max_size=30)
-)
+@given(st.lists(st.integers(0, 3 * MAX_CHUNK_BYTES // 2).map(lambda size: size >> 4 * (size % 4)), max_size=30))
 @settings(max_examples=30, deadline=None)
 def test_pieces_hold_all_queries_and_no_more_than_fits(sizes: list[int]) -> None:
     found = 0
-    for first, body in operations.packed_chunks([bytes(size) for size in sizes]):
+    for first, count, body in packed_chunks([bytes(size) for size in sizes]):
         packed = [len(query) for query in wire.unpack(body)]
-        assert (first, packed) == (found, sizes[found : found + len(packed)])
-        assert len(packed) == 1 or len(body) <= operations.MAX_CHUNK_BYTES
+        assert (first, count, packed) == (found, len(packed), sizes[found : found + len(packed)])
+        assert len(packed) == 1 or len(body) <= MAX_CHUNK_BYTES
         found += len(packed)
     assert found == len(sizes)

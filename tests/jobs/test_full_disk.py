@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.disk_kit import fill, small_disk
 from tests.jobs.cluster_kit import running
 from typer.testing import CliRunner
 
@@ -29,29 +27,8 @@ train = { workers = 1, rounds = %d, batch_size = 16, optimizer = { name = "sgd",
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """Return the folder of a file system of 16 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("only root can mount a small file system")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder], check=False)
-    if mounted.returncode:
-        pytest.skip("a file system cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-def fill(folder: Path) -> Path:
-    """Fill the disk of a folder; return the file that does."""
-    file = folder / "fill"
-    with file.open("wb", buffering=0) as opened:
-        for size in (1 << 20, 1 << 12, 1):
-            try:
-                while opened.write(bytes(size)) == size:
-                    pass
-            except OSError:
-                continue
-    return file
+    with small_disk(tmp_path / "disk", 16) as folder:
+        yield folder
 
 
 def until(known: Callable[[], Any]) -> Any:

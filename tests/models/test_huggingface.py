@@ -16,7 +16,7 @@ from chimera.core.errors import CodeRefusedError, ConfigurationError, DataError
 from chimera.core.registry import registered_names_only
 from chimera.models.instantiation import parameter_limit
 from chimera.models.model import MODELS
-from language_kit import BERT, GPT, LLAMA, PAIR, TOKENS, made, written_base
+from language_kit import BERT, GPT, LLAMA, PAIR, T5, TOKENS, made, written_base
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.takes("it imports transformers")
@@ -94,8 +94,7 @@ IMAGES = np.random.default_rng(0).random((6, 3, 8, 8)), np.arange(6) % 3
         ),
         (
             "seq2seq",
-            {"model_type": "t5", "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "vocab_size": 256,
-             "decoder_start_token_id": 0},
+            T5,
             {"input_ids": PAIR[0], "labels": PAIR[1]},
         ),
     ],

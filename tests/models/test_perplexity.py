@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from chimera.models.batch_metrics import Perplexity, tokens_in
-from language_kit import TOKENS, made
+from language_kit import T5, TOKENS, made
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.takes("it imports transformers")
@@ -58,6 +58,21 @@ def test_perplexity_is_that_of_all_tokens_in_any_division_into_batches(gpt: Any,
     assert gpt.evaluate(batch)["perplexity"] == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 10])
+def test_a_decoder_with_an_encoder_predicts_its_first_token_too(rows: int) -> None:
+    """Also where the labels repeat the inputs, as in copying and denoising."""
+    model = made("seq2seq", **{"from": "config", "config": T5})
+    model._evaluate_rows = rows
+    batch = {
+        "input_ids": torch.from_numpy(IDS),
+        "attention_mask": torch.from_numpy(MASK),
+        "labels": torch.from_numpy(OWN),
+    }
+    with torch.no_grad():
+        loss = model.module.eval()(**batch).loss  # the mean over all tokens
+    assert model.evaluate(batch)["perplexity"] == pytest.approx(math.exp(loss), rel=1e-4)
+
+
 def test_the_order_and_division_of_batches_do_not_matter() -> None:
     """Losses of batches are means over their tokens; so are losses of workers that evaluate parts of the data."""
     losses = np.random.default_rng(3).normal(5, 2, NEXT.shape)
@@ -88,5 +103,8 @@ def test_tokens_are_counted_by_the_form_of_the_batch() -> None:
     assert tokens_in(None, {"input_ids": np.abs(labels), "labels": labels}, 2) == 3
     assert tokens_in(np.zeros((2, 5, 9)), {"input_ids": np.abs(labels), "labels": labels}, 2) == 5  # a learned prompt
     assert tokens_in(None, {"input_ids": np.zeros_like(labels), "labels": labels}, 2) == 5  # of masked tokens
+    assert tokens_in(None, {"input_ids": np.abs(labels), "labels": labels}, 2, shifted=False) == 5
+    assert tokens_in(None, {"input_ids": np.zeros_like(labels), "labels": labels}, 2, shifted=True) == 3
+    assert tokens_in(None, (labels, labels), 2, shifted=True) == 5  # targets are the next tokens
     assert tokens_in(None, (labels, np.array([0, 1])), 2) == 2
     assert tokens_in(None, (labels, np.array([0.5, 1.5])), 2) == 2

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import SGDClassifier
 from torch import nn
@@ -207,6 +208,18 @@ def test_linear_workers_can_be_trained(tmp_path: Path) -> None:
     with two_nodes(tmp_path, SGDWorker, "classifier") as urls:
         run = fit(urls, model=SGDClassifier(), batch_size=32, epochs=5)
     assert run.metrics["accuracy"] > 0.93
+
+
+def test_a_given_module_is_trained_in_place(tmp_path: Path) -> None:
+    module = network()
+    before = module[0].weight.detach().clone()
+    with two_nodes(tmp_path) as urls:
+        first = fit(urls, model=module, batch_size=32, rounds=4)
+        trained = module[0].weight.detach().clone()
+        second = fit(urls, model=module, batch_size=32, rounds=4, out=Path("second"))
+    assert first.model is second.model is module
+    assert not torch.equal(before, trained)
+    assert second.metrics["loss"] < first.metrics["loss"]
 
 
 def test_columns_are_matched_by_name(tmp_path: Path) -> None:

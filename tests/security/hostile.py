@@ -29,7 +29,7 @@ class Attacker:
 
 
 class ModifyingProxy:
-    """Middleware that hands each answer to a call to the attacker."""
+    """Hands each answer of an app to a call to the attacker."""
 
     def __init__(self, app: ASGIApp, attacker: Attacker) -> None:
         self._app, self._attacker = app, attacker
@@ -86,6 +86,7 @@ def nodes(folder: Path, honest: int) -> Iterator[tuple[list[str], Attacker]]:
             own = settings(folder, f"tree{number}")
             app = TorchWorker(network, settings=own).app()
             if number == honest:
-                app.add_middleware(ModifyingProxy, attacker=attacker)
+                # Outside of Chimera's middleware, which calls plain routes without FastAPI's.
+                app.middleware_stack = ModifyingProxy(app.build_middleware_stack(), attacker)
             urls.append(stack.enter_context(serving(app, own)))
         yield urls, attacker

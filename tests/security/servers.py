@@ -133,6 +133,7 @@ def inference(folder: Path, stack: ExitStack) -> Made:
     from chimera.inference.api.job_routes import jobs_router
     from chimera.inference.api.openai_routes import ERROR_FORMS, openai_router
     from chimera.inference.api.serving_routes import Asker, serving_router
+    from chimera.inference.api.submission_routes import submissions_router
     from chimera.inference.cluster_folder import ClusterFolder
     from chimera.inference.coordinator_process import Candidate
     from chimera.inference.journal.sqlite import SqliteJournal
@@ -149,6 +150,7 @@ def inference(folder: Path, stack: ExitStack) -> Made:
     asker = Asker(candidate.leader, metrics)
     routers = [
         jobs_router(candidate.leader, candidate.rows),
+        submissions_router(candidate.leader),
         cluster_router(candidate.leader, cluster.set_bounds),
         page_router(candidate.leader, RateHistory(candidate.leader), folder / "logs"),
         serving_router(asker),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from torch import nn
 
 import chimera
 from chimera.codecs.identity import Identity
@@ -35,6 +36,37 @@ def test_the_returned_module_has_the_evaluated_weights(fit: Fit) -> None:
     tensors = safetensors.numpy.load_file(run.run_dir / "weights.safetensors")
     for name, tensor in run.model.state_dict().items():
         assert np.array_equal(tensors[name], tensor.numpy())
+
+
+@pytest.mark.parametrize("engine", ["simulated", "local"])
+@pytest.mark.parametrize("strategy", ["parameter-server", "fed-avg"])
+def test_a_given_module_is_trained_in_place(fit: Fit, engine: str, strategy: str) -> None:
+    """As in PyTorch, a second run continues from its weights; the files of the first run keep those of that run."""
+    module = nn.Linear(64, 10)
+    options: dict[str, Any] = {"model": module, "engine": engine, "strategy": strategy, "rounds": 3, "workers": 2}
+    first = fit(**options)
+    after = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    assert first.model is module
+    second = fit("second", **options, evaluate_every=1)
+    assert second.model is module
+    assert second.metrics["loss"] < first.metrics["loss"]
+    assert second.history["loss"].iloc[0] < first.metrics["loss"]
+    for run, tensors in ((first, after), (second, module.state_dict())):
+        written = safetensors.numpy.load_file(run.run_dir / "weights.safetensors")
+        assert all(np.array_equal(written[name], tensor.numpy()) for name, tensor in tensors.items())
+
+
+def test_a_given_model_is_trained_in_place(fit: Fit) -> None:
+    model = TorchModel(nn.Linear(64, 10))
+    run = fit(model=model, rounds=3)
+    assert run.trained is model
+    assert run.model is model.module
+
+
+def test_a_factory_makes_a_new_module_for_each_run(fit: Fit) -> None:
+    first, second = (fit(name, model=lambda: nn.Linear(64, 10), rounds=3) for name in "ab")
+    assert first.model is not second.model
+    assert torch.equal(first.model.weight, second.model.weight)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

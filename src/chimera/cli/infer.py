@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,25 +76,33 @@ def submit(
         ),
     ] = 1.0,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Set the name of the job.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Continue the interrupted submission with this key.")
+    ] = None,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Copy the queries of large files, too; else the files must not change.")
+    ] = False,
     as_json: Json = False,
     cluster: Cluster = HERE,
 ) -> None:
     """Submit a job, and print its number at once."""
+    from chimera.cli.infer_progress import progress_bar
     from chimera.inference.inputs import queries
     from chimera.inference.models import read
 
     client = _client(cluster)
     size = _size(batch_size)
-    job = client.submit(
-        read(model),
-        list(queries(inputs)),
-        name=name,
-        weight=weight,
-        batch_size=size,
-        max_workers=max_workers,
-        max_error_rate=max_error_rate,
-        **_limit(batch_timeout),
-    )
+    key = uuid.uuid4().hex if key is None else key
+    submitted = queries(inputs)
+    try:
+        with progress_bar(submitted.total_bytes) as on_progress:
+            job = client.submit(
+                read(model), submitted, key=key, on_progress=on_progress, copy=copy, name=name, weight=weight, batch_size=size,
+                max_workers=max_workers, max_error_rate=max_error_rate, **_limit(batch_timeout),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted: to continue, repeat the command with --key {key}", err=True)
+        raise
     typer.echo(line({"job": job}) if as_json else f"job {job}")
 
 

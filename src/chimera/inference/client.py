@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from chimera.core.errors import ChimeraError, ConfigurationError, DataError, TimeLimitError, UnavailableError
+import msgspec
+
+from chimera.core.errors import (
+    ChimeraError,
+    ConfigurationError,
+    DataError,
+    NoSpaceError,
+    TimeLimitError,
+    UnavailableError,
+)
 from chimera.engines.http import wire
+from chimera.inference.journal.records import InputFile
+from chimera.inference.pieces import MAX_BYTES, MAX_QUERY_BYTES, pieces, size_of
+from chimera.web import request
 from chimera.web.client import PATIENCE_S, TRY_S, WebClient
-from chimera.web.folder import MAX_BODY_BYTES
 
 _POLL_S = 0.2
+_COPIED_BYTES = 16 << 20  # smaller files are copied, so that they may change after the submission
 _ENDED = ("done", "failed", "cancelled")
 
 
@@ -48,26 +61,64 @@ class Client(WebClient):
             patience_s=patience_s,
         )
 
-    def submit(self, model: Mapping[str, Any], queries: Sequence[Any], **options: Any) -> str:
-        """Submit a job, and return its number.
+    def submit(
+        self,
+        model: Mapping[str, Any],
+        queries: Iterable[Any],
+        *,
+        key: str | None = None,
+        on_progress: Callable[[int, int], None] = lambda *_: None,
+        copy: bool = False,
+        **options: Any,
+    ) -> str:
+        """Submit a job, and return its number. The queries are read lazily, and sent in pieces.
 
         Parameters
         ----------
         model : table of a model.
         queries : texts, numbers, NumPy arrays, or lists and dictionaries of these.
+        key : name of this submission, of letters, digits and ``-_.``. An interrupted submission continues if the same queries
+            are submitted with its key, within a day; an accepted one is not submitted twice. Default: a random key.
+        on_progress : called after each piece with the number of queries that have arrived, and their approximate bytes.
+        copy : whether to copy the queries of files of more than 16 MiB, too (`chimera.inference.inputs.queries`). By default
+            they stay in the files if the cluster can read these: the files must not change until the job has ended.
         options : ``name``, ``weight``, ``batch_size``, ``max_workers``, ``batch_timeout_s``, ``max_error_rate``.
 
         Raises
         ------
-        DataError : the queries are larger than the limit of a job.
+        DataError : the queries, or one of them, are larger than the limit of a job.
+        UnavailableError, NoSpaceError : the submission is interrupted. The message states the key with which it continues.
         """
-        body = wire.pack({"key": uuid.uuid4().hex, "model": dict(model), "queries": list(queries), **options})
-        if len(body) > MAX_BODY_BYTES:
-            raise DataError(
-                f"the queries take {len(body)} bytes, a job at most {MAX_BODY_BYTES}: submit several jobs, or write the data to"
-                " files and submit their names"
-            )
-        return str(self.request_json("POST", "/jobs", body)["job"])
+        key = uuid.uuid4().hex if key is None else key
+        path = f"/submissions/{_quoted(key)}"
+        begun = self.request_json("PUT", path, wire.pack({"model": dict(model), **options}))
+        if begun["job"] is not None:
+            return str(begun["job"])
+        arrived = int(begun["queries"])
+        files = None if copy or arrived or not begun["reads_files"] else _files_of(queries)
+        chunks: list[tuple[int, int]] = []
+        count = size = 0
+        try:
+            for first, piece, more in pieces(queries):
+                count, size = first + len(piece), size + more
+                _check_sizes(size, max(map(size_of, piece)))
+                chunks.append((first, more))
+                if count > arrived and files is None:
+                    body = wire.pack({"first": first, "queries": piece})
+                    arrived = int(self.request_json("POST", f"{path}/queries", body)["queries"])
+                on_progress(count, size)
+            end: dict[str, Any] = {"queries": count}
+            if files is not None:
+                end |= {"files": msgspec.to_builtins(files()), "chunks": chunks}
+            return str(self.request_json("POST", f"{path}/job", wire.pack(end))["job"])
+        except (UnavailableError, NoSpaceError) as error:
+            raise type(error)(
+                f"{error}; {arrived} queries have arrived: to continue, submit the same inputs with the key {key}"
+            ) from error
+        except ChimeraError:
+            with contextlib.suppress(ChimeraError):
+                self.request_json("DELETE", path)
+            raise
 
     def rows(self, view: str) -> list[dict[str, Any]]:
         """Return the rows of ``jobs``, ``rate``, ``stats``, ``workers`` or ``members``."""
@@ -152,8 +203,8 @@ class Client(WebClient):
         deadline_s = time.monotonic() + self._patience_s
         while True:
             try:
-                with self.with_retries(partial(self.attempt, "GET", f"{path}?first={first}")) as lines:
-                    for line in lines:
+                with self.with_retries(partial(self.attempt, "GET", f"{path}?first={first}")) as answer:
+                    for line in request.lines(answer):
                         row = json.loads(line)
                         first = row["index"] + 1
                         yield row
@@ -214,3 +265,24 @@ def outcome(row: Mapping[str, Any]) -> str:
 
 def _quoted(job: str) -> str:
     return quote(job, safe="")
+
+
+def _files_of(queries: Iterable[Any]) -> Callable[[], list[InputFile]] | None:
+    """Return the function that returns the files in which queries may stay; None if the queries must be copied."""
+    from chimera.inference.inputs import Queries
+
+    if not isinstance(queries, Queries) or (queries.total_bytes or 0) < _COPIED_BYTES:
+        return None
+    return queries.files
+
+
+def _check_sizes(size: int, largest: int) -> None:
+    if size > MAX_BYTES:
+        raise DataError(
+            f"the queries take {size} bytes or more, a job at most {MAX_BYTES}: submit several jobs, or write the data to "
+            "files and submit their names"
+        )
+    if largest > MAX_QUERY_BYTES:
+        raise DataError(
+            f"a query takes {largest} bytes, at most {MAX_QUERY_BYTES}: write the data to files and submit their names"
+        )

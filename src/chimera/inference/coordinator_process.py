@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,16 @@ from chimera.core.private import UMASK
 from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.autoscale import INTERVAL_S, Autoscale
 from chimera.inference.cluster_folder import ClusterFolder
-from chimera.inference.coordinator.coordinator import LEASE_S, Coordinator, NotCoordinator
+from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinator
+from chimera.inference.coordinator.renewal import LEASE_S
 from chimera.inference.coordinator.worker_handle import SILENT_S
+from chimera.inference.disk_guard import DiskGuard
 from chimera.inference.journal.journal import Fenced, Journal, Lease
 from chimera.inference.membership import HEARTBEAT_S, Member, Members
 from chimera.inference.periodic import Periodic
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.pool.pool import Pool
+from chimera.web.logs import status
 
 POLL_S = 0.05
 """Seconds between two attempts of a standby to acquire the lease."""
@@ -41,6 +44,11 @@ class Candidate:
     journal : opens the journal.
     keep_s : seconds after its end until a job is deleted; default: never.
     code : whether to accept models that run code of their own.
+    shares_files : whether all candidates run on one machine, so that they can read the same files.
+
+    Attributes
+    ----------
+    failure : the error that has ended the candidate; None while there is none. The process must exit then.
     """
 
     def __init__(
@@ -54,8 +62,9 @@ class Candidate:
         journal: Callable[[], Journal],
         keep_s: float | None = None,
         code: bool = True,
+        shares_files: bool = True,
     ) -> None:
-        self._keep_s, self._code = keep_s, code
+        self._keep_s, self._code, self._shares_files = keep_s, code, shares_files
         self._open_journal, self._last_epoch = journal, 0
         self._name, self._folder, self._policy, self._fair_by = name, folder, policy, fair_by
         self._members = Members(folder.members)
@@ -63,11 +72,19 @@ class Candidate:
         self._leading: Coordinator | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chimera-candidate")
-        self._address = ""
+        self._address, self._waits_for = "", "another process is the coordinator"
+        self._disk = DiskGuard(folder.path)
+        self.failure: str | None = None
+        self._failed: Callable[[], None] = lambda: None
 
-    def start(self, address: str) -> None:
-        """Start to compete for the lease. This process answers at the address."""
-        self._address = address
+    def start(self, address: str, failed: Callable[[], None] = lambda: None) -> None:
+        """Start to compete for the lease. This process answers at the address.
+
+        Parameters
+        ----------
+        failed : called in the candidate's thread after an error has ended the candidate.
+        """
+        self._address, self._failed = address, failed
         self._thread.start()
 
     def stop(self) -> None:
@@ -87,7 +104,7 @@ class Candidate:
         """
         leading = self._leading
         if leading is None:
-            raise NotCoordinator(f"{self._name} stands by: another process is the coordinator")
+            raise NotCoordinator(f"{self._name} stands by: {self._waits_for}")
         leading.check_leads()
         return leading
 
@@ -98,6 +115,15 @@ class Candidate:
         return [_row(one, highest) for one in found]
 
     def _run(self) -> None:
+        try:
+            self._compete()
+        except Exception as error:  # a standby that has lost its journal or its thread must not stay as one
+            known = isinstance(error, ChimeraError)
+            self.failure = str(error) if known else f"{type(error).__name__}: {error}"
+            status().error("%s ends: %s", self._name, self.failure, exc_info=None if known else error)
+            self._failed()
+
+    def _compete(self) -> None:
         journal = self._open_journal()
         self._members.join("standby", self._name, self._address, state="stands by")
         threading.Thread(target=self._beat, name="chimera-beat", daemon=True).start()
@@ -106,28 +132,35 @@ class Candidate:
                 try:
                     lease = journal.acquire(self._name, self._address, LEASE_S)
                     seen = lease or journal.lease()
-                except Fenced:  # no majority of the voters answers
+                except Fenced:
+                    self._waits_for = "no majority of the voters answers"
                     continue
+                self._waits_for = "another process is the coordinator"
                 if seen is not None and seen.epoch != self._last_epoch:
                     self._last_epoch = seen.epoch
                     self._folder.note_leader(seen.epoch, seen.address)
                 if lease is not None:
-                    self._members.beat(self._name, role="coordinator", state="leads", epoch=lease.epoch)
+                    self._members.beat(self._name, role="coordinator", state=self._state("leads"), epoch=lease.epoch)
                     self._lead(journal, lease)
-                    self._members.beat(self._name, role="standby", state="stands by")
+                    self._members.beat(self._name, role="standby", state=self._state("stands by"))
         finally:
             self._members.leave(self._name)
             journal.close()
 
     def _beat(self) -> None:
         while not self._stopped.wait(HEARTBEAT_S):
-            self._members.beat(self._name)
+            self._members.beat(self._name, state=self._state("stands by" if self._leading is None else "leads"))
+
+    def _state(self, state: str) -> str:
+        warning = self._disk.warning()
+        return f"{state}; {warning}" if warning else state
 
     def _lead(self, journal: Journal, lease: Lease) -> None:
         policy = POLICIES.create(self._policy)
         leading = Coordinator(
-            journal, lease, policy, pool=self._pool, fair_by=self._fair_by, keep_s=self._keep_s, code=self._code
-        )
+            journal, lease, policy, pool=self._pool, fair_by=self._fair_by, keep_s=self._keep_s, code=self._code,
+            disk=self._disk, shares_files=self._shares_files,
+        )  # fmt: skip
         self._leading = leading
         try:
             leading.lead()
@@ -192,19 +225,21 @@ def _url(host: str, port: int) -> str:
 
 
 def main() -> None:
-    """Serve until SIGTERM."""
-    from chimera.inference.api.cluster_routes import cluster_router
-    from chimera.inference.api.job_routes import jobs_router
-    from chimera.inference.api.metrics import ClusterMetrics
-    from chimera.inference.api.openai_routes import ERROR_FORMS, openai_router
-    from chimera.inference.api.serving_routes import Asker, serving_router
-    from chimera.inference.page.data import SAMPLE_S, RateHistory
-    from chimera.inference.page.routes import bare_page_router, page_router
-    from chimera.web.app import create_app, serve
-    from chimera.web.metrics import Metrics
-
+    """Serve until SIGTERM, or until an error ends the process with code 1 and a line on stderr."""
     exit_with_parent()
     os.umask(UMASK)
+    try:
+        failure = _serve(_options())
+    except (ChimeraError, OSError) as error:
+        failure = str(error)
+    if failure is not None:
+        with contextlib.suppress(OSError):  # a full disk: the supervisor reports it
+            sys.stderr.write(f"chimera: error: {' '.join(failure.split())}\n")
+            sys.stderr.flush()
+        raise SystemExit(1)
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--name", required=True)
@@ -218,7 +253,22 @@ def main() -> None:
     parser.add_argument("--keep-s", type=float, help="seconds after its end until a job is deleted; default: never")
     parser.add_argument("--no-code", action="store_true", help="refuse models that run code of their own")
     parser.add_argument("--forwarded", action="store_true", help="connections come from an address beyond loopback")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def _serve(options: argparse.Namespace) -> str | None:
+    """Serve until SIGTERM; return the error that has ended the candidate, or None."""
+    from chimera.inference.api.cluster_routes import cluster_router
+    from chimera.inference.api.job_routes import jobs_router
+    from chimera.inference.api.metrics import ClusterMetrics
+    from chimera.inference.api.openai_routes import ERROR_FORMS, openai_router
+    from chimera.inference.api.serving_routes import Asker, serving_router
+    from chimera.inference.api.submission_routes import submissions_router
+    from chimera.inference.page.data import SAMPLE_S, RateHistory
+    from chimera.inference.page.routes import bare_page_router, page_router
+    from chimera.web.app import create_app, serve
+    from chimera.web.metrics import Metrics
+
     folder = ClusterFolder(options.cluster)
     os.chdir(folder.logs(options.name))  # the logs are written there
     access = folder.access()
@@ -229,7 +279,7 @@ def main() -> None:
     candidate = Candidate(
         options.name, folder, options.policy, fair_by=options.fair_by, ray=bool(options.ray),
         journal=lambda: _journal(folder, options.voters, options.voter), keep_s=options.keep_s,
-        code=not options.no_code,
+        code=not options.no_code, shares_files=not options.voter,
     )  # fmt: skip
     metrics = Metrics()
     metrics.registry.register(ClusterMetrics(candidate.leader))
@@ -245,6 +295,7 @@ def main() -> None:
         settings=access,
         routers=[
             jobs_router(candidate.leader, candidate.rows),
+            submissions_router(candidate.leader),
             cluster_router(candidate.leader, _scaler(folder, options.voters)),
             page_router(candidate.leader, history, folder.path / "logs"),
             serving_router(asker),
@@ -261,15 +312,13 @@ def main() -> None:
             each.start()
         serve(
             app, host=host, port=0, settings=access,
-            on_started=lambda: candidate.start(_url(*app.state.address)),
+            on_started=lambda: candidate.start(_url(*app.state.address), lambda: app.state.stop()),
         )  # fmt: skip
-    except ChimeraError as error:
-        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {options.name}, process {os.getpid()}: {error}\n")
-        raise SystemExit(1) from None
     finally:
         for each in periodic:
             each.stop()
         candidate.stop()
+    return candidate.failure
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import csv
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,11 +15,13 @@ import numpy as np
 from chimera.core.errors import DataError
 from chimera.data.readers.npy import read_header
 from chimera.data.readers.table import is_number, separator_of
+from chimera.inference.journal.records import InputFile
 
 IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 MAX_LINE_BYTES = 16 << 20
 MAX_ROW_BYTES = 64 << 20  # of an array
 _PIECE_BYTES = 4 << 20
+_LOCATIONS = ("/", "http://", "https://", "s3://", "gs://")
 _HEAD_LINES = 20  # lines from which the separator of a table is detected
 
 
@@ -35,6 +37,52 @@ def check(path: str) -> None:
         raise DataError(f"the ending of the file {path!r} is unknown; known endings: {known}")
 
 
+def total_bytes(files: Any, paths: Sequence[str]) -> int | None:
+    """Return the size of files, of which an image counts as its name; None if it is unknown."""
+    sizes = [len(path) if is_image(path) else None if path.endswith(".gz") else files.size(path) for path in paths]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def version_of(files: Any, path: str) -> str:
+    """Return a text that differs once the file has changed: its size, and time of change or tag."""
+    found = files.info(path)
+    changed = next((found[key] for key in ("mtime", "ETag", "etag", "LastModified", "updated") if found.get(key)), "")
+    return f"{found.get('size')}-{changed}"
+
+
+def is_reference(path: str) -> bool:
+    """Return whether the queries of a file may stay in it: no image, a local file by its absolute path or an address."""
+    known = not is_image(path) and _reader_of(path) is not None
+    return known and path.startswith(_LOCATIONS) and "::" not in path  # which would name file systems within others
+
+
+def read_unchanged(file: InputFile) -> Iterator[Any]:
+    """Yield the queries in a file; raise as `check_unchanged` and `read` do."""
+    yield from itertools.islice(read(*check_unchanged(file)), file.queries)
+
+
+def check_unchanged(file: InputFile) -> tuple[Any, str]:
+    """Return the file system of a file, and its path there.
+
+    Raises
+    ------
+    DataError : the file cannot be read, is not one whose queries may stay in it, or has changed.
+    """
+    import fsspec
+
+    if not is_reference(file.path):
+        raise DataError(f"{file.path[:200]!r} is no file whose queries may stay in it")
+    try:
+        files, path = fsspec.core.url_to_fs(file.path)
+        now = version_of(files, path)
+    except (OSError, ValueError, ImportError) as error:
+        raise DataError(f"{file.path} cannot be read: {error}") from error
+    if now != file.version:
+        raise DataError(f"{file.path} has changed since the job was submitted")
+    return files, path
+
+
 def read(files: Any, path: str) -> Iterator[Any]:
     """Yield the queries in a file.
 
@@ -46,7 +94,7 @@ def read(files: Any, path: str) -> Iterator[Any]:
     ------
     DataError : the file cannot be read; with the number of the line if it has lines.
     """
-    whole = path if "file" in _protocols(files) else files.unstrip_protocol(path)
+    whole = name_of(files, path)
     if is_image(path):
         yield whole
         return
@@ -57,6 +105,11 @@ def read(files: Any, path: str) -> Iterator[Any]:
             yield from reader(file, whole)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{whole} cannot be read: {error}") from error
+
+
+def name_of(files: Any, path: str) -> str:
+    """Return the absolute path of a local file, or the URL of another one."""
+    return path if "file" in _protocols(files) else str(files.unstrip_protocol(path))
 
 
 def _protocols(files: Any) -> tuple[str, ...]:

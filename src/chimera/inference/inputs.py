@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,10 +14,8 @@ import numpy as np
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.readers.sources import is_frame
 from chimera.inference import input_files
-
-MAX_QUERIES = 10_000_000
-MAX_BYTES = 1 << 30
-"""Maximum bytes of all queries of a job; an image counts as its name."""
+from chimera.inference.journal.records import InputFile
+from chimera.inference.pieces import MAX_BYTES, MAX_QUERIES, size_of
 
 
 class Queries(Iterator[Any]):
@@ -28,10 +26,13 @@ class Queries(Iterator[Any]):
     queries : the queries, in order.
     source : name of the source in error messages.
     max_queries, max_bytes : limits; the iterator raises DataError beyond them.
+    total_bytes : approximate size of all queries; None if it is unknown.
+    files : returns the files whose queries were read so far, if the queries may stay in them; None: they must be copied.
 
     Attributes
     ----------
     count, bytes : number and size of the queries read so far.
+    total_bytes, files : as above.
 
     Raises
     ------
@@ -39,9 +40,17 @@ class Queries(Iterator[Any]):
     """
 
     def __init__(
-        self, queries: Iterable[Any], source: str, *, max_queries: int = MAX_QUERIES, max_bytes: int = MAX_BYTES
+        self,
+        queries: Iterable[Any],
+        source: str,
+        *,
+        max_queries: int = MAX_QUERIES,
+        max_bytes: int = MAX_BYTES,
+        total_bytes: int | None = None,
+        files: Callable[[], list[InputFile]] | None = None,
     ) -> None:
         self.count = self.bytes = 0
+        self.total_bytes, self.files = total_bytes, files
         self._source, self._max_queries, self._max_bytes = source, max_queries, max_bytes
         rest = iter(queries)
         for first in rest:
@@ -52,7 +61,7 @@ class Queries(Iterator[Any]):
     def __next__(self) -> Any:
         query = next(self._rest)
         self.count += 1
-        self.bytes += _size(query)
+        self.bytes += size_of(query)
         if self.count > self._max_queries:
             raise DataError(
                 f"{self._source} contains more than {self._max_queries} queries: split them into several jobs"
@@ -84,12 +93,14 @@ def queries(source: Any, *, max_queries: int = MAX_QUERIES, max_bytes: int = MAX
         that line is read.
     ConfigurationError : the source has a type that cannot be read.
     """
-    limits = {"max_queries": max_queries, "max_bytes": max_bytes}
+    limits: dict[str, Any] = {"max_queries": max_queries, "max_bytes": max_bytes}
     if isinstance(source, str | os.PathLike):
         name = os.fspath(source)
         if not isinstance(name, str):
             raise ConfigurationError("the name of inputs must be a text, not bytes")
-        return Queries(_of_location(name), repr(name), **limits)
+        found = _of_location(name)
+        files = found.files if found.may_stay else None
+        return Queries(found, repr(name), **limits, total_bytes=found.total_bytes, files=files)
     if is_frame(source):
         return Queries(map(_plain, source.to_dict("records")), "the data frame", **limits)
     if isinstance(source, Mapping | bytes | bytearray) or not (hasattr(source, "__iter__") or hasattr(source, "numpy")):
@@ -103,19 +114,48 @@ def queries(source: Any, *, max_queries: int = MAX_QUERIES, max_bytes: int = MAX
     return Queries(map(_plain, source), f"the {type(source).__name__}", **limits)
 
 
-def _of_location(name: str) -> Iterator[Any]:
+class _Files(Iterator[Any]):
+    """The queries in files, which are counted by file; ``may_stay``: whether a coordinator may read them there."""
+
+    def __init__(self, files: Any, paths: list[str]) -> None:
+        self.total_bytes = input_files.total_bytes(files, paths)
+        self.may_stay = all(input_files.is_reference(input_files.name_of(files, path)) for path in paths)
+        self._files, self._paths = files, paths
+        self._read: list[InputFile] = []
+        self._queries = self._all()
+
+    def __next__(self) -> Any:
+        return next(self._queries)
+
+    def files(self) -> list[InputFile]:
+        """Return the files that were read, each with the number of its queries."""
+        return list(self._read)
+
+    def _all(self) -> Iterator[Any]:
+        for path in self._paths:
+            name = input_files.name_of(self._files, path)
+            version = input_files.version_of(self._files, path) if self.may_stay else ""
+            count = 0
+            for query in input_files.read(self._files, path):
+                count += 1
+                yield query
+            if count:
+                self._read.append(InputFile(name, version, count))
+
+
+def _of_location(name: str) -> _Files:
     import fsspec
 
     try:
         files, root = fsspec.core.url_to_fs(name if "://" in name else str(Path(name).expanduser()))
         paths = _paths(files, root, name)
+        return _Files(files, paths)
     except ImportError as error:
         raise ConfigurationError(f"{name!r} cannot be read: {str(error).partition(chr(10))[0]}") from error
     except (OSError, ValueError) as error:
         if isinstance(error, ConfigurationError):
             raise
         raise DataError(f"{name!r} cannot be read: {error}") from error
-    return itertools.chain.from_iterable(input_files.read(files, path) for path in paths)
 
 
 def _paths(files: Any, root: str, name: str) -> list[str]:
@@ -170,15 +210,3 @@ def _plain(query: Any) -> Any:
         f"a {type(query).__name__} cannot be a query: numbers, texts, lists, dictionaries and arrays can; "
         "images by their paths, or as arrays of pixels"
     )
-
-
-def _size(query: Any) -> int:
-    if isinstance(query, np.ndarray):
-        return query.nbytes
-    if isinstance(query, str):
-        return len(query)
-    if isinstance(query, list):
-        return sum(map(_size, query)) + 2
-    if isinstance(query, dict):
-        return sum(len(key) + _size(part) for key, part in query.items()) + 2
-    return 8

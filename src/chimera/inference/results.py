@@ -12,7 +12,9 @@ import numpy as np
 
 from chimera.core.errors import ConfigurationError, MissingExtraError
 from chimera.engines.http import wire
+from chimera.inference.coordinator.file_queries import FileQueries
 from chimera.inference.journal.journal import Journal
+from chimera.inference.journal.records import Accepted
 from chimera.training.progress.history import atomically
 
 ENDINGS = (".jsonl", ".ndjson", ".parquet")
@@ -30,21 +32,25 @@ def row(index: int, query: Any, answer: Mapping[str, Any]) -> dict[str, Any]:
     return {"index": index, "query": query, **answer}
 
 
-def stored(journal: Journal, job: str, first: int = 0) -> Iterator[list[dict[str, Any]]]:
+def stored(journal: Journal, accepted: Accepted, first: int = 0) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows of a job's results in the journal, in input order, batch by batch.
 
     Parameters
     ----------
-    job : number of the job.
+    accepted : the job. Queries that stay in a file are null if the file has changed.
     first : index of the first query.
 
     Raises
     ------
     ConfigurationError : a query is of type bytes.
     """
-    for output in journal.outputs(job, first):
-        queries, answers = journal.queries(job, output.first, output.count), wire.unpack(output.body)
-        numbered = zip(range(output.first, output.first + output.count), queries, answers, strict=True)
+    files = FileQueries(accepted.files)
+    for output in journal.outputs(accepted.job, first):
+        if accepted.files:
+            queries = files.read_or_none(output.first, output.count)
+        else:
+            queries = journal.queries(accepted.job, output.first, output.count)
+        numbered = zip(range(output.first, output.first + output.count), queries, wire.unpack(output.body), strict=True)
         yield [row(index, _plain(query), answer) for index, query, answer in numbered if index >= first]
 
 

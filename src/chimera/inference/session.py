@@ -218,7 +218,8 @@ def infer(
     ------
     ConfigurationError : an argument is invalid. Nothing was started then.
     """
-    table, submitted = read(model), list(queries(inputs))
+    table, found = read(model), queries(inputs)
+    submitted = list(found) if cluster is None else found  # an invalid input must start no cluster
     if cluster is not None and workers is not None:
         raise ConfigurationError(
             "workers applies only to a cluster that is started for this job: leave out cluster or workers"
@@ -228,7 +229,7 @@ def infer(
     used = own or cluster
     client = used.client if isinstance(used, InferenceCluster) else client_of(used or "")
     try:
-        options = {
+        options: dict[str, Any] = {
             "name": name,
             "weight": weight,
             "batch_size": batch_size,

@@ -68,4 +68,5 @@ class StoredJobs:
         ------
         ConfigurationError : there is no such job.
         """
-        return itertools.chain.from_iterable(stored(self._journal, job_number(self._scheduler, job), first))
+        accepted = self._scheduler.job(job_number(self._scheduler, job)).accepted
+        return itertools.chain.from_iterable(stored(self._journal, accepted, first))

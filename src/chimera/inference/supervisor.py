@@ -25,6 +25,7 @@ from chimera.core.private import UMASK, opener
 from chimera.core.processes import THREAD_VARIABLES, RestartPause, describe_exit
 from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.disk_guard import DiskGuard, DiskWatch
 from chimera.inference.gateway import fixed_address
 from chimera.inference.local_workers import LocalWorkers
 from chimera.inference.policies.policy import POLICIES, check_fair_by
@@ -38,6 +39,8 @@ STOP_S = 5.0
 """Seconds from SIGTERM to SIGKILL."""
 _POLL_S = 0.02
 _STANDBYS_S = 5.0  # after which standbys start also if nothing leads yet
+_ERROR = b"chimera: error: "
+_MAX_LOG_BYTES = 1 << 16  # of the end of a log in which the reason of an exit is looked for
 
 
 class Supervised(Protocol):
@@ -79,7 +82,7 @@ class ManagedProcess:
         self.name = name
         self._command, self._folder, self._environment = command, folder, environment
         self._inherited, self._may_start = inherited, may_start
-        self._pause = RestartPause()
+        self._pause, self._logged = RestartPause(), 0
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -87,6 +90,7 @@ class ManagedProcess:
         if not self._may_start():
             return
         with open(self._folder.output(self.name), "ab", opener=opener) as output:
+            self._logged = output.tell()
             self.process = subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
                 [sys.executable, "-m", *self._command],
                 stdin=subprocess.PIPE,
@@ -110,7 +114,7 @@ class ManagedProcess:
             return
         self._pause.exit(now_s)
         self._release()
-        say(f"{self.name} {describe_exit(code)}; it is restarted")
+        say(f"{self.name} {describe_exit(code)}{self._reason()}; it is restarted")
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process and its children."""
@@ -136,6 +140,17 @@ class ManagedProcess:
         self.signal(signal.SIGKILL)
         self.process.wait()
         self._release()
+
+    def _reason(self) -> str:
+        """Return why the last process has ended: its last error message; empty if there is none."""
+        if DiskGuard(self._folder.path).is_full():  # the process could not write its message
+            return f" (the disk of {self._folder.path} is full)"
+        with contextlib.suppress(OSError), (self._folder.logs(self.name) / "output.log").open("rb") as log:
+            log.seek(max(self._logged, os.fstat(log.fileno()).st_size - _MAX_LOG_BYTES))
+            errors = [line for line in log.read().splitlines() if line.startswith(_ERROR)]
+            if errors:
+                return f" ({errors[-1].removeprefix(_ERROR).decode(errors='replace')})"
+        return ""
 
     def _release(self) -> None:
         if self.process is not None and self.process.stdin is not None:
@@ -217,7 +232,8 @@ def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str],
             say(f"the coordinator is at {address}; requests need the token in {folder.path / 'token'}")
             if sys.stdout.isatty():  # others may read a file or a log
                 say(f"the page: {address}/#token={folder.token()} (the address holds the token: keep it to yourself)")
-        _supervise([*_workers(folder, options), *_coordinators(folder, options)], say, stopped=lambda: bool(ended))
+        members = [DiskWatch(folder.path), *_workers(folder, options), *_coordinators(folder, options)]
+        _supervise(members, say, stopped=lambda: bool(ended))
 
 
 def is_here(address: str) -> bool:

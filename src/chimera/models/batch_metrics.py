@@ -31,13 +31,17 @@ class Perplexity(BatchMetric):
     """The exponential of the mean loss, for losses in nats per token that are means over the predicted tokens of a batch.
 
     Each predicted token has the same weight, see `tokens_in`, so the result does not depend on the division into batches.
+
+    Parameters
+    ----------
+    shifted : see `tokens_in`.
     """
 
-    def __init__(self) -> None:
-        self.total, self.tokens = 0.0, 0
+    def __init__(self, *, shifted: bool | None = None) -> None:
+        self.total, self.tokens, self._shifted = 0.0, 0, shifted
 
     def add_batch(self, outputs: Any, batch: Any, loss: float, rows: int) -> None:  # noqa: D102
-        tokens = tokens_in(outputs, batch, rows)
+        tokens = tokens_in(outputs, batch, rows, shifted=self._shifted)
         if tokens:  # the mean loss of no token is NaN
             self.total, self.tokens = self.total + loss * tokens, self.tokens + tokens
 
@@ -45,26 +49,31 @@ class Perplexity(BatchMetric):
         return math.exp(min(self.total / self.tokens, 700.0)) if self.tokens else math.nan
 
 
-def tokens_in(outputs: Any, batch: Any, rows: int) -> int:
+def tokens_in(outputs: Any, batch: Any, rows: int, *, shifted: bool | None = None) -> int:
     """Return the number of targets of a batch that have a loss: those that are not -100.
 
-    Labels of shape (n, t) that repeat ``input_ids``, and the tokens of a mapping without labels, are those of a causal model,
-    which predicts each token from those before it. The first token of each row then has no loss, unless a learned prompt comes
-    before it (outputs of more than t positions). Without countable targets it is ``rows``, the number of samples.
+    If the model shifts the labels of a mapping, the first token of each row has no loss, unless a learned prompt comes before
+    it (outputs of more than t positions). Without countable targets the number is ``rows``, the number of samples.
+
+    Parameters
+    ----------
+    outputs, batch, rows : see `BatchMetric.add_batch`.
+    shifted : whether the model shifts the labels of a mapping, as a causal model does, which predicts each token from the
+        tokens before it. If it is not known: whether the labels, of shape (n, t), repeat ``input_ids``, or there are none.
     """
     targets, inputs = targets_of(batch), batch.get("input_ids") if isinstance(batch, Mapping) else None
     if targets is None and inputs is not None:
         mask = batch.get("attention_mask")
         counted = np.asarray(np.ones(np.shape(inputs)) if mask is None else mask) != 0
-        causal = True
+        repeated = True
     elif targets is None or np.asarray(targets).dtype.kind not in "iu":
         return rows
     else:
         wanted: NDArray[Any] = np.asarray(targets)
         counted = wanted != -100
-        causal = inputs is not None and np.shape(inputs) == wanted.shape
-        causal = causal and bool(np.array_equal(wanted[counted], np.asarray(inputs)[counted]))
-    if causal and counted.ndim == 2 and len(counted):
+        repeated = inputs is not None and np.shape(inputs) == wanted.shape
+        repeated = repeated and bool(np.array_equal(wanted[counted], np.asarray(inputs)[counted]))
+    if isinstance(batch, Mapping) and (repeated if shifted is None else shifted) and counted.ndim == 2 and len(counted):
         prompted = getattr(outputs, "ndim", 0) == 3 and outputs.shape[1] > len(counted[0])
         counted = counted if prompted else counted[:, 1:]
     return int(np.count_nonzero(counted))

@@ -28,7 +28,9 @@ class Trainer:
 
     Parameters
     ----------
-    model : a name, a module, an estimator, a factory of one, or a `Model`.
+    model : a name, a module, an estimator, a factory of one, or a `Model`. A module, an estimator or a `Model` is trained in
+        place, on every engine: after the run it holds the trained weights, and ``run.model`` (``run.trained`` for a `Model`) is
+        the same object. A second run with it continues from these weights. A name or a factory makes a new model for each run.
     data : a name, a `Dataset` (a fifth of it becomes the test set), a `Split`, a pair (train, test), or a pair of arrays
         (inputs, targets). Tables with large features are standardized, see `Split.of`; a `Split` is not.
     strategy, partition, engine : a name, a mapping ``{"name": ..., option: ...}`` or an object. An engine given as an object

@@ -6,13 +6,14 @@ import http.client
 import select
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO
 
 from chimera.core.address import Address
 from chimera.core.errors import ConfigurationError
 
 _POLL_S = 0.1  # interval of the checks whether the leader has changed
+_PIECE_BYTES = 1 << 16
 
 
 class NoAnswerError(OSError):
@@ -76,6 +77,24 @@ def read(answer: http.client.HTTPResponse) -> bytes:
             return answer.read()
         except (OSError, http.client.HTTPException) as error:
             raise NoAnswerError(f"the answer is incomplete: {error}") from error
+
+
+def lines(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Yield the lines of a response; an iteration over the response itself would end at a broken connection without an error.
+
+    Raises
+    ------
+    NoAnswerError : the response is incomplete.
+    """
+    rest = b""
+    try:
+        while piece := answer.read1(_PIECE_BYTES):
+            *whole, rest = (rest + piece).split(b"\n")
+            yield from whole
+    except http.client.HTTPException as error:
+        raise NoAnswerError(f"the answer is incomplete: {error}") from error
+    if rest:
+        yield rest
 
 
 def _await(connection: http.client.HTTPConnection, deadline_s: float, leads: Callable[[], bool]) -> None:

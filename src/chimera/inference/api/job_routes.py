@@ -12,9 +12,10 @@ from fastapi.responses import StreamingResponse
 from chimera.core.errors import DataError
 from chimera.inference.api import operations, views
 from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.inference.journal.records import Accepted
 from chimera.inference.results import stored
 from chimera.web.background import in_thread
-from chimera.web.body import answer, read_object, required
+from chimera.web.body import answer, read_object
 from chimera.web.routing import documented, plain_router
 
 PREFIX = "/v1/infer"
@@ -27,26 +28,6 @@ CHANGES: dict[str, Any] = {
     "max_workers": {"anyOf": [{"type": "null"}, {"type": "integer", "minimum": 1}]},
     "batch_timeout_s": {"anyOf": [{"const": "auto"}, {"type": "number", "exclusiveMinimum": 0}]},
 }
-_SUBMISSION = {
-    "type": "object",
-    "required": ["key", "model", "queries"],
-    "properties": {
-        "key": {"type": "string", "minLength": 1},
-        "name": {"anyOf": [{"type": "null"}, {"type": "string"}]},
-        "model": _ANY,
-        "queries": {"type": "array", "minItems": 1},
-        "max_error_rate": {"type": "number", "minimum": 0, "maximum": 1},
-        **CHANGES,
-    },
-    "additionalProperties": False,
-}
-_EXAMPLE = {
-    "key": "e7c1",
-    "name": "cats",
-    "model": {"kind": "transformers", "task": "image-classification", "model": "google/vit-base-patch16-224"},
-    "queries": ["/data/images/1.png", "/data/images/2.png"],
-    "weight": 1.0,
-}
 
 
 def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[dict[str, Any]]]) -> APIRouter:
@@ -58,24 +39,6 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
     members : returns a row per process of the cluster.
     """
     router = plain_router(prefix=PREFIX, tags=["inference"])
-
-    @router.post(
-        "/jobs",
-        **documented(
-            "Submit a job. A request with the key of an existing job returns that job.", body=_SUBMISSION, example=_EXAMPLE,
-            answer=JOB, answer_example={"job": "1"}, errors=(422, 503),
-        ),
-    )  # fmt: skip
-    async def submit(request: Request) -> Response:
-        body = await read_object(request)
-        key, model, queries = required(body, "key", "model", "queries")
-        if not isinstance(key, str) or not key or not isinstance(model, dict) or not isinstance(queries, list):
-            raise DataError("a job needs a key (a text), a model (a table) and queries (a list)")
-        more = known_fields(body, "name", *CHANGES, "max_error_rate", besides=("key", "model", "queries"))
-        if not isinstance(more.get("name"), str | None):
-            raise DataError(f"name must be a text, not {more['name']!r}")
-        job = await in_thread(lambda: operations.submit(leader(), key=key, model=model, queries=queries, **more))
-        return answer(request, {"job": job})
 
     for path, view, summary in (
         ("/jobs", views.jobs, "All jobs, with their states."),
@@ -130,8 +93,8 @@ def jobs_router(leader: Callable[[], Coordinator], members: Callable[[], list[di
         first = request.query_params.get("first", "0")
         if not first.isascii() or not first.isdigit() or len(first) > 15:
             raise DataError(f"first must be a whole number of at least 0, not {first[:40]!r}")
-        job = await in_thread(lambda: _found(leader(), _job(request)))
-        lines = _lines(leader(), job, int(first))
+        accepted = await in_thread(lambda: _found(leader(), _job(request)))
+        lines = _lines(leader(), accepted, int(first))
         return StreamingResponse(lines, media_type="application/jsonl")
 
     return router
@@ -170,11 +133,11 @@ def _job(request: Request) -> str:
     return str(request.path_params["job"])
 
 
-def _found(leader: Coordinator, job: str) -> str:
-    return leader.call(lambda: operations.job_number(leader.scheduler, job))
+def _found(leader: Coordinator, job: str) -> Accepted:
+    return leader.call(lambda: leader.scheduler.job(operations.job_number(leader.scheduler, job)).accepted)
 
 
-def _lines(leader: Coordinator, job: str, first: int) -> Iterator[bytes]:
+def _lines(leader: Coordinator, accepted: Accepted, first: int) -> Iterator[bytes]:
     """Yield the results of a job as JSON lines, batch by batch."""
-    for rows in stored(leader.journal, job, first):
+    for rows in stored(leader.journal, accepted, first):
         yield b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chimera.core.errors import ConfigurationError, ConflictError, DataError, UnavailableError
-from chimera.engines.http import wire
-from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinator
 from chimera.inference.coordinator.worker_handle import WorkerHandle
 from chimera.inference.journal import records
 from chimera.inference.models import check
 from chimera.inference.scheduling.job import Job
 from chimera.inference.scheduling.scheduler import Scheduler
 
-MAX_CHUNK_QUERIES = 1000
-"""Maximum number of queries in a chunk of the journal."""
 MAX_RESERVE = 1000
 """Maximum number of workers that are reserved for a served model."""
-MAX_CHUNK_BYTES = 1 << 20
-"""Maximum size of a chunk, unless a single query is larger. A write must be short compared to the lease."""
 
 
 def submit(
@@ -43,7 +38,7 @@ def submit(
     key : chosen by the client. A request with the key of an existing job returns the number of that job, so that a retry
         submits nothing twice.
     model : table of the model.
-    queries : values that `wire` can pack.
+    queries : values that `chimera.engines.http.wire` can pack.
     name : not a number, which could be that of another job; default: the number of this job.
     max_error_rate : the job fails as soon as a larger fraction of its queries has errors. If all have, it fails in any case.
 
@@ -54,50 +49,50 @@ def submit(
     """
     if not queries:
         raise DataError("a job needs at least one query")
+    options: dict[str, Any] = {
+        "name": name, "weight": weight, "batch_size": batch_size, "max_workers": max_workers,
+        "batch_timeout_s": batch_timeout_s, "max_error_rate": max_error_rate,
+    }  # fmt: skip
+    number, _ = begin(leader, key=key, model=model, **options)
+    if number is not None:
+        return number
+    try:
+        leader.submissions.put(key, 0, queries)
+        return leader.submissions.accept(key, len(queries))
+    except NotCoordinator:  # the client repeats the request at the next coordinator
+        raise
+    except BaseException:
+        leader.submissions.discard(key)
+        raise
+
+
+def begin(
+    leader: Coordinator,
+    *,
+    key: str,
+    model: Mapping[str, Any],
+    name: str | None = None,
+    weight: float = 1.0,
+    batch_size: int | str = "auto",
+    max_workers: int | None = None,
+    batch_timeout_s: float | str = "auto",
+    max_error_rate: float = 1.0,
+) -> tuple[str | None, int]:
+    """Begin or continue a submission whose queries arrive in pieces; see `submit` for the arguments.
+
+    Returns
+    -------
+    The number of the job if it is accepted already, else None; and the number of queries that have arrived.
+    """
     check_name(name)
     table = check(model, code=leader.code)
     size, share, most = checked_batch_size(batch_size), checked_weight(weight), checked_max_workers(max_workers)
-    limit_s = checked_batch_timeout(batch_timeout_s)
-    errors = checked_max_error_rate(max_error_rate)
-
-    def existing() -> str | None:
-        return next((job.id for job in leader.scheduler.jobs.values() if job.accepted.key == key), None)
-
-    def begin() -> tuple[str | None, str]:
-        return (found, found) if (found := existing()) else (None, leader.new_number())
-
-    def accept() -> str:
-        if (found := existing()) is not None:  # two requests with the same key came at once
-            leader.discard_queries(number)
-            return found
-        now_s = leader.now_s()
-        leader.record(
-            records.Accepted(
-                number,
-                key,
-                name or number,
-                table,
-                len(queries),
-                share,
-                size,
-                most,
-                now_s,
-                batch_timeout_s=limit_s,
-                max_error_rate=errors,
-            )
+    limit_s, errors = checked_batch_timeout(batch_timeout_s), checked_max_error_rate(max_error_rate)
+    return leader.submissions.begin(
+        records.Accepted(
+            "", key, name or "", table, 0, share, size, most, 0.0, batch_timeout_s=limit_s, max_error_rate=errors
         )
-        return number
-
-    earlier, number = leader.call(begin)
-    if earlier is not None:
-        return earlier
-    try:
-        for first, body in packed_chunks(queries):
-            leader.store_queries(number, first, body)
-    except BaseException:
-        leader.discard_queries(number)
-        raise
-    return leader.call(accept)
+    )
 
 
 def change(
@@ -202,20 +197,6 @@ def job_number(scheduler: Scheduler, job: str) -> str:
         return job
     found = [each.id for each in jobs.values() if each.accepted.name == job]
     return found[-1] if found else scheduler.job(job).id
-
-
-def packed_chunks(queries: Sequence[Any]) -> Iterator[tuple[int, bytes]]:
-    """Yield the queries in packed chunks, each with the index of its first query."""
-    first, count = 0, 1
-    while first < len(queries):
-        body = wire.pack(list(queries[first : first + count]))
-        if len(body) > MAX_CHUNK_BYTES and count > 1:
-            count //= 2
-            continue
-        yield first, body
-        first += count
-        if 2 * len(body) <= MAX_CHUNK_BYTES:
-            count = min(2 * count, MAX_CHUNK_QUERIES)
 
 
 def check_name(name: str | None) -> None:

@@ -12,11 +12,14 @@ from typing import Any, TypeVar
 
 from chimera.core.errors import UnavailableError
 from chimera.inference.coordinator.deletion import Deleter
-from chimera.inference.coordinator.job_store import JobStore, JournalStore
+from chimera.inference.coordinator.job_store import FileStore, JobStore, JournalStore
 from chimera.inference.coordinator.log import log_end, log_record
+from chimera.inference.coordinator.renewal import LeaseRenewal
 from chimera.inference.coordinator.request_queue import RequestQueue
+from chimera.inference.coordinator.submissions import Submissions
 from chimera.inference.coordinator.worker_handle import WorkerHandle
 from chimera.inference.coordinator.workers import Workers
+from chimera.inference.disk_guard import DiskGuard
 from chimera.inference.journal import records
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
 from chimera.inference.policies.policy import Policy
@@ -27,9 +30,6 @@ from chimera.web.logs import status
 
 T = TypeVar("T")
 
-LEASE_S = 0.6
-"""Seconds that a lease lasts after each renewal."""
-_RENEW_S = 0.15
 _TICK_S = 0.02  # while queries wait: a worker may soon be free
 
 
@@ -52,6 +52,8 @@ class Coordinator:
     pool : finds the workers.
     keep_s : seconds after its end until a job and its results are deleted; None: never.
     code : whether to accept models that run code of their own.
+    shares_files : whether successors of this coordinator can read the same files.
+    disk : refuses queries while the disk is nearly full; default: no guard.
     clock : returns the wall-clock time in seconds.
     """
 
@@ -65,19 +67,23 @@ class Coordinator:
         fair_by: str = "queries",
         keep_s: float | None = None,
         code: bool = True,
+        disk: DiskGuard | None = None,
+        shares_files: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.code = code
+        self.code, self.reads_files = (
+            code,
+            code and shares_files,
+        )  # a token must not open files where it can run no code
         self.scheduler = Scheduler(policy, fair_by=fair_by, first_batch=lease.epoch << 32)
         self.lease, self.journal = lease, journal
         self._clock, self._keep_s = clock, keep_s
         self._workers, self._poll_s = Workers(self, pool), pool.poll_s
-        self._deleter = Deleter(journal, lease.epoch)
+        self._deleter, self.submissions = Deleter(journal, lease.epoch), Submissions(self)
         self._events: queue.SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]] = queue.SimpleQueue()
         self._ended = threading.Event()
-        self._lease_end_s = time.monotonic() + lease.left_s
-        self._renewed = threading.Condition()
-        self._end_reason = "it was stopped"
+        self._renewal = LeaseRenewal(journal, lease, self.stop)
+        self._disk = disk
         self._records: list[records.Record] = []
         self._outputs: list[Output] = []
         self._stores: dict[str, JobStore] = {}
@@ -86,21 +92,29 @@ class Coordinator:
         self._answers: list[tuple[Future[Any], Any]] = []
 
     def lead(self) -> str:
-        """Lead until another process takes over, or until `stop`; return the reason of the end."""
+        """Lead until another process takes over, or until `stop`; return the reason of the end.
+
+        Raises
+        ------
+        Exception : any error that ends this coordinator, in the renewal of the lease too. The process must exit then.
+        """
         # The renewal starts first: reading a long journal may take longer than the lease lasts.
-        threading.Thread(target=self._renew, name="chimera-lease", daemon=True).start()
+        self._renewal.start()
+        reason = "it was stopped"
         try:
             self._recover()
             self._run()
         except Fenced as error:
-            self._end_reason = str(error)
+            reason = str(error)
         finally:
             self._ended.set()
             self._workers.close()
             self._deleter.close()
+            self._renewal.end()
             self._refuse_waiting()
-        status().info("epoch %d is over for %s: %s", self.lease.epoch, self.lease.owner, self._end_reason)
-        return self._end_reason
+        reason = self._renewal.check() or reason
+        status().info("epoch %d is over for %s: %s", self.lease.epoch, self.lease.owner, reason)
+        return reason
 
     def stop(self) -> None:
         """End `lead`. Any thread may call it."""
@@ -132,8 +146,9 @@ class Coordinator:
     def store(self, job: str) -> JobStore:
         """Return the store of a job's queries and results. Main thread only."""
         if job not in self._stores:
-            open_job = self.scheduler.job(job).accepted.open
-            self._stores[job] = RequestQueue() if open_job else JournalStore(job, self.journal, self._outputs)
+            accepted = self.scheduler.job(job).accepted
+            stored = FileStore if accepted.files else JournalStore
+            self._stores[job] = RequestQueue() if accepted.open else stored(accepted, self.journal, self._outputs)
         return self._stores[job]
 
     @property
@@ -148,7 +163,7 @@ class Coordinator:
 
     def check_leads(self) -> None:
         """Raise `NotCoordinator` unless this process has the lease."""
-        if self._ended.is_set() or time.monotonic() > self._lease_end_s:
+        if self._ended.is_set() or not self._renewal.lasts():
             raise NotCoordinator("this process is no longer the coordinator")
 
     def now_s(self) -> float:
@@ -168,9 +183,11 @@ class Coordinator:
         Raises
         ------
         NotCoordinator : this process is no longer the coordinator.
+        NoSpaceError : the disk is full, or nearly full.
         """
-        with self._renewed:  # many writes in a row would delay the renewal of the lease
-            self._renewed.wait_for(lambda: self._lease_end_s - time.monotonic() > LEASE_S / 2, LEASE_S)
+        if self._disk is not None:
+            self._disk.check_submission()
+        self._renewal.await_next()  # many writes in a row would delay the renewal of the lease
         self.check_leads()
         try:
             self.journal.append(self.lease.epoch, [], inputs=[(job, first, body)])
@@ -210,9 +227,10 @@ class Coordinator:
         )  # fmt: skip
 
         # The last coordinator may have died during a deletion or a submission: delete what is left of both.
-        stored = self.journal.jobs_with_queries()
-        self._last_number = max(map(int, (*self.scheduler.jobs, *self.scheduler.dropped, *stored)), default=0)
-        self._deleter.delete({*self.scheduler.dropped, *stored} - {*self.scheduler.jobs})
+        stored, submitted = self.journal.jobs_with_queries(), {one.job for one in self.scheduler.submissions.values()}
+        known = {*self.scheduler.jobs, *self.scheduler.dropped, *submitted, *stored}
+        self._last_number = max(map(int, known), default=0)
+        self._deleter.delete({*self.scheduler.dropped, *stored} - {*self.scheduler.jobs} - submitted)
 
     def _run(self) -> None:
         polled_s = 0.0
@@ -235,6 +253,7 @@ class Coordinator:
             self._stores.pop(job, None)
         if expired:
             self.after_write(partial(self._deleter.delete, expired))
+        self.submissions.drop_idle()
 
     def _job_ended(self, job: Job) -> None:
         log_end(job)
@@ -284,16 +303,3 @@ class Coordinator:
                 return
             if function == self._answer:
                 args[1].set_exception(refusal)
-
-    def _renew(self) -> None:
-        while not self._ended.wait(_RENEW_S):
-            requested_s = time.monotonic()
-            try:
-                self.journal.renew(self.lease.epoch, LEASE_S)
-            except Fenced as error:
-                self._end_reason = str(error)
-                self.stop()
-            else:
-                with self._renewed:
-                    self._lease_end_s = requested_s + LEASE_S
-                    self._renewed.notify_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -9,7 +10,7 @@ from typing import Any, TypeAlias
 
 from chimera.core.errors import DataError, RunError, UnavailableError
 from chimera.engines.http import wire
-from chimera.inference.coordinator.job_store import JobStore
+from chimera.inference.coordinator.job_store import MAX_BATCH_BYTES, JobStore
 from chimera.inference.scheduling.job import Batch
 from chimera.inference.worker.protocol import Piece
 
@@ -93,6 +94,15 @@ class RequestQueue(JobStore):
         self._waiting = deque(each for each in self._waiting if each[0] is not pending)
         self._remove(pending)
         return before - len(self._waiting)
+
+    def fitting(self, batch: Batch) -> int:
+        """Count each query as its share of its request."""
+        size = 0.0
+        for position, (pending, _) in enumerate(itertools.islice(self._waiting, batch.count)):
+            size += pending.size / len(pending.queries)
+            if position and size > MAX_BATCH_BYTES:
+                return position
+        return batch.count
 
     def dispatched(self, batch: Batch) -> None:
         """Assign the oldest waiting queries to a batch. A batch that is dispatched again keeps its queries."""

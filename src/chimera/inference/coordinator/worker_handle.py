@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
-from chimera.core.errors import RunError, TimeLimitError
+from chimera.core.errors import DataError, RunError, TimeLimitError
 from chimera.engines.http.connection import Unreachable
 from chimera.inference.worker.protocol import MAX_PREPARED, Assignment, BatchId, Link, StaleEpoch, WorkerState
 from chimera.web.logs import status
@@ -40,7 +40,7 @@ class WorkerHandle:
     epoch, owner : epoch and name of the coordinator.
     link : makes a link from an address; each thread has its own link.
     post : called with this handle, the event (``adopted``, ``collected``, ``silent``, ``disconnected``, ``fenced``, ``unsent``,
-        ``restarting``) and its argument.
+        ``unreadable``, ``restarting``) and its argument.
     assignment : makes the assignment of a batch; called in the sender thread.
     kill : kills the worker if it hangs, and returns whether it could; called in the sender thread.
 
@@ -202,6 +202,8 @@ class WorkerHandle:
             except StaleEpoch as error:
                 self._post_event("fenced", str(error))
                 return
+            except DataError as error:
+                self._post_event("unreadable", (item, str(error)))
             except (Unreachable, RunError) as error:
                 if isinstance(item, tuple):
                     self._post_event("unsent", (item, str(error)))

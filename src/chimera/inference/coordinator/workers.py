@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from chimera.core.errors import RunError
+from chimera.core.errors import RunError, UnavailableError
 from chimera.engines.http import wire
 from chimera.inference.coordinator.log import log_loads
 from chimera.inference.coordinator.worker_handle import SILENT_S, WorkerHandle
@@ -85,8 +85,11 @@ class Workers:
                 self._assign(handle, batch)
 
     def _assign(self, handle: WorkerHandle, dispatched: records.Dispatched) -> None:
-        self._coordinator.record(dispatched)
         store = self._coordinator.store(dispatched.job)
+        if self._scheduler.unfinished_batch(dispatched.job, dispatched.batch) is None:  # else its queries are fixed
+            batch = Batch(dispatched.batch, dispatched.first, dispatched.count)
+            dispatched = msgspec.structs.replace(dispatched, count=store.fitting(batch))
+        self._coordinator.record(dispatched)
         store.dispatched(Batch(dispatched.batch, dispatched.first, dispatched.count))
         handle.batches[dispatched.job, dispatched.batch] = dispatched.at_s
         self._coordinator.after_write(partial(handle.send, (dispatched.job, dispatched.batch)))
@@ -229,6 +232,16 @@ class Workers:
             self._coordinator.record(records.Returned(job, number, handle.name, why, False, now_s))
             pause_s = handle.pause()
             status().warning("%s took no batch, the next is sent in %g s: %s", handle.name, pause_s, why)
+
+    def _unreadable(self, handle: WorkerHandle, more: tuple[BatchId, str]) -> None:
+        """Cancel a job whose queries cannot be read: another attempt would fail too."""
+        (number, batch), why = more
+        handle.batches.pop((number, batch), None)
+        job = self._scheduler.jobs.get(number)
+        if job is not None and not job.ended:
+            status().error("job %s is cancelled: %s", number, why)
+            self._coordinator.record(records.Cancelled(number, why, self._coordinator.now_s()))
+            self._coordinator.store(number).fail(UnavailableError(f"job {number} was cancelled: {why}"))
 
     def _fenced(self, handle: WorkerHandle, why: str) -> None:
         raise Fenced(f"{handle.name}: {why}")

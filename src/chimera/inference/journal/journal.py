@@ -53,7 +53,10 @@ class Journal(ABC):
 
     @abstractmethod
     def acquire(self, owner: str, address: str, lease_s: float) -> Lease | None:
-        """Acquire the lease for ``lease_s`` seconds, in a new epoch; None while another coordinator's lease lasts."""
+        """Acquire the lease for ``lease_s`` seconds, in a new epoch; None while another coordinator's lease lasts.
+
+        The lease of a process that is known to be dead is over.
+        """
 
     @abstractmethod
     def renew(self, epoch: int, lease_s: float) -> None:
@@ -115,6 +118,20 @@ class Journal(ABC):
     @abstractmethod
     def queries(self, job: str, first: int, count: int) -> list[Any]:
         """Return ``count`` queries of a job, from index ``first`` on."""
+
+    @abstractmethod
+    def chunks(self, job: str) -> list[tuple[int, int]]:
+        """Return the index of the first query and the bytes of each chunk of a job's queries, in order."""
+
+    @abstractmethod
+    def chunk(self, job: str, first: int) -> list[Any]:
+        """Return the queries of the chunk that begins with query ``first``."""
+
+    def stored_queries(self, job: str) -> tuple[int, int]:
+        """Return the number of a job's stored queries, and their bytes."""
+        chunks = self.chunks(job)
+        last = chunks[-1][0] if chunks else 0
+        return last + (len(self.chunk(job, last)) if chunks else 0), sum(size for _, size in chunks)
 
     @abstractmethod
     def jobs_with_queries(self) -> set[str]:

@@ -11,6 +11,21 @@ import msgspec
 from msgspec import Struct
 
 
+class InputFile(Struct, frozen=True):
+    """A file with queries of a job, as it was when the job was submitted.
+
+    Attributes
+    ----------
+    path : absolute path, or URL.
+    version : size and time of change, or what the file system has instead of the latter.
+    queries : number of queries in it.
+    """
+
+    path: str
+    version: str
+    queries: int
+
+
 class Accepted(Struct, frozen=True, tag=True):
     """A job was accepted; its queries are stored.
 
@@ -29,6 +44,8 @@ class Accepted(Struct, frozen=True, tag=True):
     max_error_rate : the job fails as soon as a larger fraction of its queries has errors, or if all have.
     reserve : number of workers that are reserved for an open job.
     latency_target_s : target seconds until an answer of an open job; 0: none.
+    files : the files of the queries, which are not stored then; empty: the queries are in the journal.
+    chunks : with files: index of the first query, and bytes, of pieces of at most about 1 MiB or one query.
     """
 
     job: str
@@ -45,6 +62,23 @@ class Accepted(Struct, frozen=True, tag=True):
     max_error_rate: float = 1.0
     reserve: int = 0
     latency_target_s: float = 0.0
+    files: list[InputFile] = []
+    chunks: list[tuple[int, int]] = []
+
+
+class Begun(Struct, frozen=True, tag=True):
+    """The submission of a job has begun; its queries arrive until the job is accepted or dropped.
+
+    Attributes
+    ----------
+    job : the number that the job will have.
+    accepted : the job, as it will be accepted, without its time and its number of queries.
+    """
+
+    job: str
+    key: str
+    accepted: Accepted
+    at_s: float
 
 
 class Arrived(Struct, frozen=True, tag=True):
@@ -168,13 +202,13 @@ class Cancelled(Struct, frozen=True, tag=True):
 
 
 class Dropped(Struct, frozen=True, tag=True):
-    """An ended job was dropped. Its data in the journal are deleted soon."""
+    """An ended job, or a submission that is not accepted, was dropped. Its data in the journal are deleted soon."""
 
     job: str
     at_s: float
 
 
-Lasting: TypeAlias = Accepted | Changed | Closed | Cancelled | Dropped
+Lasting: TypeAlias = Begun | Accepted | Changed | Closed | Cancelled | Dropped
 """The records that are durable for every job, an open one too."""
 Record: TypeAlias = Lasting | Arrived | Withdrawn | Dispatched | Committed | Returned | Failed | Poisoned
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sqlite3
 import threading
 import time
@@ -14,12 +15,13 @@ from typing import Any
 
 import msgspec
 
-from chimera.core.errors import DataError
+from chimera.core.errors import ConfigurationError, DataError, NoSpaceError
 from chimera.core.sqlite import Busy, SQLiteConnection, SQLiteFormat
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
+from chimera.inference.journal.lease_file import LeaseFile
+from chimera.inference.journal.owner_process import Process, has_ended, kill_if_stopped
 from chimera.inference.journal.records import Record, job_of
-from chimera.inference.journal.stopped_writer import Process, kill_if_stopped
 
 FORMAT = 1
 _ACQUIRE_BUSY_S = 0.1
@@ -50,7 +52,8 @@ class SqliteJournal(Journal):
     """A SQLite file in WAL mode; each write is on the disk before it returns (``synchronous=FULL``).
 
     The end of a lease is a time of the monotonic clock, which all processes of the machine share. A lease that ends later than
-    its duration allows is from before a restart of the machine, and is over.
+    its duration allows is from before a restart of the machine, and is over. Renewals are in a file of their own (`LeaseFile`),
+    so that they do not wait for data. The row of the lease has the end that it had when it was acquired.
 
     Several threads, and several processes of one host, may use it. The file must be on a disk of that host.
 
@@ -68,50 +71,55 @@ class SqliteJournal(Journal):
         self._chunks: OrderedDict[tuple[str, int], list[Any]] = OrderedDict()
         self._lock = threading.Lock()
         with contextlib.ExitStack() as opened:
-            self._writer, self._lease_channel, self._reader = (
+            self._writer, self._epoch_channel, self._reader = (
                 opened.enter_context(contextlib.closing(SQLiteConnection(path, _KIND))) for _ in range(3)
             )
             self._writer.prepare()
-            # The lease need not survive the machine: its renewal does not wait for the disk, nor for a checkpoint of the WAL.
-            self._lease_channel.read(lambda db: db.execute("PRAGMA synchronous = NORMAL"))
-            self._lease_channel.read(lambda db: db.execute("PRAGMA wal_autocheckpoint = 0"))
+            self._leases = _lease_file(path)
             opened.pop_all()
 
     def acquire(self, owner: str, address: str, lease_s: float) -> Lease | None:  # noqa: D102
         last = self.lease()
+        dead = None
         if last is not None and last.left_s > 0:
-            return None
+            if not has_ended(self._owner(last.epoch)):
+                return None
+            dead = last.epoch
         own = Process.current()
 
         def take(db: sqlite3.Connection) -> Lease | None:
-            last = _lease(db)
-            if last is not None and last.left_s > 0:
+            last = self._lease_in(db)
+            if last is not None and last.left_s > 0 and last.epoch != dead:
                 return None
             epoch = 1 if last is None else last.epoch + 1
             ends_s = time.monotonic() + lease_s
             row = (owner, epoch, address, lease_s, ends_s, own.pid, own.began)
             db.execute("INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?, ?, ?, ?, ?)", row)
+            self._leases.write(epoch, ends_s, lease_s)
             return Lease(owner, epoch, address, lease_s)
 
         try:
             return self._writer.write(take, busy_s=_ACQUIRE_BUSY_S)
         except Busy:
-            if not kill_if_stopped(self._last_owner()):
+            last = self.lease()
+            if last is None or last.left_s > 0 or not kill_if_stopped(self._owner(last.epoch)):
                 return None  # another process writes, and may be acquiring
             return self._writer.write(take)
 
     def renew(self, epoch: int, lease_s: float) -> None:  # noqa: D102
-        def extend(db: sqlite3.Connection) -> None:
-            _check(db, epoch)
-            db.execute("UPDATE lease SET lease_s = ?, ends_s = ?", (lease_s, time.monotonic() + lease_s))
-
-        self._lease_channel.write(extend)
+        self._epoch_channel.read(lambda db: _check(db, epoch))
+        self._leases.write(epoch, time.monotonic() + lease_s, lease_s)
+        self._epoch_channel.read(lambda db: _check(db, epoch))  # another process may have taken over in between
 
     def release(self, epoch: int) -> None:  # noqa: D102
-        self._lease_channel.write(lambda db: db.execute("UPDATE lease SET ends_s = 0 WHERE epoch = ?", (epoch,)))
+        def end(db: sqlite3.Connection) -> None:
+            if db.execute("UPDATE lease SET ends_s = 0 WHERE epoch = ?", (epoch,)).rowcount:
+                self._leases.write(epoch, 0.0, 0.0)
+
+        self._writer.write(end)
 
     def lease(self) -> Lease | None:  # noqa: D102
-        return self._reader.read(_lease)
+        return self._epoch_channel.read(self._lease_in)
 
     def append(  # noqa: D102
         self,
@@ -175,26 +183,30 @@ class SqliteJournal(Journal):
             "(SELECT max(first) FROM inputs WHERE job = ?1 AND first <= ?2) ORDER BY first"
         )
         starts = [start for (start,) in self._reader.rows(query, (job, first, first + count))]
-        found = [query for start in starts for query in self._chunk(job, start)[max(0, first - start) :]][:count]
+        found = [query for start in starts for query in self.chunk(job, start)[max(0, first - start) :]][:count]
         if len(found) < count:
             raise DataError(f"the journal {self._path} has no queries {first} to {first + count} of job {job!r}")
         return found
+
+    def chunks(self, job: str) -> list[tuple[int, int]]:  # noqa: D102
+        return self._reader.rows("SELECT first, length(body) FROM inputs WHERE job = ? ORDER BY first", (job,))
 
     def jobs_with_queries(self) -> set[str]:  # noqa: D102
         return {job for (job,) in self._reader.rows("SELECT DISTINCT job FROM inputs", ())}
 
     def close(self) -> None:  # noqa: D102
-        for channel in (self._writer, self._lease_channel, self._reader):
+        for channel in (self._writer, self._epoch_channel, self._reader):
             channel.close()
+        self._leases.close()
 
-    def _chunk(self, job: str, start: int) -> list[Any]:
+    def chunk(self, job: str, first: int) -> list[Any]:
         """Return the queries of one chunk. The last few chunks are cached, because batches are read in order."""
         with self._lock:
-            found = self._chunks.pop((job, start), None)
+            found = self._chunks.pop((job, first), None)
             if found is None:
                 query = "SELECT body FROM inputs WHERE job = ? AND first = ?"
-                found = wire.unpack(self._reader.rows(query, (job, start))[0][0])
-            self._chunks[job, start] = found
+                found = wire.unpack(self._reader.rows(query, (job, first))[0][0])
+            self._chunks[job, first] = found
             if len(self._chunks) > _OPEN_CHUNKS:
                 self._chunks.popitem(last=False)
             return found
@@ -211,18 +223,30 @@ class SqliteJournal(Journal):
         ends = [number for numbers in own.values() for number in (*numbers[:1], *numbers[1:][-1:])]
         return ends, sorted(number for numbers in own.values() for number in numbers[1:-1])
 
-    def _last_owner(self) -> Process | None:
-        rows = self._reader.rows("SELECT pid, began FROM lease WHERE ends_s <= ?", (time.monotonic(),))
+    def _owner(self, epoch: int) -> Process | None:
+        """Return the process that has acquired the lease in this epoch; None if another one has done so since."""
+        rows = self._epoch_channel.rows("SELECT pid, began FROM lease WHERE epoch = ?", (epoch,))
         return Process(*rows[0]) if rows else None
 
+    def _lease_in(self, db: sqlite3.Connection) -> Lease | None:
+        row = db.execute("SELECT owner, epoch, address, lease_s, ends_s FROM lease").fetchone()
+        if row is None:
+            return None
+        owner, epoch, address, lease_s, ends_s = row
+        renewed_until_s, renewed_s = self._leases.read(epoch)
+        if renewed_s:  # else it is of an earlier version, or was released
+            ends_s, lease_s = renewed_until_s, renewed_s
+        left_s = ends_s - time.monotonic()
+        return Lease(owner, epoch, address, left_s if left_s <= lease_s else 0.0)
 
-def _lease(db: sqlite3.Connection) -> Lease | None:
-    row = db.execute("SELECT owner, epoch, address, lease_s, ends_s FROM lease").fetchone()
-    if row is None:
-        return None
-    owner, epoch, address, lease_s, ends_s = row
-    left_s = ends_s - time.monotonic()
-    return Lease(owner, epoch, address, left_s if left_s <= lease_s else 0.0)
+
+def _lease_file(journal: Path) -> LeaseFile:
+    path = journal.with_name(f"{journal.name}-lease")
+    try:
+        return LeaseFile(path)
+    except OSError as error:
+        kind = NoSpaceError if error.errno == errno.ENOSPC else ConfigurationError
+        raise kind(f"the journal's file {path} cannot be written: {error.strerror}") from error
 
 
 def _changed(epoch: int, change: str, values: Sequence[Sequence[Any]], db: sqlite3.Connection) -> int:

@@ -72,21 +72,25 @@ def reason(job: Job, leader: Coordinator) -> str:
     available = [handle for handle in handles if handle.available]
     faulty = sorted(handle.name for handle in handles if handle.state in ("hung", "lost"))
     others = [each for each in leader.scheduler.jobs.values() if each is not job and not each.ended and each.waiting]
-    weights = job.weight + sum(each.weight for each in others)
+    share = job.weight / (job.weight + sum(each.weight for each in others))
     limited = bool(job.max_workers and job.waiting and len(job.serving) >= job.max_workers)
     parts = (
         (not available, "no worker is available"),
         (faulty, f"{', '.join(faulty)} {'hangs or is' if len(faulty) == 1 else 'hang or are'} lost"),
         (limited, f"--max-workers allows {job.max_workers}"),
-        (job.loading, f"{job.loading} of its batches wait until their worker has loaded the model"),
+        (job.loading, f"batches that wait until their worker has loaded the model: {job.loading}"),
         (
             job.waiting and others and available,
-            f"jobs that share the {len(available)} workers with it: {len(others)}; its share is {job.weight / weights:.0%}",
+            f"it shares {_count(len(available), 'worker')} with {_count(len(others), 'other job')}: its share is {share:.0%}",
         ),
-        (job.returned, f"{len(job.returned)} batches of lost workers wait for another one"),
-        (job.blamed, f"{len(job.blamed)} of its batches may have killed a worker"),
+        (job.returned, f"batches of lost workers that wait for another one: {len(job.returned)}"),
+        (job.blamed, f"batches that may have killed a worker: {len(job.blamed)}"),
     )
     return "; ".join(text for applies, text in parts if applies)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _histogram(times: list[tuple[int, float]]) -> list[int]:

@@ -21,6 +21,7 @@ from chimera.inference.pool.pool import Pool
 from chimera.inference.worker.protocol import PATH, Assignment, BatchId, Collected, Link, StaleEpoch, WorkerState
 
 _MOST_BYTES = 1 << 30
+_BYTES_PER_S = 16 << 20  # at least, of a request with a large batch
 
 T = TypeVar("T")
 
@@ -83,10 +84,12 @@ class HttpLink(Link):
                 self._close_if_idle()
 
     def _request(self, verb: str, body: dict[str, Any], timeout_s: float) -> Answer:
+        packed = wire.pack(body)
+        timeout_s += len(packed) / _BYTES_PER_S
         with self._busy:
             try:
                 return self._connection.request(
-                    "POST", f"{PATH}/{verb}", wire.pack(body), wire.CONTENT_TYPE, timeout_s=timeout_s, idempotent=True
+                    "POST", f"{PATH}/{verb}", packed, wire.CONTENT_TYPE, timeout_s=timeout_s, idempotent=True
                 )
             except InvalidAnswer as error:  # the worker died while it answered, or another program listens there now
                 raise Unreachable(str(error)) from error

@@ -35,6 +35,7 @@ class Scheduler:
     jobs : the jobs by number, in the order of their acceptance.
     dropped : numbers of the dropped jobs.
     room : the workers that are reserved for served models; the caller updates it by `Room.reserve`.
+    submissions : jobs whose queries are still arriving, by key.
     """
 
     def __init__(self, policy: Policy, *, fair_by: str = "queries", first_batch: int = 0) -> None:
@@ -43,11 +44,13 @@ class Scheduler:
         self.jobs: dict[str, Job] = {}
         self.dropped: set[str] = set()
         self.room = Room()
+        self.submissions: dict[str, records.Begun] = {}
         self._order = 0
         self._active: dict[str, Job] = {}  # jobs that have not ended
         self._floor = 0.0  # minimum charge of all active jobs
         self._policy, self._first_batch = policy, first_batch
         self._handlers: dict[type[records.Record], Callable[[Any], None]] = {
+            records.Begun: self._begun,
             records.Accepted: self._accepted,
             records.Arrived: self._arrived,
             records.Withdrawn: self._withdrawn,
@@ -197,7 +200,11 @@ class Scheduler:
             raise ConfigurationError(f"there is no job {name!r}; the last jobs: {known}")
         return self.jobs[name]
 
+    def _begun(self, record: records.Begun) -> None:
+        self.submissions[record.key] = record
+
     def _accepted(self, record: records.Accepted) -> None:
+        self.submissions.pop(record.key, None)
         job = Job(
             record, self._order, self._lowest(), record.weight, record.batch_size, record.max_workers,
             batches=self._first_batch if record.open else 0,
@@ -271,6 +278,7 @@ class Scheduler:
     def _dropped(self, record: records.Dropped) -> None:
         self.jobs.pop(record.job, None)
         self._active.pop(record.job, None)
+        self.submissions = {key: begun for key, begun in self.submissions.items() if begun.job != record.job}
         self.dropped.add(record.job)
 
     def _lowest(self) -> float:

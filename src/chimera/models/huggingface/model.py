@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from chimera.core.batch import Batch
 from chimera.core.errors import ConfigurationError
+from chimera.models.batch_metrics import Perplexity
 from chimera.models.batch_work import BatchWork, peak_flops_of, work_on_tokens
 from chimera.models.compute import Compute
 from chimera.models.huggingface.source import Source
@@ -53,6 +55,9 @@ class HuggingFaceModel(TorchModel):
             buffers=buffers,
             share_frozen=self._adapted,
         )
+        if step is None:
+            counting = partial(Perplexity, shifted=TASKS[task].shifted)
+            self._metrics = {name: counting if make is Perplexity else make for name, make in self._metrics.items()}
         if source.tokenizer is not None:
             source.read_tokenizer()  # raises now, and not after the training
 

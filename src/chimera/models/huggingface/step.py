@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from chimera.core.batch import Batch, inputs_of, target_key, targets_of
 from chimera.core.errors import DataError
 from chimera.models.losses import IGNORED
+
+
+@contextmanager
+def known_tokens(module: Any) -> Iterator[None]:
+    """Raise DataError in place of an IndexError of the module: a token that it does not know."""
+    try:
+        yield
+    except IndexError as error:
+        raise DataError(
+            f"a token or class of the batch is not below those of {type(module).__name__}: set vocab_size (or num_labels) "
+            "of its configuration to that of the data"
+        ) from error
 
 
 class LibraryStep:
@@ -40,13 +53,8 @@ class LibraryStep:
         ------
         DataError : a token that the model does not know.
         """
-        try:
+        with known_tokens(module):
             return self._of(module, batch)
-        except IndexError as error:
-            raise DataError(
-                f"a token or class of the batch is not below those of {type(module).__name__}: set vocab_size (or num_labels) "
-                "of its configuration to that of the data"
-            ) from error
 
     def _of(self, module: Any, batch: Batch) -> Any:
         arguments, targets = self._arguments(module, batch)
@@ -61,7 +69,11 @@ class LibraryStep:
 
     def predict(self, module: Any, inputs: Any) -> Any:
         """Return the most probable classes or tokens: integers of shape (n,) or (n, t)."""
-        return module(**self._arguments(module, inputs)[0]).logits.argmax(-1)
+        return self.logits(module, inputs).argmax(-1)
+
+    def logits(self, module: Any, inputs: Any) -> Any:
+        """Return the scores of classes or tokens, shape (n, classes) or (n, t, tokens)."""
+        return module(**self._arguments(module, inputs)[0]).logits
 
     def _arguments(self, module: Any, batch: Batch) -> tuple[dict[str, Any], Any]:
         inputs, targets = inputs_of(batch), targets_of(batch)

@@ -19,12 +19,14 @@ class LibraryTask:
     auto : the class of transformers that makes models for it.
     adapter : its name in peft; None if that has none.
     classes : whether its outputs are classes of the data, whose number the data determines, else tokens.
+    shifted : whether its models shift the labels of a mapping, to predict each token from the tokens before it.
     of_tokens : whether each parameter sees each token of the input, so that 6 FLOPs per parameter and token hold.
     """
 
     auto: str
     adapter: str | None
     classes: bool = False
+    shifted: bool = False
     of_tokens: bool = True
 
     @property
@@ -34,7 +36,7 @@ class LibraryTask:
 
 
 TASKS: dict[str, LibraryTask] = {
-    "causal-lm": LibraryTask("AutoModelForCausalLM", "CAUSAL_LM"),
+    "causal-lm": LibraryTask("AutoModelForCausalLM", "CAUSAL_LM", shifted=True),
     "masked-lm": LibraryTask("AutoModelForMaskedLM", None),
     "seq2seq": LibraryTask("AutoModelForSeq2SeqLM", "SEQ_2_SEQ_LM", of_tokens=False),
     "sequence-classification": LibraryTask("AutoModelForSequenceClassification", "SEQ_CLS", classes=True),

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
-from chimera.models.instantiation import first_line
+from chimera.models.instantiation import first_line, instantiate
 from chimera.models.losses import LossFunction, make_loss
 from chimera.models.model import MODELS, Task
 from chimera.nodes.settings import Settings
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from chimera.models.torch_model import TorchModel
 
+_LIBRARY = "huggingface"
 _SEED = 0  # seed of the initial weights, which must be the same on all workers
 
 
@@ -43,7 +44,7 @@ class TorchWorker(GradientWorker):
     Parameters
     ----------
     model_factory : a function without arguments, such as a class, that returns an ``nn.Module``; or the name of a model of
-        Chimera, such as ``"mlp"``.
+        Chimera, such as ``"mlp"``. Rows of ``"huggingface"`` are tokens, and its task is ``sequence-classification``.
     loss : name or function of a loss, see `chimera.models.torch_model.TorchModel`.
     task : task of the outputs; default: the task of the loss.
     classes : all labels, sorted, if this worker's rows may lack some; default: the labels in its data.
@@ -77,8 +78,19 @@ class TorchWorker(GradientWorker):
         except ModuleNotFoundError as error:
             raise MissingExtraError("a TorchWorker", "torch", "train") from error
         self._factory, self._loss, self._options = model_factory, loss, dict(options or {})
+        if model_factory == _LIBRARY:
+            self._check_task(made.name)
         self._loss_name, self._classes = made.name, None if classes is None else list(classes)
         super().__init__(made.task, settings)
+
+    def _check_task(self, loss: str) -> None:
+        from chimera.models.huggingface.rows import TASK
+
+        if self._options.get("task") != TASK or loss != "cross-entropy":
+            raise ConfigurationError(
+                f"a row of a node has one target: the model {_LIBRARY!r} needs the option task = {TASK!r}, and the loss "
+                "'cross-entropy'"
+            )
 
     def sample_page(self) -> dict[str, Any]:
         """Return the OpenAPI schemas of the sample."""
@@ -162,10 +174,16 @@ class TorchWorker(GradientWorker):
 
         factory = self._factory
         if isinstance(factory, str):
-            options = {"input_shape": (width,), "outputs": 1 if classes is None else self._outputs(len(classes))}
+            outputs = 1 if classes is None else self._outputs(len(classes))
+            options = {"input_shape": (width,), "outputs": outputs, "count_outputs": lambda: outputs}
             wanted = inspect.signature(MODELS.find(factory).factory).parameters
             given = {name: value for name, value in options.items() if name in wanted and name not in self._options}
             module: Any = partial(MODELS.create, factory, self._options, **given)
+            if factory == _LIBRARY:
+                from chimera.models.huggingface.rows import on_rows
+
+                made = instantiate(module, seed=_SEED, name=factory)
+                return on_rows(made.module, {"accuracy": _accuracy})
         else:
             module = factory
         if classes is None:

@@ -22,6 +22,7 @@ HANDSHAKE_S = 2.0
 """Maximum seconds until the other end has proved that it has the token, and has sent its name."""
 _MAX_QUEUED_BYTES = 2 * MAX_BYTES
 _NONCE = _CODE = 32
+_PROBE_S = 0.1
 
 
 class Connection:
@@ -113,6 +114,17 @@ class Connection:
 def listen(address: str) -> socket.socket:
     """Return a socket that listens at ``host:port`` only."""
     return socket.create_server(parse_address(address))
+
+
+def refuses(address: str) -> bool:
+    """Return whether a machine answers that no process listens at an address, ``http://host:port``; False if unknown."""
+    try:
+        with socket.create_connection(parse_address(address.rpartition("/")[2]), _PROBE_S):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 def _code(key: bytes, body: bytes) -> bytes:

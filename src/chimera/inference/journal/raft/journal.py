@@ -16,7 +16,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.private import make_folder
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Fenced, Journal, Lease, Output
-from chimera.inference.journal.raft.connection import listen
+from chimera.inference.journal.raft.connection import listen, refuses
 from chimera.inference.journal.raft.library import FAIL_REASON, AsyncResult
 from chimera.inference.journal.raft.snapshot import SnapshotWriter
 from chimera.inference.journal.raft.state import Acquire, Append, Command, Drop, Piece, RaftState, Renew, Reply
@@ -25,6 +25,7 @@ from chimera.inference.journal.records import Record
 
 _TRY_S = 0.5
 _AGAIN_S = 0.01
+_ASK_S = 1.0
 _LEASE_S = 1.0
 """Time limit of acquiring or reading the lease, which candidates repeat; they must stop soon after SIGTERM."""
 _WRITE_S = _READ_S = 5.0
@@ -80,7 +81,7 @@ class RaftJournal(Journal):
         try:
             self._catch_up(_LEASE_S)
             last, serial = self._state.lease()
-            if last is not None and last.left_s > 0:
+            if last is not None and last.left_s > 0 and not self._has_ended(last):
                 return None
             epoch = self._submit(Acquire(_new_id(), owner, address, lease_s, serial), _LEASE_S)
         except NoMajority:
@@ -132,16 +133,23 @@ class RaftJournal(Journal):
             first = found[-1].first + found[-1].count
 
     def queries(self, job: str, first: int, count: int) -> list[Any]:  # noqa: D102
-        starts = self._state.inputs(job)
+        starts = [start for start, _ in self._state.chunks(job)]
         found: list[Any] = []
         at = bisect_right(starts, first) - 1
         if at < 0:
             raise DataError(f"the voters' journal has no queries {first} to {first + count} of job {job!r}")
         begin = starts[at]
         while len(found) < first - begin + count:
-            found += wire.unpack(self._state.body(job, starts[at]))
+            found += self.chunk(job, starts[at])
             at += 1
         return found[first - begin : first - begin + count]
+
+    def chunks(self, job: str) -> list[tuple[int, int]]:  # noqa: D102
+        return self._state.chunks(job)
+
+    def chunk(self, job: str, first: int) -> list[Any]:  # noqa: D102
+        found: list[Any] = wire.unpack(self._state.body(job, first))
+        return found
 
     def jobs_with_queries(self) -> set[str]:  # noqa: D102
         self._catch_up()
@@ -149,6 +157,10 @@ class RaftJournal(Journal):
 
     def close(self) -> None:  # noqa: D102
         self._voter.destroy_synchronous()
+
+    def _has_ended(self, lease: Lease) -> bool:
+        """Return whether the owner of a lease is known to be dead. It is asked after a connection of this voter has ended."""
+        return time.monotonic() < self._voter.transport.disconnected_s + _ASK_S and refuses(lease.address)
 
     def _write(self, command: Command) -> None:
         """Submit a command, in pieces if it is large.

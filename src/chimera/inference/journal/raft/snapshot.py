@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
-from chimera.core.private import write
+from chimera.core.private import opener
 from chimera.inference.journal.raft.library import SERIALIZER_STATE
+from chimera.inference.journal.raft.packing import array_head, bytes_head
 
 Entry = tuple[bytes, int, int]
 
@@ -27,8 +28,8 @@ class SnapshotWriter:
         self._thread: threading.Thread | None = None
         self._whole = False
 
-    def begin(self, file: Path, last: Entry, before: Entry, pack: Callable[[], bytes]) -> None:
-        """Start to write a snapshot: the packed state, and the last two entries of the log."""
+    def begin(self, file: Path, last: Entry, before: Entry, pack: Callable[[], Iterable[bytes]]) -> None:
+        """Start to write a snapshot: the state, packed in pieces, and the last two entries of the log."""
         self._whole = False
         self._thread = threading.Thread(target=self._write, args=(file, last, before, pack), name="chimera-raft-copy")
         self._thread.start()
@@ -42,14 +43,18 @@ class SnapshotWriter:
         self._thread = None
         return int(SERIALIZER_STATE.SUCCESS if self._whole else SERIALIZER_STATE.FAILED)
 
-    def _write(self, file: Path, last: Entry, before: Entry, pack: Callable[[], bytes]) -> None:
+    def _write(self, file: Path, last: Entry, before: Entry, pack: Callable[[], Iterable[bytes]]) -> None:
         draft = file.with_name(f"{file.name}.draft")
-        body = msgspec.msgpack.encode((last, before, pack()))
+        pieces = list(pack())
+        size = sum(map(len, pieces))
+        entries = msgspec.msgpack.encode(last) + msgspec.msgpack.encode(before)
         try:
-            write(draft, body)
+            with open(draft, "wb", opener=opener) as written:
+                for piece in (array_head(3), entries, bytes_head(size), *pieces):
+                    written.write(piece)
             draft.replace(file)
         except OSError:  # the log is kept until the next snapshot
             self._written(0)
             return
-        self._written(len(body))
+        self._written(size)
         self._whole = True

@@ -9,7 +9,7 @@ import threading
 import time
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from chimera.inference.journal.journal import Lease, Output
+from chimera.inference.journal.raft.packing import array_head, packed_list
 from chimera.inference.journal.records import job_of
 
 _REPLIES = 1000
@@ -161,10 +162,10 @@ class RaftState:
             at = max(bisect_right(found, first, key=_first) - 1, 0)
             return [one for one in found[at : at + count] if one.first + one.count > first]
 
-    def inputs(self, job: str) -> list[int]:
-        """Return the indices at which the chunks of a job's queries begin."""
+    def chunks(self, job: str) -> list[tuple[int, int]]:
+        """Return the index of the first query and the bytes of each chunk of a job's queries, in order."""
         with self._lock:
-            return sorted(first for name, first in self._inputs if name == job)
+            return sorted((first, len(body)) for (name, first), body in self._inputs.items() if name == job)
 
     def jobs_with_queries(self) -> set[str]:
         """Return the jobs that have stored queries."""
@@ -178,10 +179,10 @@ class RaftState:
 
     def dump(self) -> bytes:
         """Return the packed state."""
-        return self.snapshot()()
+        return b"".join(self.snapshot()())
 
-    def snapshot(self) -> Callable[[], bytes]:
-        """Return a function that packs the present state. It is slow, but holds no lock, so another thread can call it."""
+    def snapshot(self) -> Callable[[], Iterator[bytes]]:
+        """Return a function that packs the present state in pieces. It is slow, but holds no lock: any thread can call it."""
         with self._lock:
             outputs = [
                 (one.job, one.batch, one.first, one.count, one.body)
@@ -197,7 +198,7 @@ class RaftState:
                 list(self._replies.items()),
                 [(key, list(parts)) for key, parts in self._pieces.items()],
             )
-        return partial(msgspec.msgpack.encode, whole)
+        return partial(_packed, whole)
 
     def load(self, dumped: bytes) -> None:
         """Replace the state by one that `dump` returned."""
@@ -270,6 +271,16 @@ class RaftState:
         if output.batch not in done:
             done.add(output.batch)
             insort(self._outputs.setdefault(output.job, []), output, key=_first)
+
+
+def _packed(dump: _Dump) -> Iterator[bytes]:
+    """Yield a packed `_Dump` in pieces."""
+    yield array_head(len(msgspec.structs.fields(_Dump))) + msgspec.msgpack.encode(dump.lease)
+    yield from packed_list(dump.records)
+    for rows in (dump.outputs, dump.inputs):
+        yield from packed_list(rows, together=1)
+    yield from packed_list(dump.replies)
+    yield from packed_list(dump.pieces, together=1)
 
 
 def _number(record: _Numbered) -> int:

@@ -11,6 +11,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -105,6 +106,10 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
     others : the other voters.
     listener : socket at which they connect to this one (`listen`).
     token : token of the cluster.
+
+    Attributes
+    ----------
+    disconnected_s : time of the last end of a connection, by the monotonic clock.
     """
 
     def __init__(
@@ -116,7 +121,7 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
         self._connections: dict[str, Connection] = {}
         self._followers: dict[str, Node] = {}
         self._events: deque[tuple[str, str, Any]] = deque()
-        self._closed = threading.Event()
+        self._closed, self.disconnected_s = threading.Event(), float("-inf")
         self._unauthenticated = _Unauthenticated()
         self._index_requests: dict[int, tuple[threading.Event, list[int]]] = {}
         self._request_numbers = itertools.count()
@@ -150,9 +155,9 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
         number, answered = next(self._request_numbers), (threading.Event(), list[int]())
         self._index_requests[number] = answered
         try:
-            if self.send(leader, {"type": "ask_index", "request_id": number}) and answered[0].wait(timeout_s):
-                return answered[1][0]
-            return None
+            if self.send(leader, {"type": "ask_index", "request_id": number}):
+                answered[0].wait(timeout_s)
+            return answered[1][0] if answered[1] else None
         finally:
             del self._index_requests[number]
 
@@ -257,6 +262,9 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
 
     def _remove_peer(self, peer: str) -> None:
         del self._connections[peer]
+        self.disconnected_s = time.monotonic()
+        for waiting, _ in list(self._index_requests.values()):  # the peer may be the leader, which answers no more
+            waiting.set()
         if peer in self._others:
             self._onNodeDisconnected(self._others[peer])
         else:

@@ -1,0 +1,40 @@
+"""Small disks for tests: real file systems that can be filled."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    """Mount a file system of this size at a new folder."""
+    folder.mkdir()
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small file system")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", folder], check=False)
+    if mounted.returncode:
+        pytest.skip("a file system cannot be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Fill the disk of a folder; return the file that does."""
+    file = folder / "fill"
+    with file.open("wb", buffering=0) as opened:
+        for size in (1 << 20, 1 << 12, 1):
+            try:
+                while opened.write(bytes(size)) == size:
+                    pass
+            except OSError:
+                continue
+    return file
