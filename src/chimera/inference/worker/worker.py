@@ -23,6 +23,7 @@ from chimera.inference.worker.kept_results import KeptResults
 from chimera.inference.worker.model_processes import ModelProcesses
 from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, Piece, StaleEpoch, WorkerState
 from chimera.inference.worker.time_limit import TICK_S, TimeLimit
+from chimera.web.logs import status
 
 KEEP_MODELS = 4
 """Default maximum number of models in memory."""
@@ -40,8 +41,8 @@ class InferenceWorker:
     Parameters
     ----------
     name : name of the worker.
-    on_exit : called with the reason, in a thread, when a computing process has ended while it was idle, or none can be started.
-        The worker is unusable then; its own process must exit.
+    on_exit : called with the reason, in a thread, when no computing process can be started. The worker is unusable then; its
+        own process must exit.
     keep_models : maximum number of models in memory; the least recently used is removed first.
     preload : modules that the fork server imports before the constructor returns, so that the first model loads faster.
     folder : working directory of the computing processes; default: the current folder.
@@ -266,25 +267,30 @@ class InferenceWorker:
         )
 
     def _next(self) -> Assignment | None:
-        """Wait for the next batch, and return it; None once the worker is closed.
+        """Wait for the next batch, and return it; None once the worker is closed."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._closed or self._process.any_ended)
+                if self._closed:
+                    return None
+                if not self._process.any_ended:
+                    return self._begin(self._queue.popleft())
+            self._remove_ended()
 
-        Raises
-        ------
-        RunError : a computing process has ended meanwhile.
-        """
+    def _begin(self, one: Assignment) -> Assignment:
+        self._computing, self._batch_began_s, self._unloaded = one, time.monotonic(), False
+        self._limit.start("the batch", self._limit_s(one))
+        # `_watch` watches the limit now. The coordinator knows of the batch: a report of its start would delay that of its
+        # result by a request.
+        self._changed.notify_all()
+        return one
+
+    def _remove_ended(self) -> None:
+        for how in self._process.remove_ended():  # no batch is the cause
+            status().warning("a computing process %s while it was idle", how)
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closed or self._process.death)
-            if self._closed:
-                return None
-            if death := self._process.death:  # no batch is the cause
-                raise RunError(f"the computing process {death} while it was idle")
-            self._computing, self._batch_began_s = self._queue.popleft(), time.monotonic()
-            self._unloaded = False
-            self._limit.start("the batch", self._limit_s(self._computing))
-            # `_watch` watches the limit now. The coordinator knows of the batch: a report of its start would delay that of its
-            # result by a request.
-            self._changed.notify_all()
-            return self._computing
+            self._loaded = self._process.loaded
+            self._change()
 
     def _limit_s(self, one: Assignment) -> float:
         return one.limit_s and max(one.limit_s, one.limit_loads * self._process.load_s(one.model))
