@@ -30,7 +30,7 @@ SLOW_S = 3.0
 _SHARED = re.compile(r"(?<![a-z])(ray|docker)(?![a-z])")
 _FIXTURES = re.compile(
     r"tests/(inference/test_(cluster|models|openai|operations|serving)|jobs/test_cli_errors|nodes/test_masters|security/test_static_rules"
-    r"|training/test_comparison)\.py"
+    r"|training/test_(comparison|smollm2))\.py"
 )
 
 
