@@ -21,6 +21,7 @@ from chimera.inference.supervisor import STOP_S, ManagedProcess, local_workers
 from chimera.inference.worker.worker import KEEP_MODELS
 
 _POLL_S = 0.02
+_UPDATE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,13 @@ class _Dialers:
         self._cluster, self._members, self._token = cluster, Members(folder.members), folder.token()
         self._machine = machine
         self._dialers: dict[str, Dialer] = {}
+        self._updated_s = 0.0
 
     def update(self) -> None:
-        """Connect workers that have started, and disconnect those that have ended."""
+        """Connect workers that have started, and disconnect those that have ended, ten times a second."""
+        if time.monotonic() < self._updated_s + _UPDATE_S:
+            return
+        self._updated_s = time.monotonic()
         there = {each.name: each for each in self._members.members() if each.role == "worker"}
         for name, dialer in list(self._dialers.items()):
             if name not in there or there[name].address != dialer.member.address:
