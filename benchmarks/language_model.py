@@ -3,15 +3,16 @@
 - ``gpt``: a new GPT-2 of 10 million parameters; all are trained, by ``all-reduce`` and by ``diloco``, which exchanges every 50
   steps.
 - ``lora``: adapters of rank 8 on a frozen Llama of 21 million parameters, by ``all-reduce``.
-- ``clients``: the same adapters, by ``fed-avg`` with four clients that take ten local steps a round and start each with a new
-  optimizer: Chimera's engine ``local``, with a process for each client, and Flower's simulation, with two processes on Ray that
-  keep the model between rounds. Both start from the same weights, read the same parts of the same text (the files ``docs/*.md``
-  as bytes) and send adapters only. Batches are drawn by different generators, so the held-out losses agree only roughly.
+- ``clients``: the same adapters, by ``fed-avg`` with two clients that take ten local steps a round and start each with a new
+  optimizer: Chimera's engine ``local``, and Flower's simulation, whose processes on Ray keep the model between rounds. Both
+  start from the same weights, read the same parts of the same text (the files ``docs/*.md`` as bytes) and send adapters only.
+  Batches are drawn by different generators, so the held-out losses agree only roughly.
 
-Each variant has processes of one thread, two unless stated, float32, AdamW, and blocks of 128 tokens, random ones except for
-``clients``; no dropout. Weights are new: speed does not depend on values. The variants alternate. The table shows medians over
-the repetitions: tokens per second of all processes, FLOPs per second by the formula of docs/language_models.md, and ratios to
-two independent loops (the upper limit) and to DDP over gloo. Run it on an idle machine::
+Each variant has two processes of one thread that compute, so that all get the same share of a busy machine; float32, AdamW,
+and blocks of 128 tokens, random ones except for ``clients``; no dropout. Weights are new: speed does not depend on values. The
+variants alternate. The table shows medians over the repetitions: tokens per second of both processes, FLOPs per second by the
+formula of docs/language_models.md, and ratios to two independent loops (the upper limit) and to DDP over gloo. Run it on an
+idle machine::
 
     python benchmarks/language_model.py [--turns 3] [--models gpt lora clients] [--flower flower/bin/python] [--quick]
 
@@ -48,7 +49,7 @@ PLAIN = {"independent": "two independent loops", "ddp": "PyTorch DDP, gloo"}
 TITLES = {
     **PLAIN, "all-reduce": "Chimera all-reduce", DILOCO: "Chimera diloco", FED_AVG: "Chimera fed-avg", FLOWER: "Flower FedAvg"
 }  # fmt: skip
-CLIENTS, TEXT = 4, Path(__file__).parents[1] / "docs"
+TEXT = Path(__file__).parents[1] / "docs"
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
@@ -210,7 +211,7 @@ def measure_chimera(variant: str, subject: Subject, sizes: Sizes) -> Measured:
         DILOCO: ({"name": variant, "local_steps": sizes.diloco_steps}, 1, sizes.diloco_rounds, {}),
         FED_AVG: (
             {"name": variant, "local_steps": sizes.client_steps, "keep_state": False}, 1, sizes.client_rounds,
-            {"workers": CLIENTS, "partition": "contiguous"},
+            {"partition": "contiguous"},
         ),
     }  # fmt: skip
     strategy, warm_up, rounds, options = plans[variant]
@@ -225,7 +226,8 @@ def measure_chimera(variant: str, subject: Subject, sizes: Sizes) -> Measured:
             log_every=warm_up,
             evaluate_every=10**9,
             out=Path(out) / "run",
-            **{"workers": WORKERS, **options},
+            workers=WORKERS,
+            **options,
         ).fit()
     rows = [row for row in run.rows if "loss" not in row]
     first, last = rows[0], rows[-1]
@@ -247,7 +249,7 @@ def measure_flower(python: str, subject: Subject, sizes: Sizes) -> Measured:
             tokens, following = blocks.take(np.arange(len(blocks)))
             np.save(folder / f"{part}.npy", np.hstack([tokens, following[:, -1:]]))
         script = Path(__file__).parent / "flower" / "language_model.py"
-        numbers = CLIENTS, sizes.client_steps, 2 + sizes.client_rounds, sizes.batch
+        numbers = WORKERS, sizes.client_steps, 2 + sizes.client_rounds, sizes.batch
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
         quiet["PYTHONPATH"] = str(script.parent)  # of Flower's processes, and in place of any given one
         process = subprocess.run(

@@ -49,7 +49,7 @@ def test_ten_thousand_queries_survive_three_deaths_at_once_and_those_of_coordina
         "model": str(tiny_bert(tmp_path / "bert", classifier=True)),
     }
     texts = [f"the {'cat' if number % 2 else 'dog'} sat{' on' * (number % 9)} ." for number in range(QUERIES)]
-    with chaotic(tmp_path, voters=voters) as (running, journal):
+    with chaotic(tmp_path, "--preload", "torch,transformers", voters=voters) as (running, journal):
         jobs = [running.client.submit(running.model(seconds=seconds), list(range(QUERIES))) for seconds in SECONDS]
         classified = running.client.submit(bert, texts, max_workers=2)
         kills, killed_s = 0, [time.monotonic()] * 2
@@ -90,11 +90,11 @@ def test_a_coordinator_that_dies_or_hangs_all_the_time_loses_none_of_24_000_quer
 
 
 @contextmanager
-def chaotic(folder: Path, *, voters: bool) -> Iterator[tuple[RunningCluster, Journal]]:
+def chaotic(folder: Path, *options: str, voters: bool) -> Iterator[tuple[RunningCluster, Journal]]:
     """Run a cluster, and open its journal."""
     addresses = free_addresses() if voters else []
-    options = ["--preload", "torch,transformers", *(["--voters", ",".join(addresses)] if voters else [])]
-    with cluster(folder, workers=WORKERS, standbys=None if voters else 2, options=options) as running:
+    voting = ["--voters", ",".join(addresses)] if voters else []
+    with cluster(folder, workers=WORKERS, standbys=None if voters else 2, options=[*options, *voting]) as running:
         place = ClusterFolder(running.folder)
         journal: Journal = (
             RaftJournal(addresses, None, place.token(), folder / "follower") if voters else SqliteJournal(place.journal)

@@ -178,7 +178,8 @@ def _endure(running: RunningCluster, faults: Faults, users: Users, journal: Sqli
             struck_s = time.monotonic()
         if now_s > counted_s + CENSUS_S:
             found.append(census(running.folder, running.up.pid, now_s - began_s, calm=calm))
-            assert not zombies & (zombies := found[-1].zombies()), "a process has ended, and its parent has not waited for it"
+            before, zombies = zombies, found[-1].zombies()
+            assert not before & zombies, "the parent of a process that has ended does not ask for its exit code"
             committed_once(journal.records())
             counted_s = now_s
         users.check()

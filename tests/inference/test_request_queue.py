@@ -15,7 +15,7 @@ from chimera.inference.coordinator.request_queue import (
     QueueFullError,
     RequestQueue,
 )
-from chimera.inference.scheduling.job import Batch
+from chimera.inference.scheduling.batch import Batch
 from chimera.inference.worker.protocol import Piece
 
 

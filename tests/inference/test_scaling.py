@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -10,8 +11,14 @@ from typer.testing import CliRunner
 
 from chimera.cli.main import app
 from chimera.core.errors import ConfigurationError
+from chimera.inference.autoscale import ScaleCopy
+from chimera.inference.cluster_folder import ClusterFolder, Scale
+from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinator
 from chimera.inference.session import InferenceCluster
-from inference.running import RunningCluster, cluster, command, until
+from inference.running import RunningCluster, cluster, command, signalled, until
+from inference.test_voting_cluster import free_addresses
+from security.attacker import TOKEN
+from security.servers import served
 
 
 def names(running: RunningCluster) -> list[str]:
@@ -38,6 +45,52 @@ def test_workers_join_and_leave_while_a_job_runs_and_no_query_is_computed_twice(
                 running.client.scale(wrong)  # type: ignore[arg-type]
         assert "the cluster has 4 workers now, instead of 1" in (tmp_path / "up.log").read_text()
     assert Counter(log.read_text().split()) == Counter(map(str, range(1000)))
+
+
+def test_a_machine_with_a_voter_copies_newer_numbers_of_the_coordinator(tmp_path: Path) -> None:
+    def leads_not() -> Coordinator:
+        raise NotCoordinator("another process is the coordinator")
+
+    with served("inference", tmp_path / "a") as there:
+        here = ClusterFolder(tmp_path / "b")
+        here.create()
+        (here.path / "token").write_text(TOKEN)
+        here.set_bounds(3, 3)
+        copies = ScaleCopy(leads_not, here)
+        copies.copy()  # without a coordinator
+        here.note_leader(1, there.url)
+        client = here.client()
+        until(lambda: client.scale_set()["version"] == 0)
+        copies.copy()
+        assert here.scale() == Scale(3, 3, 3)  # no command has set a number yet
+        client.scale(5)
+        copies.copy()
+        first = here.scale()
+        client.scale(2, 8)
+        copies.copy()
+        assert [(one.count, one.least, one.most) for one in (first, here.scale()) if one] == [(5, 5, 5), (5, 2, 8)]
+        assert first is not None
+        here.set_bounds(6, 6, first.version)  # this machine leads by now
+        own = here.scale()
+        copies.copy()
+        assert here.scale() == own
+
+
+@pytest.mark.long
+@pytest.mark.takes("workers start and leave")
+def test_workers_of_a_cluster_with_voters_are_scaled_and_the_voters_stay(tmp_path: Path) -> None:
+    options = ["--voters", ",".join(free_addresses())]
+    with cluster(tmp_path, workers=1, standbys=None, options=options) as running:
+        job = running.client.submit(running.model(seconds=0.01), list(range(1000)), batch_size=5)
+        assert command(running, "scale", "3") == [{"workers": 3, "most": 3}]
+        until(lambda: names(running) == ["w0", "w1", "w2"])
+        signalled(running.member("coordinator")["pid"], signal.SIGKILL)
+        until(lambda: len(running.members("coordinator")) + len(running.members("standby")) == 3)
+        assert names(running) == ["w0", "w1", "w2"]
+        running.client.scale(1, 2)
+        until(lambda: names(running) == ["w0", "w1"])
+        assert running.client.wait(job, 60)["errors"] == 0
+        assert running.answers(job) == [2 * number for number in range(1000)]
 
 
 @pytest.mark.long

@@ -366,7 +366,7 @@ def test_a_worker_that_leaves_finishes_its_batches_and_waits_until_they_are_ackn
     worker.assign(1, [batch(0, "a"), batch(1, "b")])
     leaving = threading.Thread(target=worker.leave, daemon=True)
     leaving.start()
-    collected(worker, lambda told: told.state.leaving)
+    collected(worker, lambda told: told.state.draining)
     found = collected(worker, lambda told: not told.state.queued and told.state.computing is None)
     assert found[-1].state.kept
     assert leaving.is_alive()

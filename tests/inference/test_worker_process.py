@@ -47,7 +47,7 @@ class Running:
         return self.members.members()[0]
 
     def link(self, **options: float) -> HttpLink:
-        self._links.append(HttpLink(self.member().address, self.folder.token(), **options))
+        self._links.append(HttpLink.to(self.member().address, self.folder.token(), **options))
         return self._links[-1]
 
     def family(self) -> list[psutil.Process]:
@@ -214,12 +214,12 @@ def test_a_worker_of_no_cluster_says_so_in_one_line(tmp_path: Path) -> None:
 def test_a_link_tells_silence_from_death_and_from_what_is_no_worker() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = "http://{}:{}".format(*listener.getsockname())
-        link = HttpLink(address, None, timeout_s=0.1)
+        link = HttpLink.to(address, None, timeout_s=0.1)
         with pytest.raises(TimeLimitError):
             link.adopt(1, "c0")
         link.close()
     with pytest.raises(Unreachable):
-        HttpLink(address, None).adopt(1, "c0")
+        HttpLink.to(address, None).adopt(1, "c0")
     head = "HTTP/1.1 {}\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
     for told, kind, said in (
         (head.format("200 OK"), Unreachable, "cut off"),
@@ -228,7 +228,7 @@ def test_a_link_tells_silence_from_death_and_from_what_is_no_worker() -> None:
         (head.format("404 Not Found") + "{}", RunError, "answered 404"),
     ):
         with answering(told) as address:
-            link = HttpLink(address, None)
+            link = HttpLink.to(address, None)
             with pytest.raises(kind, match=said) as caught:
                 link.adopt(1, "c0")
             assert "\n" not in str(caught.value)
@@ -257,7 +257,7 @@ def answering(told: str) -> Iterator[str]:
 
 def test_closing_a_link_ends_what_is_under_way() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        link = HttpLink("http://{}:{}".format(*listener.getsockname()), None, timeout_s=LIMIT_S)
+        link = HttpLink.to("http://{}:{}".format(*listener.getsockname()), None, timeout_s=LIMIT_S)
         found: list[Unreachable] = []
 
         def ask() -> None:

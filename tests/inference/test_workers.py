@@ -64,6 +64,20 @@ class Obedient(Link):
             self._done.append(Finished(job, batch, 0.0, 10, b"", failure="its process exited with code 9"))
             self._changed.notify_all()
 
+    def cannot_load(self) -> None:
+        """Have no model for the earliest batch."""
+        with self._changed:
+            job, batch = self.has.pop(0)
+            why = "the model cannot be loaded: no such folder"
+            self._done.append(Finished(job, batch, 0.0, 10, wire.pack([{"error": why}] * 10), error=why, unloaded=True))
+            self._changed.notify_all()
+
+    def claim(self, result: Finished) -> None:
+        """Send a result of a batch that another worker has."""
+        with self._changed:
+            self._done.append(result)
+            self._changed.notify_all()
+
     def die(self) -> None:
         """Be dead."""
         with self._changed:

@@ -139,6 +139,8 @@ def inference(folder: Path, stack: ExitStack) -> Made:
     from chimera.inference.journal.sqlite import SqliteJournal
     from chimera.inference.page.data import RateHistory
     from chimera.inference.page.routes import bare_page_router, page_router
+    from chimera.inference.remote_workers.protocol import PATH, worker_token
+    from chimera.inference.remote_workers.routes import dial_router
     from chimera.web.app import create_app
     from chimera.web.metrics import Metrics
 
@@ -151,7 +153,8 @@ def inference(folder: Path, stack: ExitStack) -> Made:
     routers = [
         jobs_router(candidate.leader, candidate.rows),
         submissions_router(candidate.leader),
-        cluster_router(candidate.leader, cluster.set_bounds),
+        cluster_router(candidate.leader, cluster),
+        dial_router(candidate.leader, candidate.remote),
         page_router(candidate.leader, RateHistory(candidate.leader), folder / "logs"),
         serving_router(asker),
         openai_router(asker),
@@ -164,6 +167,7 @@ def inference(folder: Path, stack: ExitStack) -> Made:
         about={"name": "c0"},
         metrics=metrics,
         error_forms=ERROR_FORMS,
+        limited_tokens={f"{PATH}/": worker_token(TOKEN)},
     )
     candidate.start("http://127.0.0.1:1")
     stack.callback(candidate.stop)

@@ -108,15 +108,25 @@ def up(
             help="Listen at a fixed address that always leads to the coordinator; 0 is any free port.",
         ),
     ] = None,
+    fetch_models: Annotated[
+        bool,
+        typer.Option(
+            "--fetch-models",
+            help="Send folders of models to workers of other machines that lack them; no code is sent.",
+        ),
+    ] = False,
     cluster: Cluster = HERE,
 ) -> None:
     """Start a coordinator, standbys and workers; run until Ctrl-C or `chimera infer down`."""
     from chimera.inference.cluster_folder import ClusterFolder
-    from chimera.inference.supervisor import ClusterOptions, keep_up
+    from chimera.inference.cluster_options import ClusterOptions
+    from chimera.inference.supervisor import keep_up
 
     least, most = bounds(workers, "--workers")
     if most != least and voters:
-        raise ConfigurationError(f"--workers {workers}: with --voters, the number of workers must be fixed")
+        raise ConfigurationError(
+            f"--workers {workers}: with --voters, the number of workers must be fixed; 'chimera infer scale' sets bounds later"
+        )
     if voters and standbys is not None:
         raise ConfigurationError("--standbys has no effect with --voters: all voters but the leader are standbys")
     if port is None and host != LOOPBACK:
@@ -126,7 +136,7 @@ def up(
         least, 1 if standbys is None else standbys, policy, fair_by, preload, ray, addresses, keep_days, keep_models,
         _gpus_of_ray(gpus) if ray else 0.0,
         takes_code_by_default([*addresses, f"{host}:0"]) if code is None else code, host, port, most,
-        () if ray else _devices(gpus),
+        () if ray else devices(gpus), fetch_models,
     )  # fmt: skip
     keep_up(ClusterFolder(cluster), options, typer.echo)
     typer.echo("all have ended")
@@ -141,7 +151,7 @@ def bounds(text: str, what: str) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1])
 
 
-def _devices(text: str) -> list[str]:
+def devices(text: str) -> list[str]:
     """Return the GPUs of a list, as ``CUDA_VISIBLE_DEVICES`` names them."""
     devices = text.split(",") if text else []
     if not all(re.fullmatch("[0-9]{1,4}|(GPU|MIG)-[0-9A-Za-z/-]{1,80}", device, re.ASCII) for device in devices):

@@ -113,6 +113,8 @@ COLUMNS: dict[str, tuple[Shown, ...]] = {
         Shown("state", 1),
         Shown("job", 2, is_number=True),
         Shown("models", 3, "models in memory", is_number=True),
+        Shown("host", 4),
+        Shown("error", 5, long=True),
     ),
     "members": (
         Shown("name", 0),

@@ -1,11 +1,16 @@
-"""Autoscaling of a cluster by its coordinator: it sets the number of workers between the bounds in the cluster's folder."""
+"""The number of workers in the cluster's folder: the coordinator sets it between bounds, and machines with voters copy it."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
-from chimera.inference.cluster_folder import ClusterFolder
+import msgspec
+
+from chimera.core.errors import UnavailableError
+from chimera.inference.client import Client
+from chimera.inference.cluster_folder import ClusterFolder, Scale
 from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinator
 from chimera.inference.scheduling.autoscaling import Autoscaler, needed
 from chimera.web.logs import status
@@ -45,3 +50,27 @@ class Autoscale:
         if count != scale.count:
             status().info("%d workers instead of %d: the queries need %d", count, scale.count, now)
             self._folder.set_workers(count, scale)
+
+
+class ScaleCopy:
+    """Copies the number of workers from the coordinator of another machine, while this process stands by.
+
+    So workers on each machine with a voter are as many as the last command has set, also after a takeover.
+
+    Parameters
+    ----------
+    leader : as of `Autoscale`.
+    folder : folder of the cluster on this machine.
+    """
+
+    def __init__(self, leader: Callable[[], Coordinator], folder: ClusterFolder) -> None:
+        self._leader, self._folder = leader, folder
+
+    def copy(self) -> None:
+        """Copy the number once, if this process does not lead."""
+        try:
+            self._leader()
+        except NotCoordinator:
+            client = Client(self._folder.leader, self._folder.token(), patience_s=0.0)
+            with contextlib.suppress(UnavailableError):  # a takeover; the next coordinator answers soon
+                self._folder.copy_scale(msgspec.convert(client.scale_set(), Scale))

@@ -142,6 +142,10 @@ class Client(WebClient):
         bounds = {"workers": workers} | ({} if most is None else {"most": most})
         self.request_json("PATCH", "/workers", wire.pack(bounds))
 
+    def scale_set(self) -> dict[str, int]:
+        """Return the number of workers that is set: ``count``, its bounds ``least`` and ``most``, and ``version``."""
+        return self.request_json("GET", "/scale")
+
     def serve(self, name: str, model: Mapping[str, Any], **options: Any) -> str:
         """Serve a model online, and return the number of its job.
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from chimera.core.private import make_folder, opener, write
 from chimera.inference.client import Client
+from chimera.inference.remote_workers.protocol import worker_token
 from chimera.web.folder import Access, Folder, token_for
 
 DEFAULT = Path("runs/inference")
@@ -27,11 +28,17 @@ class _Leader(Struct, frozen=True):
 
 
 class Scale(Struct, frozen=True):
-    """The number of workers of a cluster, and its bounds; if they differ, the coordinator changes it."""
+    """The number of workers of a cluster, and its bounds; if they differ, the coordinator changes it.
+
+    Attributes
+    ----------
+    version : grows with each change; 0 until the first command that sets the number. Machines with voters copy a newer version.
+    """
 
     count: int
     least: int
     most: int
+    version: int = 0
 
 
 class ClusterFolder(Folder):
@@ -60,6 +67,11 @@ class ClusterFolder(Folder):
         """The folder of this machine's voter, if the journal is replicated on voters."""
         return self.path / "voter"
 
+    @property
+    def worker_token(self) -> Path:
+        """The file with the token of remote workers."""
+        return self.path / "worker-token"
+
     def note_leader(self, epoch: int, address: str) -> None:
         """Write the address of the coordinator, unless that of a later epoch is written already."""
         with open(self.path / "leader.lock", "w", opener=opener) as lock:
@@ -81,16 +93,29 @@ class ClusterFolder(Folder):
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
-    def set_bounds(self, least: int, most: int) -> None:
-        """Set the bounds of the number of workers, and change it if it is outside; equal bounds fix it."""
+    def set_bounds(self, least: int, most: int, version: int = 0) -> None:
+        """Set the bounds of the number of workers, and change it if it is outside; equal bounds fix it.
+
+        Parameters
+        ----------
+        version : the least version of the change.
+        """
         last = self.scale()
         count = least if last is None else min(max(last.count, least), most)
-        self._write_scale(Scale(count, least, most))
+        later = version if last is None or not version else max(version, last.version + 1)
+        self._write_scale(Scale(count, least, most, later))
 
     def set_workers(self, count: int, seen: Scale) -> None:
         """Set the number of workers within the bounds, unless they are not those that the caller has ``seen``."""
         if self.scale() == seen:
-            self._write_scale(Scale(count, seen.least, seen.most))
+            later = seen.version + 1 if seen.version else 0
+            self._write_scale(Scale(count, seen.least, seen.most, later))
+
+    def copy_scale(self, scale: Scale) -> None:
+        """Take over the number of workers that the coordinator of another machine has, if its version is newer."""
+        last = self.scale()
+        if scale.version > (0 if last is None else last.version):
+            self._write_scale(scale)
 
     def _write_scale(self, scale: Scale) -> None:
         draft = self.path / f".workers.{os.getpid()}.{threading.get_ident()}"
@@ -119,12 +144,13 @@ class ClusterFolder(Folder):
         return file
 
     def create(self) -> None:
-        """Create the folder, and a token file that only its owner can read. Existing files are kept.
+        """Create the folder, and files with the tokens of clients and of remote workers that only its owner can read.
 
-        Raises as `chimera.web.folder.Folder.create` does.
+        An existing token is kept. Raises as `chimera.web.folder.Folder.create` does.
         """
         super().create()
         make_folder(self.members)
+        write(self.worker_token, worker_token(self.token()).encode())
 
     def access(self) -> Access:
         """Return the access settings of the servers; raises as `token` does."""

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chimera.core.errors import ChimeraError, ConfigurationError
+from chimera.core.errors import ChimeraError
 from chimera.core.private import UMASK
 from chimera.engines.parent_watch import exit_with_parent
-from chimera.inference.autoscale import INTERVAL_S, Autoscale
+from chimera.inference.autoscale import INTERVAL_S, Autoscale, ScaleCopy
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinator
 from chimera.inference.coordinator.renewal import LEASE_S
@@ -25,6 +25,9 @@ from chimera.inference.membership import HEARTBEAT_S, Member, Members
 from chimera.inference.periodic import Periodic
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.pool.pool import Pool
+from chimera.inference.remote_workers.pool import Pools, RemoteWorkers
+from chimera.inference.remote_workers.protocol import PATH as DIAL
+from chimera.inference.remote_workers.protocol import worker_token
 from chimera.web.logs import status
 
 POLL_S = 0.05
@@ -48,6 +51,7 @@ class Candidate:
 
     Attributes
     ----------
+    remote : the workers of other machines.
     failure : the error that has ended the candidate; None while there is none. The process must exit then.
     """
 
@@ -68,7 +72,8 @@ class Candidate:
         self._open_journal, self._last_epoch = journal, 0
         self._name, self._folder, self._policy, self._fair_by = name, folder, policy, fair_by
         self._members = Members(folder.members)
-        self._pool = _pool(self._members, folder.token(), ray=ray)
+        self.remote = RemoteWorkers()
+        self._pool = Pools(_pool(self._members, folder.token(), ray=ray), self.remote)
         self._leading: Coordinator | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chimera-candidate")
@@ -191,17 +196,6 @@ def _journal(folder: ClusterFolder, voters: str, voter: str | None) -> Journal:
     return SqliteJournal(folder.journal)
 
 
-def _scaler(folder: ClusterFolder, voters: str) -> Callable[[int, int], None]:
-    """Return the function that sets the bounds of the number of workers; `chimera infer up` of the folder follows it."""
-
-    def refuse(*_: int) -> None:
-        raise ConfigurationError(
-            "with --voters, the workers may be those of another machine: start its 'chimera infer up' again with --workers N"
-        )
-
-    return refuse if voters else folder.set_bounds
-
-
 def _row(member: Member, highest: int) -> dict[str, Any]:
     """Return the row of a process. A coordinator of an earlier epoch that has not noticed its end is a standby."""
     role: str = member.role
@@ -253,6 +247,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--keep-s", type=float, help="seconds after its end until a job is deleted; default: never")
     parser.add_argument("--no-code", action="store_true", help="refuse models that run code of their own")
     parser.add_argument("--forwarded", action="store_true", help="connections come from an address beyond loopback")
+    parser.add_argument("--fetch-models", action="store_true", help="send folders of models to other machines")
     return parser.parse_args()
 
 
@@ -266,6 +261,7 @@ def _serve(options: argparse.Namespace) -> str | None:
     from chimera.inference.api.submission_routes import submissions_router
     from chimera.inference.page.data import SAMPLE_S, RateHistory
     from chimera.inference.page.routes import bare_page_router, page_router
+    from chimera.inference.remote_workers.routes import dial_router
     from chimera.web.app import create_app, serve
     from chimera.web.metrics import Metrics
 
@@ -289,6 +285,8 @@ def _serve(options: argparse.Namespace) -> str | None:
         Periodic("the rates", SAMPLE_S, history.sample),
         Periodic("autoscaling", INTERVAL_S, Autoscale(candidate.leader, folder).decide),
     ]
+    if options.voters:
+        periodic.append(Periodic("the number of workers", INTERVAL_S, ScaleCopy(candidate.leader, folder).copy))
     host = options.voter.rpartition(":")[0].strip("[]") if options.voter else "127.0.0.1"
     app = create_app(
         title=f"Chimera inference {options.name}",
@@ -296,13 +294,15 @@ def _serve(options: argparse.Namespace) -> str | None:
         routers=[
             jobs_router(candidate.leader, candidate.rows),
             submissions_router(candidate.leader),
-            cluster_router(candidate.leader, _scaler(folder, options.voters)),
+            cluster_router(candidate.leader, folder),
+            dial_router(candidate.leader, candidate.remote, shares_models=options.fetch_models),
             page_router(candidate.leader, history, folder.path / "logs"),
             serving_router(asker),
             openai_router(asker),
         ],
         public=[bare_page_router()],
         forwarded=options.forwarded,
+        limited_tokens={f"{DIAL}/": worker_token(access.token)},
         about={"name": options.name, "kind": "coordinator"},
         metrics=metrics,
         error_forms=ERROR_FORMS,

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from chimera.core.processes import THREAD_VARIABLES
+from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.preload import awaited
 
 if TYPE_CHECKING:
     from chimera.inference.supervisor import ManagedProcess
@@ -20,10 +26,11 @@ class LocalWorkers:
     ----------
     wanted : returns N.
     make : makes the process of a worker from its name.
+    prefix : text before all names.
     """
 
-    def __init__(self, wanted: Callable[[], int], make: Callable[[str], ManagedProcess]) -> None:
-        self._wanted, self._make = wanted, make
+    def __init__(self, wanted: Callable[[], int], make: Callable[[str], ManagedProcess], *, prefix: str = "") -> None:
+        self._wanted, self._make, self._prefix = wanted, make, prefix
         self._there: dict[str, ManagedProcess] = {}
         self._leaving: dict[str, ManagedProcess] = {}
         self._adjusted_s = 0.0
@@ -53,6 +60,15 @@ class LocalWorkers:
         for each in self._all():
             each.end(deadline_s)
 
+    def leave(self) -> None:
+        """Let all workers compute their batches to their end, and exit."""
+        self._wanted = lambda: 0
+        self._dismiss(list(self._there))
+
+    def have_ended(self) -> bool:
+        """Return whether no process runs."""
+        return all(each.has_ended() for each in self._all())
+
     def _all(self) -> list[ManagedProcess]:
         return [*self._there.values(), *self._leaving.values()]
 
@@ -60,13 +76,49 @@ class LocalWorkers:
         self._adjusted_s = time.monotonic()
         for name in [name for name, each in self._leaving.items() if each.has_ended()]:
             self._leaving.pop(name).end(0.0)
-        names = [f"w{i}" for i in range(self._wanted())]
-        for name in [name for name in self._there if name not in names]:
-            self._leaving[name] = self._there.pop(name)
-            self._leaving[name].leave()
+        names = [f"{self._prefix}w{i}" for i in range(self._wanted())]
+        self._dismiss([name for name in self._there if name not in names])
         for name in names:
             if (
                 name not in self._there and name not in self._leaving
             ):  # a worker that leaves keeps its name until its exit
                 self._there[name] = self._make(name)
                 self._there[name].start()
+
+    def _dismiss(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._leaving[name] = self._there.pop(name)
+            self._leaving[name].leave()
+
+
+@dataclass(frozen=True)
+class WorkerProcesses:
+    """The processes of the workers of a machine, which differ in their names only. A name ends with the worker's number.
+
+    Attributes
+    ----------
+    keep_models, preload, devices : see `chimera.inference.cluster_options.ClusterOptions`.
+    more : further options of `chimera.inference.worker.process`.
+    """
+
+    keep_models: int
+    preload: str
+    devices: Sequence[str]
+    more: Sequence[str] = ()
+
+    def command(self, folder: ClusterFolder, name: str, forks: int) -> list[str]:
+        """Return the module that a worker runs, and its arguments; ``forks`` is the descriptor of the fork server's socket."""
+        command = ["chimera.inference.worker.process", "--cluster", str(folder.path), "--name", name]
+        command += ["--keep-models", str(self.keep_models), "--forks", str(forks), *self.more]
+        return [*command, "--preload", ",".join(awaited(self.preload))]
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Return the variables of a worker: one thread, unless the environment sets their number, and its GPU."""
+        number = int(name.rpartition("w")[2])
+        gpu = {"CUDA_VISIBLE_DEVICES": self.devices[number % len(self.devices)]} if self.devices else {}
+        return one_thread() | gpu
+
+
+def one_thread() -> dict[str, str]:
+    """Return the variables that limit a process to one thread, unless the environment sets the number."""
+    return {variable: "1" for variable in THREAD_VARIABLES if variable not in os.environ}

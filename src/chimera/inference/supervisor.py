@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -22,25 +21,25 @@ from chimera.core.address import is_loopback
 from chimera.core.errors import ChimeraError
 from chimera.core.extras import require_web
 from chimera.core.private import UMASK, opener
-from chimera.core.processes import THREAD_VARIABLES, RestartPause, describe_exit
+from chimera.core.processes import RestartPause, describe_exit
 from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.cluster_options import ClusterOptions
 from chimera.inference.disk_guard import DiskGuard, DiskWatch
 from chimera.inference.gateway import fixed_address
-from chimera.inference.local_workers import LocalWorkers
+from chimera.inference.local_workers import LocalWorkers, WorkerProcesses, one_thread
 from chimera.inference.policies.policy import POLICIES, check_fair_by
 from chimera.inference.preload import AUTO, ahead, awaited
 from chimera.inference.worker import fork_client, fork_protocol
 from chimera.inference.worker.process import LEAVE
-from chimera.inference.worker.worker import KEEP_MODELS
 from chimera.web.retention import keep_s
 
 STOP_S = 5.0
 """Seconds from SIGTERM to SIGKILL."""
 _POLL_S = 0.02
-_STANDBYS_S = 5.0  # after which standbys start also if nothing leads yet
 _ERROR = b"chimera: error: "
 _MAX_LOG_BYTES = 1 << 16  # of the end of a log in which the reason of an exit is looked for
+_STANDBYS_S = 5.0  # after which standbys start also if nothing leads yet
 
 
 class Supervised(Protocol):
@@ -158,46 +157,6 @@ class ManagedProcess:
         self.process = None
 
 
-@dataclass(frozen=True)
-class ClusterOptions:
-    """The options of a cluster for inference.
-
-    Attributes
-    ----------
-    workers : number of workers.
-    most_workers : upper bound of their number; the coordinator changes it between ``workers`` and this. Default: it is fixed.
-    standbys : number of standby coordinators; has no effect with voters.
-    policy : name of the policy by which jobs share the workers.
-    fair_by : unit of their shares, ``queries`` or ``tokens``.
-    preload : modules that are imported before workers join, separated by commas; `AUTO`: those of models of Hugging Face, while
-        workers start.
-    ray : address of a Ray cluster; the workers are actors there. Default: local processes.
-    voters : addresses of the three voters that replicate the journal. A coordinator runs for each voter of this machine.
-    keep_days : days after its end until a job and its results are deleted; default: never.
-    keep_models : maximum number of models in a worker's memory.
-    gpus : number of Ray GPUs per worker; may be a fraction.
-    code : whether to accept models that run code of their own: of kind 'factory', or trusted ones.
-    devices : GPUs over which local workers are spread, as in ``CUDA_VISIBLE_DEVICES``; default: workers see all.
-    host, port : the fixed address that leads to the coordinator; port 0 is any free port; None: no such address.
-    """
-
-    workers: int
-    standbys: int
-    policy: str = "fair-share"
-    fair_by: str = "queries"
-    preload: str = AUTO
-    ray: str | None = None
-    voters: Sequence[str] = ()
-    keep_days: float | None = None
-    keep_models: int = KEEP_MODELS
-    gpus: float = 0.0
-    code: bool = True
-    host: str = "127.0.0.1"
-    port: int | None = None
-    most_workers: int | None = None
-    devices: Sequence[str] = ()
-
-
 def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str], None]) -> None:
     """Run the cluster of a folder until SIGINT or SIGTERM. Main thread only.
 
@@ -230,6 +189,10 @@ def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str],
         say(f"{many} and workers ({options.workers}) run from {folder.path}; Ctrl-C ends them")
         if address:
             say(f"the coordinator is at {address}; requests need the token in {folder.path / 'token'}")
+            if not is_loopback(options.host):
+                say(
+                    f"other machines: chimera infer worker --join {address} --token-file (a copy of {folder.worker_token})"
+                )
             if sys.stdout.isatty():  # others may read a file or a log
                 say(f"the page: {address}/#token={folder.token()} (the address holds the token: keep it to yourself)")
         members = [DiskWatch(folder.path), *_workers(folder, options), *_coordinators(folder, options)]
@@ -254,6 +217,7 @@ def _coordinators(folder: ClusterFolder, options: ClusterOptions) -> list[Superv
     kept_s = keep_s(options.keep_days)
     command += [] if kept_s is None else ["--keep-s", str(kept_s)]
     command += [] if options.code else ["--no-code"]
+    command += ["--fetch-models"] if options.fetch_models else []
     command += [] if options.port is None or is_loopback(options.host) else ["--forwarded"]
     candidates = {f"c{i}": list[str]() for i in range(1 + options.standbys)}
     if options.voters:
@@ -272,10 +236,12 @@ def _coordinators(folder: ClusterFolder, options: ClusterOptions) -> list[Superv
 
 
 def _workers(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]:
-    """Return the workers: processes with one thread each, unless the environment sets their number, or actors of Ray."""
+    """Return the workers: processes, or actors of Ray."""
 
     def wanted() -> int:
         scale = folder.scale()
+        if options.voters and not options.workers:  # the workers are those of another machine
+            return 0
         return options.workers if scale is None else scale.count
 
     modules = awaited(options.preload)
@@ -286,20 +252,24 @@ def _workers(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]
         namespace = namespace_of(folder.token())
         keep_models, gpus = options.keep_models, options.gpus
         return [RayWorkers(wanted, namespace, modules, keep_models=keep_models, gpus=gpus)]
-    threads = {name: "1" for name in THREAD_VARIABLES if name not in os.environ}
+    workers = WorkerProcesses(options.keep_models, options.preload, options.devices)
+    return [*local_workers(folder, wanted, workers)]
+
+
+def local_workers(
+    folder: ClusterFolder, wanted: Callable[[], int], workers: WorkerProcesses, *, prefix: str = ""
+) -> tuple[ManagedProcess, LocalWorkers]:
+    """Return the fork server of this machine's workers, and these workers; see `LocalWorkers`."""
     requests, inbox = fork_protocol.sockets()
-    fork_protocol.request(requests, fork_protocol.Request(ahead(options.preload), fork=False)).close()
-    command = ["chimera.inference.worker.process", "--cluster", str(folder.path)]
-    command += ["--keep-models", str(options.keep_models), "--forks", str(requests.fileno())]
-    command += ["--preload", ",".join(modules)]
+    fork_protocol.request(requests, fork_protocol.Request(ahead(workers.preload), fork=False)).close()
 
     def process(name: str) -> ManagedProcess:
-        devices = options.devices
-        gpu = {"CUDA_VISIBLE_DEVICES": devices[int(name[1:]) % len(devices)]} if devices else {}
-        return ManagedProcess(name, [*command, "--name", name], folder, threads | gpu, inherited=[requests])
+        command, environment = workers.command(folder, name, requests.fileno()), workers.environment(name)
+        return ManagedProcess(name, command, folder, environment, inherited=[requests])
 
-    forks = ManagedProcess("forks", fork_client.command(inbox.fileno()), folder, threads, inherited=[inbox])
-    return [forks, LocalWorkers(wanted, process)]
+    command = fork_client.command(inbox.fileno())
+    forks = ManagedProcess(f"{prefix}forks", command, folder, one_thread(), inherited=[inbox])
+    return forks, LocalWorkers(wanted, process, prefix=prefix)
 
 
 def _supervise(members: Sequence[Supervised], say: Callable[[str], None], stopped: Callable[[], bool]) -> None:

@@ -50,6 +50,7 @@ def create_app(
     public: Sequence[APIRouter] = (),
     forwarded: bool = False,
     error_forms: Mapping[str, ErrorForm] | None = None,
+    limited_tokens: Mapping[str, str] | None = None,
 ) -> FastAPI:
     """Return an app with these routes, and with ``/health``, ``/metrics``, ``/docs`` and ``/openapi.json``.
 
@@ -69,6 +70,7 @@ def create_app(
     forwarded : whether connections are forwarded from an address beyond loopback, such as that of a gateway. Pages without data
         are then sent under any name of this machine.
     error_forms : functions that answer exceptions at the paths of plain routes; default: `chimera.web.errors.response_to`.
+    limited_tokens : tokens that open only the paths that begin with a text, by that text.
     """
     counted = Metrics() if metrics is None else metrics
     fields = about() if callable(about) else about
@@ -83,6 +85,7 @@ def create_app(
         error_forms=error_forms,
         logs_latency=str(fields.get("kind", "")).endswith("master"),
         forwarded=forwarded,
+        limited_tokens=limited_tokens,
     )
     app = _NodeApp(middleware, title=title, version=__version__, docs_url=None, redoc_url=None)
     app.state.metrics = counted

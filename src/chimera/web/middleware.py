@@ -28,6 +28,7 @@ from chimera.web.metrics import Metrics
 from chimera.web.routing import Endpoints
 from chimera.web.security import (
     AnonymousAccess,
+    SelectedHeaders,
     answer_headers,
     has_token,
     host_and_port,
@@ -54,6 +55,7 @@ class ServerMiddleware:
     forwarded : whether connections are forwarded from an address beyond loopback.
     logs_latency : whether to write the latency of each answered route to the time log, as kind ``master``.
     error_forms : functions that answer exceptions at some paths; default: `response_to`.
+    limited_tokens : tokens that open only the paths that begin with a text, by that text.
     """
 
     def __init__(
@@ -68,8 +70,9 @@ class ServerMiddleware:
         anonymous_access: AnonymousAccess = AnonymousAccess.LOOPBACK,
         forwarded: bool = False,
         error_forms: Mapping[str, ErrorForm] | None = None,
+        limited_tokens: Mapping[str, str] | None = None,
     ) -> None:
-        self._forwarded = forwarded
+        self._forwarded, self._limited_tokens = forwarded, limited_tokens or {}
         self._app, self._endpoints, self._token, self._limit = app, endpoints, token, max_body_bytes
         self._error_forms = error_forms or {}
         self._metrics, self._logs_latency, self._anonymous_access = metrics, logs_latency, anonymous_access
@@ -133,7 +136,7 @@ class ServerMiddleware:
         if self._token is None:
             if not may_serve_without_token(scope, host_port, given, self._anonymous_access):
                 raise ForeignRequestError
-        elif not has_token(given, self._token):
+        elif not has_token(given, self._token) and not self._has_limited_token(scope["path"], given):
             if scope["path"] not in OPEN_PATHS:
                 raise UnauthorizedError(sent=b"authorization" in given)
             if not may_serve_page(scope, host_port, given, forwarded=self._forwarded):
@@ -143,6 +146,9 @@ class ServerMiddleware:
             raise MalformedRequestError("Content-Length")
         if len(length) > 18 or int(length) > self._limit:
             raise BodyTooLargeError(self._limit)
+
+    def _has_limited_token(self, path: str, given: SelectedHeaders) -> bool:
+        return any(path.startswith(start) and has_token(given, token) for start, token in self._limited_tokens.items())
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         method, path = scope["method"], scope["path"]

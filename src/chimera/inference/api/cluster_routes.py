@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 
 from chimera.core.errors import ConfigurationError
 from chimera.inference.api.job_routes import PREFIX, known_fields
+from chimera.inference.cluster_folder import ClusterFolder, Scale
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.web.background import in_thread
 from chimera.web.body import answer, read_object, required
@@ -22,15 +25,20 @@ _WORKERS: dict[str, Any] = {
     "properties": {key: {"type": "integer", "minimum": 0, "maximum": MAX_WORKERS} for key in ("workers", "most")},
     "additionalProperties": False,
 }
+_SCALE: dict[str, Any] = {
+    "type": "object",
+    "required": ["count", "least", "most", "version"],
+    "properties": {key: {"type": "integer", "minimum": 0} for key in ("count", "least", "most", "version")},
+}
 
 
-def cluster_router(leader: Callable[[], Coordinator], scale: Callable[[int, int], None]) -> APIRouter:
+def cluster_router(leader: Callable[[], Coordinator], folder: ClusterFolder) -> APIRouter:
     """Return the routes.
 
     Parameters
     ----------
     leader : returns the coordinator; raises `NotCoordinator` if this process is not the coordinator.
-    scale : sets the bounds of the number of workers.
+    folder : folder of the cluster, with the number of workers. `chimera infer up` follows it.
     """
     router = plain_router(prefix=PREFIX, tags=["inference"])
 
@@ -48,10 +56,18 @@ def cluster_router(leader: Callable[[], Coordinator], scale: Callable[[int, int]
 
         def apply() -> None:
             leader().check_leads()
-            scale(least, most)
+            folder.set_bounds(least, most, time.time_ns() // 1_000_000)
 
         await in_thread(apply)
         return answer(request, {"workers": least, "most": most})
+
+    @router.get(
+        "/scale", **documented("The number of workers that is set, and its bounds.", answer=_SCALE, errors=(503,))
+    )
+    async def scale(request: Request) -> Response:
+        leader().check_leads()
+        found = await in_thread(folder.scale)
+        return answer(request, msgspec.structs.asdict(found or Scale(0, 0, 0)))
 
     return router
 

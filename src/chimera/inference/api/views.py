@@ -60,6 +60,7 @@ def workers(leader: Coordinator) -> list[dict[str, Any]]:
     return [
         {"worker": handle.name, "state": handle.state, "job": next(iter(handle.batches), (None,))[0],
          "batches": [list(key) for key in handle.batches], "models": len(handle.loaded),
+         "host": handle.host, "error": next(iter(handle.unloadable.values()), None),
          "busy_s": handle.reported and handle.reported.busy_s, "up_s": handle.reported and handle.reported.up_s}
         for handle in sorted(leader.workers.values(), key=lambda handle: handle.name)
     ]  # fmt: skip

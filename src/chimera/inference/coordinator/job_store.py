@@ -11,7 +11,7 @@ from typing import Any
 from chimera.inference.coordinator.file_queries import FileQueries
 from chimera.inference.journal.journal import Journal, Output
 from chimera.inference.journal.records import Accepted
-from chimera.inference.scheduling.job import Batch
+from chimera.inference.scheduling.batch import Batch
 from chimera.inference.worker.protocol import Piece
 
 MAX_BATCH_BYTES = 8 << 20

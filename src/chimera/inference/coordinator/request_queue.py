@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from chimera.core.errors import DataError, RunError, UnavailableError
 from chimera.engines.http import wire
 from chimera.inference.coordinator.job_store import MAX_BATCH_BYTES, JobStore
-from chimera.inference.scheduling.job import Batch
+from chimera.inference.scheduling.batch import Batch
 from chimera.inference.worker.protocol import Piece
 
 MAX_WAITING = 1000

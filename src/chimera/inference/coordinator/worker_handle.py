@@ -44,6 +44,7 @@ class WorkerHandle:
         ``unreadable``, ``restarting``) and its argument.
     assignment : makes the assignment of a batch; called in the sender thread.
     kill : kills the worker if it hangs, and returns whether it could; called in the sender thread.
+    host : name of the worker's machine; empty if it is not known.
 
     Attributes
     ----------
@@ -51,6 +52,7 @@ class WorkerHandle:
     sent : those of them that the worker has received for certain.
     loaded : keys of the models in the worker's memory.
     reported : the last state that the worker reported.
+    unloadable : keys of the models that the worker cannot load and other workers may, each with the error.
     state : ``joining``, ``free``, ``busy``, ``loading``, ``draining``, ``drained``, ``restarting``, ``hung`` or ``lost``.
     seen_s : time of the last answer, by the monotonic clock.
     """
@@ -66,8 +68,10 @@ class WorkerHandle:
         post: Callable[[WorkerHandle, str, Any], None],
         assignment: Callable[[BatchId], Assignment],
         kill: Callable[[], bool],
+        host: str = "",
     ) -> None:
-        self.name, self.address = name, address
+        self.name, self.address, self.host = name, address, host
+        self.unloadable: dict[str, str] = {}
         self.batches: dict[BatchId, float] = {}
         self.sent: set[BatchId] = set()
         self.loaded: frozenset[str] = frozenset()
@@ -89,8 +93,7 @@ class WorkerHandle:
     @property
     def available(self) -> bool:
         """Whether batches may be dispatched to the worker."""
-        leaving = self.reported is not None and self.reported.leaving
-        ready = self.state in ("free", "busy", "loading") and not leaving
+        ready = self.state in ("free", "busy", "loading")
         return ready and time.monotonic() >= self._refused_until_s
 
     def pause(self) -> float:

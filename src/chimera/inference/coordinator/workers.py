@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from chimera.core.errors import RunError, UnavailableError
-from chimera.engines.http import wire
 from chimera.inference.coordinator.log import log_loads
+from chimera.inference.coordinator.outcomes import Outcomes
 from chimera.inference.coordinator.worker_handle import SILENT_S, WorkerHandle
 from chimera.inference.journal import records
 from chimera.inference.journal.journal import Fenced
 from chimera.inference.pool.pool import Pool
+from chimera.inference.scheduling.batch import Batch
 from chimera.inference.scheduling.batch_size import MAX_BATCH_S
-from chimera.inference.scheduling.job import Batch
-from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, WorkerState
+from chimera.inference.worker.protocol import Assignment, BatchId, Collected, WorkerState
 from chimera.web.logs import status
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Workers:
         self.handles: dict[str, WorkerHandle] = {}
         self.losses = {"died": 0, "hung": 0}
         self._coordinator, self._scheduler, self._pool = coordinator, coordinator.scheduler, pool
+        self._outcomes = Outcomes(coordinator, pool, self.handles)
+        self._began_s = time.monotonic()
 
     def close(self) -> None:
         """Disconnect from all workers. They continue to run."""
@@ -72,7 +74,7 @@ class Workers:
             handle.prepare(wanted)
             if self._idle_in_s(handle, now_s) >= _PREFETCH_S:
                 continue
-            chosen = self._scheduler.next_for(handle.name, handle.loaded, len(available), now_s)
+            chosen = self._scheduler.next_for(handle.name, handle.loaded, len(available), now_s, handle.unloadable)
             if chosen is not None:  # another worker may be free for a job that this one is not for
                 self._assign(handle, chosen)
 
@@ -80,7 +82,7 @@ class Workers:
         """Dispatch the batches of lost workers to those that are free the soonest, even if they are still busy."""
         soon = [(idle_s, handle) for handle in available if (idle_s := self._idle_in_s(handle, now_s)) <= MAX_BATCH_S]
         for _, handle in sorted(soon, key=lambda pair: pair[0]):
-            batch = self._scheduler.retry_for(handle.name, handle.loaded, now_s)
+            batch = self._scheduler.retry_for(handle.name, handle.loaded - handle.unloadable.keys(), now_s)
             if batch is not None:
                 self._assign(handle, batch)
 
@@ -127,11 +129,14 @@ class Workers:
         for name in addresses.keys() - self.handles.keys():
             self.handles[name] = WorkerHandle(
                 name, addresses[name], epoch=self._coordinator.lease.epoch, owner=self._coordinator.lease.owner,
+                host=self._pool.host(name),
                 link=self._pool.link, post=self._post, assignment=self._assignment,
                 kill=partial(self._pool.kill, name, addresses[name]),
             )  # fmt: skip
+        led_s = time.monotonic() - self._began_s
         for name in self._scheduler.busy() - self.handles.keys():  # it left before this coordinator took over
-            self._return(name, "it has left", None)
+            if led_s >= self._pool.rejoin_s(name):
+                self._outcomes.return_all(name, "it has left", None)
 
     def _post(self, handle: WorkerHandle, event: str, more: Any) -> None:
         self._coordinator.post(getattr(self, f"_{event}"), handle, more)
@@ -143,7 +148,9 @@ class Workers:
         now_s = self._coordinator.now_s()
         before = handle.batches
         computing = [reported.computing] if reported.computing else []
-        present = (*reported.kept, *computing, *reported.queued)
+        present = [
+            each for each in (*reported.kept, *computing, *reported.queued) if self._outcomes.was_given(handle, each)
+        ]
         handle.batches = {batch_id: before.get(batch_id, now_s) for batch_id in present}
         handle.sent = {*computing, *reported.queued}
         expected = {(job.id, run.batch.number) for job, run in self._scheduler.running_on(handle.name)}
@@ -168,13 +175,11 @@ class Workers:
         if self.handles.get(handle.name) is not handle:
             return
         for piece in collected.pieces:
-            if self._scheduler.unfinished_batch(piece.job, piece.batch) is not None:
+            known = self._scheduler.unfinished_batch(piece.job, piece.batch) is not None
+            if known and self._outcomes.was_given(handle, (piece.job, piece.batch)):
                 self._coordinator.store(piece.job).take(piece)
         for result in collected.results:
-            if result.failure:
-                self._fail(result, handle.name)
-            else:
-                self._commit(result, handle.name)
+            self._outcomes.take(handle, result)
             if result.batch_id in handle.batches:
                 del handle.batches[result.batch_id]
                 handle.batches = dict.fromkeys(handle.batches, self._coordinator.now_s())  # the next one begins
@@ -187,24 +192,6 @@ class Workers:
             self._adopted(handle, msgspec.structs.replace(collected.state, kept=[]))  # they have arrived already
         else:
             handle.update(collected.state)
-
-    def _commit(self, result: Finished, worker: str) -> None:
-        batch = self._scheduler.unfinished_batch(*result.batch_id)
-        if batch is not None:
-            now_s = self._coordinator.now_s()
-            first_error = result.error if not self._scheduler.job(result.job).error else ""
-            self._coordinator.record(
-                records.Committed(
-                    *result.batch_id, worker, result.seconds, result.errors, now_s, result.tokens, first_error
-                )
-            )
-            self._coordinator.store(result.job).deliver(batch, result.results)
-
-    def _fail(self, result: Finished, worker: str) -> None:
-        now_s, divisible = self._coordinator.now_s(), not result.loading
-        record = self._scheduler.failed(worker, *result.batch_id, result.failure, divisible=divisible, now_s=now_s)
-        if record is not None:
-            self._take_back(record)
 
     def _silent(self, handle: WorkerHandle, why: str) -> None:
         if self.handles.get(handle.name) is handle:
@@ -219,7 +206,7 @@ class Workers:
     def _restarting(self, handle: WorkerHandle, why: str) -> None:
         if self.handles.get(handle.name) is handle:
             status().info("%s: %s", handle.name, why)
-            self._return(handle.name, why, None)
+            self._outcomes.return_all(handle.name, why, None)
             handle.batches.clear()
             handle.state = "restarting"
 
@@ -248,29 +235,12 @@ class Workers:
 
     def _lose(self, handle: WorkerHandle, why: str, *, died: bool) -> None:
         """Return the batches of a lost worker to their jobs."""
-        leaves = handle.reported is not None and handle.reported.leaving and not handle.batches
+        leaves = handle.reported is not None and handle.reported.draining and not handle.batches
         if not leaves and (handle.state != "joining" or handle.batches):
             self.losses["died" if died else "hung"] += 1
             status().warning("%s is %s: %s", handle.name, "lost" if died else "hung", why)
-        self._return(handle.name, why, handle.culprit() if died else None)
+        self._outcomes.return_all(handle.name, why, handle.culprit() if died else None)
         handle.batches.clear()
-
-    def _return(self, worker: str, why: str, culprit: BatchId | None) -> None:
-        for record in self._scheduler.lost(worker, why, culprit=culprit, now_s=self._coordinator.now_s()):
-            self._take_back(record)
-
-    def _take_back(self, record: records.Returned | records.Failed | records.Poisoned) -> None:
-        """Record that a worker does not finish a batch. Split the stored batch, or store its error, if the record says so."""
-        batch = self._scheduler.unfinished_batch(record.job, record.batch)
-        if batch is not None:
-            store = self._coordinator.store(record.job)
-            if isinstance(record, records.Failed):
-                store.split(batch, batch.split(record.parts))
-                status().warning("job %s, batch %d killed %s: %s", record.job, record.batch, record.worker, record.why)
-            elif isinstance(record, records.Poisoned):
-                store.deliver(batch, wire.pack([{"error": record.why}] * batch.count))
-                status().error("job %s, query %d is not computed again: %s", record.job, batch.first, record.why)
-        self._coordinator.record(record)
 
     def _assignment(self, batch_id: BatchId) -> Assignment:
         """Return the assignment of a batch. The thread that sends it calls this."""

@@ -85,6 +85,16 @@ def check(table: Mapping[str, Any], *, folder: str | Path | None = None, code: b
     return {"kind": table["kind"], **{key: value for key, value in complete.items() if value is not None}}
 
 
+def code_of(table: Mapping[str, Any]) -> str:
+    """Return the key of a table that makes the worker run code other than the libraries'; empty if there is none.
+
+    Raises
+    ------
+    ConfigurationError : the table is invalid, or a file is missing.
+    """
+    return _kind(table, None).code
+
+
 def load(table: Mapping[str, Any], *, folder: str | Path | None = None) -> Predictor:
     """Load the model of a table.
 

@@ -71,12 +71,14 @@ def reason(job: Job, leader: Coordinator) -> str:
     handles = leader.workers.values()
     available = [handle for handle in handles if handle.available]
     faulty = sorted(handle.name for handle in handles if handle.state in ("hung", "lost"))
+    unable = sorted(handle.name for handle in handles if job.key in handle.unloadable)
     others = [each for each in leader.scheduler.jobs.values() if each is not job and not each.ended and each.waiting]
     share = job.weight / (job.weight + sum(each.weight for each in others))
     limited = bool(job.max_workers and job.waiting and len(job.serving) >= job.max_workers)
     parts = (
         (not available, "no worker is available"),
         (faulty, f"{', '.join(faulty)} {'hangs or is' if len(faulty) == 1 else 'hang or are'} lost"),
+        (unable, f"{', '.join(unable)} cannot load its model"),
         (limited, f"--max-workers allows {job.max_workers}"),
         (job.loading, f"batches that wait until their worker has loaded the model: {job.loading}"),
         (

@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -26,21 +26,41 @@ _BYTES_PER_S = 16 << 20  # at least, of a request with a large batch
 T = TypeVar("T")
 
 
+class Requests(Protocol):
+    """What a link needs of `chimera.engines.http.connection.Connection`."""
+
+    def request(
+        self, verb: str, path: str, body: bytes, content_type: str, *, timeout_s: float, idempotent: bool
+    ) -> Answer:
+        """Send a request, and return the answer."""
+
+    def break_off(self, why: str) -> None:
+        """Abort the current request, from another thread. It and all later requests raise `Unreachable`."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
 class HttpLink(Link):
     """A link over one keep-alive connection.
 
     Parameters
     ----------
-    address : address of the worker, ``http://host:port``.
-    token : token of the cluster.
+    address : address of the worker.
+    connection : sends the requests to it.
     timeout_s : maximum seconds until an answer, including the time that `collect` waits.
     """
 
-    def __init__(self, address: str, token: str | None, *, timeout_s: float = 1.0) -> None:
+    def __init__(self, address: str, connection: Requests, *, timeout_s: float = 1.0) -> None:
         self.address = address
         self._timeout_s = timeout_s
         self._closed, self._busy = False, threading.Lock()
-        self._connection = Connection(Address.of(address), token, None, _MOST_BYTES)
+        self._connection = connection
+
+    @classmethod
+    def to(cls, address: str, token: str | None, *, timeout_s: float = 1.0) -> HttpLink:
+        """Return a link to the worker at ``http://host:port``, which needs a token."""
+        return cls(address, Connection(Address.of(address), token, None, _MOST_BYTES), timeout_s=timeout_s)
 
     def adopt(self, epoch: int, owner: str) -> WorkerState:  # noqa: D102
         return self._call("adopt", {"epoch": epoch, "owner": owner}, WorkerState)
@@ -123,7 +143,7 @@ class HttpPool(Pool):
         return self._silent_s.get(name, 0.0)
 
     def link(self, address: str) -> HttpLink:  # noqa: D102
-        return HttpLink(address, self._token)
+        return HttpLink.to(address, self._token)
 
     def kill(self, name: str, address: str) -> bool:  # noqa: D102
         for one in self._members.members():
@@ -134,6 +154,9 @@ class HttpPool(Pool):
 
     def members(self) -> list[Member]:  # noqa: D102
         return []
+
+    def host(self, name: str) -> str:  # noqa: ARG002, D102
+        return socket.gethostname()
 
 
 def _refusal(where: str, status: int, document: dict[str, Any]) -> RunError:

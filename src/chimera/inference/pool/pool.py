@@ -38,3 +38,15 @@ class Pool(ABC):
     @abstractmethod
     def members(self) -> list[Member]:
         """Return the workers that are not in the folder of members."""
+
+    def host(self, name: str) -> str:  # noqa: ARG002
+        """Return the name of a worker's machine; empty if it is not known."""
+        return ""
+
+    def rejoin_s(self, name: str) -> float:  # noqa: ARG002
+        """Return the seconds for which a new coordinator waits for a worker that it does not find."""
+        return 0.0
+
+    def shares_files(self, name: str) -> bool:  # noqa: ARG002
+        """Return whether a worker can read the files that the coordinator can read."""
+        return True

@@ -6,12 +6,11 @@ import math
 from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-from msgspec import Struct
+from typing import Any
 
 from chimera.inference.journal.records import Accepted
 from chimera.inference.models.spec import key_of
+from chimera.inference.scheduling.batch import Batch, Running
 from chimera.inference.scheduling.batch_size import (
     MAX_BATCH_S,
     OPEN_BATCH_S,
@@ -21,40 +20,12 @@ from chimera.inference.scheduling.batch_size import (
     batch_size,
     smoothed,
 )
+from chimera.inference.scheduling.recent import RecentWork
 from chimera.inference.scheduling.time_limit import default_limit_s, default_loads
 
-WINDOW_S = 10.0
-"""Seconds over which a query rate is measured."""
 FIRST_LOAD_S = 5.0
 """Maximum seconds for which a single worker loads the model of a new job, while the others stay free for other jobs."""
 _TIMES = 10_000  # number of batch times that are kept of an open job, which has no end
-
-
-class Batch(Struct, frozen=True):
-    """The queries from ``first`` to ``first + count - 1`` of a job."""
-
-    number: int
-    first: int
-    count: int
-
-    def split(self, numbers: Sequence[int]) -> list[Batch]:
-        """Return new batches with these numbers, of about equal size, that have the same queries in the same order."""
-        parts, first = [], self.first
-        for place, number in enumerate(numbers):
-            count = (self.first + self.count - first) // (len(numbers) - place)
-            parts.append(Batch(number, first, count))
-            first += count
-        return parts
-
-
-class Running(NamedTuple):
-    """A running batch, and its job's charge for it."""
-
-    batch: Batch
-    worker: str
-    since_s: float
-    charge: float
-    cold: bool
 
 
 @dataclass
@@ -75,6 +46,7 @@ class Job:
     returned : batches to dispatch again, before new ones.
     running : running batches, by number.
     serving : workers of the running batches, with the number of batches of each.
+    given : the workers to which each unfinished batch was dispatched.
     loading : number of running batches whose worker had to load the model first.
     key : key of its model in workers.
     blamed : the workers that each unfinished batch may have killed, and those that the batches killed from which it was split.
@@ -99,6 +71,7 @@ class Job:
     returned: deque[Batch] = field(default_factory=deque)
     running: dict[int, Running] = field(default_factory=dict)
     serving: Counter[str] = field(default_factory=Counter)
+    given: dict[int, set[str]] = field(default_factory=dict)
     loading: int = 0
     blamed: dict[int, list[str]] = field(default_factory=dict)
     finished: int = 0
@@ -115,11 +88,7 @@ class Job:
     open: bool = field(init=False)
     key: str = field(init=False)
     batch_timeout_s: float = field(init=False)
-    _recent: deque[tuple[float, int, float]] = field(
-        default_factory=deque
-    )  # time, queries and units of finished batches
-    _recent_queries: int = 0  # sums over _recent
-    _recent_units: float = 0
+    _recent: RecentWork = field(default_factory=RecentWork)
     _units_per_query: float | None = None  # smoothed
     _slowest_s: float | None = None  # per query, of the slowest batch
 
@@ -210,6 +179,7 @@ class Job:
         self.running[batch.number] = Running(batch, worker, at_s, charge, cold)
         self.loading += cold
         self.serving[worker] += 1
+        self.given.setdefault(batch.number, set()).add(worker)
         self.charged += charge
         self.first_s = at_s if self.first_s is None else self.first_s
         self.cost.largest = max(self.cost.largest, batch.count)
@@ -233,6 +203,7 @@ class Job:
         self._remove_running(number)
         self.charged -= running.charge
         blamed = [*self.blamed.pop(number, []), worker]
+        self.given.pop(number, None)
         split = running.batch.split(parts)
         self.returned.extendleft(reversed(split))
         self.blamed.update({part.number: blamed.copy() for part in split})
@@ -250,6 +221,7 @@ class Job:
         error : the first error among its results; empty if there is none, or if the job has an earlier one.
         """
         units = float(tokens or batch.count) if self.by_tokens else batch.count
+        self.given.pop(batch.number, None)
         running = self._remove_running(batch.number)
         if running is None:  # a late result: the batch had been taken from that worker
             self._remove_returned(batch.number)
@@ -262,10 +234,7 @@ class Job:
         self.error = self.error or error
         if seconds is not None:
             self.times.append((batch.count, seconds))
-            self._recent.append((at_s, batch.count, units))
-            self._recent_queries += batch.count
-            self._recent_units += units
-            self._expire(at_s)
+            self._recent.add(at_s, batch.count, units)
             self._slowest_s = max(self._slowest_s or 0.0, seconds / batch.count)
             self.cost.observe(batch.count, seconds)
             self._units_per_query = smoothed(self._units_per_query, units / batch.count)
@@ -287,6 +256,7 @@ class Job:
         self.running.clear()
         self.serving.clear()
         self.returned.clear()
+        self.given.clear()
         self.loading = 0
 
     def unfinished_batch(self, number: int) -> Batch | None:
@@ -296,14 +266,12 @@ class Job:
         return next((batch for batch in self.returned if batch.number == number), None)
 
     def rate(self, now_s: float) -> float:
-        """Return the queries finished per second, over the last `WINDOW_S` or since the first dispatch."""
-        span_s = self._span_s(now_s)
-        return self._recent_queries / span_s if span_s else 0.0
+        """Return the queries finished per second; see `RecentWork.rates`."""
+        return self._recent.rates(now_s, self.first_s, self.ended_s)[0]
 
     def unit_rate(self, now_s: float) -> float:
-        """Return the units finished per second, over the same time."""
-        span_s = self._span_s(now_s)
-        return self._recent_units / span_s if span_s else 0.0
+        """Return the units finished per second; see `RecentWork.rates`."""
+        return self._recent.rates(now_s, self.first_s, self.ended_s)[1]
 
     def _end_if_complete(self, at_s: float) -> None:
         """End the job if all queries are finished and no more may arrive, or if too many have errors."""
@@ -321,20 +289,6 @@ class Job:
         # The division rounds like the decimal number of the user: 29 of 100 are not more than 0.29.
         return self.errors == self.queries or self.errors / self.queries > self.accepted.max_error_rate
 
-    def _span_s(self, now_s: float) -> float:
-        """Return the seconds over which rates are measured, at least 1; 0 if nothing was dispatched."""
-        self._expire(now_s)
-        if self.first_s is None:
-            return 0.0
-        until_s = now_s if self.ended_s is None else min(now_s, max(self.ended_s, now_s - WINDOW_S))
-        return max(min(max(until_s - self.first_s, 1e-9), WINDOW_S), 1.0)
-
-    def _expire(self, now_s: float) -> None:
-        while self._recent and self._recent[0][0] <= now_s - WINDOW_S:
-            _, queries, units = self._recent.popleft()
-            self._recent_queries -= queries
-            self._recent_units -= units
-
     def _remove_running(self, number: int) -> Running | None:
         running = self.running.pop(number, None)
         if running is not None:
@@ -345,7 +299,4 @@ class Job:
         return running
 
     def _remove_returned(self, number: int) -> None:
-        for batch in self.returned:
-            if batch.number == number:
-                self.returned.remove(batch)
-                return
+        self.returned = deque(batch for batch in self.returned if batch.number != number)

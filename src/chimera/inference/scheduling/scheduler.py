@@ -8,12 +8,11 @@ from typing import Any
 from chimera.core.errors import ConfigurationError
 from chimera.inference.journal import records
 from chimera.inference.policies.policy import Contender, Policy, check_fair_by
+from chimera.inference.scheduling.batch import Batch, Running
 from chimera.inference.scheduling.batch_size import pace_of
-from chimera.inference.scheduling.job import Batch, Job, Running
+from chimera.inference.scheduling.failure import failure_of
+from chimera.inference.scheduling.job import Job
 from chimera.inference.scheduling.room import Room
-
-MAX_KILLS = 3
-"""Number of attempts that a query may end with a kill, the last one alone in its batch, until its result is an error."""
 
 
 class Scheduler:
@@ -33,7 +32,6 @@ class Scheduler:
     Attributes
     ----------
     jobs : the jobs by number, in the order of their acceptance.
-    dropped : numbers of the dropped jobs.
     room : the workers that are reserved for served models; the caller updates it by `Room.reserve`.
     submissions : jobs whose queries are still arriving, by key.
     """
@@ -42,7 +40,6 @@ class Scheduler:
         check_fair_by(fair_by)
         self._by_tokens = fair_by == "tokens"
         self.jobs: dict[str, Job] = {}
-        self.dropped: set[str] = set()
         self.room = Room()
         self.submissions: dict[str, records.Begun] = {}
         self._order = 0
@@ -65,7 +62,9 @@ class Scheduler:
             records.Dropped: self._dropped,
         }
 
-    def next_for(self, worker: str, loaded: Collection[str], workers: int, now_s: float) -> records.Dispatched | None:
+    def next_for(
+        self, worker: str, loaded: Collection[str], workers: int, now_s: float, unloadable: Collection[str] = ()
+    ) -> records.Dispatched | None:
         """Return the next dispatch to a free worker; None if no job has a batch for it. The record is not applied yet.
 
         If no other job waits, one worker loads the model of a new job first, for up to `FIRST_LOAD_S`: then a second new job
@@ -75,8 +74,10 @@ class Scheduler:
         ----------
         loaded : keys of the models in the worker's memory (`chimera.inference.models.spec.key_of`).
         workers : number of available workers.
+        unloadable : keys of the models that the worker cannot load.
         """
-        contending = [job for job in self._active.values() if self._can_use(job, worker)]
+        usable = [job for job in self._active.values() if self._can_use(job, worker)]
+        contending = [job for job in usable if job.key not in unloadable]
         if not contending or (len(contending) == 1 and contending[0].is_first_load(now_s, loaded)):
             return None
         pace = pace_of(workers, [job.weighted_unit_s() for job in self._active.values() if job.waiting])
@@ -132,7 +133,7 @@ class Scheduler:
             number = run.batch.number
             blamed = (job.id, number) == culprit
             if blamed and number in job.blamed:
-                found.append(self._failure(job, run, why, now_s))
+                found.append(failure_of(job, run, why, now_s))
             else:
                 found.append(records.Returned(job.id, number, worker, why, blamed, now_s))
         return found
@@ -150,21 +151,7 @@ class Scheduler:
         run = held.running.get(batch) if held else None
         if held is None or run is None or run.worker != worker:
             return None
-        return self._failure(held, run, why, now_s, divisible=divisible)
-
-    def _failure(
-        self, job: Job, run: Running, why: str, now_s: float, *, divisible: bool = True
-    ) -> records.Failed | records.Poisoned:
-        """Return the record of a batch that killed: its halves are tried, until the lethal query is alone."""
-        batch = run.batch
-        killed = [*job.blamed.get(batch.number, []), run.worker]
-        halves = divisible and batch.count > 1
-        if not halves and len(killed) >= MAX_KILLS:
-            what = "this query" if batch.count == 1 else "this batch"
-            text = f"{what} has no result after {len(killed)} attempts (on {', '.join(killed)}): {why}"
-            return records.Poisoned(job.id, batch.number, text, now_s)
-        parts = list(range(job.batches, job.batches + 1 + halves))
-        return records.Failed(job.id, batch.number, run.worker, why, parts, now_s)
+        return failure_of(held, run, why, now_s, divisible=divisible)
 
     def expired_jobs(self, since_s: float) -> list[str]:
         """Return the jobs that ended before a time, except the newest job, so that its number is not used again."""
@@ -279,7 +266,6 @@ class Scheduler:
         self.jobs.pop(record.job, None)
         self._active.pop(record.job, None)
         self.submissions = {key: begun for key, begun in self.submissions.items() if begun.job != record.job}
-        self.dropped.add(record.job)
 
     def _lowest(self) -> float:
         """Return the lowest charge of the jobs with waiting queries."""

@@ -18,6 +18,7 @@ from chimera.engines.parent_watch import exit_with_parent
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.membership import HEARTBEAT_S, Members
 from chimera.inference.preload import awaited
+from chimera.inference.remote_workers.models import ForeignModels
 from chimera.inference.worker.fork_client import ForkClient
 from chimera.inference.worker.protocol import WorkerState
 from chimera.inference.worker.worker import KEEP_MODELS, InferenceWorker
@@ -38,15 +39,23 @@ def main() -> None:
     parser.add_argument("--preload", default="", help="modules to import before it joins, separated by commas")
     parser.add_argument("--keep-models", type=int, default=KEEP_MODELS)
     parser.add_argument("--forks", type=int, help="descriptor of the socket to the fork server; default: start one")
+    parser.add_argument("--remote", action="store_true", help="the cluster is on another machine")
+    parser.add_argument("--code", action="store_true", help="with --remote: load models that run code of their own")
+    parser.add_argument("--fetched", type=Path, help="with --remote: fetch missing folders of models into this one")
     options = parser.parse_args()
+    models = ForeignModels(options.name, code=options.code, cache=options.fetched) if options.remote else None
     try:
-        _serve(ClusterFolder(options.cluster), options.name, options.preload, options.keep_models, options.forks)
+        _serve(
+            ClusterFolder(options.cluster), options.name, options.preload, options.keep_models, options.forks, models
+        )
     except ChimeraError as error:
         sys.stderr.write(f"chimera: error: {options.name}: {error}\n")
         raise SystemExit(1) from None
 
 
-def _serve(folder: ClusterFolder, name: str, preload: str, keep_models: int, forks: int | None) -> None:
+def _serve(
+    folder: ClusterFolder, name: str, preload: str, keep_models: int, forks: int | None, models: ForeignModels | None
+) -> None:
     from chimera.inference.worker.routes import create_worker_app
     from chimera.web.app import serve
 
@@ -54,8 +63,9 @@ def _serve(folder: ClusterFolder, name: str, preload: str, keep_models: int, for
     where = Path.cwd()
     os.chdir(folder.logs(name))  # the logs are written there
     worker = InferenceWorker(
-        name, on_exit=_end, keep_models=keep_models, preload=awaited(preload), folder=where, forks=ForkClient(forks)
-    )
+        name, on_exit=_end, keep_models=keep_models, preload=awaited(preload), folder=where, forks=ForkClient(forks),
+        models=models,
+    )  # fmt: skip
     members, left = Members(folder.members), threading.Event()
     leaving = threading.Event()
     signal.signal(LEAVE, lambda *_: leaving.set())

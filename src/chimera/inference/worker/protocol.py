@@ -60,8 +60,7 @@ class WorkerState(Struct, frozen=True):
     busy_s : total seconds with a batch in progress.
     up_s : seconds since its start.
     silent : whether its computing process is stopped, by SIGSTOP for example.
-    draining : whether it finishes its batches, and gets no more.
-    leaving : whether it exits as soon as its results are acknowledged, and wants no more batches.
+    draining : whether it finishes its batches, and gets no more: because of `Link.drain`, or because it exits then.
     """
 
     name: str
@@ -75,7 +74,6 @@ class WorkerState(Struct, frozen=True):
     up_s: float
     silent: bool = False
     draining: bool = False
-    leaving: bool = False
 
 
 class Finished(Struct, frozen=True):
@@ -90,6 +88,8 @@ class Finished(Struct, frozen=True):
     failure : why the computing process ended before the batch was finished; empty if there are results.
     loading : whether the process ended while it loaded the model.
     error : the first of the errors; empty if there is none.
+    unloaded : whether the errors are those of a model that could not be loaded.
+    answers : number of the results, if the coordinator has checked them (`chimera.inference.remote_workers.link`).
     """
 
     job: str
@@ -101,6 +101,8 @@ class Finished(Struct, frozen=True):
     failure: str = ""
     loading: bool = False
     error: str = ""
+    unloaded: bool = False
+    answers: int | None = None
 
     @property
     def batch_id(self) -> BatchId:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
+from chimera.inference.remote_workers.models import ForeignModels
 from chimera.inference.worker.fork_client import ForkClient
 from chimera.inference.worker.kept_results import KeptResults
 from chimera.inference.worker.model_processes import ModelProcesses
@@ -46,6 +47,7 @@ class InferenceWorker:
     preload : modules that the fork server imports before the constructor returns, so that the first model loads faster.
     folder : working directory of the computing processes; default: the current folder.
     forks : the fork server; default: an own one.
+    models : decides which models of a cluster on another machine are loaded, and from where; default: all, from their paths.
 
     Raises
     ------
@@ -62,10 +64,11 @@ class InferenceWorker:
         preload: Sequence[str] = (),
         folder: Path | None = None,
         forks: ForkClient | None = None,
+        models: ForeignModels | None = None,
     ) -> None:
         if keep_models < 1:
             raise ConfigurationError(f"keep_models must be at least 1, not {keep_models}")
-        self.name = name
+        self.name, self._models = name, models
         self.epoch = 0
         self._on_exit, self._started_s = on_exit, time.monotonic()
         self._changed = threading.Condition()
@@ -78,7 +81,7 @@ class InferenceWorker:
         self._loaded: list[str] = []
         self._loading: str | None = None
         self._version, self._reported_version = 1, 0  # of the state, and of the state that the coordinator knows
-        self._closed = self._draining = self._silent = self._leaving = False
+        self._closed = self._draining = self._silent = self._unloaded = False
         self._limit = TimeLimit()
         self._forks = forks or ForkClient()
         try:
@@ -154,10 +157,10 @@ class InferenceWorker:
                 self._wakes.remove(wake)
 
     def prepare(self, epoch: int, models: Sequence[dict[str, Any]]) -> None:
-        """Let the fork server get ready for models before their first batch."""
+        """Let the fork server get ready for models before their first batch, unless the cluster is on another machine."""
         with self._changed:
             self._check_epoch(epoch)
-        for model in models:
+        for model in models if self._models is None else ():  # else `ForeignModels` must check them first
             self._process.prepare(model)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
@@ -188,7 +191,7 @@ class InferenceWorker:
     def leave(self) -> None:
         """Accept no more batches from the scheduler, and return once all results are acknowledged."""
         with self._changed:
-            self._leaving = True
+            self._draining = True
             self._change()
             while not self._closed and (self._known_batches() or self._reported_version != self._version):
                 self._changed.wait(MAX_WAIT_S)
@@ -229,20 +232,22 @@ class InferenceWorker:
             computing=None if computing is None else computing.batch_id,
             queued=[one.batch_id for one in self._queue],
             kept=self._results.batches(),
-            loaded=list(self._loaded),
-            loading=self._loading,
+            loaded=[self._key(key) for key in self._loaded],
+            loading=None if self._loading is None else self._key(self._loading),
             busy_s=self._busy_s + (0.0 if computing is None else now_s - self._batch_began_s),
             up_s=now_s - self._started_s,
             silent=self._silent,
             draining=self._draining,
-            leaving=self._leaving,
         )
+
+    def _key(self, key: str) -> str:
+        return key if self._models is None else self._models.key(key)
 
     def _compute(self) -> None:
         try:
             while (one := self._next()) is not None:
                 try:
-                    for what, more in self._process.compute(one.job, one.model, one.queries):
+                    for what, more in self._events(one):
                         self._note(one, what, more)
                 except ActorLost:
                     self._fail(one)
@@ -253,6 +258,13 @@ class InferenceWorker:
         except Exception as error:  # the worker is useless without this thread
             if not self._closed:
                 self._on_exit(f"worker {self.name}: {error}")
+
+    def _events(self, one: Assignment) -> Iterator[tuple[str, Any]]:
+        if self._models is None:
+            return self._process.compute(one.job, one.model, one.queries)
+        return self._models.events(
+            one, self._process.compute, self._loaded, lambda: self._computing is one and not self._closed
+        )
 
     def _next(self) -> Assignment | None:
         """Wait for the next batch, and return it; None once the worker is closed."""
@@ -266,7 +278,7 @@ class InferenceWorker:
             self._remove_ended()
 
     def _begin(self, one: Assignment) -> Assignment:
-        self._computing, self._batch_began_s = one, time.monotonic()
+        self._computing, self._batch_began_s, self._unloaded = one, time.monotonic(), False
         self._limit.start("the batch", self._limit_s(one))
         # `_watch` watches the limit now. The coordinator knows of the batch: a report of its start would delay that of its
         # result by a request.
@@ -293,6 +305,7 @@ class InferenceWorker:
                 self._loading = more
                 self._limit.start("loading the model", _LOAD_LIMIT_S)
             elif what == "loaded":
+                self._unloaded = self._loading not in (None, *more)
                 self._loading, self._loaded = None, more
                 self._limit.start("the batch", self._limit_s(one))
             elif what == "piece":
@@ -301,7 +314,9 @@ class InferenceWorker:
                 self._end_batch()
                 results, tokens = bytes(more["results"]), more["tokens"]
                 seconds, errors, error = more["seconds"], more["errors"], more["error"]
-                done = Finished(one.job, one.batch, seconds, errors, results, tokens, error=error)
+                done = Finished(
+                    one.job, one.batch, seconds, errors, results, tokens, error=error, unloaded=self._unloaded
+                )
                 self._results.add(done)
             self._change()
 

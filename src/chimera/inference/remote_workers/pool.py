@@ -1,0 +1,176 @@
+"""The pool of remote workers, and its union with the pool of the cluster's own workers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+
+from chimera.core.errors import ConflictError, UnavailableError
+from chimera.engines.http.connection import Unreachable
+from chimera.inference.membership import Member
+from chimera.inference.pool.pool import Pool
+from chimera.inference.remote_workers.link import RemoteLink
+from chimera.inference.remote_workers.protocol import Report, check_worker
+from chimera.inference.remote_workers.session import Room, Session, SessionConnection
+from chimera.inference.worker.protocol import Link
+
+MAX_WORKERS = 200
+"""Maximum number of remote workers. Each has two connections, and the fixed address has 500."""
+MAX_ANSWER_BYTES = 1 << 30
+"""Maximum size of all answers that arrive at once."""
+GONE_S = 30.0
+"""A worker without a report for this long has left."""
+_IN_USE_S = 3.0  # a name without a report for this long is free for another machine
+_REJOIN_S = 3.0
+
+
+class RemoteWorkers(Pool):
+    """The workers that have dialed this coordinator."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+        self._lock = threading.Lock()
+        self._room = Room(MAX_ANSWER_BYTES)
+
+    def reported(self, name: str, report: Report) -> Session | None:
+        """Note a report about a worker, and return the connection with it; None once it has left.
+
+        Raises
+        ------
+        ConfigurationError : the name is invalid.
+        ConflictError : a worker of another machine has this name.
+        UnavailableError : there are too many remote workers.
+        """
+        check_worker(name)
+        with self._lock:
+            self._drop_gone()
+            found = self._sessions.get(name)
+            if found is not None and found.report.machine != report.machine and found.silent_s < _IN_USE_S:
+                raise ConflictError(
+                    f"another machine, {found.report.host!r}, has the worker {name!r}: choose another --name"
+                )
+            if report.leaves:
+                if found is not None and found.is_of(report):
+                    self._sessions.pop(name).end("it has left")
+                return None
+            if found is None or not found.is_of(report):
+                if found is None and len(self._sessions) >= MAX_WORKERS:
+                    raise UnavailableError(f"the cluster has {MAX_WORKERS} remote workers already, which is its limit")
+                if found is not None:
+                    found.end("it has restarted")
+                found = self._sessions[name] = Session(name, report, self._room)
+            found.note(report)
+            return found
+
+    def is_of(self, name: str, machine: str) -> bool:
+        """Return whether a worker is one of a machine."""
+        found = self._sessions.get(name)
+        return found is not None and found.report.machine == machine
+
+    def addresses(self) -> Mapping[str, str]:  # noqa: D102
+        with self._lock:
+            self._drop_gone()
+            return {name: _address(session) for name, session in self._sessions.items()}
+
+    def silent_s(self, name: str) -> float:  # noqa: D102
+        found = self._sessions.get(name)
+        return 0.0 if found is None else found.silent_s
+
+    def link(self, address: str) -> Link:
+        """Return a link over the worker's own connections.
+
+        Raises
+        ------
+        Unreachable : at the first call, if the worker has restarted or left meanwhile.
+        """
+        found = next((each for each in list(self._sessions.values()) if _address(each) == address), None)
+        return RemoteLink(address, SessionConnection(found) if found is not None else _NoConnection())
+
+    def kill(self, name: str, address: str) -> bool:  # noqa: D102
+        found = self._sessions.get(name)
+        if found is not None and _address(found) == address:
+            found.kill()
+        return True
+
+    def members(self) -> list[Member]:  # noqa: D102
+        now_s = time.time()
+        found = [(each.name, each.report, now_s - each.silent_s) for each in list(self._sessions.values())]
+        return [
+            Member("worker", name, report.host, report.pid, report.address, report.state, report.epoch, beat_at_s)
+            for name, report, beat_at_s in found
+        ]
+
+    def host(self, name: str) -> str:  # noqa: D102
+        found = self._sessions.get(name)
+        return "" if found is None else found.report.host
+
+    def rejoin_s(self, name: str) -> float:  # noqa: ARG002, D102
+        return _REJOIN_S
+
+    def shares_files(self, name: str) -> bool:  # noqa: ARG002, D102
+        return False
+
+    def _drop_gone(self) -> None:
+        for name in [name for name, session in self._sessions.items() if session.silent_s > GONE_S]:
+            self._sessions.pop(name).end("its machine does not report any more")
+
+
+class Pools(Pool):
+    """The cluster's own workers and the remote ones. Only names of remote workers have a dot.
+
+    Parameters
+    ----------
+    own : the pool of the cluster's own workers.
+    remote : the remote workers.
+    """
+
+    def __init__(self, own: Pool, remote: RemoteWorkers) -> None:
+        self._own, self._remote, self.poll_s = own, remote, own.poll_s
+
+    def addresses(self) -> Mapping[str, str]:  # noqa: D102
+        return {**self._own.addresses(), **self._remote.addresses()}
+
+    def silent_s(self, name: str) -> float:  # noqa: D102
+        return self._of(name).silent_s(name)
+
+    def link(self, address: str) -> Link:  # noqa: D102
+        return (self._remote if address.startswith(_SCHEME) else self._own).link(address)
+
+    def kill(self, name: str, address: str) -> bool:  # noqa: D102
+        return self._of(name).kill(name, address)
+
+    def members(self) -> list[Member]:  # noqa: D102
+        return [*self._own.members(), *self._remote.members()]
+
+    def host(self, name: str) -> str:  # noqa: D102
+        return self._of(name).host(name)
+
+    def rejoin_s(self, name: str) -> float:  # noqa: D102
+        return self._of(name).rejoin_s(name)
+
+    def shares_files(self, name: str) -> bool:  # noqa: D102
+        return self._of(name).shares_files(name)
+
+    def _of(self, name: str) -> Pool:
+        return self._remote if "." in name else self._own
+
+
+_SCHEME = "dialed:"
+
+
+def _address(session: Session) -> str:
+    return f"{_SCHEME}{session.name}/{session.report.machine}/{session.report.address}"
+
+
+class _NoConnection(SessionConnection):
+    """The connection with a worker that has restarted or left meanwhile."""
+
+    def __init__(self) -> None:
+        pass
+
+    def request(self, *_: object, **__: object) -> None:  # type: ignore[override]
+        raise Unreachable("the worker has restarted or left")
+
+    def break_off(self, why: str) -> None:
+        pass
