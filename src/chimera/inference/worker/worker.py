@@ -153,7 +153,8 @@ class InferenceWorker:
         """Let the computing process import what models of these kinds need, before their first batch."""
         with self._changed:
             self._check_epoch(epoch)
-        self._process.prepare(kinds)
+        if self._models is None:  # else the machine decides what is loaded, batch by batch
+            self._process.prepare(kinds)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
         """Drop the batches of these jobs. If one of them is in progress, kill the computing process, and start another."""
