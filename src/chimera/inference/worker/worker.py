@@ -7,7 +7,6 @@ It is independent of the transport: `chimera.inference.worker.process` serves it
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -18,6 +17,7 @@ from typing import Any
 
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.inference.remote_workers.models import ForeignModels
+from chimera.inference.worker.changes import Changes
 from chimera.inference.worker.fork_client import ForkClient
 from chimera.inference.worker.kept_results import KeptResults
 from chimera.inference.worker.model_processes import ModelProcesses
@@ -30,7 +30,6 @@ KEEP_MODELS = 4
 MAX_WAIT_S = 0.25
 """Maximum seconds that `collect` waits."""
 _LOAD_LIMIT_S = 3600.0  # to load a model, which may be downloaded first
-_MAX_PIECES = 10_000  # that wait for a coordinator; further ones are dropped, and their texts come with the results
 
 
 class InferenceWorker:
@@ -48,6 +47,10 @@ class InferenceWorker:
     folder : working directory of the computing processes; default: the current folder.
     forks : the fork server; default: an own one.
     models : decides which models of a cluster on another machine are loaded, and from where; default: all, from their paths.
+
+    Attributes
+    ----------
+    on_change : a context in which a function is called whenever `take` may have more to report, see `Changes.on_change`.
 
     Raises
     ------
@@ -71,16 +74,14 @@ class InferenceWorker:
         self.name, self._models = name, models
         self.epoch = 0
         self._on_exit, self._started_s = on_exit, time.monotonic()
-        self._changed = threading.Condition()
-        self._wakes: list[Callable[[], object]] = []
+        self._changes = Changes()
+        self._changed, self.on_change = self._changes.condition, self._changes.on_change
         self._queue: deque[Assignment] = deque()
         self._computing: Assignment | None = None
         self._batch_began_s = self._busy_s = 0.0
         self._results = KeptResults()
-        self._pieces: list[Piece] = []
         self._loaded: list[str] = []
         self._loading: str | None = None
-        self._version, self._reported_version = 1, 0  # of the state, and of the state that the coordinator knows
         self._closed = self._draining = self._silent = self._unloaded = False
         self._limit = TimeLimit()
         self._forks = forks or ForkClient()
@@ -90,7 +91,11 @@ class InferenceWorker:
             self._forks.close()
             raise
         self._process = ModelProcesses(
-            self._forks, preload=preload, keep_models=keep_models, folder=folder or Path.cwd(), on_end=self._wake
+            self._forks,
+            preload=preload,
+            keep_models=keep_models,
+            folder=folder or Path.cwd(),
+            on_end=self._changes.wake,
         )
         self._thread = threading.Thread(target=self._compute, name=f"chimera-compute-{name}", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name=f"chimera-watch-{name}", daemon=True)
@@ -102,7 +107,7 @@ class InferenceWorker:
         with self._changed:
             self._check_epoch(epoch)
             self._results.send_again()
-            self._reported_version = self._version
+            self._changes.report()
             return self._state()
 
     def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:
@@ -138,23 +143,11 @@ class InferenceWorker:
             self._check_epoch(epoch)
             self._results.drop(done)
             due = self._results.due()
-            if wait and not due and self._reported_version == self._version and not self._closed:
+            if wait and not due and self._changes.is_reported and not self._closed:
                 return None
             self._results.sent(due)
-            self._reported_version = self._version
-            pieces, self._pieces = self._pieces, []
-            return Collected(self._state(), due, pieces)
-
-    @contextlib.contextmanager
-    def on_change(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Call a function, in any thread, whenever `take` may have more to report."""
-        with self._changed:
-            self._wakes.append(wake)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._wakes.remove(wake)
+            self._changes.report()
+            return Collected(self._state(), due, self._results.take_pieces())
 
     def prepare(self, epoch: int, models: Sequence[dict[str, Any]]) -> None:
         """Let the fork server get ready for models before their first batch, unless the cluster is on another machine."""
@@ -168,11 +161,11 @@ class InferenceWorker:
         with self._changed:
             self._check_epoch(epoch)
             self._queue = deque(one for one in self._queue if one.job not in jobs)
-            self._pieces = [piece for piece in self._pieces if piece.job not in jobs]
+            self._results.forget_pieces(jobs)
             if self._computing is not None and self._computing.job in jobs:
                 self._process.kill()
                 self._end_batch()
-                self._change()
+                self._changes.change()
             return self._state()
 
     def drain(self, epoch: int) -> WorkerState:
@@ -180,7 +173,7 @@ class InferenceWorker:
         with self._changed:
             self._check_epoch(epoch)
             self._draining = True
-            self._change()
+            self._changes.change()
             return self._state()
 
     def stop(self, epoch: int) -> None:
@@ -192,8 +185,8 @@ class InferenceWorker:
         """Accept no more batches from the scheduler, and return once all results are acknowledged."""
         with self._changed:
             self._draining = True
-            self._change()
-            while not self._closed and (self._known_batches() or self._reported_version != self._version):
+            self._changes.change()
+            while not self._closed and (self._known_batches() or not self._changes.is_reported):
                 self._changed.wait(MAX_WAIT_S)
 
     def state(self) -> WorkerState:
@@ -205,7 +198,7 @@ class InferenceWorker:
         """Kill the computing processes. Unfinished batches are dropped."""
         with self._changed:
             self._closed = True
-            self._notify()
+            self._changes.notify()
             self._process.kill()
         self._thread.join()
         self._watcher.join()
@@ -217,7 +210,7 @@ class InferenceWorker:
             raise StaleEpoch(f"worker {self.name} serves epoch {self.epoch}: epoch {epoch} is over")
         if epoch > self.epoch:
             self.epoch = epoch
-            self._notify()
+            self._changes.notify()
 
     def _known_batches(self) -> set[BatchId]:
         own = {one.batch_id for one in self._queue} | self._results.answered()
@@ -254,7 +247,7 @@ class InferenceWorker:
                 if self._process.killed:
                     self._process.renew()
                     with self._changed:
-                        self._change()  # so that `_watch` looks again
+                        self._changes.change()  # so that `_watch` looks again
         except Exception as error:  # the worker is useless without this thread
             if not self._closed:
                 self._on_exit(f"worker {self.name}: {error}")
@@ -290,7 +283,7 @@ class InferenceWorker:
             status().warning("a computing process %s while it was idle", how)
         with self._changed:
             self._loaded = self._process.loaded
-            self._change()
+            self._changes.change()
 
     def _limit_s(self, one: Assignment) -> float:
         return one.limit_s and max(one.limit_s, one.limit_loads * self._process.load_s(one.model))
@@ -309,16 +302,12 @@ class InferenceWorker:
                 self._loading, self._loaded = None, more
                 self._limit.start("the batch", self._limit_s(one))
             elif what == "piece":
-                self._pieces += [Piece(one.job, one.batch, *more)][: _MAX_PIECES - len(self._pieces)]
+                self._results.add_piece(Piece(one.job, one.batch, *more))
             else:
                 self._end_batch()
-                results, tokens = bytes(more["results"]), more["tokens"]
-                seconds, errors, error = more["seconds"], more["errors"], more["error"]
-                done = Finished(
-                    one.job, one.batch, seconds, errors, results, tokens, error=error, unloaded=self._unloaded
-                )
-                self._results.add(done)
-            self._change()
+                done = {**more, "results": bytes(more["results"])}
+                self._results.add(Finished(one.job, one.batch, **done, unloaded=self._unloaded))
+            self._changes.change()
 
     def _fail(self, one: Assignment) -> None:
         """Keep the failure of a batch whose process has ended, unless the batch was dropped or the worker is closed."""
@@ -332,7 +321,7 @@ class InferenceWorker:
                 self._end_batch()
                 count = len(one.queries)
                 self._results.add(Finished(one.job, one.batch, 0.0, count, b"", failure=why, loading=loading))
-                self._change()
+                self._changes.change()
 
     def _end_batch(self) -> None:
         self._busy_s += time.monotonic() - self._batch_began_s
@@ -340,19 +329,6 @@ class InferenceWorker:
         self._limit.stop()
         if self._process.killed:
             self._loading, self._loaded = None, self._process.loaded
-
-    def _change(self) -> None:
-        self._version += 1
-        self._notify()
-
-    def _notify(self) -> None:
-        self._changed.notify_all()
-        for wake in self._wakes:
-            wake()
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
 
     def _watch(self) -> None:
         """Kill the computing process when it exceeds a time limit, and report while it is stopped. `_compute` removes it."""
@@ -369,4 +345,4 @@ class InferenceWorker:
         silent = self._computing is not None and self._process.stopped
         if silent != self._silent:
             self._silent = silent
-            self._change()
+            self._changes.change()
