@@ -17,8 +17,7 @@ from chimera.core.errors import ConfigurationError, RunError
 from chimera.engines.http import wire
 from chimera.inference.models.spec import key_of
 from chimera.inference.remote_workers.models import ForeignModels
-from chimera.inference.worker import kept_results, model_processes
-from chimera.inference.worker import worker as worker_module
+from chimera.inference.worker import computation, kept_results, model_processes
 from chimera.inference.worker.protocol import Assignment, Collected, Finished, StaleEpoch
 from chimera.inference.worker.time_limit import TimeLimit
 from chimera.inference.worker.worker import InferenceWorker
@@ -277,7 +276,7 @@ def test_the_time_limit_of_a_batch_begins_when_its_model_is_loaded(
     threading.Event().wait(0.4)
     (tmp_path / "go").touch()
     assert answers(results(worker, 1)[0]) == [{"result": "a"}]
-    monkeypatch.setattr(worker_module, "_LOAD_LIMIT_S", 0.2)
+    monkeypatch.setattr(computation, "_LOAD_LIMIT_S", 0.2)
     worker.assign(1, [batch(1, "a", of=table("Slow", file=str(tmp_path / "never")), limit_s=60.0)])
     (failed,) = results(worker, 1)
     assert (failed.failure, failed.loading) == ("loading the model took longer than 0.2 s", True)
