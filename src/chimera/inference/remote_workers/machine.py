@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from chimera.core.extras import require_web
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.local_workers import LocalWorkers, WorkerProcesses
+from chimera.inference.managed_process import ManagedProcess
 from chimera.inference.membership import Members
 from chimera.inference.preload import AUTO
 from chimera.inference.remote_workers.cluster import ClusterAddress
 from chimera.inference.remote_workers.dialer import Dialer
 from chimera.inference.remote_workers.fetcher import Fetcher
 from chimera.inference.remote_workers.protocol import check_name
-from chimera.inference.supervisor import STOP_S, ManagedProcess, local_workers
+from chimera.inference.supervisor import STOP_S, local_workers
 from chimera.inference.worker.worker import KEEP_MODELS
 
 _POLL_S = 0.02
