@@ -489,13 +489,24 @@ def test_a_machine_refuses_code_and_a_second_one_the_same_name(tmp_path: Path) -
 @pytest.mark.takes("the link is cut for 5 s, or slow")
 @pytest.mark.parametrize("test", ["cut", "slow"])
 def test_a_link_between_two_machines_is_cut_and_the_coordinator_killed_or_it_is_slow(test: str, tmp_path: Path) -> None:
+    in_a_namespace("two_machines.py", tmp_path, test)
+
+
+@pytest.mark.long
+@pytest.mark.takes("a voter and workers on each of three machines")
+def test_workers_of_three_machines_are_scaled_and_the_machine_that_leads_fails(tmp_path: Path) -> None:
+    in_a_namespace("three_machines.py", tmp_path)
+
+
+def in_a_namespace(script: str, folder: Path, *more: str) -> None:
+    """Run a script of this folder in a network namespace of its own."""
     needs = ("unshare", "nsenter", "ip", "tc")
     if not all(map(shutil.which, needs)) or subprocess.run(["unshare", "-rn", "true"], check=False).returncode:
         pytest.skip("this user may not create network namespaces")
-    script = Path(__file__).with_name("two_machines.py")
+    place = Path(__file__).parent
     done = subprocess.run(
-        ["unshare", "-rn", sys.executable, str(script), str(tmp_path), test], capture_output=True, check=False, timeout=150,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parents[1]), *sys.path])},
+        ["unshare", "-rn", sys.executable, str(place / script), str(folder), *more], capture_output=True, check=False,
+        timeout=150, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(place.parent), *sys.path])},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
 

@@ -16,6 +16,7 @@ import pytest
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.engines.http import wire
 from chimera.inference.models.spec import key_of
+from chimera.inference.remote_workers.models import ForeignModels
 from chimera.inference.worker import kept_results, model_processes
 from chimera.inference.worker import worker as worker_module
 from chimera.inference.worker.protocol import Assignment, Collected, Finished, StaleEpoch
@@ -373,3 +374,21 @@ def test_a_worker_that_leaves_finishes_its_batches_and_waits_until_they_are_ackn
     worker.collect(1, [("1", 0), ("1", 1)], 0)
     leaving.join(LIMIT_S)
     assert not leaving.is_alive()
+
+
+def test_a_worker_of_another_machine_loads_no_model_that_runs_code_unless_that_is_allowed(tmp_path: Path) -> None:
+    for code in (False, True):
+        foreign = ForeignModels("b.w0", code=code, cache=None)
+        worker = InferenceWorker("b.w0", on_exit=lambda _: None, models=foreign)
+        try:
+            worker.assign(1, [batch(0, "a", "b")])
+            (done,) = results(worker, 1)
+            assert done.unloaded is not code
+            if code:
+                assert answers(done) == [{"result": "a"}, {"result": "b"}]
+                assert worker.state().loaded == [key_of(table())]
+            else:
+                assert (done.errors, worker.state().loaded) == (2, [])
+                assert "runs code, which the machine of b.w0 refuses" in done.error
+        finally:
+            worker.close()
