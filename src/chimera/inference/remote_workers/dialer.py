@@ -6,14 +6,12 @@ results, the other sends batches.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import threading
 from collections.abc import Iterator
 
 from chimera.core.address import Address
 from chimera.core.errors import TimeLimitError
+from chimera.core.processes import kill_process
 from chimera.engines.http import wire
 from chimera.engines.http.connection import JSON, Answer, Connection, InvalidAnswer, Unreachable
 from chimera.inference.membership import Member
@@ -84,8 +82,7 @@ class Dialer:
             found = self._exchanged(connection, pieces, number)
             pieces, number = iter(()), None
             if found is not None and found.kill:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(self.member.pid, signal.SIGKILL)
+                kill_process(self.member.pid, self.member.start)
             if found is None or found.kill:
                 self._stopped.wait(pause_s)
                 pause_s = min(2 * pause_s, _MAX_PAUSE_S)
