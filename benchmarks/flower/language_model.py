@@ -4,7 +4,7 @@
 
 ``FOLDER`` holds the adapter with its base, and the blocks of tokens for training and evaluation. The last line of the output is
 JSON: the versions, the held-out loss before and after, and the tokens per second, of wall and of processor time, from the end
-of the first to that of the last but one round. A failed client ends the script with an error: Flower goes on without it, and
+of the first to that of the last but one round. A failed client ends the script with an error: Flower continues without it, and
 such rounds are too fast.
 """
 
