@@ -198,7 +198,7 @@ def hold_bounds(first: Sequence[Census], second: Sequence[Census]) -> None:
         times, more = FOLDER_MARGIN if what.startswith("journal") else (times, more)
         assert after[what] <= times * before[what] + more, (what, before[what], after[what])
     for half in (first, second):
-        early, late = calm_growth(half)  # nothing in a run of less than 20 minutes, whose calm part is too short
+        early, late = calm_growth(half)  # zeros in a run of less than 16 minutes
         assert late <= CALM_MARGIN[0] * early + CALM_MARGIN[1], ("coordinator MiB while all is calm", early, late)
 
 
@@ -209,7 +209,7 @@ def largest(half: Sequence[Census]) -> dict[str, float]:
 
 
 def calm_growth(half: Sequence[Census]) -> tuple[float, float]:
-    """Return the memory of coordinators, in MiB, early and late in the calm part after `WARM_S`; 0 if that part is too short."""
+    """Return the memory of coordinators, in MiB, early and late in the calm part after `WARM_S`; 0 if it is too short."""
     calm = [one for one in half if one.calm]
     warm = [one for one in calm if one.at_s > calm[0].at_s + WARM_S]
     if not warm or warm[-1].at_s < warm[0].at_s + WARM_S / 2:
