@@ -502,7 +502,9 @@ def in_a_namespace(script: str, folder: Path, *more: str) -> None:
     """Run a script of this folder in a network namespace of its own."""
     needs = ("unshare", "nsenter", "ip", "tc")
     if not all(map(shutil.which, needs)) or subprocess.run(["unshare", "-rn", "true"], check=False).returncode:
-        pytest.skip("this user may not create network namespaces")
+        pytest.skip(
+            "needs network namespaces: install util-linux and iproute2, and allow unprivileged user namespaces or run as root"
+        )
     place = Path(__file__).parent
     done = subprocess.run(
         ["unshare", "-rn", sys.executable, str(place / script), str(folder), *more], capture_output=True, check=False,

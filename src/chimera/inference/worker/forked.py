@@ -19,7 +19,7 @@ def run_forked(work: Callable[[], None]) -> NoReturn:
     try:
         work()
         code = 0
-    except BaseException:
+    except BaseException:  # the end of the process: nothing may return into the code of the parent
         sys.excepthook(*sys.exc_info())
     finally:
         with contextlib.suppress(OSError):
