@@ -3,15 +3,17 @@
 - ``gpt``: a new GPT-2 of 10 million parameters; all are trained, by ``all-reduce`` and by ``diloco``, which exchanges every 50
   steps.
 - ``lora``: adapters of rank 8 on a frozen Llama of 21 million parameters, by ``all-reduce``.
-- ``clients``: the same adapters, by ``fed-avg`` with four clients that take ten local steps a round and start each with a new
-  optimizer: Chimera's engine ``local``, with a process for each client, and Flower's simulation, with two processes on Ray that
-  keep the model between rounds. Both start from the same weights, read the same parts of the same text (the files ``docs/*.md``
-  as bytes) and send adapters only. Batches are drawn by different generators, so the held-out losses agree only roughly.
+- ``clients``: the same adapters, by ``fed-avg`` with two clients that take ten local steps a round and start each with a new
+  optimizer: Chimera's engine ``local``, and Flower's simulation, whose processes on Ray keep the model between rounds. Both
+  start from the same weights, read the same parts of the same text (the files ``docs/*.md`` as bytes) and send adapters only.
+  Batches are drawn by different generators, so the held-out losses agree only roughly.
 
-Each variant has processes of one thread, two unless stated, float32, AdamW, and blocks of 128 tokens, random ones except for
-``clients``; no dropout. Weights are new: speed does not depend on values. The variants alternate. The table shows medians over
-the repetitions: tokens per second of all processes, FLOPs per second by the formula of docs/language_models.md, and ratios to
-two independent loops (the upper limit) and to DDP over gloo. Run it on an idle machine::
+Each variant has two processes of one thread that compute, so that all get the same share of a busy machine; float32, AdamW,
+and blocks of 128 tokens, random ones except for ``clients``; no dropout. Weights are new: speed does not depend on values. The
+variants alternate. The table shows medians over the repetitions: tokens per second of both processes, FLOPs per second by the
+formula of docs/language_models.md, ratios to two independent loops (the upper limit) and to DDP over gloo, and tokens per
+second of processor time of all processes (*busy*), driver and servers included. Run it on an idle machine; on a busy one, only
+the last of these figures means something::
 
     python benchmarks/language_model.py [--turns 3] [--models gpt lora clients] [--flower flower/bin/python] [--quick]
 
@@ -41,6 +43,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from any_model import WORKERS, Samples
+from flower.processor_time import processor_s
 
 OPTIMIZER = {"name": "adamw", "lr": 1e-3}
 DILOCO, FED_AVG, FLOWER = "diloco", "fed-avg", "flower"
@@ -48,7 +51,7 @@ PLAIN = {"independent": "two independent loops", "ddp": "PyTorch DDP, gloo"}
 TITLES = {
     **PLAIN, "all-reduce": "Chimera all-reduce", DILOCO: "Chimera diloco", FED_AVG: "Chimera fed-avg", FLOWER: "Flower FedAvg"
 }  # fmt: skip
-CLIENTS, TEXT = 4, Path(__file__).parents[1] / "docs"
+TEXT = Path(__file__).parents[1] / "docs"
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
@@ -83,9 +86,10 @@ QUICK = Sizes(
 
 
 class Measured(NamedTuple):
-    """Tokens per second of all processes together, and the held-out loss in nats per token at the end, if it is known."""
+    """Tokens per second of both processes, per second of processor time, and the held-out loss in nats per token, if known."""
 
     speed: float
+    per_processor_s: float
     loss: float = float("nan")
 
 
@@ -171,7 +175,7 @@ def plain_worker(variant: str, subject: Subject, sizes: Sizes, rank: int, port: 
     for step in range(sizes.warm_up + sizes.steps):
         if step == sizes.warm_up:
             dist.barrier()
-            began = time.perf_counter()
+            began, busy = time.perf_counter(), time.process_time()
         tokens, targets = next(batches)
         logits = model(input_ids=tokens, use_cache=False).logits
         loss = cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -179,9 +183,10 @@ def plain_worker(variant: str, subject: Subject, sizes: Sizes, rank: int, port: 
         loss.backward()
         optimizer.step()
         loss.item()
-    seconds = time.perf_counter() - began
+    seconds, busy_s = time.perf_counter() - began, time.process_time() - busy
     dist.destroy_process_group()
-    print(json.dumps(sizes.steps * sizes.batch * sizes.block / seconds))
+    tokens = sizes.steps * sizes.batch * sizes.block
+    print(json.dumps([tokens / seconds, tokens / busy_s]))
 
 
 def measure_plain(variant: str, name: str, *, quick: bool) -> Measured:
@@ -195,13 +200,20 @@ def measure_plain(variant: str, name: str, *, quick: bool) -> Measured:
         subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, text=True, env=environment)
         for rank in range(WORKERS)
     ]
-    return Measured(sum(json.loads(process.communicate()[0].splitlines()[-1]) for process in processes))
+    speeds, busy = zip(*(json.loads(each.communicate()[0].splitlines()[-1]) for each in processes), strict=True)
+    return Measured(sum(speeds), statistics.harmonic_mean(busy))
 
 
 def measure_chimera(variant: str, subject: Subject, sizes: Sizes) -> Measured:
     """Measure after the warm-up, which is the first round if a round has local steps."""
     import chimera
     from chimera.training.trainer import Trainer
+
+    busy_s: list[float] = []  # after each row of the metrics
+
+    class Busy(chimera.Callback):
+        def on_progress(self, _: Any) -> None:
+            busy_s.append(processor_s())
 
     random = chimera.SampleDataset(samples(sizes))
     data = random, random.subset(np.arange(sizes.batch))
@@ -210,7 +222,7 @@ def measure_chimera(variant: str, subject: Subject, sizes: Sizes) -> Measured:
         DILOCO: ({"name": variant, "local_steps": sizes.diloco_steps}, 1, sizes.diloco_rounds, {}),
         FED_AVG: (
             {"name": variant, "local_steps": sizes.client_steps, "keep_state": False}, 1, sizes.client_rounds,
-            {"workers": CLIENTS, "partition": "contiguous"},
+            {"partition": "contiguous"},
         ),
     }  # fmt: skip
     strategy, warm_up, rounds, options = plans[variant]
@@ -225,13 +237,20 @@ def measure_chimera(variant: str, subject: Subject, sizes: Sizes) -> Measured:
             log_every=warm_up,
             evaluate_every=10**9,
             out=Path(out) / "run",
-            **{"workers": WORKERS, **options},
+            workers=WORKERS,
+            callbacks=[Busy()],
+            **options,
         ).fit()
     rows = [row for row in run.rows if "loss" not in row]
     first, last = rows[0], rows[-1]
     tokens = last["tokens"] - first["tokens"]
     assert tokens == (last["samples"] - first["samples"]) * sizes.block, "a worker's tokens were not reported in time"
-    return Measured(tokens / (last["seconds"] - first["seconds"]), run.metrics["loss"])
+    assert len(busy_s) == len(run.rows), "a row was written without a call of on_progress"
+    return Measured(
+        tokens / (last["seconds"] - first["seconds"]),
+        tokens / (busy_s[len(rows) - 1] - busy_s[0]),
+        run.metrics["loss"],
+    )
 
 
 def measure_flower(python: str, subject: Subject, sizes: Sizes) -> Measured:
@@ -247,7 +266,7 @@ def measure_flower(python: str, subject: Subject, sizes: Sizes) -> Measured:
             tokens, following = blocks.take(np.arange(len(blocks)))
             np.save(folder / f"{part}.npy", np.hstack([tokens, following[:, -1:]]))
         script = Path(__file__).parent / "flower" / "language_model.py"
-        numbers = CLIENTS, sizes.client_steps, 2 + sizes.client_rounds, sizes.batch
+        numbers = WORKERS, sizes.client_steps, 2 + sizes.client_rounds, sizes.batch
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
         quiet["PYTHONPATH"] = str(script.parent)  # of Flower's processes, and in place of any given one
         process = subprocess.run(
@@ -260,7 +279,7 @@ def measure_flower(python: str, subject: Subject, sizes: Sizes) -> Measured:
     print("Flower's environment:", found["versions"], flush=True)
     if OPTIMIZER["lr"]:
         assert found["loss"] < found["loss_before"], f"Flower's clients learned nothing: {found}"
-    return Measured(found["tokens_s"], found["loss"])
+    return Measured(found["tokens_s"], found["tokens_processor_s"], found["loss"])
 
 
 def compare(name: str, subject: Subject, sizes: Sizes, *, turns: int, flower: str | None, quick: bool) -> None:
@@ -278,14 +297,16 @@ def compare(name: str, subject: Subject, sizes: Sizes, *, turns: int, flower: st
     per_token = flops_per_token(subject)
     print(
         f"\n{name}: {per_token / 1e6:.1f} M FLOPs per token, batch {sizes.batch} x {sizes.block} tokens per worker\n"
-        f"{'':26}{'tokens/s':>12}{'GFLOP/s':>10}{'of independent':>16}{'of DDP':>9}{'spread':>9}{'held-out loss':>16}"
+        f"{'':26}{'tokens/s':>12}{'GFLOP/s':>10}{'of independent':>16}{'of DDP':>9}{'spread':>9}"
+        f"{'per busy s':>12}{'spread':>9}{'held-out loss':>16}"
     )
     for variant, value in medians.items():
-        speeds, losses = zip(*found[variant], strict=True)
-        spread = (max(speeds) - min(speeds)) / value
+        speeds, busy, losses = zip(*found[variant], strict=True)
+        spread, busy_spread = ((max(each) - min(each)) / statistics.median(each) for each in (speeds, busy))
         ratios = f"{value / medians['independent']:16.2f}{value / medians.get('ddp', float('nan')):9.2f}"
         loss = statistics.median(losses)
-        line = f"{TITLES[variant]:26}{value:12,.0f}{value * per_token / 1e9:10.1f}{ratios}{spread:9.0%}{loss:16.3f}"
+        line = f"{TITLES[variant]:26}{value:12,.0f}{value * per_token / 1e9:10.1f}{ratios}{spread:9.0%}"
+        line += f"{statistics.median(busy):12,.0f}{busy_spread:9.0%}{loss:16.3f}"
         print(line.replace("nan", "   "), flush=True)
 
 

@@ -17,10 +17,10 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
     """Mount a file system of this size at a new folder."""
     folder.mkdir()
     if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("only root can mount a small file system")
+        pytest.skip("mounting a small file system needs root and the command mount: run the tests as root")
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", folder], check=False)
     if mounted.returncode:
-        pytest.skip("a file system cannot be mounted here")
+        pytest.skip("mounting was refused: run the tests as root of a machine, or in a container with CAP_SYS_ADMIN")
     try:
         yield folder
     finally:

@@ -66,8 +66,8 @@ class RunningCluster:
         return [row for row in rows if alive(row["pid"])]
 
     def pid(self, name: str) -> int:
-        """Return the process that has a name now."""
-        return int(next(row["pid"] for row in self.client.rows("members") if row["name"] == name))
+        """Return the process that has a name now; wait while it is restarted."""
+        return int(until(lambda: [row["pid"] for row in self.client.rows("members") if row["name"] == name])[0])
 
     def answers(self, job: str) -> list[Any]:
         """Return the results of a job, having checked that they are in order, each once."""

@@ -16,10 +16,10 @@ from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.coordinator.renewal import LEASE_S
 from chimera.inference.journal.sqlite import SqliteJournal
+from chimera.inference.managed_process import ManagedProcess
 from chimera.inference.membership import Members
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.pool.http import HttpPool
-from chimera.inference.supervisor import ManagedProcess
 from inference.running import cluster, until
 
 

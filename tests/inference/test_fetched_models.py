@@ -203,7 +203,7 @@ def test_a_machine_without_the_folder_of_a_model_fetches_it(permits: bool, tmp_p
         not shutil.which("unshare")
         or subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode
     ):
-        pytest.skip("this user may not create mount namespaces")
+        pytest.skip("needs mount namespaces: install util-linux, and allow unprivileged user namespaces or run as root")
     table = check({"kind": "transformers", "task": "fill-mask", "model": str(tiny_bert(tmp_path / "models" / "bert"))})
     queries = [f"the {word} sat on the [MASK] ." for word in ("cat", "dog")] * 10
     options = ["--port", "0", *(["--fetch-models"] if permits else [])]

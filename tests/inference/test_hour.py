@@ -42,6 +42,8 @@ MARGINS = {"MiB": (1.25, 16.0), "threads": (1.25, 8.0), "files": (1.25, 16.0)}
 """A figure of the second half is at most so many times that of the first one, and so much more."""
 FOLDER_MARGIN = (1.5, 16.0)
 CALM_MARGIN = (1.15, 8.0)
+WARM_S = 2 * KEEP_S
+"""So long after the last fault a new coordinator still grows: until as many jobs are deleted as are added, and for its heap."""
 LOGS_MIB = 32.0
 """The largest size of the logs of a process."""
 
@@ -196,7 +198,7 @@ def hold_bounds(first: Sequence[Census], second: Sequence[Census]) -> None:
         times, more = FOLDER_MARGIN if what.startswith("journal") else (times, more)
         assert after[what] <= times * before[what] + more, (what, before[what], after[what])
     for half in (first, second):
-        early, late = calm_growth(half)
+        early, late = calm_growth(half)  # zeros in a run of less than 16 minutes
         assert late <= CALM_MARGIN[0] * early + CALM_MARGIN[1], ("coordinator MiB while all is calm", early, late)
 
 
@@ -207,9 +209,12 @@ def largest(half: Sequence[Census]) -> dict[str, float]:
 
 
 def calm_growth(half: Sequence[Census]) -> tuple[float, float]:
-    """Return the memory of coordinators, in MiB, early and late in the calm part."""
+    """Return the memory of coordinators, in MiB, early and late in the calm part after `WARM_S`; 0 if it is too short."""
     calm = [one for one in half if one.calm]
-    own = [max(each.memory_mib for each in one.processes if each.role == "coordinator") for one in calm]
+    warm = [one for one in calm if one.at_s > calm[0].at_s + WARM_S]
+    if not warm or warm[-1].at_s < warm[0].at_s + WARM_S / 2:
+        return 0.0, 0.0
+    own = [max(each.memory_mib for each in one.processes if each.role == "coordinator") for one in warm]
     third = max(len(own) // 3, 1)
     return statistics.median(own[:third]), statistics.median(own[-third:])
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNa
 from chimera.inference import models
 from chimera.inference.models.pipelines import task_of
 from chimera.inference.models.spec import key_of
+from chimera.inference.models.warm_up import warm_up
 from inference_kit import LABELS, tiny_bert, tiny_gpt, tiny_vit
 
 
@@ -548,6 +550,19 @@ def test_a_toml_file_holds_a_table_and_its_paths_start_at_its_folder(tmp_path: P
     ]:
         with pytest.raises(ConfigurationError, match=message):
             models.read(tmp_path / source)
+
+
+def test_a_warm_up_changes_no_random_numbers_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = torch.get_rng_state()
+    warm_up()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not list(tmp_path.glob("chimera-*"))  # torch has a folder of its own
+    assert "transformers.models.bert.modeling_bert" in sys.modules
 
 
 def test_an_unknown_kind_is_answered_with_the_known_ones() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -399,18 +403,17 @@ def test_the_token_is_read_from_a_file_or_the_environment(tmp_path: Path, monkey
 
 
 @contextmanager
-def machine(running: RunningCluster, folder: Path, *options: str, url: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """Run `chimera infer worker` as machine ``b``, with two workers."""
-    command = [sys.executable, "-m", "chimera", "infer", "worker", "--join", url or address(folder), "--name", "b"]
-    command += ["--workers", "2", "--token-file", str(running.folder / "worker-token"), "--folder", str(folder / "b")]
-    with (folder / "b.log").open("wb") as log:
+def machine(running: RunningCluster, folder: Path, *options: str, name: str = "b") -> Iterator[subprocess.Popen[bytes]]:
+    """Run `chimera infer worker` as a machine with two workers; kill it when the context ends."""
+    command = [sys.executable, "-m", "chimera", "infer", "worker", "--join", address(folder), "--name", name]
+    command += ["--workers", "2", "--token-file", str(running.folder / "worker-token"), "--folder", str(folder / name)]
+    with (folder / f"{name}.log").open("ab") as log:
         process = subprocess.Popen([*command, *options], stdout=log, stderr=log)
     try:
         yield process
     finally:
-        process.terminate()
-        with ThreadPoolExecutor() as threads:
-            threads.submit(process.wait, 20).result()
+        process.kill()
+        process.wait()
 
 
 def address(folder: Path) -> str:
@@ -486,12 +489,61 @@ def test_a_machine_refuses_code_and_a_second_one_the_same_name(tmp_path: Path) -
 @pytest.mark.takes("the link is cut for 5 s, or slow")
 @pytest.mark.parametrize("test", ["cut", "slow"])
 def test_a_link_between_two_machines_is_cut_and_the_coordinator_killed_or_it_is_slow(test: str, tmp_path: Path) -> None:
+    in_a_namespace("two_machines.py", tmp_path, test)
+
+
+@pytest.mark.long
+@pytest.mark.takes("a voter and workers on each of three machines")
+def test_workers_of_three_machines_are_scaled_and_the_machine_that_leads_fails(tmp_path: Path) -> None:
+    in_a_namespace("three_machines.py", tmp_path)
+
+
+def in_a_namespace(script: str, folder: Path, *more: str) -> None:
+    """Run a script of this folder in a network namespace of its own."""
     needs = ("unshare", "nsenter", "ip", "tc")
     if not all(map(shutil.which, needs)) or subprocess.run(["unshare", "-rn", "true"], check=False).returncode:
-        pytest.skip("this user may not create network namespaces")
-    script = Path(__file__).with_name("two_machines.py")
+        pytest.skip(
+            "needs network namespaces: install util-linux and iproute2, and allow unprivileged user namespaces or run as root"
+        )
+    place = Path(__file__).parent
     done = subprocess.run(
-        ["unshare", "-rn", sys.executable, str(script), str(tmp_path), test], capture_output=True, check=False, timeout=150,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parents[1]), *sys.path])},
+        ["unshare", "-rn", sys.executable, str(place / script), str(folder), *more], capture_output=True, check=False,
+        timeout=150, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(place.parent), *sys.path])},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_while_coordinators_workers_and_machines_are_killed_and_stopped(tmp_path: Path) -> None:
+    dice, queries = random.Random(1), list(range(8000))
+    with ExitStack() as stack:
+        running = stack.enter_context(cluster(tmp_path, workers=1, options=["--port", "0"]))
+        machines = {name: stack.enter_context(ExitStack()) for name in ("b", "c")}
+        for name, held in machines.items():
+            held.enter_context(machine(running, tmp_path, name=name))
+        until(lambda: len(states(running)) == 5)
+        job = running.client.submit(running.model(seconds=0.02), queries, batch_size=10)
+        deadline_s = time.monotonic() + 60
+        while time.monotonic() < deadline_s and running.client.job(job)["state"] == "running":
+            threading.Event().wait(dice.uniform(0.5, 2.5))
+            with contextlib.suppress(ProcessLookupError):
+                strike(running, tmp_path, dice, machines)
+        assert running.client.wait(job, 200)["errors"] == 0
+        assert running.answers(job) == [2 * query for query in queries]
+
+
+def strike(running: RunningCluster, folder: Path, dice: random.Random, machines: dict[str, ExitStack]) -> None:
+    """Kill or stop a coordinator, a worker or the program of a machine."""
+    what = dice.choice(["coordinator", "worker", "machine"])
+    if what == "machine":
+        name = dice.choice(list(machines))
+        machines[name].close()
+        machines[name].enter_context(machine(running, folder, name=name))
+    elif members := running.members(what):
+        pid = dice.choice(members)["pid"]
+        if dice.random() < 0.5:
+            signalled(pid, signal.SIGKILL)
+        else:
+            signalled(pid, signal.SIGSTOP)
+            threading.Event().wait(2.5)
+            signalled(pid, signal.SIGCONT)

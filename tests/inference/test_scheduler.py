@@ -1,6 +1,8 @@
 """The scheduler: no query is lost or finished twice, charges are fair, and the same records give the same state."""
 
+import gc
 import math
+import tracemalloc
 from collections import Counter
 from dataclasses import asdict
 from fractions import Fraction
@@ -655,3 +657,19 @@ def test_a_record_of_an_earlier_version_has_no_limit_of_errors():
     old = msgspec.json.decode(msgspec.json.encode(accepted("a")))
     del old["max_error_rate"]
     assert msgspec.convert(old, records.Accepted).max_error_rate == 1.0
+
+
+def test_a_scheduler_keeps_nothing_of_dropped_jobs():
+    held, sizes = scheduler(), []
+    tracemalloc.start()
+    try:
+        for turn in range(3):
+            for number in range(500):
+                job = f"{turn}-{number}"
+                for record in (accepted(job), records.Cancelled(job, "enough", 0.0), records.Dropped(job, 0.0)):
+                    held.apply(record)
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert sizes[2] - sizes[1] < 10_000

@@ -16,8 +16,8 @@ import pytest
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.engines.http import wire
 from chimera.inference.models.spec import key_of
-from chimera.inference.worker import kept_results, model_processes
-from chimera.inference.worker import worker as worker_module
+from chimera.inference.remote_workers.models import ForeignModels
+from chimera.inference.worker import computation, kept_results, model_processes
 from chimera.inference.worker.protocol import Assignment, Collected, Finished, StaleEpoch
 from chimera.inference.worker.time_limit import TimeLimit
 from chimera.inference.worker.worker import InferenceWorker
@@ -276,7 +276,7 @@ def test_the_time_limit_of_a_batch_begins_when_its_model_is_loaded(
     threading.Event().wait(0.4)
     (tmp_path / "go").touch()
     assert answers(results(worker, 1)[0]) == [{"result": "a"}]
-    monkeypatch.setattr(worker_module, "_LOAD_LIMIT_S", 0.2)
+    monkeypatch.setattr(computation, "_LOAD_LIMIT_S", 0.2)
     worker.assign(1, [batch(1, "a", of=table("Slow", file=str(tmp_path / "never")), limit_s=60.0)])
     (failed,) = results(worker, 1)
     assert (failed.failure, failed.loading) == ("loading the model took longer than 0.2 s", True)
@@ -310,15 +310,17 @@ def test_time_in_which_the_worker_itself_was_stopped_does_not_count() -> None:
     assert unlimited.left_s() is None
 
 
-def test_a_process_that_dies_while_it_is_idle_is_the_death_of_the_worker(
+def test_a_process_that_dies_while_it_is_idle_costs_its_model_only(
     worker: InferenceWorker, ended: queue.SimpleQueue[str]
 ) -> None:
-    worker.assign(1, [batch(0, "a")])
-    results(worker, 1)
-    (process,) = computing()
-    process.kill()
-    why = "worker w0: the computing process was killed by SIGKILL while it was idle"
-    assert ended.get(timeout=LIMIT_S) == why
+    a, b = table(name="a"), table(name="b")
+    worker.assign(1, [batch(0, "?", of=a), batch(1, "?", of=b)])
+    results(worker, 2)
+    computing()[0].kill()
+    until(lambda: len(worker.state().loaded) == 1)
+    worker.assign(1, [batch(3, "?", of=a), batch(4, "?", of=b)])
+    assert [answers(one)[0]["result"] for one in results(worker, 2)] == ["a?", "b?"]
+    assert ended.empty()
 
 
 def test_a_worker_that_is_closed_has_not_died(ended: queue.SimpleQueue[str], tmp_path: Path) -> None:
@@ -371,3 +373,21 @@ def test_a_worker_that_leaves_finishes_its_batches_and_waits_until_they_are_ackn
     worker.collect(1, [("1", 0), ("1", 1)], 0)
     leaving.join(LIMIT_S)
     assert not leaving.is_alive()
+
+
+def test_a_worker_of_another_machine_loads_no_model_that_runs_code_unless_that_is_allowed(tmp_path: Path) -> None:
+    for code in (False, True):
+        foreign = ForeignModels("b.w0", code=code, cache=None)
+        worker = InferenceWorker("b.w0", on_exit=lambda _: None, models=foreign)
+        try:
+            worker.assign(1, [batch(0, "a", "b")])
+            (done,) = results(worker, 1)
+            assert done.unloaded is not code
+            if code:
+                assert answers(done) == [{"result": "a"}, {"result": "b"}]
+                assert worker.state().loaded == [key_of(table())]
+            else:
+                assert (done.errors, worker.state().loaded) == (2, [])
+                assert "runs code, which the machine of b.w0 refuses" in done.error
+        finally:
+            worker.close()

@@ -143,7 +143,7 @@ def test_only_the_token_opens_it_and_what_does_not_fit_is_refused_in_one_line(tm
         assert running.members.members() == []
 
 
-def test_a_computing_process_that_a_batch_ends_is_replaced_and_one_that_is_idle_ends_the_worker(tmp_path: Path) -> None:
+def test_a_computing_process_that_ends_is_replaced_and_a_worker_that_can_start_none_ends(tmp_path: Path) -> None:
     with worker_process(tmp_path) as running:
         link = running.link()
         link.adopt(1, "c0")
@@ -152,13 +152,19 @@ def test_a_computing_process_that_a_batch_ends_is_replaced_and_one_that_is_idle_
         assert (failed.batch_id, failed.failure) == (("1", 0), "its process exited with code 9")
         link.collect(1, [("1", 0)], 0)
         assert wire.unpack(result(link, 1).results) == [{"result": "a"}]
-        *_, computing = running.family()
+        link.collect(1, [("1", 1)], 0)
+        _, forks, computing = running.family()
         computing.kill()
+        wait_until(lambda: not link.collect(1, [], 0.25).state.loaded)
+        forks.kill()
+        link.assign(1, [Assignment("1", 2, ECHO, ["a"])])
         with pytest.raises(Unreachable):
             watch(link)
         assert running.process.wait(LIMIT_S) == 3
         assert running.process.stderr is not None
-        assert "was killed by SIGKILL while it was idle" in running.process.stderr.read()
+        assert "the process that forks the computing processes has ended" in running.process.stderr.read()
+        log = (running.folder.path / "logs" / "w0" / "chimera_status.log").read_text()
+        assert "a computing process was killed by SIGKILL while it was idle" in log
 
 
 @pytest.mark.parametrize("how", ["killed", "released"])

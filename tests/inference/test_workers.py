@@ -44,6 +44,7 @@ class Obedient(Link):
         self.name, self.dead, self.hangs = name, False, False
         self.has: list[BatchId] = []
         self.limits_s: list[float] = []
+        self.prepared: list[dict[str, object]] = []
         self.drains = self.silent = False
         self.refused_s: list[float] | None = None
         self._done: list[Finished] = []
@@ -105,7 +106,8 @@ class Obedient(Link):
             return Collected(self._state(), list(self._done))
 
     def prepare(self, epoch: int, models: Sequence[dict[str, object]]) -> None:
-        """Do nothing: it imports nothing."""
+        """Note them."""
+        self.prepared += models
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
         with self._changed:
@@ -226,6 +228,18 @@ def test_a_worker_that_hung_before_the_coordinator_came_is_not_waited_for_again(
             until(lambda: first.has)
             assert first.has == [lost]
             second.die()
+
+
+def test_a_worker_gets_ready_once_for_each_model_that_it_has_not_loaded(leader: Coordinator, workers: Workers) -> None:
+    first, second = workers.by_name.values()
+    others = [check({**ECHO, "options": {"name": name}}) for name in "ab"]
+    for number, table in enumerate([ECHO, *others, ECHO, *others]):
+        operations.submit(leader, key=str(number), model=table, queries=list(range(10)), batch_size=10)
+        until(lambda: first.has or second.has)
+        (first if first.has else second).finish(0.5)
+        until(lambda: not leader.call(leader.scheduler.waiting_models) and not first.has and not second.has)
+    until(lambda: len(first.prepared) == len(second.prepared) == 2)
+    assert first.prepared == second.prepared == others
 
 
 def test_a_batch_that_fails_is_split_and_what_computes_for_a_cancelled_job_is_dropped(

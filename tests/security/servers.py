@@ -134,8 +134,8 @@ def inference(folder: Path, stack: ExitStack) -> Made:
     from chimera.inference.api.openai_routes import ERROR_FORMS, openai_router
     from chimera.inference.api.serving_routes import Asker, serving_router
     from chimera.inference.api.submission_routes import submissions_router
+    from chimera.inference.candidate import Candidate
     from chimera.inference.cluster_folder import ClusterFolder
-    from chimera.inference.coordinator_process import Candidate
     from chimera.inference.journal.sqlite import SqliteJournal
     from chimera.inference.page.data import RateHistory
     from chimera.inference.page.routes import bare_page_router, page_router

@@ -54,7 +54,7 @@ REVIEWED = {
     "engines/http/engine.py": "a constant",
     "engines/local/forkserver.py": "what the driver preloads, from its own command line",
     "engines/ray/groups/link.py": "constants",
-    "inference/worker/fork_server.py": "what the operator preloads; constants of registered kinds",
+    "inference/worker/forked.py": "what the operator preloads; constants of registered kinds",
     "inference/models/factory.py": "a factory that the user names; by-path names of others go through load_object",
     "jobs/files/bundle.py": "the function of a submission, in the process of the job, after its token was checked",
     "jobs/scheduling/requirements.py": "whether a module of a submission is there: the name's first part, without importing it",

@@ -13,11 +13,15 @@ import typer
 from chimera.cli.infer_cluster import bounds, down, up
 from chimera.cli.infer_options import (
     HERE,
+    BatchSize,
     BatchTimeout,
     Cluster,
     Job,
     Json,
+    MaxWorkers,
+    Model,
     Watch,
+    Weight,
     Worker,
     connected,
     limit_of,
@@ -41,22 +45,13 @@ app.command("worker")(worker)
 
 @app.command("submit")
 def submit(
-    model: Annotated[
-        Path, typer.Option("--model", metavar="FILE", help="Use the model that this TOML file describes.")
-    ],
+    model: Model,
     inputs: Annotated[
         str, typer.Option("--inputs", metavar="WHAT", help="Read queries from files, a glob, a folder or a URL.")
     ],
-    batch_size: Annotated[
-        str, typer.Option("--batch-size", metavar="N|auto", help="Put at most N queries in a batch.")
-    ] = "auto",
-    weight: Annotated[
-        float, typer.Option("--weight", metavar="W", help="Set the weight of its share of the query rate.")
-    ] = 1.0,
-    max_workers: Annotated[
-        int | None,
-        typer.Option("--max-workers", min=1, metavar="N", help="Use at most N workers at once; default: no limit."),
-    ] = None,
+    batch_size: BatchSize = "auto",
+    weight: Weight = 1.0,
+    max_workers: MaxWorkers = None,
     batch_timeout: BatchTimeout = None,
     max_error_rate: Annotated[
         float,

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from chimera.cli.infer_options import KeepModels, Preload
 from chimera.core.errors import ConfigurationError, MissingExtraError
 
 Cluster = Annotated[
@@ -44,15 +45,7 @@ def up(
             "--fair-by", metavar="UNIT", help="Measure the shares of jobs in queries, or in tokens of language models."
         ),
     ] = "queries",
-    preload: Annotated[
-        str,
-        typer.Option(
-            "--preload",
-            metavar="MODULES",
-            help="Import these modules before workers join, e.g. torch,mine; 'auto': those of models of Hugging "
-            "Face, meanwhile; '': none.",
-        ),
-    ] = "auto",
+    preload: Preload = "auto",
     ray: Annotated[
         str | None,
         typer.Option(
@@ -76,9 +69,7 @@ def up(
             help="Delete a job and its results D days after its end; default: keep them.",
         ),
     ] = None,
-    keep_models: Annotated[
-        int, typer.Option("--keep-models", min=1, metavar="N", help="Keep at most N models in the memory of a worker.")
-    ] = 4,
+    keep_models: KeepModels = 4,
     gpus: Annotated[
         str,
         typer.Option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +22,25 @@ BatchTimeout = Annotated[
         metavar="S|auto",
         help="Stop a batch after S seconds of computing; default: auto, from the batches before.",
     ),
+]
+Model = Annotated[Path, typer.Option("--model", metavar="FILE", help="Use the model that this TOML file describes.")]
+BatchSize = Annotated[str, typer.Option("--batch-size", metavar="N|auto", help="Put at most N queries in a batch.")]
+Weight = Annotated[float, typer.Option("--weight", metavar="W", help="Set the weight of its share of the query rate.")]
+MaxWorkers = Annotated[
+    int | None,
+    typer.Option("--max-workers", min=1, metavar="N", help="Use at most N workers at once; default: no limit."),
+]
+Preload = Annotated[
+    str,
+    typer.Option(
+        "--preload",
+        metavar="MODULES",
+        help="Import these modules before workers join, e.g. torch,mine; 'auto': those of models of Hugging "
+        "Face, meanwhile; '': none.",
+    ),
+]
+KeepModels = Annotated[
+    int, typer.Option("--keep-models", min=1, metavar="N", help="Keep at most N models in the memory of a worker.")
 ]
 Worker = Annotated[str, typer.Argument(metavar="WORKER", help="A worker's name, such as w3.")]
 HERE = "runs/inference"

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from chimera.cli.infer_options import HERE, BatchTimeout, Cluster, Json, connected, limit_of, size_of
+from chimera.cli.infer_options import (
+    HERE,
+    BatchSize,
+    BatchTimeout,
+    Cluster,
+    Json,
+    MaxWorkers,
+    Model,
+    Weight,
+    connected,
+    limit_of,
+    size_of,
+)
 from chimera.cli.rows import line
 
 
 def serve(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name in its route: POST /v1/infer/NAME.")],
-    model: Annotated[
-        Path, typer.Option("--model", metavar="FILE", help="Use the model that this TOML file describes.")
-    ],
-    batch_size: Annotated[
-        str, typer.Option("--batch-size", metavar="N|auto", help="Put at most N queries in a batch.")
-    ] = "auto",
-    weight: Annotated[
-        float, typer.Option("--weight", metavar="W", help="Set the weight of its share of the query rate.")
-    ] = 1.0,
-    max_workers: Annotated[
-        int | None,
-        typer.Option("--max-workers", min=1, metavar="N", help="Use at most N workers at once; default: no limit."),
-    ] = None,
+    model: Model,
+    batch_size: BatchSize = "auto",
+    weight: Weight = 1.0,
+    max_workers: MaxWorkers = None,
     batch_timeout: BatchTimeout = None,
     reserve: Annotated[
         int, typer.Option("--reserve", min=0, metavar="N", help="Reserve N workers for the model; jobs get the rest.")

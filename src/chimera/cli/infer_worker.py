@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from chimera.cli.infer_cluster import devices, takes_code_by_default
+from chimera.cli.infer_options import KeepModels, Preload
 
 FOLDER = Path("runs/inference-worker")
 
@@ -48,18 +49,8 @@ def worker(
         Path | None, typer.Option("--tls-cert", metavar="FILE", help="Present this certificate to the cluster.")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="The key of --tls-cert.")] = None,
-    keep_models: Annotated[
-        int, typer.Option("--keep-models", min=1, metavar="N", help="Keep at most N models in the memory of a worker.")
-    ] = 4,
-    preload: Annotated[
-        str,
-        typer.Option(
-            "--preload",
-            metavar="MODULES",
-            help="Import these modules before workers join, e.g. torch,mine; 'auto': those of models of Hugging "
-            "Face, meanwhile; '': none.",
-        ),
-    ] = "auto",
+    keep_models: KeepModels = 4,
+    preload: Preload = "auto",
     gpus: Annotated[
         str, typer.Option("--gpus", metavar="LIST", help="Spread the workers over these GPUs, e.g. 0,1.")
     ] = "",

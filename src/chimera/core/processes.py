@@ -45,7 +45,7 @@ def kill_process(pid: int, start: str) -> None:
     start : `start_of` the process while it ran; empty if unknown.
     """
     if not start or start_of(pid) == start:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 

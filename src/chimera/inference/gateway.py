@@ -120,7 +120,8 @@ class Gateway:
             await self._pass_on(own, reader)
         finally:
             self._open.pop(own, None)
-            writer.transport.abort()
+            with contextlib.suppress(AttributeError):  # of asyncio, if the connection is closed already
+                writer.transport.abort()
 
     async def _pass_on(self, own: _Connection, reader: asyncio.StreamReader) -> None:
         """Pass bytes both ways until either side ends."""

@@ -14,7 +14,7 @@ from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.preload import awaited
 
 if TYPE_CHECKING:
-    from chimera.inference.supervisor import ManagedProcess
+    from chimera.inference.managed_process import ManagedProcess
 
 _ADJUST_S = 0.25  # between two reads of the number of workers
 

@@ -219,8 +219,11 @@ class Coordinator:
 
     def _recover(self) -> None:
         began_s = time.monotonic()
+        dropped = set()
         for record in self.journal.records():
             self.scheduler.apply(record)
+            if isinstance(record, records.Dropped):
+                dropped.add(record.job)
         status().info(
             "epoch %d: %s leads, with %d jobs, after %.3f s", self.lease.epoch, self.lease.owner,
             len(self.scheduler.jobs), time.monotonic() - began_s,
@@ -228,9 +231,9 @@ class Coordinator:
 
         # The last coordinator may have died during a deletion or a submission: delete what is left of both.
         stored, submitted = self.journal.jobs_with_queries(), {one.job for one in self.scheduler.submissions.values()}
-        known = {*self.scheduler.jobs, *self.scheduler.dropped, *submitted, *stored}
+        known = {*self.scheduler.jobs, *dropped, *submitted, *stored}
         self._last_number = max(map(int, known), default=0)
-        self._deleter.delete({*self.scheduler.dropped, *stored} - {*self.scheduler.jobs} - submitted)
+        self._deleter.delete({*dropped, *stored} - {*self.scheduler.jobs} - submitted)
 
     def _run(self) -> None:
         polled_s = 0.0

@@ -18,6 +18,7 @@ SILENT_S = 1.0
 """A worker that has not answered for this many seconds counts as hung."""
 _POLL_S = 0.25  # a worker without news answers a collect after at most this
 _RETRY_S = 0.05  # pause between attempts to reach a worker that hangs or starts
+_MOST_KNOWN = 1000  # models for which a worker is known to be ready
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 10.0  # after a worker has refused a batch
 
 
@@ -103,7 +104,9 @@ class WorkerHandle:
 
     def update(self, reported: WorkerState) -> None:
         """Take over the state that the worker reported."""
-        self.reported, self.loaded = reported, frozenset(reported.loaded)
+        loaded = frozenset(reported.loaded)
+        self._prepared -= self.loaded - loaded
+        self.reported, self.loaded = reported, loaded
         self.seen_s = time.monotonic()
         self.state = self._state(reported)
 
@@ -120,11 +123,11 @@ class WorkerHandle:
         self._to_send.put(batch_id)
 
     def prepare(self, models: Mapping[str, dict[str, Any]]) -> None:
-        """Let the worker get ready for models, given by key, unless they were among those of the last call."""
-        new = [model for key, model in models.items() if key not in self._prepared]
-        self._prepared = frozenset(models)
+        """Let the worker get ready for models, given by key, once until they have left its memory."""
+        new = {key: model for key, model in models.items() if key not in self._prepared and key not in self.loaded}
         if new:
-            self._to_send.put(new[:MAX_PREPARED])
+            self._prepared = (self._prepared if len(self._prepared) < _MOST_KNOWN else frozenset()).union(new)
+            self._to_send.put([*new.values()][:MAX_PREPARED])
 
     def acknowledge(self, batch_id: BatchId) -> None:
         """Acknowledge a result, so that the worker drops it."""

@@ -6,14 +6,12 @@ results, the other sends batches.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import threading
 from collections.abc import Iterator
 
 from chimera.core.address import Address
 from chimera.core.errors import TimeLimitError
+from chimera.core.processes import kill_process
 from chimera.engines.http import wire
 from chimera.engines.http.connection import JSON, Answer, Connection, InvalidAnswer, Unreachable
 from chimera.inference.membership import Member
@@ -33,7 +31,7 @@ from chimera.inference.worker.protocol import PATH as WORKER_PATH
 _REQUESTS = frozenset({"adopt", "assign", "collect", "prepare", "forget", "drain", "stop"})
 _TIMEOUT_S = 1.0  # of a request to the worker
 _BYTES_PER_S = 16 << 20  # a request with a large batch has more time
-_PAUSE_S = 0.1  # after a report without an answer
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 1.0  # after a report without an answer; it doubles each time
 
 
 class Dialer:
@@ -79,15 +77,18 @@ class Dialer:
         local = Connection(Address.of(self.member.address), self._token, None, MAX_MESSAGE_BYTES)
         pieces: Iterator[Piece] = iter(())
         number: int | None = None
+        pause_s = _FIRST_PAUSE_S
         while not self._stopped.is_set():
             found = self._exchanged(connection, pieces, number)
             pieces, number = iter(()), None
             if found is not None and found.kill:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(self.member.pid, signal.SIGKILL)
+                kill_process(self.member.pid, self.member.start)
             if found is None or found.kill:
-                self._stopped.wait(_PAUSE_S)
-            elif found.request is not None:
+                self._stopped.wait(pause_s)
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+                continue
+            pause_s = _FIRST_PAUSE_S
+            if found.request is not None:
                 number = found.request.number
                 self._handled.add(number)
                 body = self._whole(connection, found.request)

@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from chimera.core.extras import require_web
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.local_workers import LocalWorkers, WorkerProcesses
+from chimera.inference.managed_process import ManagedProcess
 from chimera.inference.membership import Members
 from chimera.inference.preload import AUTO
 from chimera.inference.remote_workers.cluster import ClusterAddress
 from chimera.inference.remote_workers.dialer import Dialer
 from chimera.inference.remote_workers.fetcher import Fetcher
 from chimera.inference.remote_workers.protocol import check_name
-from chimera.inference.supervisor import STOP_S, ManagedProcess, local_workers
+from chimera.inference.supervisor import STOP_S, local_workers
 from chimera.inference.worker.worker import KEEP_MODELS
 
 _POLL_S = 0.02
+_UPDATE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,13 @@ class _Dialers:
         self._cluster, self._members, self._token = cluster, Members(folder.members), folder.token()
         self._machine = machine
         self._dialers: dict[str, Dialer] = {}
+        self._updated_s = 0.0
 
     def update(self) -> None:
-        """Connect workers that have started, and disconnect those that have ended."""
+        """Connect workers that have started, and disconnect those that have ended, ten times a second."""
+        if time.monotonic() < self._updated_s + _UPDATE_S:
+            return
+        self._updated_s = time.monotonic()
         there = {each.name: each for each in self._members.members() if each.role == "worker"}
         for name, dialer in list(self._dialers.items()):
             if name not in there or there[name].address != dialer.member.address:

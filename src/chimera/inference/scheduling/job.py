@@ -293,9 +293,7 @@ class Job:
         running = self.running.pop(number, None)
         if running is not None:
             self.loading -= running.cold
-            self.serving[running.worker] -= 1
-            if not self.serving[running.worker]:
-                del self.serving[running.worker]
+            self.serving -= Counter([running.worker])  # removes a worker without batches
         return running
 
     def _remove_returned(self, number: int) -> None:

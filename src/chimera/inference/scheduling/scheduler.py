@@ -32,7 +32,6 @@ class Scheduler:
     Attributes
     ----------
     jobs : the jobs by number, in the order of their acceptance.
-    dropped : numbers of the dropped jobs.
     room : the workers that are reserved for served models; the caller updates it by `Room.reserve`.
     submissions : jobs whose queries are still arriving, by key.
     """
@@ -41,7 +40,6 @@ class Scheduler:
         check_fair_by(fair_by)
         self._by_tokens = fair_by == "tokens"
         self.jobs: dict[str, Job] = {}
-        self.dropped: set[str] = set()
         self.room = Room()
         self.submissions: dict[str, records.Begun] = {}
         self._order = 0
@@ -268,7 +266,6 @@ class Scheduler:
         self.jobs.pop(record.job, None)
         self._active.pop(record.job, None)
         self.submissions = {key: begun for key, begun in self.submissions.items() if begun.job != record.job}
-        self.dropped.add(record.job)
 
     def _lowest(self) -> float:
         """Return the lowest charge of the jobs with waiting queries."""

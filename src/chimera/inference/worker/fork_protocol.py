@@ -8,6 +8,7 @@ computing process. The answers are lines of JSON: ``{"pid": N}`` once the proces
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -65,6 +66,26 @@ def request(requests: socket.socket, wanted: Request, files: Sequence[int] = ())
     with theirs, contextlib.suppress(OSError):
         socket.send_fds(requests, [msgspec.json.encode(wanted)], [theirs.fileno(), *files])
     return ours
+
+
+def received(inbox: socket.socket) -> tuple[Request | None, bytes, list[int]]:
+    """Receive a request, its body and its descriptors; None if it is invalid, and an empty body if there will be no more.
+
+    Raises
+    ------
+    BlockingIOError : the socket does not block, and there is none.
+    """
+    try:
+        body, descriptors, *_ = socket.recv_fds(inbox, MAX_BYTES, 5)
+    except ConnectionError:  # the other end is closed, and its owner had not read that this process is ready
+        return None, b"", []
+    with contextlib.suppress(msgspec.MsgspecError):
+        wanted = msgspec.json.decode(body, type=Request)
+        if len(descriptors) == (5 if wanted.fork else 1):
+            return wanted, body, descriptors
+    for number in descriptors:
+        os.close(number)
+    return None, body, []
 
 
 @dataclass

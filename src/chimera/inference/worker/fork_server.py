@@ -5,14 +5,13 @@ a child of that has loaded a model. Each forks the computing processes that need
 on. So libraries are imported, and weights are loaded, once for all workers of a machine: a forked process shares the memory of
 its parent until one of them writes to it.
 
-A process of the tree has no threads, so it can be forked. `chimera.inference.worker.fork_protocol` describes its requests.
+The processes of the tree have no threads, so they can be forked. See `chimera.inference.worker.fork_protocol` for requests.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import os
 import select
 import signal
@@ -25,16 +24,18 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-import msgspec
-
 from chimera.core.private import UMASK
 from chimera.core.processes import end_with_parent
 from chimera.engines.parent_watch import exit_with_parent, kill_group_after
 from chimera.inference.models import Predictor, is_shared, load
 from chimera.inference.models.spec import key_of
+from chimera.inference.models.warm_up import warm_up
 from chimera.inference.worker.computing import reason, serve
-from chimera.inference.worker.fork_protocol import INBOX, MAX_BYTES, READY, Child, Request, pass_on, tell
-from chimera.inference.worker.forked import reap, run_forked, set_threads, single_thread
+from chimera.inference.worker.fork_protocol import INBOX, READY, Child, Request, pass_on, received, tell
+from chimera.inference.worker.forked import import_all, reap, run_forked, set_threads, single_thread
+
+_WARMED = "transformers.pipelines"  # a process of the tree that has imported it warms up
+_IDLE_MS = 1000  # without a request
 
 
 class ForkServer:
@@ -67,6 +68,7 @@ class ForkServer:
         self._modules, self._failures = modules, dict(failures or {})
         self._predictor, self._load_s, self._refusal = predictor, load_s, refusal
         self._threads = threads
+        self._is_cold = _WARMED in modules and predictor is None
         self._libraries: Child | None = None
         self._models: OrderedDict[str, Child] = OrderedDict()
         self._computing: dict[int, socket.socket] = {}
@@ -74,8 +76,7 @@ class ForkServer:
 
     def run(self) -> NoReturn:
         """Serve until the inbox is closed and no process of this one computes."""
-        gc.collect()
-        gc.freeze()  # the collector must not write to pages that the forked processes share
+        gc.freeze()  # the collector must not write to pages that the forked processes share; a collection would take 0.3 s
         for each in self._wake:
             each.setblocking(False)
         signal.set_wakeup_fd(self._wake[1].fileno(), warn_on_full_buffer=False)
@@ -83,6 +84,8 @@ class ForkServer:
         is_open = True
         while is_open or self._computing:
             ready = self._poll(is_open)
+            if not ready:
+                self._warm_up()
             if self._lifeline in ready:
                 os.killpg(0, signal.SIGKILL)
             if self._wake[0].fileno() in ready:
@@ -111,7 +114,13 @@ class ForkServer:
                 poller.register(child.inbox, select.POLLIN)
                 for each in child.waiting:
                     poller.register(each, 0)  # reports that the other end is closed
-        return {number for number, _ in poller.poll()}
+        return {number for number, _ in poller.poll(_IDLE_MS if self._is_cold else None)}
+
+    def _warm_up(self) -> None:
+        self._is_cold = False
+        with contextlib.suppress(Exception):  # any library may raise anything; a load has the error
+            warm_up()
+        gc.freeze()
 
     def _children(self) -> list[Child]:
         return [*([self._libraries] if self._libraries else []), *self._models.values()]
@@ -131,25 +140,13 @@ class ForkServer:
 
     def _receive(self) -> bool:
         """Handle one request; return False if there will be no more."""
-        try:
-            body, descriptors, *_ = socket.recv_fds(self._inbox, MAX_BYTES, 5)
-        except ConnectionError:  # the parent has closed its end, and had not read that this process is ready
-            return False
-        if not body:
-            return False
-        try:
-            request = msgspec.json.decode(body, type=Request)
-        except msgspec.MsgspecError:
-            request = None
-        if request is None or len(descriptors) != (5 if request.fork else 1):
-            for number in descriptors:
+        request, body, descriptors = received(self._inbox)
+        if request is not None:
+            reply, *files = descriptors
+            self._handle(request, body, socket.socket(fileno=reply), files)
+            for number in files:
                 os.close(number)
-            return True
-        reply, *files = descriptors
-        self._handle(request, body, socket.socket(fileno=reply), files)
-        for number in files:
-            os.close(number)
-        return True
+        return bool(body)
 
     def _handle(self, request: Request, body: bytes, reply: socket.socket, files: list[int]) -> None:
         failures = [self._failures[name] for name in request.modules if name in self._failures]
@@ -186,7 +183,7 @@ class ForkServer:
     def _fork_server(
         self, modules: list[str], model: dict[str, Any] | None, reply: socket.socket, files: list[int]
     ) -> Child:
-        """Fork a process of the tree; it gets its own copies of ``reply`` and ``files`` with its first request."""
+        """Fork a process of the tree. It gets copies of ``reply`` and ``files`` with its first request."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, INBOX)
         parent = os.getpid()
         pid = os.fork()
@@ -204,12 +201,7 @@ class ForkServer:
     ) -> None:
         end_with_parent(parent)
         self._release()
-        failures, predictor, refusal = dict(self._failures), None, ""
-        for name in modules:
-            try:
-                importlib.import_module(name)
-            except Exception as error:  # any library may raise anything
-                failures[name] = f"{name!r} cannot be imported: {reason(error)}"
+        failures, predictor, refusal = self._failures | import_all(modules), None, ""
         threads = self._threads or single_thread()
         began_s = time.perf_counter()
         if model is not None:
@@ -257,6 +249,7 @@ class ForkServer:
         os.environ.update(request.environment)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()  # else all processes would draw the same numbers
+        gc.enable()
         set_threads(self._threads)
         serve(Connection(connection), self._predictor, self._load_s)
 
@@ -290,6 +283,7 @@ def main() -> None:
     """Serve the requests of an inherited socket until the process that started this one has ended."""
     os.umask(UMASK)
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # a process in which CUDA has started cannot be forked
+    gc.disable()  # in the whole tree: imports take a quarter less time
     lifeline = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     kill_group_after(lifeline)

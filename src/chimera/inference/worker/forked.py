@@ -1,13 +1,16 @@
-"""What is common to forked processes: their work, their threads, and their end."""
+"""What is common to forked processes: their imports, their work, their threads, and their end."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
+
+from chimera.inference.worker.computing import reason
 
 
 def run_forked(work: Callable[[], None]) -> NoReturn:
@@ -16,13 +19,24 @@ def run_forked(work: Callable[[], None]) -> NoReturn:
     try:
         work()
         code = 0
-    except BaseException:
+    except BaseException:  # the end of the process: nothing may return into the code of the parent
         sys.excepthook(*sys.exc_info())
     finally:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)  # without teardown: the exit handlers belong to the parent
+
+
+def import_all(modules: Sequence[str]) -> dict[str, str]:
+    """Import modules; return why some cannot be imported, by name."""
+    failures = {}
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # any library may raise anything
+            failures[name] = f"{name!r} cannot be imported: {reason(error)}"
+    return failures
 
 
 def reap() -> tuple[int, int] | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from chimera.inference.worker.protocol import BatchId, Finished
+from chimera.inference.worker.protocol import BatchId, Finished, Piece
 
 _RESEND_S = 1.0  # a result is sent again if it was not acknowledged for this long
 _MAX_BYTES = 64 << 20  # of results in one answer; a single result may be larger
+_MAX_PIECES = 10_000  # that wait for a coordinator; further ones are dropped, and their texts come with the results
 
 
 @dataclass
@@ -20,10 +21,25 @@ class _Kept:
 
 
 class KeptResults:
-    """The results, oldest first. The owner's lock protects them."""
+    """The results, oldest first, and the pieces of answers that are being generated. The owner's lock protects them."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[BatchId, _Kept] = OrderedDict()
+        self._pieces: list[Piece] = []
+
+    def add_piece(self, piece: Piece) -> None:
+        """Keep a piece until `take_pieces`, unless there are too many."""
+        if len(self._pieces) < _MAX_PIECES:
+            self._pieces.append(piece)
+
+    def take_pieces(self) -> list[Piece]:
+        """Return the pieces, and keep them no longer."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def forget_pieces(self, jobs: Collection[str]) -> None:
+        """Drop the pieces of these jobs."""
+        self._pieces = [piece for piece in self._pieces if piece.job not in jobs]
 
     def batches(self) -> list[BatchId]:
         """Return the batches that have a result here."""

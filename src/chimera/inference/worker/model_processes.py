@@ -54,9 +54,8 @@ class ModelProcesses:
             ComputeProcess, forks, preload=preload, keep_models=keep_models, folder=folder, on_end=on_end
         )
         self._ready: OrderedDict[str, ComputeProcess] = OrderedDict()
-        self._failures: OrderedDict[tuple[str, str], tuple[float, str]] = (
-            OrderedDict()
-        )  # by job and model: until when, why
+        # By job and model: until when it counts, and why the model could not be loaded.
+        self._failures: OrderedDict[tuple[str, str], tuple[float, str]] = OrderedDict()
         self._current: ComputeProcess | None = None
         self._lock = threading.Lock()
 
@@ -73,10 +72,20 @@ class ModelProcesses:
         return current is not None and current.stopped
 
     @property
-    def death(self) -> str:
-        """How an idle process has ended; empty if none has."""
+    def any_ended(self) -> bool:
+        """Whether a process with a model has ended."""
         with self._lock:
-            return next((each.wait() for each in self._ready.values() if each.ended), "")
+            return any(each.ended for each in self._ready.values())
+
+    def remove_ended(self) -> list[str]:
+        """Remove the models whose processes have ended while they were idle; return how each ended."""
+        with self._lock:
+            ended = {key: each for key, each in self._ready.items() if each.ended}
+            for key in ended:
+                del self._ready[key]
+        for each in ended.values():
+            each.close()
+        return [each.wait() for each in ended.values()]
 
     def load_s(self, model: Mapping[str, Any]) -> float:
         """Return the seconds that the load of a model took; 0 if it is not in memory."""

@@ -26,7 +26,7 @@ from chimera.inference.worker.worker import KEEP_MODELS, InferenceWorker
 LEAVE = signal.SIGUSR1
 """The signal after which a worker computes its batches to their end, and exits."""
 DIED = 3
-"""Exit code of a worker whose computing process has ended while it was idle, or cannot be started again."""
+"""Exit code of a worker that can start no computing process."""
 
 
 def main() -> None:

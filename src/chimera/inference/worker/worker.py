@@ -7,29 +7,25 @@ It is independent of the transport: `chimera.inference.worker.process` serves it
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from chimera.core.errors import ActorLost, ConfigurationError, RunError
+from chimera.core.errors import ConfigurationError, RunError
 from chimera.inference.remote_workers.models import ForeignModels
+from chimera.inference.worker.changes import Changes
+from chimera.inference.worker.computation import Computation
 from chimera.inference.worker.fork_client import ForkClient
 from chimera.inference.worker.kept_results import KeptResults
 from chimera.inference.worker.model_processes import ModelProcesses
-from chimera.inference.worker.protocol import Assignment, BatchId, Collected, Finished, Piece, StaleEpoch, WorkerState
-from chimera.inference.worker.time_limit import TICK_S, TimeLimit
+from chimera.inference.worker.protocol import Assignment, BatchId, Collected, StaleEpoch, WorkerState
 
 KEEP_MODELS = 4
 """Default maximum number of models in memory."""
 MAX_WAIT_S = 0.25
 """Maximum seconds that `collect` waits."""
-_LOAD_LIMIT_S = 3600.0  # to load a model, which may be downloaded first
-_MAX_PIECES = 10_000  # that wait for a coordinator; further ones are dropped, and their texts come with the results
 
 
 class InferenceWorker:
@@ -40,13 +36,17 @@ class InferenceWorker:
     Parameters
     ----------
     name : name of the worker.
-    on_exit : called with the reason, in a thread, when a computing process has ended while it was idle, or none can be started.
-        The worker is unusable then; its own process must exit.
+    on_exit : called with the reason, in a thread, when no computing process can be started. The worker is unusable then; its
+        own process must exit.
     keep_models : maximum number of models in memory; the least recently used is removed first.
     preload : modules that the fork server imports before the constructor returns, so that the first model loads faster.
     folder : working directory of the computing processes; default: the current folder.
     forks : the fork server; default: an own one.
     models : decides which models of a cluster on another machine are loaded, and from where; default: all, from their paths.
+
+    Attributes
+    ----------
+    on_change : a context in which a function is called whenever `take` may have more to report, see `Changes.on_change`.
 
     Raises
     ------
@@ -69,39 +69,33 @@ class InferenceWorker:
             raise ConfigurationError(f"keep_models must be at least 1, not {keep_models}")
         self.name, self._models = name, models
         self.epoch = 0
-        self._on_exit, self._started_s = on_exit, time.monotonic()
-        self._changed = threading.Condition()
-        self._wakes: list[Callable[[], object]] = []
-        self._queue: deque[Assignment] = deque()
-        self._computing: Assignment | None = None
-        self._batch_began_s = self._busy_s = 0.0
+        self._started_s = time.monotonic()
+        self._changes = Changes()
+        self._changed, self.on_change = self._changes.condition, self._changes.on_change
         self._results = KeptResults()
-        self._pieces: list[Piece] = []
-        self._loaded: list[str] = []
-        self._loading: str | None = None
-        self._version, self._reported_version = 1, 0  # of the state, and of the state that the coordinator knows
-        self._closed = self._draining = self._silent = self._unloaded = False
-        self._limit = TimeLimit()
+        self._draining = False
         self._forks = forks or ForkClient()
         try:
             self._forks.prepare(preload)
         except RunError:
             self._forks.close()
             raise
-        self._process = ModelProcesses(
-            self._forks, preload=preload, keep_models=keep_models, folder=folder or Path.cwd(), on_end=self._wake
+        self._processes = ModelProcesses(
+            self._forks,
+            preload=preload,
+            keep_models=keep_models,
+            folder=folder or Path.cwd(),
+            on_end=self._changes.wake,
         )
-        self._thread = threading.Thread(target=self._compute, name=f"chimera-compute-{name}", daemon=True)
-        self._watcher = threading.Thread(target=self._watch, name=f"chimera-watch-{name}", daemon=True)
-        self._thread.start()
-        self._watcher.start()
+        self._computation = Computation(name, self._changes, self._results, self._processes, models, on_exit)
+        self._computation.start()
 
     def adopt(self, epoch: int, owner: str) -> WorkerState:  # noqa: ARG002 - transports log it
         """Set the coordinator. Results that are not acknowledged are sent again."""
         with self._changed:
             self._check_epoch(epoch)
             self._results.send_again()
-            self._reported_version = self._version
+            self._changes.report()
             return self._state()
 
     def assign(self, epoch: int, assignments: Sequence[Assignment]) -> WorkerState:
@@ -110,7 +104,7 @@ class InferenceWorker:
             self._check_epoch(epoch)
             for one in assignments:
                 if one.batch_id not in self._known_batches():
-                    self._queue.append(one)
+                    self._computation.queue.append(one)
                     self._changed.notify_all()
             return self._state()
 
@@ -137,41 +131,25 @@ class InferenceWorker:
             self._check_epoch(epoch)
             self._results.drop(done)
             due = self._results.due()
-            if wait and not due and self._reported_version == self._version and not self._closed:
+            if wait and not due and self._changes.is_reported and not self._computation.closed:
                 return None
             self._results.sent(due)
-            self._reported_version = self._version
-            pieces, self._pieces = self._pieces, []
-            return Collected(self._state(), due, pieces)
-
-    @contextlib.contextmanager
-    def on_change(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Call a function, in any thread, whenever `take` may have more to report."""
-        with self._changed:
-            self._wakes.append(wake)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._wakes.remove(wake)
+            self._changes.report()
+            return Collected(self._state(), due, self._results.take_pieces())
 
     def prepare(self, epoch: int, models: Sequence[dict[str, Any]]) -> None:
         """Let the fork server get ready for models before their first batch, unless the cluster is on another machine."""
         with self._changed:
             self._check_epoch(epoch)
-        for model in models if self._models is None else ():  # else `ForeignModels` must check them first
-            self._process.prepare(model)
+        for model in models if self._models is None else ():  # else the machine decides what is loaded, batch by batch
+            self._processes.prepare(model)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:
         """Drop the batches of these jobs. If one of them is in progress, kill the computing process, and start another."""
         with self._changed:
             self._check_epoch(epoch)
-            self._queue = deque(one for one in self._queue if one.job not in jobs)
-            self._pieces = [piece for piece in self._pieces if piece.job not in jobs]
-            if self._computing is not None and self._computing.job in jobs:
-                self._process.kill()
-                self._end_batch()
-                self._change()
+            self._results.forget_pieces(jobs)
+            self._computation.forget(jobs)
             return self._state()
 
     def drain(self, epoch: int) -> WorkerState:
@@ -179,7 +157,7 @@ class InferenceWorker:
         with self._changed:
             self._check_epoch(epoch)
             self._draining = True
-            self._change()
+            self._changes.change()
             return self._state()
 
     def stop(self, epoch: int) -> None:
@@ -191,8 +169,8 @@ class InferenceWorker:
         """Accept no more batches from the scheduler, and return once all results are acknowledged."""
         with self._changed:
             self._draining = True
-            self._change()
-            while not self._closed and (self._known_batches() or self._reported_version != self._version):
+            self._changes.change()
+            while not self._computation.closed and (self._known_batches() or not self._changes.is_reported):
                 self._changed.wait(MAX_WAIT_S)
 
     def state(self) -> WorkerState:
@@ -202,13 +180,7 @@ class InferenceWorker:
 
     def close(self) -> None:
         """Kill the computing processes. Unfinished batches are dropped."""
-        with self._changed:
-            self._closed = True
-            self._notify()
-            self._process.kill()
-        self._thread.join()
-        self._watcher.join()
-        self._process.close()
+        self._computation.close()
         self._forks.close()
 
     def _check_epoch(self, epoch: int) -> None:
@@ -216,151 +188,25 @@ class InferenceWorker:
             raise StaleEpoch(f"worker {self.name} serves epoch {self.epoch}: epoch {epoch} is over")
         if epoch > self.epoch:
             self.epoch = epoch
-            self._notify()
+            self._changes.notify()
 
     def _known_batches(self) -> set[BatchId]:
-        own = {one.batch_id for one in self._queue} | self._results.answered()
-        return own if self._computing is None else own | {self._computing.batch_id}
+        current = self._computation.current
+        own = {one.batch_id for one in self._computation.queue} | self._results.answered()
+        return own if current is None else own | {current.batch_id}
 
     def _state(self) -> WorkerState:
-        now_s = time.monotonic()
-        computing = self._computing
+        computation = self._computation
         return WorkerState(
             name=self.name,
             pid=os.getpid(),
-            computing=None if computing is None else computing.batch_id,
-            queued=[one.batch_id for one in self._queue],
+            computing=None if computation.current is None else computation.current.batch_id,
+            queued=[one.batch_id for one in computation.queue],
             kept=self._results.batches(),
-            loaded=[self._key(key) for key in self._loaded],
-            loading=None if self._loading is None else self._key(self._loading),
-            busy_s=self._busy_s + (0.0 if computing is None else now_s - self._batch_began_s),
-            up_s=now_s - self._started_s,
-            silent=self._silent,
+            loaded=computation.loaded,
+            loading=computation.loading,
+            busy_s=computation.busy_s,
+            up_s=time.monotonic() - self._started_s,
+            silent=computation.silent,
             draining=self._draining,
         )
-
-    def _key(self, key: str) -> str:
-        return key if self._models is None else self._models.key(key)
-
-    def _compute(self) -> None:
-        try:
-            while (one := self._next()) is not None:
-                try:
-                    for what, more in self._events(one):
-                        self._note(one, what, more)
-                except ActorLost:
-                    self._fail(one)
-                if self._process.killed:
-                    self._process.renew()
-                    with self._changed:
-                        self._change()  # so that `_watch` looks again
-        except Exception as error:  # the worker is useless without this thread
-            if not self._closed:
-                self._on_exit(f"worker {self.name}: {error}")
-
-    def _events(self, one: Assignment) -> Iterator[tuple[str, Any]]:
-        if self._models is None:
-            return self._process.compute(one.job, one.model, one.queries)
-        return self._models.events(
-            one, self._process.compute, self._loaded, lambda: self._computing is one and not self._closed
-        )
-
-    def _next(self) -> Assignment | None:
-        """Wait for the next batch, and return it; None once the worker is closed.
-
-        Raises
-        ------
-        RunError : a computing process has ended meanwhile.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closed or self._process.death)
-            if self._closed:
-                return None
-            if death := self._process.death:  # no batch is the cause
-                raise RunError(f"the computing process {death} while it was idle")
-            self._computing, self._batch_began_s = self._queue.popleft(), time.monotonic()
-            self._unloaded = False
-            self._limit.start("the batch", self._limit_s(self._computing))
-            # `_watch` watches the limit now. The coordinator knows of the batch: a report of its start would delay that of its
-            # result by a request.
-            self._changed.notify_all()
-            return self._computing
-
-    def _limit_s(self, one: Assignment) -> float:
-        return one.limit_s and max(one.limit_s, one.limit_loads * self._process.load_s(one.model))
-
-    def _note(self, one: Assignment, what: str, more: Any) -> None:
-        """Take over an event of the computing process, unless the batch was dropped meanwhile."""
-        with self._changed:
-            if self._computing is not one:
-                return
-            self._silent = False
-            if what == "loading":
-                self._loading = more
-                self._limit.start("loading the model", _LOAD_LIMIT_S)
-            elif what == "loaded":
-                self._unloaded = self._loading not in (None, *more)
-                self._loading, self._loaded = None, more
-                self._limit.start("the batch", self._limit_s(one))
-            elif what == "piece":
-                self._pieces += [Piece(one.job, one.batch, *more)][: _MAX_PIECES - len(self._pieces)]
-            else:
-                self._end_batch()
-                results, tokens = bytes(more["results"]), more["tokens"]
-                seconds, errors, error = more["seconds"], more["errors"], more["error"]
-                done = Finished(
-                    one.job, one.batch, seconds, errors, results, tokens, error=error, unloaded=self._unloaded
-                )
-                self._results.add(done)
-            self._change()
-
-    def _fail(self, one: Assignment) -> None:
-        """Keep the failure of a batch whose process has ended, unless the batch was dropped or the worker is closed."""
-        exceeded = self._limit.what if self._process.killed else ""
-        self._process.kill()
-        how = self._process.wait()
-        with self._changed:
-            if self._computing is one and not self._closed:
-                why = f"{exceeded} took longer than {self._limit.limit_s:g} s" if exceeded else f"its process {how}"
-                loading = self._loading is not None
-                self._end_batch()
-                count = len(one.queries)
-                self._results.add(Finished(one.job, one.batch, 0.0, count, b"", failure=why, loading=loading))
-                self._change()
-
-    def _end_batch(self) -> None:
-        self._busy_s += time.monotonic() - self._batch_began_s
-        self._computing, self._silent = None, False
-        self._limit.stop()
-        if self._process.killed:
-            self._loading, self._loaded = None, self._process.loaded
-
-    def _change(self) -> None:
-        self._version += 1
-        self._notify()
-
-    def _notify(self) -> None:
-        self._changed.notify_all()
-        for wake in self._wakes:
-            wake()
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
-    def _watch(self) -> None:
-        """Kill the computing process when it exceeds a time limit, and report while it is stopped. `_compute` removes it."""
-        with self._changed:
-            while not self._closed:
-                left_s = None if self._process.killed else self._limit.left_s()
-                if left_s == 0:
-                    self._process.kill()
-                tick_s = TICK_S if self._computing is not None else None
-                if not self._changed.wait(min(left_s, TICK_S) if left_s else tick_s):  # nothing has happened meanwhile
-                    self._note_silence()
-
-    def _note_silence(self) -> None:
-        silent = self._computing is not None and self._process.stopped
-        if silent != self._silent:
-            self._silent = silent
-            self._change()

@@ -1,0 +1,120 @@
+"""A process of a cluster on this machine, which is restarted whenever it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from chimera.core.private import opener
+from chimera.core.processes import RestartPause, describe_exit
+from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.disk_guard import DiskGuard
+from chimera.inference.worker.process import LEAVE
+
+_ERROR = b"chimera: error: "
+_MAX_LOG_BYTES = 1 << 16  # of the end of a log in which the reason of an exit is looked for
+
+
+class ManagedProcess:
+    """One process of the cluster, which is restarted whenever it ends.
+
+    Parameters
+    ----------
+    command : the module that the process runs, and its arguments.
+    inherited : sockets that the process inherits.
+    may_start : returns whether the process may start by now.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        folder: ClusterFolder,
+        environment: Mapping[str, str],
+        *,
+        inherited: Sequence[socket.socket] = (),
+        may_start: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.name = name
+        self._command, self._folder, self._environment = command, folder, environment
+        self._inherited, self._may_start = inherited, may_start
+        self._pause, self._logged = RestartPause(), 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process, if it may start by now; else `check` does."""
+        if not self._may_start():
+            return
+        with open(self._folder.output(self.name), "ab", opener=opener) as output:
+            self._logged = output.tell()
+            self.process = subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
+                [sys.executable, "-m", *self._command],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self._environment},
+                pass_fds=[each.fileno() for each in self._inherited],
+                start_new_session=True,
+            )
+        self._pause.start(time.monotonic())
+
+    def check(self, say: Callable[[str], None]) -> None:
+        """Restart the process if it has ended."""
+        now_s = time.monotonic()
+        if self.process is None:
+            if self._pause.is_over(now_s):
+                self.start()
+            return
+        code = self.process.poll()
+        if code is None:
+            return
+        self._pause.exit(now_s)
+        self._release()
+        say(f"{self.name} {describe_exit(code)}{self._reason()}; it is restarted")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process and its children."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, number)
+
+    def leave(self) -> None:
+        """Ask a worker to compute its batches to their end, and to exit."""
+        if self.process is not None:
+            self.process.send_signal(LEAVE)
+
+    def has_ended(self) -> bool:
+        """Return whether the process does not run; it is not restarted."""
+        return self.process is None or self.process.poll() is not None
+
+    def end(self, deadline_s: float) -> None:
+        """Wait until the process has ended; kill it at the deadline."""
+        if self.process is None:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(deadline_s - time.monotonic(), 0.0))
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+        self._release()
+
+    def _reason(self) -> str:
+        """Return why the last process has ended: its last error message; empty if there is none."""
+        if DiskGuard(self._folder.path).is_full():  # the process could not write its message
+            return f" (the disk of {self._folder.path} is full)"
+        with contextlib.suppress(OSError), (self._folder.logs(self.name) / "output.log").open("rb") as log:
+            log.seek(max(self._logged, os.fstat(log.fileno()).st_size - _MAX_LOG_BYTES))
+            errors = [line for line in log.read().splitlines() if line.startswith(_ERROR)]
+            if errors:
+                return f" ({errors[-1].removeprefix(_ERROR).decode(errors='replace')})"
+        return ""
+
+    def _release(self) -> None:
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+        self.process = None
