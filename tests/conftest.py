@@ -16,7 +16,15 @@ from xdist.scheduler import LoadScopeScheduling
 
 import sampling
 
-for package in ("federation", "codecs_kit", "model_parallel_kit", "embedding_kit", "inference_kit", "inference", "jobs"):
+for package in (
+    "federation",
+    "codecs_kit",
+    "model_parallel_kit",
+    "embedding_kit",
+    "inference_kit",
+    "inference",
+    "jobs",
+):
     pytest.register_assert_rewrite(package)  # so that what fails in a kit says what was found
 
 settings.register_profile("shared-machine", deadline=None)  # how long an example takes says nothing on a busy machine

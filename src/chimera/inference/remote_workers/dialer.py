@@ -151,5 +151,5 @@ def asked(local: Connection, what: str, body: bytes) -> Answer:
 def _pieces(number: int, answer: Answer) -> Iterator[Piece]:
     body = answer.body
     for at in range(0, max(len(body), 1), PIECE_BYTES):
-        data = body[at : at + PIECE_BYTES]
+        data = bytes(body[at : at + PIECE_BYTES])
         yield Piece(number, answer.content_type, answer.status, at, len(body), data)
