@@ -87,9 +87,9 @@ def test_samples_are_counted_per_call(engine: Engine, world: World) -> None:
 
 def test_a_row_names_the_exception(engine: Engine, world: World) -> None:
     faulty = engine.spawn(Faulty)
-    with pytest.raises(OddError):
+    with pytest.raises(world.arriving(OddError)):
         engine.get(faulty.odd(1), timeout_s=world.limit_s)
-    assert one_row(engine, "odd").error == "OddError"
+    assert one_row(engine, "odd").error == world.arriving(OddError).__name__
 
 
 def test_collectives_count_in_both_directions_and_report_waiting(engine: Engine, world: World) -> None:

@@ -78,6 +78,7 @@ FALSE: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("false", FALSE)
 def test_a_node_with_a_false_evaluation_is_lost_and_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, false: str

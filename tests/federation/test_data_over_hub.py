@@ -19,6 +19,7 @@ pytest.importorskip("federation.federation_kit")
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "strategy", [{"name": "scaffold", "local_steps": 2}, "parameter-server"], ids=["scaffold", "server"]
 )

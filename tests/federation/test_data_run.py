@@ -25,6 +25,7 @@ from federation.data_kit import MLP, fit, nodes, table, thirds, written
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "strategy",
     [

@@ -635,8 +635,8 @@ def test_errors_leave_without_texts_that_could_quote_data(caplog: pytest.LogCapt
     assert wire.unpack(body)["values"] == [3]
     assert read_answer("evaluate", answered(host, "evaluate")).spent == Spending(60, ("loss", "accuracy"))
     for method, given, said in (
-        ("delta", [True], "DataError in delta; see the log of the node"),
-        ("share", [], "KeyError in share; see the log of the node"),
+        ("delta", [True], "DataError in delta; the text is only in the log of the node"),
+        ("share", [], "KeyError in share; the text is only in the log of the node"),
         ("step", [], "a client masks once"),
     ):
         raw = answered(host, method, *given)

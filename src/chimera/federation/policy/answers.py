@@ -49,7 +49,7 @@ def leaving(method: str, reply: Reply) -> tuple[Reply, Spending]:
         body, spent = read_answer(method, reply.body)
     except DataError as error:
         _log.warning("the answer of a call of a requester is withheld: %s: %s", method, error)
-        closed = PrivacyError(f"an error in {method}; see the log of the node, which does not leave it")
+        closed = PrivacyError(f"an error in {method}; the text is only in the log of the node")
         return error_reply(_INTERNAL, closed), Spending(failed=True)
     return reply._replace(body=body), spent
 
@@ -90,7 +90,7 @@ def _closed(method: str, failure: Mapping[str, Any]) -> dict[str, Any]:
     _log.warning("a call of a requester failed: %s\n%s", method, failure.get("traceback"))
     if module == errors.__name__ and kind in _OPEN:
         return {**failure, "traceback": ""}
-    text = f"{kind} in {method}; see the log of the node, which does not leave it"
+    text = f"{kind} in {method}; the text is only in the log of the node"
     return {
         "kind": "PrivacyError",
         "module": errors.__name__,

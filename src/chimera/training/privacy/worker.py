@@ -161,4 +161,4 @@ def _closed(ask: Callable[..., Any], call: str, *given: Any, **named: Any) -> An
             raise
         _log.exception("a call of a private worker failed: %s", call)
         kind = type(error).__name__
-    raise PrivacyError(f"{kind} in {call} of a private worker; see the log of the worker, which does not leave it")
+    raise PrivacyError(f"{kind} in {call} of a private worker; the text is only in the log of the worker")
