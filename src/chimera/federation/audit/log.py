@@ -21,6 +21,8 @@ CREATE TABLE audit_head (
 )
 """
 """Tables that a file needs for its audit log; ``written`` is the number of lines that are in the file for certain."""
+_MOST_UNSYNCED = 64
+"""Lines that may be in the file without being on the disk. Until then they are in the tables as well."""
 
 
 def head(db: sqlite3.Connection) -> tuple[int, str]:
@@ -32,6 +34,9 @@ def head(db: sqlite3.Connection) -> tuple[int, str]:
 class AuditLog:
     """The file of an audit log. Several processes may use it; each line is written once.
 
+    A line is on the disk with the transaction that it reports. The file gets a line only when it is: otherwise the file could
+    have lines after a crash of the machine that its tables lack.
+
     Parameters
     ----------
     path : the file.
@@ -41,18 +46,24 @@ class AuditLog:
     ------
     AuditError : the file is not that of the tables: lines are missing or were changed at its end.
     ConfigurationError : the file cannot be written.
+
+    Attributes
+    ----------
+    last : number of the last line of `append`.
     """
 
     def __init__(self, path: Path, connection: SQLiteConnection) -> None:
         self._path, self._connection = path, connection
         self._known = -1, 0  # size of the file in bytes and its number of lines, as this process left it
-        self.flush()
+        self._synced = 0  # lines of the file that are on the disk
+        self.last = 0
+        self.settle()
 
     def append(self, db: sqlite3.Connection, entry: Entry) -> None:
-        """Add a line, in the caller's transaction; the caller calls `flush` after its commit."""
+        """Add a line, in the caller's transaction; the caller calls `flush` after a durable commit."""
         sequence, before = head(db)
         line = encode(Line(sequence=sequence + 1, before=before, entry=entry))
-        written = self._known[1]  # on the disk: the file has these lines, and the table need not
+        written = self._synced  # the file has these lines, and the table need not
         db.execute("DELETE FROM audit_lines WHERE sequence <= ?", (written,))
         db.execute("INSERT INTO audit_lines VALUES (?, ?)", (sequence + 1, line))
         db.execute(
@@ -60,9 +71,21 @@ class AuditLog:
             "DO UPDATE SET sequence = ?1, digest = ?2, written = max(written, ?3)",
             (sequence + 1, digest(line), written),
         )
+        self.last = sequence + 1
 
-    def flush(self) -> None:
-        """Append the committed lines that the file lacks, and return once they are on the disk.
+    def settle(self) -> None:
+        """Append all committed lines, also those whose transaction was not durable; raise what `flush` raises."""
+        last, _ = self._connection.read(head)
+        self._connection.settle()
+        self.flush(last)
+
+    def flush(self, last: int | None = None, *, at_once: bool = True) -> None:
+        """Append the committed lines that the file lacks.
+
+        Parameters
+        ----------
+        last : the last of the lines that are on the disk with their transactions; None: all are.
+        at_once : whether the lines of the file are on the disk when this returns.
 
         Raises
         ------
@@ -72,23 +95,29 @@ class AuditLog:
         """
         try:
             with self._locked() as file:
-                self._append_missing(file)
+                self._append_missing(file, (1 << 62) if last is None else last)
+                if self._known[1] - self._synced >= (1 if at_once else _MOST_UNSYNCED):
+                    os.fsync(file)
+                    self._synced = self._known[1]
         except OSError as error:
             if error.errno in (28, 122):  # no space; quota
                 raise NoSpaceError(f"the audit log {self._path} cannot grow: the disk is full") from error
             raise ConfigurationError(f"the audit log {self._path} cannot be written: {error.strerror}") from error
 
-    def _append_missing(self, file: int) -> None:
+    def _append_missing(self, file: int, last: int) -> None:
         size = os.fstat(file).st_size
         if size == self._known[0]:
             at = self._known[1]
-            rows = self._connection.rows("SELECT sequence, line FROM audit_lines WHERE sequence > ? ORDER BY 1", (at,))
+            query = "SELECT sequence, line FROM audit_lines WHERE sequence > ? AND sequence <= ? ORDER BY 1"
+            rows = self._connection.rows(query, (at, last))
         else:
-            size, at, last = _end_of(file, size)
-            rows = self._missing(at, last)
+            ((kept,),) = self._connection.rows("SELECT coalesce(sum(length(line) + 1), 0) FROM audit_lines", ())
+            size, at, end = _end_of(file, size, kept)
+            rows = [row for row in self._missing(at, end) if row[0] <= last]
             os.fsync(file)  # an earlier process may have ended between its write and this
+            self._synced = at
+        self._known = size, at
         if not rows:
-            self._known = size, at
             return
         data = b"".join(line + b"\n" for _, line in rows)
         os.ftruncate(file, size)  # a part of a line that an earlier process left
@@ -96,7 +125,6 @@ class AuditLog:
         view = memoryview(data)
         while view:
             view = view[os.write(file, view) :]
-        os.fsync(file)
         self._known = size + len(data), rows[-1][0]
 
     def _missing(self, at: int, last: bytes) -> list[tuple[int, bytes]]:
@@ -133,15 +161,20 @@ class AuditLog:
             os.close(file)
 
 
-def _end_of(file: int, size: int) -> tuple[int, int, bytes]:
+def _end_of(file: int, size: int, kept: int) -> tuple[int, int, bytes]:
     """Return the size without a part of a line at the end, and number and bytes of the last whole line.
+
+    Parameters
+    ----------
+    kept : size in bytes of the lines that are in the tables. Of lines that were not on the disk, a crash of the machine can
+        leave zeros. The first zero ends the whole lines; if a line before it is not in the tables, `_missing` refuses the file.
 
     Raises
     ------
     AuditError : the last line is no line of an audit log.
     """
-    start = max(0, size - 2 * MOST_LINE_BYTES)
-    tail = os.pread(file, size - start, start)
+    start = max(0, size - 2 * MOST_LINE_BYTES - kept)
+    tail = os.pread(file, size - start, start).partition(b"\0")[0]
     whole = tail[: tail.rfind(b"\n") + 1]
     size = start + len(whole)
     if not whole:

@@ -107,7 +107,9 @@ class Gate:
             db.execute("INSERT OR REPLACE INTO bounds VALUES (1, ?)", (text,))
 
     def request(self, requester: Requester, call: Call) -> Decision:
-        """Decide whether a call may run. A call that spends epsilon is reserved on the disk when this returns `Allowed`.
+        """Decide whether a call may run. A call that spends epsilon is reserved in the ledger when this returns `Allowed`.
+
+        A crash of the process leaves the reservation; one of the machine does once an answer has left. See `answer`.
 
         Raises
         ------
@@ -168,7 +170,10 @@ class Gate:
         return declared
 
     def _decided(self, request: Request) -> Decision:
-        return self._ledger.write(partial(self._admit, request=request))
+        decision = self._ledger.write(partial(self._admit, request=request), durable=False)
+        if isinstance(decision, Held):
+            self._ledger.settle()
+        return decision
 
     def _admit(self, db: sqlite3.Connection, request: Request) -> Decision:
         """Decide by what happened before; reserve the call if it spends epsilon."""
@@ -212,7 +217,10 @@ class Gate:
         return None
 
     def answer(self, requester: Requester, call: Call, answer_bytes: int, spent: Spending) -> Decision:
-        """Decide whether an answer may leave. When this returns, ledger and audit line are on the disk.
+        """Decide whether an answer may leave. When this returns, the whole ledger and its audit lines are on the disk.
+
+        An exception are answers that follow from what the requester sent: they survive a crash of the process only, until the
+        next other answer.
 
         Parameters
         ----------
@@ -228,7 +236,8 @@ class Gate:
             if request is None or (request.requester, request.call.method) != (requester, call.method):
                 return Refused(NOT_ALLOWED)
             del self._open[call.run, call.number]
-            return self._ledger.write(partial(self._release, request=request, size=answer_bytes, spent=spent))
+            work = partial(self._release, request=request, size=answer_bytes, spent=spent)
+            return self._ledger.write(work, durable=request.leaves != "nothing")
 
     def _release(self, db: sqlite3.Connection, request: Request, size: int, spent: Spending) -> Decision:
         now_s, call, limits = self._ledger.now_s(db), request.call, self._policy.limits
