@@ -3,8 +3,8 @@
 ``rounds``: three nodes train an MLP by FedAvg, with 10 local steps of 32 samples. The same code of nodes runs behind a web
 server (engine ``http``, in clear), behind a hub (engine ``federation``, mutual TLS), and behind a hub with the gate of a real
 node: a policy, its ledger and its audit log, on the disk of ``--folder``. The three alternate; the table shows medians of
-rounds per second, and the ratio of the time of a round to that of engine ``http``. ``idle``: nodes that are connected to a hub and have no
-calls; the table shows memory and processor of the hub. Run it on an idle machine::
+rounds per second, and the ratio of the time of a round to that of engine ``http``. ``idle``: nodes that are connected to a hub
+and have no calls; the table shows memory and processor of the hub. Run it on an idle machine::
 
     python benchmarks/federation.py rounds [--turns 5] [--rounds 200] [--hidden 64]
     python benchmarks/federation.py idle [--nodes 1000] [--seconds 60]
