@@ -129,10 +129,16 @@ privacy = { least_noise = 0, epsilon_per_requester = inf, epsilon_in_all = inf }
 
 
 class Found(NamedTuple):
-    """A run: the times at the ends of its rounds, in seconds, and the accuracy on the test rows."""
+    """A run: numbers of rounds, each with the time of its end in seconds, and the accuracy on the test rows."""
 
-    times: list[float]
+    times: list[tuple[int, float]]
     accuracy: float
+
+    @property
+    def rate(self) -> float:
+        """Rounds per second, without the first ones and the start of the run."""
+        (first, began_s), (last, ended_s) = self.times[0], self.times[-1]
+        return (last - first) / (ended_s - began_s)
 
 
 class Started:
@@ -250,11 +256,11 @@ def chimera_run(folder: Path, nodes: int, count: int) -> Found:
     import chimera
     from chimera.training.progress.callback import Callback
 
-    times: list[float] = []
+    times: list[tuple[int, float]] = []
 
     class Clock(Callback):
-        def on_progress(self, progress: Any) -> None:  # noqa: ARG002
-            times.append(time.time())
+        def on_progress(self, progress: Any) -> None:
+            times.append((progress.rounds, time.time()))
 
     engine = {
         "name": "federation",
@@ -264,13 +270,13 @@ def chimera_run(folder: Path, nodes: int, count: int) -> Found:
     run = chimera.train(
         {"name": "mlp", "hidden": [32]}, {"name": "nodes", "standardize": False}, engine=engine, workers=nodes, rounds=count,
         strategy={"name": "fed-avg", "local_steps": 10}, batch_size=32, optimizer={"name": "sgd", "lr": 0.5},
-        callbacks=[Clock()], evaluate_every=count, log_every=count, out=tempfile.mkdtemp(dir=folder),
+        callbacks=[Clock()], evaluate_every=count, log_every=min(count, 10), out=tempfile.mkdtemp(dir=folder),
     )  # fmt: skip
     return Found(times, accuracy(layers_of(run)))
 
 
 def layers_of(run: Any) -> list[Any]:
-    return [parameter.detach().numpy() for parameter in run.model.network.parameters()]
+    return [parameter.detach().numpy() for parameter in run.model.parameters()]
 
 
 @contextlib.contextmanager
@@ -341,7 +347,7 @@ def flower_run(started: Started, nodes: int, count: int, python: Path) -> Found:
         raise SystemExit("Flower's run failed")
     code = f"import torch, json; print(json.dumps([each.tolist() for each in torch.load('{out}.pt').values()]))"
     layers = json.loads(subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout)
-    return Found(json.loads(out.read_text()), accuracy(layers))
+    return Found(list(enumerate(json.loads(out.read_text()), 1)), accuracy(layers))
 
 
 def start(turns: int, python: Path) -> None:
@@ -351,7 +357,7 @@ def start(turns: int, python: Path) -> None:
         with tempfile.TemporaryDirectory() as name:
             began_s = time.time()
             with flower_nodes(Path(name), 2, python) as started:
-                took["flower"].append(flower_run(started, 2, 1, python).times[0] - began_s)
+                took["flower"].append(flower_run(started, 2, 1, python).times[0][1] - began_s)
                 commands["flower"] = started.commands
         with tempfile.TemporaryDirectory() as name:
             began_s = time.time()
@@ -381,12 +387,11 @@ def rounds(turns: int, nodes: int, count: int, python: Path) -> None:
     for _ in range(turns):
         with tempfile.TemporaryDirectory() as name, flower_nodes(Path(name), nodes, python) as started:
             found = flower_run(started, nodes, count, python)
-            rates["flower"].append((count - 1) / (found.times[-1] - found.times[0]))
+            rates["flower"].append(found.rate)
             accuracies["flower"].append(found.accuracy)
         with tempfile.TemporaryDirectory() as name, chimera_nodes(Path(name), nodes):
             accuracies["chimera"].append(chimera_run(Path(name), nodes, count).accuracy)
-            times = chimera_run(Path(name), nodes, LONG * count).times
-            rates["chimera"].append((len(times) - 1) / (times[-1] - times[0]))
+            rates["chimera"].append(chimera_run(Path(name), nodes, LONG * count).rate)
     for who, values in rates.items():
         right = [round(value, 3) for value in accuracies[who]]
         shown = f"{statistics.median(values):8.3f} rounds/s  {[round(value, 3) for value in values]}"
