@@ -54,7 +54,7 @@ class SQLiteConnection:
     def __init__(self, path: Path, kind: SQLiteFormat) -> None:
         self._path, self._kind = path, kind
         self._lock = threading.Lock()
-        self._durable = True
+        self._durable, self._busy_s = True, _BUSY_S
         try:
             make_folder(path.parent)
             with contextlib.suppress(FileExistsError):
@@ -87,7 +87,6 @@ class SQLiteConnection:
             self.read(lambda db: db.execute("PRAGMA journal_mode = WAL"))
             self.write(self._create)
         self.read(lambda db: db.execute("PRAGMA synchronous = FULL"))
-        self._durable = True
 
     def _create(self, db: sqlite3.Connection) -> None:
         """Create the tables, unless another process has done so meanwhile."""
@@ -107,7 +106,9 @@ class SQLiteConnection:
             process loses none, but one of the machine can lose the last ones, up to the next durable transaction.
         """
         with self._lock, self._translated():
-            self._db.execute(f"PRAGMA busy_timeout = {round(busy_s * 1000)}")
+            if busy_s != self._busy_s:
+                self._db.execute(f"PRAGMA busy_timeout = {round(busy_s * 1000)}")
+                self._busy_s = busy_s
             if durable != self._durable:  # ignored within a transaction
                 self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._durable = durable

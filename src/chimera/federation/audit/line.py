@@ -71,7 +71,10 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def encode(line: Line) -> bytes:
     """Return a line as ASCII JSON without the line break. Characters beyond ASCII are escaped, so no terminal executes them."""
-    text = msgspec.json.encode(line).decode()
+    data = msgspec.json.encode(line)
+    text = data.decode()
+    if text.isascii() and text.isprintable():
+        return data
     return "".join(c if " " <= c <= "~" else _escaped(c) for c in text).encode()
 
 

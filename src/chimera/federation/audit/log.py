@@ -54,8 +54,10 @@ class AuditLog:
 
     def __init__(self, path: Path, connection: SQLiteConnection) -> None:
         self._path, self._connection = path, connection
+        make_folder(path.parent)
         self._known = -1, 0  # size of the file in bytes and its number of lines, as this process left it
         self._synced = 0  # lines of the file that are on the disk
+        self._dropped = -1  # lines that are not in the tables any more
         self.last = 0
         self.settle()
 
@@ -64,7 +66,9 @@ class AuditLog:
         sequence, before = head(db)
         line = encode(Line(sequence=sequence + 1, before=before, entry=entry))
         written = self._synced  # the file has these lines, and the table need not
-        db.execute("DELETE FROM audit_lines WHERE sequence <= ?", (written,))
+        if written != self._dropped:
+            db.execute("DELETE FROM audit_lines WHERE sequence <= ?", (written,))
+            self._dropped = written
         db.execute("INSERT INTO audit_lines VALUES (?, ?)", (sequence + 1, line))
         db.execute(
             "INSERT INTO audit_head VALUES (1, ?1, ?2, ?3) ON CONFLICT (only) "
@@ -152,7 +156,6 @@ class AuditLog:
         """Open the file, which no other process extends meanwhile."""
         import fcntl  # not on Windows, where no node runs
 
-        make_folder(self._path.parent)
         file = opener(str(self._path), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)

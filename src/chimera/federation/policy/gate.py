@@ -107,9 +107,7 @@ class Gate:
             db.execute("INSERT OR REPLACE INTO bounds VALUES (1, ?)", (text,))
 
     def request(self, requester: Requester, call: Call) -> Decision:
-        """Decide whether a call may run. A call that spends epsilon is reserved in the ledger when this returns `Allowed`.
-
-        A crash of the process leaves the reservation; one of the machine does once an answer has left. See `answer`.
+        """Decide whether a call may run. A call that spends epsilon is reserved before, on the disk before an answer leaves.
 
         Raises
         ------
@@ -117,12 +115,16 @@ class Gate:
         """
         with self._turn:
             request = self._admissible(requester, call)
-            decision: Decision = request if isinstance(request, Refused) else self._decided(request)
+            if isinstance(request, Refused):
+                decision: Decision = request
+            else:
+                decision = self._ledger.write(partial(self._admit, request=request), durable=False)
+                if decision == Allowed():  # without its arguments, which can be as large as the model
+                    self._open[call.run, call.number] = replace(request, call=replace(call, given=(), named={}))
             if isinstance(decision, Refused):
                 self._ledger.write(partial(self._refuse, requester=requester, call=call, reason=decision.reason))
-            if decision == Allowed() and isinstance(request, Request):
-                # Without its arguments, which can be as large as the model.
-                self._open[call.run, call.number] = replace(request, call=replace(call, given=(), named={}))
+            elif isinstance(decision, Held):
+                self._ledger.settle()
             return decision
 
     def _admissible(self, requester: Requester, call: Call) -> Request | Refused:
@@ -169,12 +171,6 @@ class Gate:
         self._declared[call.run] = settings, declared
         return declared
 
-    def _decided(self, request: Request) -> Decision:
-        decision = self._ledger.write(partial(self._admit, request=request), durable=False)
-        if isinstance(decision, Held):
-            self._ledger.settle()
-        return decision
-
     def _admit(self, db: sqlite3.Connection, request: Request) -> Decision:
         """Decide by what happened before; reserve the call if it spends epsilon."""
         now_s, call, policy = self._ledger.now_s(db), request.call, self._policy
@@ -212,15 +208,13 @@ class Gate:
         else:
             return None
         key = call.run, call.actor
-        # The smallest share: calls of one actor may be decided in another order than they run.
-        self._shares[key] = min(share, self._shares.get(key, 1.0))
+        self._shares[key] = min(
+            share, self._shares.get(key, 1.0)
+        )  # calls may be decided in another order than they run
         return None
 
     def answer(self, requester: Requester, call: Call, answer_bytes: int, spent: Spending) -> Decision:
-        """Decide whether an answer may leave. When this returns, the whole ledger and its audit lines are on the disk.
-
-        An exception are answers that follow from what the requester sent: they survive a crash of the process only, until the
-        next other answer.
+        """Decide whether an answer may leave. Then ledger and audit lines are on the disk, unless it lets nothing out.
 
         Parameters
         ----------
@@ -253,12 +247,8 @@ class Gate:
         if request.spends:
             values = ("withheld" if reason else "answered", spent.stored, call.run, call.number)
             db.execute("UPDATE calls SET state = ?, stored = ? WHERE run = ? AND number = ?", values)
-        told = {
-            "bytes_in": call.size,
-            "bytes_out": 0 if reason else size,
-            "rows": spent.rows,
-            "epsilon": request.epsilon,
-        }
+        sizes = {"bytes_in": call.size, "bytes_out": 0 if reason else size}
+        told = {**sizes, "rows": spent.rows, "epsilon": request.epsilon}
         self._report(db, now_s, request.requester, call, "withheld" if reason else "released", reason=reason, **told)
         return Refused(reason) if reason else Allowed()
 
