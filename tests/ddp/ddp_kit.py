@@ -159,5 +159,5 @@ def group(engine: Engine, size: int, folder: Path) -> list[Any]:
 
 
 def train(engine: Engine, trainers: list[Any], codec: Any = None, **options: Any) -> list[dict[str, Any]]:
-    """Train in all processes; return what each tells."""
+    """Train in all processes; return the results."""
     return engine.get([trainer.train(codec, **options) for trainer in trainers], timeout_s=60)

@@ -26,7 +26,7 @@ class _Bucket(NamedTuple):
 
     Attributes
     ----------
-    parameters : addresses of the parameters, which show that DDP has arranged its buckets anew.
+    parameters : addresses of the parameters, which show that DDP has rebuilt its buckets.
     """
 
     parameters: tuple[int, ...]
@@ -76,7 +76,7 @@ class State:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this process, of tensors and plain values. Each process must save its own.
 
-        DDP arranges its buckets anew after the first step of a process. That step sends gradients whole, and then the state of
+        DDP rebuilds its buckets after the first step of a process. That step sends gradients whole, and then the state of
         a bucket applies again.
         """
         import torch
@@ -162,7 +162,7 @@ class State:
                 torch.cuda.current_stream(buffer.device).synchronize()
 
     def _exchange_of(self, bucket: GradBucket) -> tuple[Exchange | None, Layout]:
-        """Return how to exchange a bucket; None: whole, as DDP may arrange its buckets anew before the next step."""
+        """Return how to exchange a bucket; None: whole, as DDP may rebuild its buckets before the next step."""
         index, parameters = bucket.index(), bucket.parameters()
         places = tuple(each.data_ptr() for each in parameters)
         known = self._buckets.get(index)
