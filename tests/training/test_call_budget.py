@@ -26,7 +26,7 @@ BUDGETS: list[Any] = [
     pytest.param("parameter-server", "simulated", {"driver": 595}),
     pytest.param(FED_AVG, "simulated", {"driver": 1965}),
 ]
-"""Calls for a step of a worker, a step of a server, and a round of the driver. On ``simulated``, all actors run in the driver."""
+"""Calls for a step of a worker or server, and a round of the driver. On ``simulated``, all actors run in the driver."""
 VARIES = 1.03  # in the order of events
 LEAST = 0.85  # newer versions of Python call fewer functions for the same code
 
