@@ -31,12 +31,16 @@ def up(
         typer.Option("--certificate", help="Certificate of the server from elsewhere, with its chain; PEM."),
     ] = None,
     key: Annotated[Path | None, typer.Option("--key", help="Key of that certificate; PEM.")] = None,
+    audit_mb: Annotated[
+        int,
+        typer.Option("--audit-mb", min=16, help="Size of the audit log above which its oldest file is removed, in MB."),
+    ] = 1024,
 ) -> None:
     """Relay the calls of drivers to nodes until Ctrl-C. Every connection needs a certificate of this hub."""
     _require()
     from chimera.federation.hub.server import Hub, serve
 
-    hub = Hub(folder, host=host, port=port, names=name or [], certificate=certificate, key=key)
+    hub = Hub(folder, host=host, port=port, names=name or [], certificate=certificate, key=key, audit_mb=audit_mb)
     serve(hub, lambda url: typer.echo(f"the hub serves at {url}; 'chimera hub invite NAME' invites a node"))
 
 
@@ -95,10 +99,9 @@ def revoke(
 ) -> None:
     """Revoke the certificate of a node or requester; a running hub ends its connections within a second."""
     _require()
-    from chimera.federation.hub.invite import opened
+    from chimera.federation.hub.invite import revoke as end
 
-    with opened(folder) as state:
-        revoked = state.revoke(name)
+    revoked = end(folder, name)
     typer.echo(f"revoked {revoked} certificate{'' if revoked == 1 else 's'} of {name}")
     if not revoked:
         raise typer.Exit(1)

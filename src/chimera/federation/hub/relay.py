@@ -29,6 +29,7 @@ from chimera.engines.federation.wire.frames import (
 )
 from chimera.engines.federation.wire.port import Port
 from chimera.federation.hub.state import Seen
+from chimera.federation.hub.traffic import Traffic
 
 HELLO_S = 10.0
 _SILENT_S = 10.0  # without a confirmation of sent bytes
@@ -67,9 +68,15 @@ async def refuse(connection: Any, reason: str) -> None:
 
 
 class Relay:
-    """The connected nodes and drivers of a hub."""
+    """The connected nodes and drivers of a hub.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    traffic : counts what passes.
+    """
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
         self.nodes: dict[str, Guest] = {}
         self.drivers: dict[str, Guest] = {}
         self._left: dict[str, Seen] = {}
@@ -162,6 +169,7 @@ class Relay:
             header = msgspec.structs.replace(header, requester=guest.name, fingerprint=guest.fingerprint)
             frame = pack(header, payload)
         to.port.post(frame)
+        self._traffic.passed(header, len(payload))
         await to.port.room()
 
     def _receiver(self, guest: Guest, header: Header) -> Guest | None:

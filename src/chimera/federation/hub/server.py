@@ -13,7 +13,7 @@ import ssl
 import sys
 import time
 from asyncio import sslproto
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from chimera.core.errors import ChimeraError, ConfigurationError, ConflictError,
 from chimera.core.private import FILE, write
 from chimera.engines.federation.wire.frames import CHUNK, MOST_FRAME
 from chimera.engines.federation.wire.pages import keep_pages
+from chimera.federation.audit.journal import AuditJournal
 from chimera.federation.hub.relay import HELLO_S, Relay, refuse
 from chimera.federation.hub.state import State
+from chimera.federation.hub.traffic import Traffic, about
 from chimera.federation.identity import messages
 from chimera.federation.identity.authority import Authority, key_pem, new_key
 from chimera.federation.identity.invitations import digest_of
@@ -45,6 +47,7 @@ class Hub:
     host, port : where it listens; port 0 is any free port.
     names : further names of its host, for the certificate that it makes itself.
     certificate, key : files of a certificate of its server that was made elsewhere.
+    audit_mb : size of the audit log above which its oldest file is removed, in MB.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Hub:
         names: Sequence[str] = (),
         certificate: Path | None = None,
         key: Path | None = None,
+        audit_mb: int = 1024,
     ) -> None:
         if (certificate is None) != (key is None):
             raise ConfigurationError("give both --certificate and --key, or neither")
@@ -64,7 +68,9 @@ class Hub:
         self._files = certificate, key
         self.authority = Authority(folder)
         self.state = State(folder)
-        self._relay = Relay()
+        self._audit_bytes = audit_mb * 10**6
+        self._traffic = Traffic(self._note)
+        self._relay = Relay(self._traffic)
         self._valid: dict[str, tuple[str, str]] = {}
         self._joining = 0
 
@@ -78,12 +84,14 @@ class Hub:
         Raises
         ------
         ConfigurationError : it cannot listen, or another hub uses the folder.
+        AuditError : the audit log was changed.
+        NoSpaceError : the disk of the audit log is full.
         """
         from websockets.asyncio.server import serve
 
         logger = logging.getLogger("chimera.federation.websockets")
         logger.setLevel(logging.CRITICAL + 1)  # the library logs each failed handshake with a traceback
-        with _locked(self._folder):
+        with _locked(self._folder), self._auditing():
             self.state.forget_presence()
             self._valid = self.state.valid()
             try:
@@ -109,6 +117,20 @@ class Hub:
                     self.state.report(self._relay.seen(), [])
                     self.state.forget_presence()
 
+    @contextlib.contextmanager
+    def _auditing(self) -> Iterator[None]:
+        """Keep the audit log open."""
+        self._audit = AuditJournal(self._folder, most_bytes=self._audit_bytes)
+        try:
+            yield
+        finally:
+            if self._audit.error is None:
+                self._traffic.close()
+            self._audit.close()
+
+    def _note(self, decision: str, **entry: Any) -> None:
+        self._audit.note(decision, **entry)
+
     async def _watch(self) -> None:
         """Close the connections of revoked members soon, and report who is here."""
         version, reported_s = self.state.changes(), 0.0
@@ -119,9 +141,12 @@ class Hub:
                 for guest in self._relay.guests():
                     if guest.serial not in self._valid:
                         await guest.refuse("its certificate is revoked")
+            if self._audit.error is not None:  # a hub relays nothing that its audit log cannot have
+                raise self._audit.error
             if time.monotonic() - reported_s >= _REPORT_S:
                 reported_s = time.monotonic()
                 self._relay.sweep()
+                self._traffic.tidy(self._relay.drivers, reported_s)
                 runs = [(guest.hello.run, guest.name) for guest in self._relay.drivers.values()]
                 with contextlib.suppress(ChimeraError):  # the report is for people; the relay continues without it
                     self.state.report(self._relay.seen(), runs)
@@ -187,6 +212,7 @@ class Hub:
             await connection.send(messages.pack(messages.NotJoined(str(error)[:300])))
         else:
             self._valid[issued.serial] = role, name
+            self._note("joined", fingerprint=issued.fingerprint, **about(role, name))
             await connection.send(messages.pack(messages.Certificate(issued.pem, role, name)))
         await connection.close()
 

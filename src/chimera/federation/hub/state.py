@@ -149,13 +149,16 @@ class State:
         query = "SELECT 1 FROM members WHERE role = ? AND name = ? AND revoked_s IS NULL"
         return db.execute(query, (role, name)).fetchone() is not None
 
-    def revoke(self, name: str) -> int:
-        """Revoke all certificates and invitations of a name; return the number of certificates."""
+    def revoke(self, name: str) -> list[tuple[Role, str]]:
+        """Revoke all certificates and invitations of a name; return role and fingerprint of the certificates."""
 
-        def work(db: sqlite3.Connection) -> int:
+        def work(db: sqlite3.Connection) -> list[tuple[Role, str]]:
             db.execute("DELETE FROM invitations WHERE name = ? AND used_s IS NULL", (name,))
+            query = "SELECT role, fingerprint FROM members WHERE name = ? AND revoked_s IS NULL"
+            found: list[tuple[Role, str]] = db.execute(query, (name,)).fetchall()
             statement = "UPDATE members SET revoked_s = ? WHERE name = ? AND revoked_s IS NULL"
-            return db.execute(statement, (self._clock(), name)).rowcount
+            db.execute(statement, (self._clock(), name))
+            return found
 
         return self._db.write(work)
 
