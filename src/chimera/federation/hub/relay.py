@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from chimera.core.errors import DataError
 from chimera.engines.federation.wire.frames import (
     BEAT,
     MOST_PRESENT,
+    MOST_REVOKED,
     PROTOCOL,
     Answer,
     Ask,
@@ -22,6 +24,7 @@ from chimera.engines.federation.wire.frames import (
     More,
     Present,
     Refused,
+    Revoked,
     Took,
     Waits,
     pack,
@@ -79,6 +82,7 @@ class Relay:
         self._traffic = traffic
         self.nodes: dict[str, Guest] = {}
         self.drivers: dict[str, Guest] = {}
+        self._revoked: dict[bytes, None] = {}
         self._left: dict[str, Seen] = {}
 
     async def serve(self, connection: Any, role: str, name: str, serial: str, fingerprint: str) -> None:
@@ -137,8 +141,25 @@ class Relay:
         for place in range(0, max(len(known), 1), MOST_PRESENT):
             guest.port.post(pack(Present(dict(known[place : place + MOST_PRESENT]))))
         if guest.role == "node":
+            self._warn(guest, list(self._revoked))
             self._tell(Present({guest.name: guest.hello.boot}))
         return True
+
+    def revoke(self, certificates: Iterable[bytes]) -> None:
+        """Tell all nodes which certificates are revoked.
+
+        Parameters
+        ----------
+        certificates : SHA-256 of all revoked certificates; the nodes know those of former calls.
+        """
+        new = [each for each in certificates if each not in self._revoked]
+        self._revoked |= dict.fromkeys(new)
+        for node in self.nodes.values():
+            self._warn(node, new)
+
+    def _warn(self, node: Guest, revoked: list[bytes]) -> None:
+        for place in range(0, len(revoked) if node.hello.revision else 0, MOST_REVOKED):
+            node.port.post(pack(Revoked(revoked[place : place + MOST_REVOKED])))
 
     def _leave(self, guest: Guest) -> None:
         places, key = self._places(guest)

@@ -94,6 +94,7 @@ class Hub:
         with _locked(self._folder), self._auditing():
             self.state.forget_presence()
             self._valid = self.state.valid()
+            self._relay.revoke(self.state.revoked())
             try:
                 server = await serve(
                     self._serve, self._host, self._port, ssl=self._tls(), compression=None, max_size=MOST_FRAME, max_queue=8,
@@ -132,12 +133,13 @@ class Hub:
         self._audit.note(decision, **entry)
 
     async def _watch(self) -> None:
-        """Close the connections of revoked members soon, and report who is here."""
+        """Tell nodes of revoked members and close their connections soon, and report who is here."""
         version, reported_s = self.state.changes(), 0.0
         while True:
             await asyncio.sleep(_WATCH_S)
             if (now := self.state.changes()) != version:
                 version, self._valid = now, self.state.valid()
+                self._relay.revoke(self.state.revoked())
                 for guest in self._relay.guests():
                     if guest.serial not in self._valid:
                         await guest.refuse("its certificate is revoked")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from chimera.core.errors import ConfigurationError, ConflictError
 from chimera.core.sqlite import SQLiteConnection, SQLiteFormat
 from chimera.engines.federation.wire.frames import NAME
-from chimera.federation.identity.authority import Issued, Role
+from chimera.federation.identity.authority import DAYS, Issued, Role
 from chimera.federation.identity.invitations import LASTS_S
 
 _FORMAT = SQLiteFormat(
@@ -166,6 +166,11 @@ class State:
         """Return role and name of the certificates that are not revoked, by serial number."""
         rows = self._db.rows("SELECT serial, role, name FROM members WHERE revoked_s IS NULL", ())
         return {serial: (role, name) for serial, role, name in rows}
+
+    def revoked(self) -> list[bytes]:
+        """Return the SHA-256 of the revoked certificates that have not expired."""
+        query = "SELECT fingerprint FROM members WHERE revoked_s IS NOT NULL AND since_s > ? ORDER BY revoked_s"
+        return [bytes.fromhex(row[0]) for row in self._db.rows(query, (self._clock() - DAYS * 86_400.0,))]
 
     def changes(self) -> int:
         """Return a number that changes when another process has written to the file."""

@@ -94,7 +94,7 @@ class Participants:
     authority : certificate of the federation's authority, PEM, which the node has had since it joined.
     own : fingerprint of the node's own certificate: SHA-256, hexadecimal.
     known : fingerprints of the other certificates that may be in a list; empty: all that the authority signed.
-    revoked : returns the serial numbers of revoked certificates that the node knows.
+    revoked : returns the fingerprints of revoked certificates that the node knows.
     now : returns the time, with a time zone.
 
     Raises
@@ -108,7 +108,7 @@ class Participants:
         own: str,
         *,
         known: Collection[str] = (),
-        revoked: Callable[[], Collection[int]] = tuple,
+        revoked: Callable[[], Collection[str]] = tuple,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         try:
@@ -150,7 +150,7 @@ class Participants:
             valid = certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc
         except Exception:  # the library has many errors for bytes that are no certificate
             raise PrivacyError("keys in the list are not signed by a certified node") from None
-        if not valid or certificate.serial_number in self._revoked():
+        if not valid or certificate.fingerprint(hashes.SHA256()).hex() in self._revoked():
             raise PrivacyError("a certificate in the list has expired or was revoked")
         return certificate
 

@@ -15,6 +15,8 @@ import msgspec
 from chimera.core.errors import DataError
 
 PROTOCOL = 1
+REVISION = 1
+"""What both sides may send beyond the first version of the protocol: 1 adds `Revoked`."""
 CHUNK = 1 << 20
 """Maximum size of a payload, in bytes."""
 WINDOW = 4
@@ -23,6 +25,8 @@ MOST_HEADER = 1 << 13
 MOST_FRAME = 2 + MOST_HEADER + CHUNK
 MOST_SETTLED = 512
 """Maximum number of settled calls that one `Done` lists."""
+MOST_REVOKED = 200
+"""Maximum number of certificates that one `Revoked` lists."""
 MOST_PRESENT = 50
 """Maximum number of nodes that one `Present` lists."""
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
@@ -47,12 +51,14 @@ class Hello(_Frame, frozen=True, tag=1):
     ----------
     boot : random name of the process.
     run : key of the driver's run; empty for a node.
+    revision : see `REVISION`.
     """
 
     protocol: _Count
     boot: Annotated[str, msgspec.Meta(max_length=64)]
     version: Annotated[str, msgspec.Meta(max_length=64)]
     run: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    revision: _Count = 0
 
 
 class Present(_Frame, frozen=True, tag=2):
@@ -156,7 +162,20 @@ class Waits(_Frame, frozen=True, tag=10):
     asked: _Count
 
 
-Header: TypeAlias = Hello | Present | Beat | Ask | More | Took | Answer | Done | Refused | Waits
+class Revoked(_Frame, frozen=True, tag=20):
+    """The hub names the revoked certificates to a node: those that it knows at `Hello`, and each later one.
+
+    Attributes
+    ----------
+    certificates : SHA-256 of each.
+    """
+
+    certificates: Annotated[
+        list[Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]], msgspec.Meta(max_length=MOST_REVOKED)
+    ]
+
+
+Header: TypeAlias = Hello | Present | Beat | Ask | More | Took | Answer | Done | Refused | Waits | Revoked
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
