@@ -15,6 +15,7 @@ from chimera.engines.federation.wire.frames import (
     MOST_PRESENT,
     MOST_REVOKED,
     PROTOCOL,
+    REVISION,
     Answer,
     Ask,
     Beat,
@@ -23,6 +24,7 @@ from chimera.engines.federation.wire.frames import (
     Hello,
     More,
     Present,
+    Progress,
     Refused,
     Revoked,
     Took,
@@ -31,7 +33,7 @@ from chimera.engines.federation.wire.frames import (
     unpack,
 )
 from chimera.engines.federation.wire.port import Port
-from chimera.federation.hub.state import Seen
+from chimera.federation.hub.sightings import Seen, SeenRun
 from chimera.federation.hub.traffic import Traffic
 
 HELLO_S = 10.0
@@ -47,12 +49,14 @@ class Guest:
     serial, fingerprint : serial number and SHA-256 of its certificate.
     port : where frames to it leave.
     hello : its first frame.
+    progress : what a driver has reported last.
     """
 
     def __init__(self, role: str, name: str, serial: str, fingerprint: str, port: Port, hello: Hello) -> None:
         self.role, self.name, self.serial, self.fingerprint = role, name, serial, fingerprint
         self.port, self.hello = port, hello
         self.since_s, self.heard_s = time.time(), time.monotonic()
+        self.progress: Progress | None = None
 
     async def refuse(self, reason: str) -> None:
         """Tell it why its connection ends, and end it."""
@@ -84,6 +88,7 @@ class Relay:
         self.drivers: dict[str, Guest] = {}
         self._revoked: dict[bytes, None] = {}
         self._left: dict[str, Seen] = {}
+        self._left_drivers: dict[str, Guest] = {}
 
     async def serve(self, connection: Any, role: str, name: str, serial: str, fingerprint: str) -> None:
         """Serve one connection until it ends.
@@ -139,7 +144,7 @@ class Relay:
                 before.port.abort()
         known = [] if guest.role == "node" else [(each.name, each.hello.boot) for each in self.nodes.values()]
         for place in range(0, max(len(known), 1), MOST_PRESENT):
-            guest.port.post(pack(Present(dict(known[place : place + MOST_PRESENT]))))
+            guest.port.post(pack(Present(dict(known[place : place + MOST_PRESENT]), revision=REVISION)))
         if guest.role == "node":
             self._warn(guest, list(self._revoked))
             self._tell(Present({guest.name: guest.hello.boot}))
@@ -166,8 +171,10 @@ class Relay:
         if places.get(key) is guest:
             del places[key]
             if guest.role == "node":
-                self._left[guest.name] = Seen(guest.name, None, time.time(), guest.hello.version)
+                self._left[guest.name] = Seen(guest.name, guest.since_s, time.time(), guest.hello.version, here=False)
                 self._tell(Present({}, [guest.name]))
+            else:
+                self._left_drivers[key] = guest
 
     def _places(self, guest: Guest) -> tuple[dict[str, Guest], str]:
         return (self.nodes, guest.name) if guest.role == "node" else (self.drivers, guest.hello.run)
@@ -182,6 +189,9 @@ class Relay:
         header, payload = unpack(frame)
         if isinstance(header, Beat):
             guest.port.post(BEAT)
+            return
+        if isinstance(header, Progress) and header.run == guest.hello.run:
+            guest.progress = header
             return
         to = self._receiver(guest, header)
         if to is None:
@@ -212,6 +222,20 @@ class Relay:
         for guest in self.guests():
             if guest.heard_s < before_s:
                 guest.port.abort()
+
+    def runs(self) -> list[SeenRun]:
+        """Return the runs that are connected, and those that have left since the last call."""
+        left, self._left_drivers = self._left_drivers, {}
+        return [self._seen_run(key, guest) for key, guest in (left | self.drivers).items()]
+
+    def _seen_run(self, key: str, guest: Guest) -> SeenRun:
+        passed, said = self._traffic.runs.get(key), guest.progress
+        about = (
+            ("", "", 0, None, False)
+            if said is None
+            else (said.strategy, said.model, said.rounds, said.fraction, said.ended)
+        )
+        return SeenRun(key, guest.name, *about, *((0, 0, 0) if passed is None else passed.take()))
 
     def seen(self) -> list[Seen]:
         """Return the nodes that are connected, and those that have left since the last call."""

@@ -115,7 +115,7 @@ class Hub:
                 finally:
                     for guest in self._relay.guests():
                         guest.port.abort()
-                    self.state.report(self._relay.seen(), [])
+                    self.state.report(self._relay.seen(), self._relay.runs())
                     self.state.forget_presence()
 
     @contextlib.contextmanager
@@ -149,9 +149,8 @@ class Hub:
                 reported_s = time.monotonic()
                 self._relay.sweep()
                 self._traffic.tidy(self._relay.drivers, reported_s)
-                runs = [(guest.hello.run, guest.name) for guest in self._relay.drivers.values()]
                 with contextlib.suppress(ChimeraError):  # the report is for people; the relay continues without it
-                    self.state.report(self._relay.seen(), runs)
+                    self.state.report(self._relay.seen(), self._relay.runs())
 
     async def _serve(self, connection: Any) -> None:
         route = connection.request.path
@@ -222,6 +221,7 @@ class Hub:
         certificate, key = self._files
         if certificate is None or key is None:
             certificate, key = self._own_certificate()
+        self.server_files = certificate, key
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.minimum_version = ssl.TLSVersion.TLSv1_3
         try:

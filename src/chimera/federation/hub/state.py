@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from chimera.core.errors import ConfigurationError, ConflictError
 from chimera.core.sqlite import SQLiteConnection, SQLiteFormat
 from chimera.engines.federation.wire.frames import NAME
+from chimera.federation.hub.sightings import DAY_S, TABLES, KnownRun, Seen, SeenRun, last_runs, note, stays_since
 from chimera.federation.identity.authority import DAYS, Issued, Role
 from chimera.federation.identity.invitations import LASTS_S
 
@@ -38,6 +39,10 @@ _FORMAT = SQLiteFormat(
 )
 
 
+HERE_S = 15.0
+"""A hub reports every 5 s which nodes are connected; after this time without a report, in seconds, a node is not."""
+
+
 class Member(NamedTuple):
     """A holder of a certificate.
 
@@ -58,14 +63,10 @@ class Member(NamedTuple):
     seen_s: float | None
     version: str
 
-
-class Seen(NamedTuple):
-    """A node as the hub sees it; the times are seconds since 1970."""
-
-    name: str
-    since_s: float | None
-    seen_s: float
-    version: str
+    def state(self, now_s: float) -> str:
+        """Return ``connected``, ``away`` or ``revoked``; of a requester, an empty text or ``revoked``."""
+        here = self.here_s is not None and now_s - (self.seen_s or 0) < HERE_S
+        return "revoked" if self.revoked else "connected" if here else "away" if self.role == "node" else ""
 
 
 class State:
@@ -80,6 +81,7 @@ class State:
         self._clock = clock
         self._db = SQLiteConnection(folder / "hub.sqlite", _FORMAT)
         self._db.prepare()
+        self._db.write(lambda db: [db.execute(statement) for statement in TABLES.split(";")])
 
     def close(self) -> None:
         """Close the file."""
@@ -176,17 +178,18 @@ class State:
         """Return a number that changes when another process has written to the file."""
         return int(self._db.rows("PRAGMA data_version", ())[0][0])
 
-    def report(self, seen: Iterable[Seen], runs: Iterable[tuple[str, str]]) -> None:
+    def report(self, seen: Iterable[Seen], runs: Iterable[SeenRun]) -> None:
         """Record which nodes and runs were seen."""
-        now_s = self._clock()
-        nodes, heard = list(seen), [(run, requester, now_s, now_s) for run, requester in runs]
+        now_s, nodes, heard = self._clock(), list(seen), list(runs)
+        self._db.write(lambda db: note(db, now_s, nodes, heard))
 
-        def work(db: sqlite3.Connection) -> None:
-            db.executemany("INSERT OR REPLACE INTO presence VALUES (?, ?, ?, ?)", nodes)
-            again = "ON CONFLICT (run) DO UPDATE SET seen_s = excluded.seen_s"
-            db.executemany(f"INSERT INTO runs VALUES (?, ?, ?, ?) {again}", heard)  # noqa: S608 - constants
+    def stays(self) -> dict[str, list[tuple[float, float]]]:
+        """Return when each node was connected in the last 24 hours: pairs of seconds since 1970."""
+        return self._db.read(lambda db: stays_since(db, self._clock() - DAY_S))
 
-        self._db.write(work)
+    def runs(self, most: int) -> list[KnownRun]:
+        """Return the runs that were seen last, the last one first."""
+        return self._db.read(lambda db: last_runs(db, most))
 
     def members(self) -> list[Member]:
         """Return all members, by role and name."""

@@ -42,6 +42,12 @@ class Passed:
         self.here_s: float | None = None
         self.open: dict[tuple[str, int], _Call] = {}
 
+    def take(self) -> tuple[int, int, int]:
+        """Return calls and bytes since the last time, and count from 0 again."""
+        taken = self.calls, self.bytes_in, self.bytes_out
+        self.calls = self.bytes_in = self.bytes_out = 0
+        return taken
+
 
 class Traffic:
     """The calls that a hub relays. It knows the headers of frames, and sizes of bodies.

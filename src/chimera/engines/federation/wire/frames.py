@@ -16,7 +16,7 @@ from chimera.core.errors import DataError
 
 PROTOCOL = 1
 REVISION = 1
-"""What both sides may send beyond the first version of the protocol: 1 adds `Revoked`."""
+"""What both sides may send beyond the first version of the protocol: 1 adds `Revoked` and `Progress`."""
 CHUNK = 1 << 20
 """Maximum size of a payload, in bytes."""
 WINDOW = 4
@@ -37,6 +37,7 @@ Run = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 Name = Annotated[str, msgspec.Meta(pattern=NAME)]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 _Text = Annotated[str, msgspec.Meta(max_length=300)]
+_Label = Annotated[str, msgspec.Meta(max_length=63)]
 _Path = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
@@ -68,10 +69,12 @@ class Present(_Frame, frozen=True, tag=2):
     ----------
     nodes : names of connected nodes, each with the name of its process.
     gone : names of nodes that are not connected any more.
+    revision : see `REVISION`; in the first frame of a connection.
     """
 
     nodes: Annotated[dict[str, str], msgspec.Meta(max_length=MOST_PRESENT)]
     gone: Annotated[list[str], msgspec.Meta(max_length=MOST_PRESENT)] = []
+    revision: _Count = 0
 
 
 class Beat(_Frame, frozen=True, tag=3):
@@ -175,7 +178,26 @@ class Revoked(_Frame, frozen=True, tag=20):
     ]
 
 
-Header: TypeAlias = Hello | Present | Beat | Ask | More | Took | Answer | Done | Refused | Waits | Revoked
+class Progress(_Frame, frozen=True, tag=21):
+    """A driver reports the progress of its run to the hub, for the page of the hub.
+
+    Attributes
+    ----------
+    strategy, model : their names.
+    rounds : completed rounds.
+    fraction : used fraction of the budget of the run; None if it is not known.
+    ended : whether the run is over.
+    """
+
+    run: Run
+    strategy: _Label
+    model: _Label
+    rounds: _Count
+    fraction: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    ended: bool = False
+
+
+Header: TypeAlias = Hello | Present | Beat | Ask | More | Took | Answer | Done | Refused | Waits | Revoked | Progress
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
