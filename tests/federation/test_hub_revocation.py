@@ -75,7 +75,7 @@ class Port:
 
 
 def test_many_revocations_come_in_frames_of_bounded_size_and_none_twice() -> None:
-    relay = Relay(Traffic(lambda *_, **__: None))
+    relay = Relay(Traffic(lambda *_, **__: None), lambda *_: b"")
     many = [number.to_bytes(32, "big") for number in range(2 * MOST_REVOKED + 1)]
     relay.revoke(many[:-1])
     ports: dict[int, Any] = {}

@@ -155,6 +155,20 @@ def test_a_forged_list_is_refused(kind: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_node_with_a_renewed_certificate_is_in_lists_with_either_and_not_with_both() -> None:
+    check = Participants(HUB.pem, OWN.fingerprint)
+    member = Member(OWN.certificate.public_bytes(serialization.Encoding.PEM), OWN.key)
+    member.renew(HUB.issue("chimera:node:a", OWN.key).public_bytes(serialization.Encoding.PEM))
+    assert member.fingerprint != OWN.fingerprint
+    with_new = with_row(0, member.signed(OWN.client.keys()))
+    with pytest.raises(PrivacyError, match="this node is not"):
+        check(with_new)
+    check.renewed(member.fingerprint)
+    assert check(with_new) == check(HONEST) == 4
+    with pytest.raises(PrivacyError):
+        check(np.vstack([HONEST, member.signed(Client().keys())]))
+
+
 def test_no_changed_byte_of_keys_signature_or_certificate_passes() -> None:
     length = len(HONEST[1].tobytes().rstrip(b"\0")) - len(B.certificate.signature) - 1  # its bits have two encodings
     for place in range(0, length, 5):

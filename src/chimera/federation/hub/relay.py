@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from chimera.core.errors import DataError
+from chimera.core.errors import ConflictError, DataError
 from chimera.engines.federation.wire.frames import (
     BEAT,
     MOST_PRESENT,
@@ -26,6 +27,8 @@ from chimera.engines.federation.wire.frames import (
     Present,
     Progress,
     Refused,
+    Renew,
+    Renewed,
     Revoked,
     Took,
     Waits,
@@ -37,6 +40,7 @@ from chimera.federation.hub.sightings import Seen, SeenRun
 from chimera.federation.hub.traffic import Traffic
 
 HELLO_S = 10.0
+_RENEW_S = 60.0  # between two requests of one connection for a certificate
 _SILENT_S = 10.0  # without a confirmation of sent bytes
 _UNHEARD_S = 40.0  # without any frame; a node sends a heartbeat every 10 s
 
@@ -50,6 +54,7 @@ class Guest:
     port : where frames to it leave.
     hello : its first frame.
     progress : what a driver has reported last.
+    renewed_s : when it has asked for a new certificate, by a clock that is not set back.
     """
 
     def __init__(self, role: str, name: str, serial: str, fingerprint: str, port: Port, hello: Hello) -> None:
@@ -57,6 +62,7 @@ class Guest:
         self.port, self.hello = port, hello
         self.since_s, self.heard_s = time.time(), time.monotonic()
         self.progress: Progress | None = None
+        self.renewed_s = -math.inf
 
     async def refuse(self, reason: str) -> None:
         """Tell it why its connection ends, and end it."""
@@ -80,10 +86,11 @@ class Relay:
     Parameters
     ----------
     traffic : counts what passes.
+    renew : returns a new certificate of a connected member for a request, in PEM; raises ConflictError or DataError.
     """
 
-    def __init__(self, traffic: Traffic) -> None:
-        self._traffic = traffic
+    def __init__(self, traffic: Traffic, renew: Callable[[Guest, bytes], bytes]) -> None:
+        self._traffic, self._renew = traffic, renew
         self.nodes: dict[str, Guest] = {}
         self.drivers: dict[str, Guest] = {}
         self._revoked: dict[bytes, None] = {}
@@ -190,6 +197,9 @@ class Relay:
         if isinstance(header, Beat):
             guest.port.post(BEAT)
             return
+        if isinstance(header, Renew):
+            self._answer_renewal(guest, bytes(payload))
+            return
         if isinstance(header, Progress) and header.run == guest.hello.run:
             guest.progress = header
             return
@@ -202,6 +212,17 @@ class Relay:
         to.port.post(frame)
         self._traffic.passed(header, len(payload))
         await to.port.room()
+
+    def _answer_renewal(self, guest: Guest, request: bytes) -> None:
+        now_s = time.monotonic()
+        if now_s - guest.renewed_s < _RENEW_S:
+            guest.port.post(pack(Renewed("a certificate was asked for a moment ago")))
+            return
+        guest.renewed_s = now_s
+        try:
+            guest.port.post(pack(Renewed(), self._renew(guest, request)))
+        except (ConflictError, DataError) as error:
+            guest.port.post(pack(Renewed(str(error)[:300])))
 
     def _receiver(self, guest: Guest, header: Header) -> Guest | None:
         if guest.role == "node":

@@ -24,7 +24,7 @@ from chimera.core.private import FILE, write
 from chimera.engines.federation.wire.frames import CHUNK, MOST_FRAME
 from chimera.engines.federation.wire.pages import keep_pages
 from chimera.federation.audit.journal import AuditJournal
-from chimera.federation.hub.relay import HELLO_S, Relay, refuse
+from chimera.federation.hub.relay import HELLO_S, Guest, Relay, refuse
 from chimera.federation.hub.state import State
 from chimera.federation.hub.traffic import Traffic, about
 from chimera.federation.identity import messages
@@ -70,7 +70,7 @@ class Hub:
         self.state = State(folder)
         self._audit_bytes = audit_mb * 10**6
         self._traffic = Traffic(self._note)
-        self._relay = Relay(self._traffic)
+        self._relay = Relay(self._traffic, self._renew)
         self._valid: dict[str, tuple[str, str]] = {}
         self._joining = 0
 
@@ -182,6 +182,15 @@ class Hub:
         else:
             fingerprint = hashlib.sha256(secure.getpeercert(binary_form=True)).hexdigest()
             await self._relay.serve(connection, role, known[1], serial, fingerprint)
+
+    def _renew(self, guest: Guest, request: bytes) -> bytes:
+        """Return a further certificate of a member."""
+        if len(request) > messages.MOST_BYTES:
+            raise DataError("a request for a certificate that is too large")
+        issued = self.state.renew(guest.serial, lambda role, name: self.authority.member(request, role, name))
+        self._valid[issued.serial] = guest.role, guest.name
+        self._note("renewed", fingerprint=issued.fingerprint, **about(guest.role, guest.name))
+        return issued.pem
 
     async def _join(self, connection: Any) -> None:
         """Sign the certificate of a new member that has the code of an invitation."""

@@ -147,6 +147,34 @@ class State:
 
         return self._db.write(work)
 
+    def renew(self, serial: str, sign: Callable[[Role, str], Issued]) -> Issued:
+        """Sign a further certificate for the member with this one, whose time is half over at least.
+
+        A certificate that was renewed stays valid: the answer may be lost. A further renewal replaces it.
+
+        Raises
+        ------
+        ConflictError : the certificate is revoked, unknown, or too new.
+        """
+
+        def work(db: sqlite3.Connection) -> Issued:
+            now_s = self._clock()
+            query = "SELECT role, name, since_s FROM members WHERE serial = ? AND revoked_s IS NULL"
+            found = db.execute(query, (serial,)).fetchone()
+            if found is None:
+                raise ConflictError("the certificate is revoked, or unknown to this hub")
+            role, name, since_s = found
+            if now_s - since_s < DAYS * DAY_S / 2:
+                raise ConflictError("the certificate is too new")
+            issued = sign(role, name)
+            lost = "DELETE FROM members WHERE role = ? AND name = ? AND since_s > ? AND revoked_s IS NULL"
+            db.execute(lost, (role, name, since_s))
+            values = issued.serial, role, name, issued.fingerprint, now_s
+            db.execute("INSERT INTO members VALUES (?, ?, ?, ?, ?, NULL)", values)
+            return issued
+
+        return self._db.write(work)
+
     def _certified(self, db: sqlite3.Connection, role: str, name: str) -> bool:
         query = "SELECT 1 FROM members WHERE role = ? AND name = ? AND revoked_s IS NULL"
         return db.execute(query, (role, name)).fetchone() is not None
@@ -192,10 +220,12 @@ class State:
         return self._db.read(lambda db: last_runs(db, most))
 
     def members(self) -> list[Member]:
-        """Return all members, by role and name."""
+        """Return all members, by role and name; of a renewed certificate, the newest."""
         rows: list[Any] = self._db.rows(
             "SELECT m.role, m.name, m.since_s, m.revoked_s IS NOT NULL, p.since_s, p.seen_s, coalesce(p.version, '') "
-            "FROM members m LEFT JOIN presence p ON p.name = m.name AND m.role = 'node' ORDER BY m.role, m.name, m.since_s",
+            "FROM members m LEFT JOIN presence p ON p.name = m.name AND m.role = 'node' "
+            "WHERE NOT EXISTS (SELECT 1 FROM members n WHERE n.role = m.role AND n.name = m.name AND n.since_s > m.since_s "
+            "AND n.revoked_s IS m.revoked_s) ORDER BY m.role, m.name, m.since_s",
             (),
         )
         return [Member(role, name, since, bool(revoked), *rest) for role, name, since, revoked, *rest in rows]

@@ -51,10 +51,15 @@ def serve_node(
     revoked = Revocations(folder)
     authority = (folder / AUTHORITY).read_bytes()
     participants = Participants(authority, member.fingerprint, known=policy.known_nodes, revoked=revoked)
+
+    def renewed(certificate: bytes) -> None:
+        member.renew(certificate)
+        participants.renewed(member.fingerprint)
+
     training = int((~own.test).sum())
     kinds = certified(node_actors(own, gives_of(policy)), member)
     with closing(Gate(policy, folder, rows=lambda: training, participants=participants, revoked=revoked)) as gate:
-        serve(Service(credentials, kinds, gate, lambda: joined(credentials), on_held, revoked))
+        serve(Service(credentials, kinds, gate, lambda: joined(credentials), on_held, revoked, renewed))
 
 
 def gives_of(policy: Policy) -> Gives:

@@ -38,6 +38,7 @@ class Service:
     joined : called whenever the connection to the hub was opened.
     on_held : called with the number and the requester of each run that waits for the administrator.
     revocations : learns which certificates are revoked; default: those of the folder.
+    renewed : called with each renewed certificate of the node, in PEM.
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class Service:
         joined: Callable[[], None] = lambda: None,
         on_held: Callable[[int, str], None] | None = None,
         revocations: Revocations | None = None,
+        renewed: Callable[[bytes], None] = lambda _: None,
     ) -> None:
         self._credentials, self._gate, self._joined = credentials, gate, joined
         self._host = Host(kinds, forget_after_s=_FORGET_S)
         self._reader, self._on_held = CallReader(), on_held
         self._revocations = revocations or Revocations(credentials.folder)
+        self._renewed = renewed
         self._held: set[tuple[str, int]] = set()
 
     async def run(self) -> None:
@@ -67,7 +70,7 @@ class Service:
         self._calls = _Told(self._store, self._run, self._joined, self._revocations)
         hello = Hello(PROTOCOL, secrets.token_hex(8), __version__, revision=REVISION)
         try:
-            await Link(self._credentials, hello, self._calls).run()
+            await Link(self._credentials, hello, self._calls, self._renewed).run()
         finally:
             self._calls.close()
             self._host.close()

@@ -16,7 +16,7 @@ from chimera.core.errors import DataError
 
 PROTOCOL = 1
 REVISION = 1
-"""What both sides may send beyond the first version of the protocol: 1 adds `Revoked` and `Progress`."""
+"""What both sides may send beyond the first version of the protocol: 1 adds `Revoked`, `Progress`, `Renew` and `Renewed`."""
 CHUNK = 1 << 20
 """Maximum size of a payload, in bytes."""
 WINDOW = 4
@@ -197,7 +197,19 @@ class Progress(_Frame, frozen=True, tag=21):
     ended: bool = False
 
 
-Header: TypeAlias = Hello | Present | Beat | Ask | More | Took | Answer | Done | Refused | Waits | Revoked | Progress
+class Renew(_Frame, frozen=True, tag=22):
+    """A member asks for a new certificate. The payload is a certificate signing request, in PEM."""
+
+
+class Renewed(_Frame, frozen=True, tag=23):
+    """The hub's answer to `Renew`. The payload is the certificate, in PEM; it is empty if there is a reason against it."""
+
+    reason: _Text = ""
+
+
+Header: TypeAlias = (
+    Hello | Present | Beat | Ask | More | Took | Answer | Done | Refused | Waits | Revoked | Progress | Renew | Renewed
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
