@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ pytest.importorskip("websockets")
 from chimera.cli.main import app
 from chimera.federation.hub.demo import NODES, write_data
 from chimera.federation.hub.invite import invite
+from chimera.federation.identity.authority import fingerprint_of
 from chimera.federation.identity.join import join
+from chimera.federation.node.revocations import Revocations
 from chimera.federation.policy.approvals import runs_of
 from chimera.privacy.accountant import Accountant
 from chimera.training.experiment.experiment import Experiment
@@ -200,6 +204,25 @@ def test_a_requester_that_no_policy_names_is_refused(hospitals: Hospitals) -> No
     mine = [entry for entry in hospitals.entries("hospital-a") if entry["requester"] == "mallory"]
     assert mine
     assert {entry["decision"] for entry in mine} == {"refused"}
+
+
+def test_nodes_refuse_a_revoked_requester_that_the_hub_accepts_again(hospitals: Hospitals) -> None:
+    join(*invite(hospitals.folder / "hub", "requester", "bob"), hospitals.folder / "bob")
+    for name in NODES:
+        (hospitals.folder / name / "policy.toml").write_text(BARE + POLICY.replace('"alice"', '"alice", "bob"'))
+        hospitals.restart_node(name)
+    assert command("hub", "revoke", "bob", "--folder", hospitals.folder / "hub").exit_code == 0
+    own = fingerprint_of((hospitals.folder / "bob" / "certificate.pem").read_bytes()).hex()
+    for name in NODES:
+        while own not in Revocations(hospitals.folder / name)():
+            threading.Event().wait(0.05)
+    with closing(sqlite3.connect(hospitals.folder / "hub" / "hub.sqlite", isolation_level=None)) as db:
+        db.execute("UPDATE members SET revoked_s = NULL WHERE name = 'bob'")
+    hospitals.restart_hub()
+    result = command("train", hospitals.experiment("bob"), "--out", hospitals.folder / "bob-run")
+    assert result.exit_code == 1
+    assert "the certificate of the requester is revoked" in result.stderr
+    assert {entry["decision"] for entry in hospitals.entries(NODES[0]) if entry["requester"] == "bob"} == {"refused"}
 
 
 def test_the_logs_verify(hospitals: Hospitals, plain: Path) -> None:

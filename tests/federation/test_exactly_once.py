@@ -15,6 +15,7 @@ pytest.importorskip("websockets")
 
 from chimera.core.errors import ActorLost
 from chimera.engines.federation import FederationEngine
+from chimera.federation.audit.verify import verify
 from chimera.federation.hub.invite import invite
 from chimera.federation.identity.join import join
 from federation.federation_kit import LIMIT_S, Federation, federation
@@ -124,6 +125,7 @@ def test_a_hub_killed_by_sigkill_loses_no_call(tmp_path: Path, processes: list[P
             result = rounds(driver.round, 10 * kill + 1, 10 * kill + 10, engine.get(under_way, LIMIT_S))
     assert result.tobytes() == truth.tobytes()
     assert logged(tmp_path / "log") == expected(1, 10 * (kills + 1))
+    verify(tmp_path / "hub")  # what a killed hub had not written does not break the chain
 
 
 def test_a_node_killed_in_a_call_does_not_run_it_again_and_takes_new_actors(

@@ -160,6 +160,21 @@ def test_only_listed_requesters_and_only_in_their_own_runs(tmp_path: Path) -> No
     gate.close()
 
 
+def test_a_revoked_requester_is_refused_also_in_a_call_that_runs(tmp_path: Path) -> None:
+    revoked: set[str] = set()
+    gate, run = gate_of(tmp_path, revoked=lambda: revoked), Requests()
+    begin(gate, run)
+    call = run.update()
+    assert gate.request(ALICE, call) == Allowed()
+    revoked.add(ALICE.fingerprint)
+    assert gate.answer(ALICE, call, 5000, ENOUGH) == Refused(reasons.REVOKED)
+    assert gate.request(ALICE, run.call("samples")) == Refused(reasons.REVOKED)
+    begin(gate, Requests("r2"), BOB)
+    said = [(line["decision"], line["reason"]) for line in lines(tmp_path)]
+    assert said[1:3] == [("withheld", reasons.REVOKED), ("refused", reasons.REVOKED)]
+    gate.close()
+
+
 def test_settings_of_a_run_do_not_change(tmp_path: Path) -> None:
     gate, run = gate_of(tmp_path), Requests()
     begin(gate, run)

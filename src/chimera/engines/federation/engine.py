@@ -84,6 +84,21 @@ class FederationEngine(HttpEngine):
         """
         self._placement.run_settings = dict(settings)
         self._tunnel.on_wait = on_wait
+        self.report(0, None)
+
+    def report(self, rounds: int, fraction: float | None) -> None:
+        """Report the progress of a declared run to the hub, which shows it on its page.
+
+        Parameters
+        ----------
+        rounds : completed rounds.
+        fraction : used fraction of the budget of the run, 0 to 1; None if it is not known.
+        """
+        from chimera.engines.federation.wire.frames import Progress
+
+        declared = self._placement.run_settings or {}
+        strategy, model = (str(dict(declared.get(key, {})).get("name", ""))[:63] for key in ("strategy", "model"))
+        self._tunnel.report(Progress(self._tunnel.run, strategy, model, rounds, fraction))
 
 
 def _nodes(tunnel: Any, names: list[str] | None, wait_s: float) -> list[str]:

@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
+
 from chimera.core.errors import RunError, TimeLimitError
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.frames import (
@@ -25,6 +27,7 @@ from chimera.engines.federation.wire.frames import (
     Hello,
     More,
     Present,
+    Progress,
     Took,
     Waits,
     pack,
@@ -39,6 +42,7 @@ from chimera.version import __version__
 _TICK_S = 0.5
 _SAYS_S = 10.0  # a node says each second that a call waits for its administrator
 _SETTLE_S = 0.2  # answers of this time are confirmed together
+_REPORT_S = 1.0  # longest time between the progress of a run and its report to the hub
 
 
 class _Call:
@@ -99,7 +103,10 @@ class Tunnel:
             list
         )  # answered calls that the node does not know of yet
         self._settling = False
+        self._progress: Progress | None = None
+        self._reporting = False
         self._port: Port | None = None
+        self._revision = 0  # of the hub
         self._boots: dict[str, str] = {}
         self._gone_s: dict[str, float] = {}
         self._began_s = time.monotonic()
@@ -147,6 +154,11 @@ class Tunnel:
         with contextlib.suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(self._end, call, None, None)
 
+    def report(self, progress: Progress) -> None:
+        """Report the progress of the run to the hub, soon."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._report, progress)
+
     def absent(self, node: str, since_s: float = 0.0) -> str:
         """Return why a node counts as lost; an empty text if it does not.
 
@@ -181,9 +193,10 @@ class Tunnel:
     def joined(self, port: Port, present: Present) -> None:
         """Repeat the calls without an answer."""
         with self._changed:
-            self._port = port
+            self._port, self._revision = port, present.revision
             self._boots = {}
         self._update(present)
+        self._send_progress()
 
     def parted(self) -> None:
         """Note since when no node can be reached."""
@@ -304,6 +317,17 @@ class Tunnel:
                 if self._port is not None:
                     self._port.post(pack(Done(self.run, node, floor, numbers[place : place + MOST_SETTLED])))
 
+    def _report(self, progress: Progress) -> None:
+        self._progress = progress
+        if not self._reporting:
+            self._reporting = True
+            self._loop.call_later(_REPORT_S, self._send_progress)
+
+    def _send_progress(self) -> None:
+        self._reporting = False
+        if self._progress is not None and self._port is not None and self._revision:
+            self._port.post(pack(self._progress))
+
     def _live(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.set_exception_handler(ignore_ends)
@@ -323,6 +347,9 @@ class Tunnel:
 
     def _stop(self) -> None:
         self._tell()
+        if self._progress is not None:
+            self._progress = msgspec.structs.replace(self._progress, ended=True)
+            self._send_progress()
         if self._task is not None:
             self._loop.call_later(0.05, self._task.cancel)  # after the last confirmations
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from chimera.core.errors import ActorLost, PrivacyError, UnavailableError
 from chimera.engines.federation.credentials import Credentials
-from chimera.engines.federation.wire.frames import PROTOCOL, Ask, Hello
+from chimera.engines.federation.wire.frames import PROTOCOL, REVISION, Ask, Header, Hello, Revoked
 from chimera.engines.federation.wire.link import Link, ignore_ends
 from chimera.engines.federation.wire.pages import keep_pages
 from chimera.engines.http.hosting.dispatch import actor_of, dispatch, refusal
 from chimera.engines.http.hosting.host import Host
 from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
 from chimera.federation.node.calls import Calls, Finished
+from chimera.federation.node.revocations import Revocations
 from chimera.federation.node.store import Kept, Store
 from chimera.federation.policy.answers import leaving
 from chimera.federation.policy.reading import CallReader
@@ -36,6 +37,8 @@ class Service:
     gate : decides on each call and answer.
     joined : called whenever the connection to the hub was opened.
     on_held : called with the number and the requester of each run that waits for the administrator.
+    revocations : learns which certificates are revoked; default: those of the folder.
+    renewed : called with each renewed certificate of the node, in PEM.
     """
 
     def __init__(
@@ -45,10 +48,14 @@ class Service:
         gate: Decides,
         joined: Callable[[], None] = lambda: None,
         on_held: Callable[[int, str], None] | None = None,
+        revocations: Revocations | None = None,
+        renewed: Callable[[bytes], None] = lambda _: None,
     ) -> None:
         self._credentials, self._gate, self._joined = credentials, gate, joined
         self._host = Host(kinds, forget_after_s=_FORGET_S)
         self._reader, self._on_held = CallReader(), on_held
+        self._revocations = revocations or Revocations(credentials.folder)
+        self._renewed = renewed
         self._held: set[tuple[str, int]] = set()
 
     async def run(self) -> None:
@@ -60,9 +67,10 @@ class Service:
         """
         self._loop = asyncio.get_running_loop()
         self._store = Store(self._credentials.folder)
-        self._calls = _Joining(self._store, self._run, self._joined)
+        self._calls = _Told(self._store, self._run, self._joined, self._revocations)
+        hello = Hello(PROTOCOL, secrets.token_hex(8), __version__, revision=REVISION)
         try:
-            await Link(self._credentials, Hello(PROTOCOL, secrets.token_hex(8), __version__), self._calls).run()
+            await Link(self._credentials, hello, self._calls, self._renewed).run()
         finally:
             self._calls.close()
             self._host.close()
@@ -122,16 +130,22 @@ def _refused(decision: Refused) -> Reply:
     return error_reply(403, PrivacyError(decision.reason))
 
 
-class _Joining(Calls):
-    """Calls that report when the connection is open."""
+class _Told(Calls):
+    """Calls, and what the hub says on its own: that the connection is open, and which certificates are revoked."""
 
-    def __init__(self, store: Store, run: Any, report: Callable[[], None]) -> None:
+    def __init__(self, store: Store, run: Any, report: Callable[[], None], revocations: Revocations) -> None:
         super().__init__(store, run)
-        self._report = report
+        self._report, self._revocations = report, revocations
 
     def joined(self, port: Any, present: Any) -> None:
         super().joined(port, present)
         self._report()
+
+    def received(self, header: Header, payload: memoryview) -> None:
+        if isinstance(header, Revoked):
+            self._revocations.learn(header.certificates)  # an error ends the connection: no later call is run
+        else:
+            super().received(header, payload)
 
 
 def serve(service: Service) -> None:

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from chimera.federation.policy.requests import (
     LIMIT,
     NOT_ALLOWED,
     PARTICIPANTS,
+    REVOKED,
     Allowed,
     Call,
     Decision,
@@ -58,6 +59,7 @@ class Gate:
     folder : folder of the ledger and the audit log.
     rows : returns the number of training rows of the node.
     participants : checks the lists of keys of masked sums; None: the node refuses masked sums.
+    revoked : returns the fingerprints of revoked certificates, whose requesters are refused.
     clock : returns seconds since 1970.
 
     Raises
@@ -73,9 +75,10 @@ class Gate:
         *,
         rows: Callable[[], int],
         participants: Participants | None = None,
+        revoked: Callable[[], Collection[str]] = tuple,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._policy, self._rows, self._participants = policy, rows, participants
+        self._policy, self._rows, self._participants, self._revoked = policy, rows, participants, revoked
         self._turn = threading.RLock()
         self._open: dict[tuple[str, int], Request] = {}  # allowed calls without an answer
         self._shares: dict[tuple[str, str], float] = {}  # by run and actor, see `multiplier`
@@ -128,6 +131,8 @@ class Gate:
         kind = leaves(call.kind, call.method) if is_well_formed(requester, call) else None
         if kind is None or not self._policy.requesters.include(requester):
             return Refused(NOT_ALLOWED)
+        if requester.fingerprint in self._revoked():
+            return Refused(REVOKED)
         try:
             declared = self._settings(call)
             if declared is None:
@@ -240,16 +245,14 @@ class Gate:
         reason = NOT_ALLOWED if too_few or foreign else ""
         if most is not None and totals(db, day).size + total > most:
             reason = LIMIT
+        if request.requester.fingerprint in self._revoked():
+            reason = REVOKED
         count(db, day, size=call.size if reason else total)
         if request.spends:
             values = ("withheld" if reason else "answered", spent.stored, call.run, call.number)
             db.execute("UPDATE calls SET state = ?, stored = ? WHERE run = ? AND number = ?", values)
-        told = {
-            "bytes_in": call.size,
-            "bytes_out": 0 if reason else size,
-            "rows": spent.rows,
-            "epsilon": request.epsilon,
-        }
+        sizes = {"bytes_in": call.size, "bytes_out": 0 if reason else size}
+        told = {**sizes, "rows": spent.rows, "epsilon": request.epsilon}
         self._report(db, now_s, request.requester, call, "withheld" if reason else "released", reason=reason, **told)
         return Refused(reason) if reason else Allowed()
 

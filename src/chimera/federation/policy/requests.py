@@ -122,6 +122,7 @@ class Decides(Protocol):
 
 
 NOT_ALLOWED = "the policy of this node does not allow this request"
+REVOKED = "the certificate of the requester is revoked"
 """The reason of each refusal that could depend on data, and of most others, so that a requester cannot distinguish them."""
 PARTICIPANTS = "the list of keys does not have enough different nodes with valid certificates"
 EARLIER = "this number belongs to an earlier call"

@@ -34,7 +34,7 @@ from chimera.training.fault_tolerance.injection import FaultScript, check_attack
 from chimera.training.fault_tolerance.recovery import Recovery
 from chimera.training.inspection import counts_of_run, hidden
 from chimera.training.nodes_data.agreed import AgreedData
-from chimera.training.nodes_data.declared import declare
+from chimera.training.nodes_data.declared import Reports, declare
 from chimera.training.nodes_data.evaluation import check_metrics
 from chimera.training.nodes_data.preparation import agreed_data
 from chimera.training.plugin import Named, label
@@ -223,7 +223,7 @@ class Execution:
             intervals=Intervals.of(settings.budget, rounds, settings.workers, **settings.every),
             history=history,
             checkpoints=checkpoints,
-            callbacks=callbacks,
+            callbacks=[*callbacks, Reports(engine)],
             recovery=self._recovery,
             faults=FaultScript(settings.faults),
             guarantee=guarantee,

@@ -15,6 +15,8 @@ import msgspec
 from chimera.core.errors import DataError
 
 PROTOCOL = 1
+REVISION = 1
+"""What both sides may send beyond the first version of the protocol: 1 adds `Revoked`, `Progress`, `Renew` and `Renewed`."""
 CHUNK = 1 << 20
 """Maximum size of a payload, in bytes."""
 WINDOW = 4
@@ -23,6 +25,8 @@ MOST_HEADER = 1 << 13
 MOST_FRAME = 2 + MOST_HEADER + CHUNK
 MOST_SETTLED = 512
 """Maximum number of settled calls that one `Done` lists."""
+MOST_REVOKED = 200
+"""Maximum number of certificates that one `Revoked` lists."""
 MOST_PRESENT = 50
 """Maximum number of nodes that one `Present` lists."""
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
@@ -33,6 +37,7 @@ Run = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 Name = Annotated[str, msgspec.Meta(pattern=NAME)]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 _Text = Annotated[str, msgspec.Meta(max_length=300)]
+_Label = Annotated[str, msgspec.Meta(max_length=63)]
 _Path = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
@@ -47,12 +52,14 @@ class Hello(_Frame, frozen=True, tag=1):
     ----------
     boot : random name of the process.
     run : key of the driver's run; empty for a node.
+    revision : see `REVISION`.
     """
 
     protocol: _Count
     boot: Annotated[str, msgspec.Meta(max_length=64)]
     version: Annotated[str, msgspec.Meta(max_length=64)]
     run: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    revision: _Count = 0
 
 
 class Present(_Frame, frozen=True, tag=2):
@@ -62,10 +69,12 @@ class Present(_Frame, frozen=True, tag=2):
     ----------
     nodes : names of connected nodes, each with the name of its process.
     gone : names of nodes that are not connected any more.
+    revision : see `REVISION`; in the first frame of a connection.
     """
 
     nodes: Annotated[dict[str, str], msgspec.Meta(max_length=MOST_PRESENT)]
     gone: Annotated[list[str], msgspec.Meta(max_length=MOST_PRESENT)] = []
+    revision: _Count = 0
 
 
 class Beat(_Frame, frozen=True, tag=3):
@@ -156,7 +165,51 @@ class Waits(_Frame, frozen=True, tag=10):
     asked: _Count
 
 
-Header: TypeAlias = Hello | Present | Beat | Ask | More | Took | Answer | Done | Refused | Waits
+class Revoked(_Frame, frozen=True, tag=20):
+    """The hub names the revoked certificates to a node: those that it knows at `Hello`, and each later one.
+
+    Attributes
+    ----------
+    certificates : SHA-256 of each.
+    """
+
+    certificates: Annotated[
+        list[Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]], msgspec.Meta(max_length=MOST_REVOKED)
+    ]
+
+
+class Progress(_Frame, frozen=True, tag=21):
+    """A driver reports the progress of its run to the hub, for the page of the hub.
+
+    Attributes
+    ----------
+    strategy, model : their names.
+    rounds : completed rounds.
+    fraction : used fraction of the budget of the run; None if it is not known.
+    ended : whether the run is over.
+    """
+
+    run: Run
+    strategy: _Label
+    model: _Label
+    rounds: _Count
+    fraction: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    ended: bool = False
+
+
+class Renew(_Frame, frozen=True, tag=22):
+    """A member asks for a new certificate. The payload is a certificate signing request, in PEM."""
+
+
+class Renewed(_Frame, frozen=True, tag=23):
+    """The hub's answer to `Renew`. The payload is the certificate, in PEM; it is empty if there is a reason against it."""
+
+    reason: _Text = ""
+
+
+Header: TypeAlias = (
+    Hello | Present | Beat | Ask | More | Took | Answer | Done | Refused | Waits | Revoked | Progress | Renew | Renewed
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)

@@ -7,10 +7,12 @@ import logging
 import random
 import ssl
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from chimera.core.errors import DataError, RunError
 from chimera.engines.federation.credentials import Credentials
+from chimera.engines.federation.renewal import Renewal
 from chimera.engines.federation.wire.frames import (
     BEAT,
     CHUNK,
@@ -20,6 +22,8 @@ from chimera.engines.federation.wire.frames import (
     Hello,
     Present,
     Refused,
+    Renew,
+    Renewed,
     pack,
     unpack,
 )
@@ -62,15 +66,25 @@ class Link:
     credentials : the identity of this side, with the hub's address.
     hello : the first frame of every connection.
     peer : handles what arrives.
+    renewed : called with each renewed certificate, in PEM.
+    clock : returns seconds since 1970, by which the certificate is renewed.
 
     Attributes
     ----------
     why : why the last connection ended, or could not be opened; empty before.
     """
 
-    def __init__(self, credentials: Credentials, hello: Hello, peer: Peer) -> None:
+    def __init__(
+        self,
+        credentials: Credentials,
+        hello: Hello,
+        peer: Peer,
+        renewed: Callable[[bytes], None] = lambda _: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._credentials, self._hello, self._peer = credentials, hello, peer
         self._tls = credentials.tls()
+        self._renewal, self._renewed = Renewal(credentials, clock), renewed
         self._up_s = time.monotonic()
         self._tries = 0
         self._heard_s = 0.0
@@ -134,7 +148,9 @@ class Link:
         port = Port(connection, _SILENT_S)
         self._tries, self._heard_s = 0, time.monotonic()
         self._peer.joined(port, present)
-        tasks = [asyncio.create_task(work) for work in (port.write(), self._beat(port), self._read(connection))]
+        tasks = [
+            asyncio.create_task(work) for work in (port.write(), self._beat(port, present), self._read(connection))
+        ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             done.pop().result()
@@ -151,14 +167,25 @@ class Link:
             self._heard_s = time.monotonic()
             if isinstance(header, Refused):
                 raise HubRefusedError(f"the hub {self._credentials.hub} ended this connection: {header.reason}")
-            if not isinstance(header, Beat):
+            if isinstance(header, Renewed):
+                self._take(header, payload)
+            elif not isinstance(header, Beat):
                 self._peer.received(header, payload)
 
-    async def _beat(self, port: Port) -> None:
-        """Send heartbeats, more often while calls are under way; raise if none is answered."""
+    def _take(self, header: Renewed, payload: memoryview) -> None:
+        """Use a renewed certificate from the next connection on; without one, the hub is asked again in an hour."""
+        if not header.reason:
+            self._renewal.take(bytes(payload))
+            self._tls = self._credentials.tls()
+            self._renewed(bytes(payload))
+
+    async def _beat(self, port: Port, present: Present) -> None:
+        """Send heartbeats, more often while calls are under way, and renew the certificate; raise if none is answered."""
         asked_s: float | None = None
         last_s = time.monotonic()
         while True:
+            if present.revision and (request := self._renewal.request()) is not None:
+                port.post(pack(Renew(), request))
             await asyncio.sleep(_BUSY_BEAT_S)
             now_s = time.monotonic()
             if asked_s is not None and self._heard_s >= asked_s:
