@@ -38,6 +38,7 @@ from chimera.version import __version__
 
 _TICK_S = 0.5
 _SAYS_S = 10.0  # a node says each second that a call waits for its administrator
+_AGAIN = 1 << 13  # bytes; TCP sends them at once on a new connection
 _SETTLE_S = 0.2  # answers of this time are confirmed together
 
 
@@ -243,7 +244,8 @@ class Tunnel:
         if self._port is None:
             return
         size = len(call.body)
-        first = call.body[:CHUNK] if not call.asked or size <= CHUNK else call.body[:0]
+        again = call.asked and size > _AGAIN  # the node may have the body; otherwise its `Took` asks for it
+        first = call.body[:0] if again else call.body[:CHUNK]
         have = 0 if call.answer is None else call.answer.got
         header = Ask(self.run, call.number, call.node, call.verb, call.path, call.type, size, have)  # type: ignore[arg-type]
         self._port.post(pack(header, first))

@@ -10,7 +10,6 @@ import msgspec
 
 from chimera.core.errors import DataError
 from chimera.engines.federation.wire.frames import (
-    BEAT,
     MOST_PRESENT,
     PROTOCOL,
     Answer,
@@ -153,7 +152,7 @@ class Relay:
         """Check a frame, and pass it on. Frames to a side that is away are dropped: its driver asks again."""
         header, payload = unpack(frame)
         if isinstance(header, Beat):
-            guest.port.post(BEAT)
+            guest.port.beat()
             return
         to = self._receiver(guest, header)
         if to is None:
