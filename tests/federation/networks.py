@@ -202,7 +202,11 @@ async def proxy(address: str) -> None:
         writer.transport.abort()
 
     async def connection(reader: Any, writer: Any) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:  # the client only tried whether it can reach the proxy
+            writer.close()
+            return
         verb, target = head.split()[:2]
         assert verb == b"CONNECT"
         host, _, port = target.decode().rpartition(":")

@@ -38,7 +38,7 @@ from chimera.version import __version__
 
 _TICK_S = 0.5
 _SAYS_S = 10.0  # a node says each second that a call waits for its administrator
-_AGAIN = 1 << 13  # bytes; TCP sends them at once on a new connection
+_AGAIN = 1 << 13  # bytes; a larger body is sent again after the question, not with it
 _SETTLE_S = 0.2  # answers of this time are confirmed together
 
 
@@ -243,17 +243,16 @@ class Tunnel:
         """Ask for the answer, for the first time or again."""
         if self._port is None:
             return
-        size = len(call.body)
-        again = call.asked and size > _AGAIN  # the node may have the body; otherwise its `Took` asks for it
+        size, again = len(call.body), call.asked and len(call.body) > _AGAIN
         first = call.body[:0] if again else call.body[:CHUNK]
         have = 0 if call.answer is None else call.answer.got
         header = Ask(self.run, call.number, call.node, call.verb, call.path, call.type, size, have)  # type: ignore[arg-type]
         self._port.post(pack(header, first))
         call.sending = Sending(size)
         call.sending.skip(len(first))
-        if not call.asked:
-            call.asked = True
-            self._send(call)  # later, the node says first which part it has
+        if size <= CHUNK or not call.asked:  # a node that has the body answers at once, and ignores the chunk
+            self._send(call)  # of a larger body, the node says first which part it has
+        call.asked = True
 
     def _send(self, call: _Call) -> None:
         if self._port is not None:

@@ -10,6 +10,7 @@ import msgspec
 
 from chimera.core.errors import DataError
 from chimera.engines.federation.wire.frames import (
+    GREETING,
     MOST_PRESENT,
     PROTOCOL,
     Answer,
@@ -23,6 +24,7 @@ from chimera.engines.federation.wire.frames import (
     Refused,
     Took,
     Waits,
+    greeted,
     pack,
     unpack,
 )
@@ -81,8 +83,7 @@ class Relay:
         role, name, serial, fingerprint : identity of the other side, from its certificate.
         """
         try:
-            async with asyncio.timeout(HELLO_S):
-                hello, _ = unpack(_bytes(await connection.recv()))
+            hello = await _hello(connection)
             if not isinstance(hello, Hello):
                 raise DataError("the first frame is no greeting")
             if hello.protocol != PROTOCOL:
@@ -154,6 +155,8 @@ class Relay:
         if isinstance(header, Beat):
             guest.port.beat()
             return
+        if header == guest.hello:  # it was in the request, too
+            return
         to = self._receiver(guest, header)
         if to is None:
             return
@@ -189,6 +192,14 @@ class Relay:
         now_s = time.time()
         here = [Seen(each.name, each.since_s, now_s, each.hello.version) for each in self.nodes.values()]
         return [*(seen for name, seen in left.items() if name not in self.nodes), *here]
+
+
+async def _hello(connection: Any) -> Header:
+    """Return the first frame, from the request if it is there: this saves a round trip."""
+    if value := connection.request.headers.get(GREETING):
+        return greeted(value)
+    async with asyncio.timeout(HELLO_S):
+        return unpack(_bytes(await connection.recv()))[0]
 
 
 def _bytes(frame: str | bytes) -> bytes:

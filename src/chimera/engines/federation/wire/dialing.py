@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from chimera.engines.federation.credentials import Credentials
-from chimera.engines.federation.wire.frames import CHUNK, MOST_FRAME
+from chimera.engines.federation.wire.frames import CHUNK, GREETING, MOST_FRAME, Hello, greeting
 
-_TCP_S = 3.0  # of one try; TCP repeats a lost first packet after 1 s, which is why further tries begin sooner
+_TCP_S, _SLOW_TCP_S = 1.0, 4.0  # of most tries, and of every fourth. TCP repeats a lost first packet after 1 s
 _OPEN_S, _QUICK_OPEN_S, _QUICK_TRIES = 15.0, 2.0, 4  # of TLS and WebSocket
 _PORTS = {"https": 443, "http": 80}
 _PORT_OF_SOCKS = 1080
@@ -27,10 +27,12 @@ class Dialler:
     Parameters
     ----------
     credentials : the identity of this side, with the hub's address.
+    hello : the first frame; also in a header of the request, so that it needs no round trip of its own.
     """
 
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: Credentials, hello: Hello) -> None:
         self._uri = credentials.websocket()
+        self._headers = {GREETING: greeting(hello)}
         self._tls = credentials.tls()
         self._proxy = proxy_for(credentials.hub)
         first = urllib.parse.urlsplit(self._proxy or credentials.hub)
@@ -68,7 +70,7 @@ class Dialler:
 
     async def _tcp(self, number: int) -> socket.socket:
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(_TCP_S):
+        async with asyncio.timeout(_TCP_S if number % 4 else _SLOW_TCP_S):
             try:
                 self._addresses = await loop.getaddrinfo(*self._to, type=socket.SOCK_STREAM)
             except OSError:  # the network of the name server may be down as well
@@ -96,7 +98,8 @@ class Dialler:
         return await connect(
             self._uri,
             ssl=self._tls, compression=None, max_size=MOST_FRAME, max_queue=8, write_limit=2 * CHUNK, ping_interval=None,
-            close_timeout=1.0, open_timeout=_QUICK_OPEN_S if quick else _OPEN_S, user_agent_header=None, logger=_quiet(), **way,
+            close_timeout=1.0, open_timeout=_QUICK_OPEN_S if quick else _OPEN_S, user_agent_header=None, logger=_quiet(),
+            additional_headers=self._headers, **way,
         )  # fmt: skip
 
     def up(self) -> None:

@@ -66,7 +66,7 @@ class Link:
 
     def __init__(self, credentials: Credentials, hello: Hello, peer: Peer) -> None:
         self._credentials, self._hello, self._peer = credentials, hello, peer
-        self._dialler = Dialler(credentials)
+        self._dialler = Dialler(credentials, hello)
         self._up_s = time.monotonic()
         self._broke_s = self._heard_s = self._used_s = 0.0
         self.why = ""
