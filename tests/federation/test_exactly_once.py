@@ -200,8 +200,9 @@ def test_answers_are_removed_once_the_driver_has_them(tmp_path: Path) -> None:
 
 def test_a_run_belongs_to_the_driver_that_began_it(place: Federation, tmp_path: Path) -> None:
     """Another driver that learns the key of a run reaches neither its actors nor its answers."""
+    from chimera.engines.federation.connection import TunnelConnection
     from chimera.engines.federation.credentials import Credentials
-    from chimera.engines.federation.tunnel import Tunnel, TunnelConnection
+    from chimera.engines.federation.tunnel import Tunnel
 
     place.node(place.join("node", "node-0"), kinds=summer(tmp_path / "log"))
     with place.engine("alice", nodes=["node-0"]) as engine:

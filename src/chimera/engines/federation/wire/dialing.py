@@ -40,7 +40,7 @@ class Dialler:
         self._addresses: list[Any] = []
         self._opened = 0
 
-    async def reach(self, gap_s: Callable[[], float], failed: Callable[[BaseException], None]) -> socket.socket:
+    async def reach(self, gap_s: Callable[[], float], failed: Callable[[Exception], Any]) -> socket.socket:
         """Return a TCP connection to the hub, or to the proxy on the way. Try until one try succeeds.
 
         Parameters
@@ -58,9 +58,10 @@ class Dialler:
                     done, _ = await asyncio.wait(tries, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         tries.discard(task)
-                        if (error := task.exception()) is None:
+                        try:
                             return task.result()
-                        failed(error)
+                        except OSError as error:
+                            failed(error)
                 await asyncio.sleep(next_s - now_s())
         finally:
             for task in tries:

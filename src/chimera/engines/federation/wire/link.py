@@ -91,7 +91,7 @@ class Link:
                 if self._failed(error):
                     await asyncio.sleep(self._gap_s())
 
-    def _failed(self, error: BaseException) -> bool:
+    def _failed(self, error: Exception) -> bool:
         """Note why there is no connection; return whether there was none before."""
         _check_hub(error, self._credentials.hub)
         self.why = _reason(error)
