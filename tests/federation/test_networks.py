@@ -33,6 +33,7 @@ pytestmark = pytest.mark.slow
 NODES = ["node-0", "node-1", "node-2"]
 CUTS = int(os.environ.get("CHIMERA_NETWORK_CUTS", "10"))
 EVERY_S, CLEAN_S, BACK_S = 6.0, 10.0, 2.0
+LEAST_GOODPUT = 0.7  # 0.8 to 0.9 were measured on two busy cores; 0.5 with one connection at a time
 KILLS_OF_HUB = {CUTS // 4, CUTS // 2, 3 * CUTS // 4}
 KILLS_OF_NODES = {CUTS // 8, 3 * CUTS // 8, 5 * CUTS // 8}
 
@@ -132,8 +133,6 @@ class Place:
         self.next_s.append(self.driver.lines[rounds][0] - up_s)
         if len(node.lines) > had:  # after silence, the old connection may have survived
             self.back_s.append(node.lines[-1][0] - up_s)
-        kind = " ".join(how) or "RST"
-        print(f"{name} {kind} {lasts_s:.2f} s: {self.next_s[-1]:.2f} s, {self.back_s[-1:]} {len(node.lines) - had}")
 
     def close(self) -> None:
         for process in self._started:
@@ -173,6 +172,7 @@ def test_cuts_kills_loss_and_a_proxy_change_no_bit(networks: Networks, tmp_path:
         f"connected after {figures(place.back_s)}; a round ended after {figures(place.next_s)}; goodput {goodput:.2f}"
     )
     assert max(place.back_s) < BACK_S
+    assert goodput > LEAST_GOODPUT
 
 
 def figures(values: list[float]) -> str:

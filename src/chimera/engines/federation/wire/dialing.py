@@ -45,7 +45,7 @@ class Dialler:
 
         Parameters
         ----------
-        gap_s : returns the seconds from the begin of a try to that of the next one. A try without an answer goes on meanwhile.
+        gap_s : returns the seconds from the begin of a try to that of the next one. A try without an answer continues meanwhile.
         failed : called with the exception of each try that failed.
         """
         tries: set[asyncio.Task[socket.socket]] = set()
