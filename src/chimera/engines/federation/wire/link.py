@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import ssl
 import time
@@ -68,7 +69,8 @@ class Link:
         self._credentials, self._hello, self._peer = credentials, hello, peer
         self._dialler = Dialler(credentials, hello)
         self._up_s = time.monotonic()
-        self._broke_s = self._heard_s = self._used_s = 0.0
+        self._broke_s = self._heard_s = 0.0
+        self._used_s = -math.inf  # when a frame came or went last, other than a heartbeat
         self.why = ""
 
     async def run(self) -> None:
@@ -130,7 +132,7 @@ class Link:
     async def _serve(self, connection: Any, present: Present) -> Any:
         port = Port(connection, _SILENT_S)
         self._dialler.up()
-        self._heard_s = self._used_s = time.monotonic()
+        self._heard_s = time.monotonic()
         self._peer.joined(port, present)
         work = port.write(), self._beat(port), self._read(connection), self._replaced(port)
         tasks = [asyncio.create_task(each) for each in work]

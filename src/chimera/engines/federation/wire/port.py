@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import sys
 import time
@@ -40,7 +41,7 @@ class Port:
         self._queued, self._busy = 0, False
         self._wake, self._room = asyncio.Event(), asyncio.Event()
         self._room.set()
-        self.used_s = time.monotonic()
+        self.used_s = -math.inf
         self._socket = connection.transport.get_extra_info("socket")
         if self._socket is not None and _USER_TIMEOUT is not None:
             self._socket.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, int(silent_s * 1000))
