@@ -55,8 +55,9 @@ class FederationEngine(HttpEngine):
         names = None if nodes == "all" else [nodes] if isinstance(nodes, str) else list(nodes)
         if names is not None and (not names or len(set(names)) < len(names)):
             raise ConfigurationError("engine 'federation', option 'nodes': give 'all', or different names of nodes")
+        from chimera.engines.federation.connection import TunnelConnection
         from chimera.engines.federation.credentials import Credentials
-        from chimera.engines.federation.tunnel import Tunnel, TunnelConnection
+        from chimera.engines.federation.tunnel import Tunnel
 
         credentials = Credentials.read(Path(identity).expanduser(), "requester", hub)
         key = secrets.token_hex(16)
@@ -98,7 +99,7 @@ class FederationEngine(HttpEngine):
 
         declared = self._placement.run_settings or {}
         strategy, model = (str(dict(declared.get(key, {})).get("name", ""))[:63] for key in ("strategy", "model"))
-        self._tunnel.report(Progress(self._tunnel.run, strategy, model, rounds, fraction))
+        self._tunnel.report(Progress(self.key, strategy, model, rounds, fraction))
 
 
 def _nodes(tunnel: Any, names: list[str] | None, wait_s: float) -> list[str]:

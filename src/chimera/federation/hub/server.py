@@ -32,6 +32,7 @@ from chimera.federation.identity.authority import Authority, key_pem, new_key
 from chimera.federation.identity.invitations import digest_of
 
 _WATCH_S, _REPORT_S = 0.5, 5.0
+_BACKLOG = 1024  # all nodes dial at once when the hub starts again
 _MOST_JOINING = 100  # sides without a certificate, each for at most 10 s
 _TLS_BUFFER = 1 << 16
 """Size of the buffer that asyncio fills with zeros for each connection with TLS, in bytes. Its default, four times as much,
@@ -99,7 +100,7 @@ class Hub:
                 server = await serve(
                     self._serve, self._host, self._port, ssl=self._tls(), compression=None, max_size=MOST_FRAME, max_queue=8,
                     write_limit=2 * CHUNK, ping_interval=None, open_timeout=HELLO_S, close_timeout=1.0, server_header=None,
-                    logger=logger,
+                    logger=logger, backlog=_BACKLOG,
                 )  # fmt: skip
             except OSError as error:
                 raise ConfigurationError(

@@ -8,6 +8,7 @@ without confirmation in flight.
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -31,6 +32,8 @@ MOST_PRESENT = 50
 """Maximum number of nodes that one `Present` lists."""
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 """The form of names of nodes and requesters."""
+GREETING = "X-Chimera-Hello"
+"""The header of a WebSocket request that contains `Hello`. A hub that does not know it waits for the frame."""
 
 Run = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 """Key of a run: 128 random bits."""
@@ -46,7 +49,7 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True, tag_field="frame"):
 
 
 class Hello(_Frame, frozen=True, tag=1):
-    """The first frame of a node or driver on a new connection.
+    """The first frame of a node or driver on a new connection. It is also in the header `GREETING`.
 
     Attributes
     ----------
@@ -239,6 +242,24 @@ def unpack(frame: bytes) -> tuple[Header, memoryview]:
     if len(frame) - 2 - size > CHUNK:
         raise DataError("a payload of more than one chunk")
     return header, view[2 + size :]
+
+
+def greeting(hello: Hello) -> str:
+    """Return the value of the header `GREETING`."""
+    return base64.b64encode(pack(hello)).decode()
+
+
+def greeted(value: str) -> Header:
+    """Return the frame in a header `GREETING`.
+
+    Raises
+    ------
+    DataError : it is no frame of this protocol.
+    """
+    try:
+        return unpack(base64.b64decode(value, validate=True))[0]
+    except ValueError as error:
+        raise DataError(f"a greeting that cannot be read: {error}") from error
 
 
 BEAT = pack(Beat())
