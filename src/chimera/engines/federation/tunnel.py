@@ -102,9 +102,10 @@ class Tunnel:
         self._port: Port | None = None
         self._boots: dict[str, str] = {}
         self._gone_s: dict[str, float] = {}
+        self._came_s: dict[str, float] = {}
         self._began_s = time.monotonic()
         self._refused: Exception | None = None
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # with a re-entrant lock
         self._link = Link(credentials, Hello(PROTOCOL, run, __version__, run), self)
         self._loop = asyncio.new_event_loop()
         self._task: asyncio.Task[Exception | None] | None = None
@@ -129,6 +130,24 @@ class Tunnel:
             if self._port is None:
                 raise RunError(f"the hub {self._hub} cannot be reached: {self._link.why or 'no answer'}")
             return set(self._boots)
+
+    def present(self) -> dict[str, float]:
+        """Return the connected nodes, each with the time since which the driver has seen it there without a break."""
+        with self._changed:
+            return {name: self._came_s[name] for name in self._boots}
+
+    def await_change(self, enough: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until this is true, also while the hub is away; return whether it is.
+
+        Raises
+        ------
+        HubRefusedError : the hub does not accept this driver.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._refused or enough(), timeout_s)
+            if self._refused is not None:
+                raise self._refused
+            return enough()
 
     def start(self, call: _Call) -> None:
         """Send a call, now or when its node is connected.
@@ -221,6 +240,9 @@ class Tunnel:
             for name in present.gone:
                 if self._boots.pop(name, None) is not None:
                     self._gone_s[name] = time.monotonic()
+            for name, boot in present.nodes.items():
+                if self._boots.get(name) != boot:
+                    self._came_s[name] = time.monotonic()
             self._boots |= present.nodes
             self._changed.notify_all()
         for call in list(self._calls.values()):

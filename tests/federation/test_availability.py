@@ -1,0 +1,157 @@
+"""Nodes that come late, leave and come back, and limits of policies that pass: a run waits and continues by itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("websockets")
+
+import chimera
+from chimera.core.errors import ConfigurationError
+from chimera.engines.federation.credentials import Credentials
+from chimera.federation.data.gives import Gives
+from chimera.federation.data.learner import node_actors
+from chimera.training.progress.callback import Callback
+from federation.data_kit import MLP, NAMES, table, thirds, written
+from federation.federation_kit import Federation, Running
+from federation.federation_kit import federation as federation_of
+
+pytestmark = pytest.mark.usefixtures("own_folder")
+
+
+class Nodes:
+    """A hub and three nodes with data, which tests start and stop."""
+
+    def __init__(self, place: Federation, folder: Path) -> None:
+        self.place = place
+        data = written(folder, thirds(table()))
+        self.kinds = {own.node: node_actors(own, Gives()) for own in data}
+        self.credentials: dict[str, Credentials] = {name: place.join("node", name) for name in NAMES}
+        self.running: dict[str, Running] = {}
+        place.join("requester", "alice")
+
+    def start(self, *names: str, gate: Any = None) -> None:
+        for name in names:
+            self.running[name] = self.place.node(self.credentials[name], gate, self.kinds[name])
+
+    def stop(self, *names: str) -> None:
+        for name in names:
+            self.running[name].stop()
+
+    def engine(self, **options: Any) -> dict[str, Any]:
+        given = {
+            "nodes": list(NAMES),
+            "away_s": 0.3,
+            "hub": self.place.url,
+            "identity": str(self.place.folder / "alice"),
+        }
+        return {"name": "federation", **given, **options}
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    with federation_of(tmp_path) as place:
+        yield Nodes(place, tmp_path)
+
+
+class When(Callback):
+    """Does something once after some rounds, and when an event or a notice with some words comes; records both."""
+
+    def __init__(
+        self, rounds: dict[int, Callable[[], None]], words: dict[str, Callable[[], None]] | None = None
+    ) -> None:
+        self._rounds, self._words = dict(rounds), dict(words or {})
+        self.told: list[str] = []
+
+    def on_progress(self, progress: Any) -> None:
+        for number in [number for number in self._rounds if progress.rounds >= number]:
+            self._rounds.pop(number)()
+
+    def on_event(self, event: Any) -> None:
+        self.on_notice(f"{event.event} {event.actor}: {event.detail}")
+
+    def on_notice(self, notice: str) -> None:
+        self.told.append(notice)
+        for words in [words for words in self._words if words in notice]:
+            threading.Thread(target=self._words.pop(words)).start()
+
+
+def train(engine: dict[str, Any], *callbacks: Callback, **options: Any) -> Any:
+    given = {
+        "workers": 3,
+        "strategy": {"name": "fed-avg", "local_steps": 2},
+        "optimizer": {"name": "sgd", "lr": 0.1},
+        "batch_size": 20,
+        "log_every": 1,
+        "out": Path("run"),
+        "progress": False,
+        **options,
+    }
+    return chimera.train(MLP, engine=engine, callbacks=list(callbacks), **given)
+
+
+def joined(run: Any) -> list[str]:
+    return [f"{event.event} {event.actor}" for event in run.events]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_run_starts_with_enough_nodes_and_a_later_node_joins(nodes: Nodes, named: bool) -> None:
+    nodes.start("north", "west")
+    seen: list[int] = []
+    when = When({3: lambda: nodes.start("south")})
+    when.on_model = lambda *_: seen.append(1)  # type: ignore[method-assign]
+    engine = nodes.engine(min_nodes=2, **({} if named else {"nodes": "all"}))
+    run = train(engine, when, rounds=60)
+    assert joined(run) == [f"worker joined worker {1 if named else 2}"]
+    assert run.cost.rounds == 60
+    assert run.metrics["accuracy"] > 0.9
+
+
+def test_a_run_waits_for_its_first_nodes_and_says_for_which(nodes: Nodes) -> None:
+    nodes.start("north")
+    when = When({}, {"waits for 1 more node; not connected: south, west": lambda: nodes.start("west")})
+    run = train(nodes.engine(min_nodes=2), when, rounds=3)
+    assert run.cost.rounds == 3
+    assert sum("waits for" in text for text in when.told) == 1
+
+
+def test_a_run_with_too_few_nodes_pauses_and_goes_on(nodes: Nodes) -> None:
+    nodes.start(*NAMES)
+    when = When(
+        {3: lambda: nodes.stop("south"), 6: lambda: nodes.stop("west")},
+        {"waits for 1 more node": lambda: nodes.start("west")},
+    )
+    run = train(nodes.engine(min_nodes=2), when, rounds=40, max_restarts=0)
+    assert joined(run) == [
+        "worker lost worker 1",
+        "worker lost worker 2",
+        "paused ",
+        "worker respawned worker 2",
+        "went on ",
+    ]
+    assert "waits for 1 more node; not connected: south, west" in when.told
+    assert run.cost.rounds == 40
+
+
+def test_a_run_that_is_resumed_with_other_nodes_goes_on(nodes: Nodes) -> None:
+    nodes.start("north", "south")
+    train(nodes.engine(min_nodes=2), rounds=4)
+    nodes.stop("south")
+    nodes.start("west")
+    when = When({6: lambda: nodes.start("south")})
+    run = train(nodes.engine(min_nodes=2), when, rounds=40, resume=True)
+    assert joined(run) == ["worker joined worker 1"]
+    assert run.cost.rounds == 40
+
+
+@pytest.mark.parametrize("given", [0, 4])
+def test_min_nodes_must_fit_the_nodes_and_the_workers(nodes: Nodes, given: int) -> None:
+    with pytest.raises(ConfigurationError, match="option 'min_nodes': must be at least 1, and at most"):
+        train(nodes.engine(min_nodes=given), rounds=1)
+    with pytest.raises(ConfigurationError, match="option 'min_nodes': is 3, but there are 2 workers"):
+        train(nodes.engine(min_nodes=3), rounds=1, workers=2)
