@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,10 +17,16 @@ from chimera.core.errors import ConfigurationError
 from chimera.engines.federation.credentials import Credentials
 from chimera.federation.data.gives import Gives
 from chimera.federation.data.learner import node_actors
+from chimera.federation.policy.gate import Gate
+from chimera.federation.policy.rules import LEARNER
 from chimera.training.progress.callback import Callback
 from federation.data_kit import MLP, NAMES, table, thirds, written
 from federation.federation_kit import Federation, Running
 from federation.federation_kit import federation as federation_of
+from federation.policy_kit import BARE, gate_of
+
+POLICY = BARE.replace("[models.mlp]", "[models.mlp]\nhidden = 'any'\n[release]\nmetrics = ['loss', 'accuracy']")
+POLICY = POLICY.replace("[strategies.fed-avg]", "[strategies.fed-avg]\nlocal_steps = 'any'")
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -34,6 +41,12 @@ class Nodes:
         self.credentials: dict[str, Credentials] = {name: place.join("node", name) for name in NAMES}
         self.running: dict[str, Running] = {}
         place.join("requester", "alice")
+
+    def gate(self, name: str, text: str = "", **options: Any) -> Gate:
+        """Return the gate of a node, with a policy that allows the runs of these tests."""
+        gate = gate_of(self.place.folder / name, POLICY + text, **options)
+        self.place.stack.callback(gate.close)
+        return gate
 
     def start(self, *names: str, gate: Any = None) -> None:
         for name in names:
@@ -155,3 +168,24 @@ def test_min_nodes_must_fit_the_nodes_and_the_workers(nodes: Nodes, given: int) 
         train(nodes.engine(min_nodes=given), rounds=1)
     with pytest.raises(ConfigurationError, match="option 'min_nodes': is 3, but there are 2 workers"):
         train(nodes.engine(min_nodes=3), rounds=1, workers=2)
+
+
+def test_a_worker_that_is_lost_before_its_first_step_is_made_again(nodes: Nodes) -> None:
+    blocked, made = threading.Event(), nodes.kinds["south"][LEARNER]
+
+    def slow_at_first(*given: Any, **options: Any) -> Any:
+        learner = made(*given, **options)
+        if not blocked.is_set():
+            blocked.set()
+            threading.Event().wait(1.0)
+        return learner
+
+    nodes.kinds["south"] = {**nodes.kinds["south"], LEARNER: slow_at_first}
+    for name in NAMES:
+        nodes.start(name, gate=nodes.gate(name))
+    run = train(nodes.engine(timeout_s=0.5), rounds=5)
+    assert joined(run) == ["worker lost worker 1", "worker respawned worker 1"]
+    entries = [
+        json.loads(line)["entry"] for line in (nodes.place.folder / "south" / "audit.jsonl").read_text().splitlines()
+    ]
+    assert "refused" not in {entry["decision"] for entry in entries}

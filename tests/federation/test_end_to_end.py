@@ -220,6 +220,7 @@ def test_a_run_pauses_below_min_nodes_and_goes_on_also_with_another_driver(hospi
     hospitals.start("hospital-b")
     assert "worker joined" in read_until(driver, "report:")
     assert driver.process.wait(LIMIT_S) == 0
+    driver.kill()  # closes its output
     assert json.loads((out / "summary.json").read_text())["rounds"] == 400
 
 
