@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,18 @@ from chimera.engines.federation.credentials import Credentials
 from chimera.federation.data.gives import Gives
 from chimera.federation.data.learner import node_actors
 from chimera.federation.policy.gate import Gate
-from chimera.federation.policy.rules import LEARNER
+from chimera.federation.policy.requests import Call, Decision, Held, Later, Requester
+from chimera.federation.policy.rules import LEARNER, START
 from chimera.training.progress.callback import Callback
 from federation.data_kit import MLP, NAMES, table, thirds, written
-from federation.federation_kit import Federation, Running
+from federation.federation_kit import AllowAll, Federation, Running
 from federation.federation_kit import federation as federation_of
 from federation.policy_kit import BARE, gate_of
 
 POLICY = BARE.replace("[models.mlp]", "[models.mlp]\nhidden = 'any'\n[release]\nmetrics = ['loss', 'accuracy']")
 POLICY = POLICY.replace("[strategies.fed-avg]", "[strategies.fed-avg]\nlocal_steps = 'any'")
 
-pytestmark = pytest.mark.usefixtures("own_folder")
+pytestmark = [pytest.mark.usefixtures("own_folder"), pytest.mark.takes("it trains on nodes behind a hub")]
 
 
 class Nodes:
@@ -70,6 +72,22 @@ class Nodes:
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
     with federation_of(tmp_path) as place:
         yield Nodes(place, tmp_path)
+
+
+class Closed(AllowAll):
+    """A gate that lets calls of a method wait for its hours, while it is closed."""
+
+    def __init__(self, method: str, *, closed: bool = True, decision: Decision = Later("hours", 1)) -> None:  # noqa: B008
+        self.closed, self._method, self._decision = closed, method, decision
+
+    def request(self, requester: Requester, call: Call) -> Decision:
+        return self._decision if self.closed and call.method == self._method else super().request(requester, call)
+
+    def open(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class When(Callback):
@@ -145,7 +163,7 @@ def test_a_run_with_too_few_nodes_pauses_and_goes_on(nodes: Nodes) -> None:
         "worker lost worker 2",
         "paused ",
         "worker respawned worker 2",
-        "went on ",
+        "resumed ",
     ]
     assert "waits for 1 more node; not connected: south, west" in when.told
     assert run.cost.rounds == 40
@@ -189,3 +207,36 @@ def test_a_worker_that_is_lost_before_its_first_step_is_made_again(nodes: Nodes)
         json.loads(line)["entry"] for line in (nodes.place.folder / "south" / "audit.jsonl").read_text().splitlines()
     ]
     assert "refused" not in {entry["decision"] for entry in entries}
+
+
+@pytest.mark.parametrize("method", [START, "delta"])
+def test_a_run_waits_for_the_hours_of_a_policy(nodes: Nodes, method: str) -> None:
+    gate = Closed(method)
+    nodes.start("north")
+    nodes.start("south", gate=gate)
+    text = "waits for the hours of the policy of south, which allows requests again in 0 h 1 min"
+    when = When({}, {text: gate.open})
+    run = train(nodes.engine(nodes=["north", "south"]), when, workers=2, rounds=3)
+    assert joined(run) == []
+    assert when.told.count(text) == 1
+
+
+def test_a_run_need_not_wait_for_the_hours_of_a_policy(nodes: Nodes) -> None:
+    gate = Closed("delta", closed=False)
+    nodes.start("north")
+    nodes.start("south", gate=gate)
+    when = When({2: gate.close}, {"worker lost": gate.open})
+    engine = nodes.engine(nodes=["north", "south"], min_nodes=1, policy_wait_s=0.3)
+    run = train(engine, when, workers=2, rounds=10, max_restarts=0)
+    assert joined(run) == ["worker lost worker 1", "worker respawned worker 1"]
+
+
+@pytest.mark.parametrize("decision", [Held(1), Later("day", 1)])
+def test_a_waiting_call_is_not_silent(nodes: Nodes, decision: Decision, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chimera.training.cluster.heartbeat._MAX_TIMEOUTS", 1)
+    gate = Closed("delta", decision=decision)
+    nodes.start("north", gate=gate)
+    when = When({}, {"waits for": lambda: (time.sleep(2.2), gate.open())})
+    engine = nodes.engine(nodes=["north"], health_every_s=60.0)
+    run = train(engine, when, workers=1, rounds=2, worker_timeout_s=1.5)
+    assert joined(run) == []

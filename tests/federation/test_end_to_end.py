@@ -209,7 +209,7 @@ def test_a_run_pauses_below_min_nodes_and_goes_on_also_with_another_driver(hospi
     hospitals.nodes["hospital-c"].kill()
     assert "paused" in read_until(driver, "waits for 1 more node; not connected: hospital-b, hospital-c")
     hospitals.start("hospital-b")
-    assert "worker joined" in read_until(driver, "went on")
+    assert "worker joined" in read_until(driver, "resumed")
     hospitals.nodes["hospital-b"].kill()
     read_until(driver, "waits for 1 more node")
     driver.kill()

@@ -28,9 +28,11 @@ from chimera.engines.http.hosting.host import Host
 from chimera.federation.audit.verify import verify
 from chimera.federation.policy import requests as reasons
 from chimera.federation.policy.answers import read_answer
+from chimera.federation.policy.approvals import decide
 from chimera.federation.policy.gate import Gate
+from chimera.federation.policy.ledger import minute_of
 from chimera.federation.policy.reading import CallReader
-from chimera.federation.policy.requests import Allowed, Held, Refused, Requester, Spending
+from chimera.federation.policy.requests import Allowed, Held, Later, Refused, Requester, Spending
 from chimera.federation.policy.rules import DESCRIBER, LEARNER, PRIVATE
 from chimera.privacy.accountant import Accountant
 from chimera.training.privacy.settings import Privacy
@@ -50,6 +52,7 @@ from federation.policy_kit import (
     gate_of,
 )
 
+TOMORROW = Later("day", (1440 - minute_of(NOON_S)) * 60)
 ENOUGH = Spending(rows=160)
 
 
@@ -288,15 +291,16 @@ def test_limits_of_a_day(tmp_path: Path) -> None:
     )
     gate, run = gate_of(tmp_path, text, clock=lambda: time_s[0]), Requests()
     begin(gate, run)
-    assert [update(gate, run) for _ in range(3)] == [Allowed(), Allowed(), Refused(reasons.LIMIT)]
+    assert [update(gate, run) for _ in range(3)] == [Allowed(), Allowed(), TOMORROW]
     time_s[0] = 0.0  # a clock that is set back begins no new day
-    assert update(gate, run) == Refused(reasons.LIMIT)
+    assert update(gate, run) == TOMORROW
     time_s[0] = NOON_S + 86_400
     assert update(gate, run) == Allowed()
     call = run.call("samples")
     assert gate.request(ALICE, call) == Allowed()
     assert gate.answer(ALICE, call, 40_000, Spending()) == Refused(reasons.LIMIT)  # it would leave, and is too large
-    assert gate.request(ALICE, replace(run.update(), size=40_000)) == Refused(reasons.LIMIT)
+    assert gate.request(ALICE, replace(run.update(), size=40_000)) == TOMORROW
+    assert gate.request(ALICE, replace(run.update(), size=40_001)) == Refused(reasons.LIMIT)  # on each day
     gate.close()
 
 
@@ -309,7 +313,14 @@ def test_hours_in_local_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         gate_of(tmp_path, POLICY.replace("least_rows = 50", 'least_rows = 50\nhours = "13:00-14:00"')),
         Requests(),
     )
-    assert gate.request(ALICE, run.start()) == Refused(reasons.NOT_NOW)  # it is 12:00
+    assert gate.request(ALICE, run.start()) == Later("hours", 3600)  # it is 12:00
+    gate.close()
+    asking = POLICY.replace("automatic", "ask").replace("least_rows = 50", 'least_rows = 50\nhours = "22:00-06:00"')
+    gate = gate_of(tmp_path / "asking", asking)
+    assert gate.request(ALICE, run.start()) == Held(1)  # an administrator decides at any hour
+    decide(tmp_path / "asking", 1, approve=True, by="ada")
+    assert gate.request(ALICE, run.start()) == Later("hours", 10 * 3600)
+    assert [line["decision"] for line in lines(tmp_path / "asking")] == ["held", "approved"]
     gate.close()
     monkeypatch.undo()
     time.tzset()
@@ -406,7 +417,7 @@ def test_a_run_has_two_more_evaluations_than_rounds(tmp_path: Path) -> None:
         Requests("r2"),
     )
     begin(gate, run)
-    assert [gate.request(ALICE, run.call("measure")) for _ in range(2)] == [Allowed(), Refused(reasons.LIMIT)]
+    assert [gate.request(ALICE, run.call("measure")) for _ in range(2)] == [Allowed(), TOMORROW]
     gate.close()
 
 
@@ -451,14 +462,6 @@ def test_calls_of_several_threads(tmp_path: Path) -> None:
         assert sum(threads.map(ask, calls)) == rounds_within(20.0, 2.0)
     gate.close()
     assert verify(tmp_path).lines == 61
-
-
-def test_refusals_that_end_by_themselves() -> None:
-    assert [Refused(reason).later for reason in (reasons.NOT_NOW, reasons.LIMIT, reasons.EXHAUSTED)] == [
-        True,
-        True,
-        False,
-    ]
 
 
 def test_only_the_owner_reads_the_files(tmp_path: Path) -> None:

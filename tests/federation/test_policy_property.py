@@ -33,7 +33,7 @@ from chimera.federation.audit.verify import verify
 from chimera.federation.policy.approvals import decide
 from chimera.federation.policy.gate import Gate
 from chimera.federation.policy.policy import Limits, Policy, PrivacyBounds, Release, Requesters
-from chimera.federation.policy.requests import Allowed, Call, Held, Refused, Requester, Spending
+from chimera.federation.policy.requests import Allowed, Call, Held, Later, Refused, Requester, Spending
 from chimera.federation.policy.rules import LEARNER, PRIVATE, START
 from chimera.privacy.accountant import Accountant
 from chimera.training.privacy.settings import Privacy
@@ -338,7 +338,7 @@ class Node(RuleBasedStateMachine):
     def ask(self, requester: Requester, call: Call, point: Any) -> Any:
         """Request a call; check that it may run if the gate says so."""
         decision = self.attempt(lambda: self.gate.request(requester, call), point)
-        if isinstance(decision, Held | Allowed) and call.run not in self.owner:
+        if isinstance(decision, Held | Later | Allowed) and call.run not in self.owner:
             self.owner[call.run], self.settings_of[call.run] = requester.name, call.settings
         if decision == Allowed():
             self.check(requester, call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,8 @@ class FederationEngine(HttpEngine):
     identity : folder of the driver's identity, which ``chimera node join`` has written for the role requester.
     wait_s : seconds for which the start waits for the nodes, or for the first of all. With ``min_nodes``, for the hub only.
     away_s : seconds after which a node that is not connected is lost. A request for an actor there waits as long again.
+    policy_wait_s : seconds for which a call of a worker waits for the hours or the daily limits of a node's policy. After that
+        the worker is lost, and starts again when its policy lets it. Default: the run waits.
     timeout_s, health_every_s, most_bytes, keeps_rows, on_answer : see `HttpEngine`.
 
     Attributes
@@ -49,6 +52,7 @@ class FederationEngine(HttpEngine):
         identity: str,
         wait_s: float = 60.0,
         away_s: float = 60.0,
+        policy_wait_s: float = math.inf,
         timeout_s: float = 600.0,
         health_every_s: float = 1.0,
         most_bytes: int = 1 << 30,
@@ -56,7 +60,7 @@ class FederationEngine(HttpEngine):
         on_answer: Callable[[str, float], None] | None = None,
     ) -> None:
         positive = {"timeout_s": timeout_s, "health_every_s": health_every_s, "most_bytes": most_bytes}
-        for name, value in (positive | {"wait_s": wait_s, "away_s": away_s}).items():
+        for name, value in (positive | {"wait_s": wait_s, "away_s": away_s, "policy_wait_s": policy_wait_s}).items():
             if not value > 0:
                 raise ConfigurationError(f"engine 'federation', option {name!r}: must be above 0, not {value!r}")
         names = None if nodes == "all" else [nodes] if isinstance(nodes, str) else list(nodes)
@@ -75,7 +79,12 @@ class FederationEngine(HttpEngine):
         self._names, self.min_nodes, self.patience_s = names, min_nodes, away_s
 
         def node(name: str) -> Node:
-            return Node(name, partial(TunnelConnection, tunnel, name), engine_key=key, health_every_s=health_every_s)
+            return Node(
+                name,
+                partial(TunnelConnection, tunnel, name, policy_wait_s),
+                engine_key=key,
+                health_every_s=health_every_s,
+            )
 
         self._node = node
         try:
@@ -117,6 +126,11 @@ class FederationEngine(HttpEngine):
             self._placement.reserve(actor, node)
         if self.min_nodes is not None:
             self.wait_for(actors, self.min_nodes)
+
+    @property
+    def held(self) -> bool:
+        """Whether a call waits for the administrator or the policy of its node."""
+        return self._tunnel.held
 
     def there(self, actor: str) -> float | None:
         """Return the time since which the node of an actor is connected, on the clock `time.monotonic`; None if it is not."""

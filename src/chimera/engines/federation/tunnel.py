@@ -34,10 +34,11 @@ from chimera.engines.federation.wire.pages import keep_pages
 from chimera.engines.federation.wire.port import Port
 from chimera.engines.federation.wire.streams import Receiving, Sending
 from chimera.engines.http import connection as http
+from chimera.engines.http.node import ACTORS
 from chimera.version import __version__
 
 _TICK_S = 0.5
-_SAYS_S = 10.0  # a node says each second that a call waits for its administrator
+_SAYS_S = 10.0  # a node says each second that a call waits for its administrator or policy
 _SETTLE_S = 0.2  # answers of this time are confirmed together
 
 
@@ -48,7 +49,8 @@ class _Call:
     ----------
     once : whether the node must not run it twice.
     answer : the part of the answer that is there.
-    waits_s : when its node said last that the call waits for the node's administrator.
+    waits_s : when its node said last that the call waits, for the node's administrator or policy.
+    policy_s : since when it waits for the policy; infinite if it does not.
     result, failure : the answer, or the exception in its place.
     """
 
@@ -62,6 +64,7 @@ class _Call:
         self.answer: Receiving | None = None
         self.status = 0
         self.waits_s = -math.inf
+        self.policy_s = math.inf
         self.ended = threading.Event()
         self.result: http.Answer | None = None
         self.failure: Exception | None = None
@@ -91,7 +94,7 @@ class Tunnel:
         self.run, self._most_bytes, self._away_s = run, most_bytes, away_s
         self._hub = credentials.hub
         self.on_wait: Callable[[str], None] | None = None
-        self._waits: set[tuple[str, int]] = set()  # node and number of the runs that wait there
+        self._waits: dict[tuple[str, int | str], float] = {}  # when a node said last that a run waits, and for what
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Call] = {}
         self._open: defaultdict[str, set[int]] = defaultdict(set)  # calls without an answer, by node
@@ -148,6 +151,17 @@ class Tunnel:
             if self._refused is not None:
                 raise self._refused
             return enough()
+
+    @property
+    def held(self) -> bool:
+        """Whether a call waits for the administrator or the policy of its node."""
+        since_s = time.monotonic() - _SAYS_S
+        return any(call.waits_s > since_s for call in self._calls.copy().values())
+
+    def renew(self, node: str) -> None:
+        """Count a node as one that has come now."""
+        with self._changed:
+            self._came_s[node] = time.monotonic()
 
     def start(self, call: _Call) -> None:
         """Send a call, now or when its node is connected.
@@ -226,14 +240,21 @@ class Tunnel:
             call = self._calls.get(header.number)
             if call is not None and call.node == header.node:
                 call.waits_s = time.monotonic()
-                self._say_waits(header.node, header.asked)
+                call.policy_s = min(call.policy_s, call.waits_s) if header.why else math.inf
+                self._say_waits(header)
 
-    def _say_waits(self, node: str, asked: int) -> None:
-        if (node, asked) not in self._waits and self.on_wait is not None:
-            self._waits.add((node, asked))
-            self.on_wait(
-                f"the administrator of {node}, who decides about run {asked} there: chimera node approve {asked}"
-            )
+    def _say_waits(self, header: Waits) -> None:
+        node, asked = header.node, header.asked
+        if header.why:
+            hours, minutes = divmod(-(-header.wait_s // 60), 60)
+            what = "hours" if header.why == "hours" else "limits of a day"
+            text = f"the {what} of the policy of {node}, which allows requests again in {hours} h {minutes} min"
+        else:
+            text = f"the administrator of {node}, who decides about run {asked} there: chimera node approve {asked}"
+        why, now_s = (node, header.why or asked), time.monotonic()
+        said_s, self._waits[why] = self._waits.get(why, -math.inf), now_s
+        if now_s - said_s > _SAYS_S and self.on_wait is not None:
+            self.on_wait(text)
 
     def _update(self, present: Present) -> None:
         with self._changed:
@@ -366,12 +387,17 @@ def _tick(deadline_s: float) -> float:
 
 
 class TunnelConnection:
-    """The way to one node through the tunnel, for one thread; see `chimera.engines.http.transport.Transport`."""
+    """The way to one node through the tunnel, for one thread; see `chimera.engines.http.transport.Transport`.
+
+    Parameters
+    ----------
+    policy_wait_s : seconds that a call of an actor may wait for the policy of its node. The creation of an actor has no limit.
+    """
 
     waits = True
 
-    def __init__(self, tunnel: Tunnel, node: str) -> None:
-        self._tunnel, self._node = tunnel, node
+    def __init__(self, tunnel: Tunnel, node: str, policy_wait_s: float = math.inf) -> None:
+        self._tunnel, self._node, self._policy_wait_s = tunnel, node, policy_wait_s
         self._broken_by: str | None = None
         self._current: _Call | None = None
 
@@ -387,7 +413,7 @@ class TunnelConnection:
     ) -> http.Answer:
         """Send a request and return the answer; while the node is not connected, wait for it.
 
-        The time limit does not pass while the call waits for the administrator of the node.
+        The time limit does not pass while the call waits for the administrator or the policy of the node.
 
         Raises
         ------
@@ -401,11 +427,17 @@ class TunnelConnection:
         # A call waits for a node that is away already, such as one that creates the actor of a lost worker again. A heartbeat
         # does not wait: it states what is known.
         since_s = began_s if call.once else 0.0
+        most_s = math.inf if path.count("/") == ACTORS.count("/") + 1 else self._policy_wait_s
         self._tunnel.start(call)
         try:
             while not call.ended.wait(_tick(deadline_s)):
                 if self._broken_by or (why := self._tunnel.absent(self._node, since_s)):
                     raise http.Unreachable(self._broken_by or why)
+                if time.monotonic() - call.policy_s > most_s:
+                    self._tunnel.renew(self._node)  # it is not at fault: its worker may start again
+                    raise TimeLimitError(
+                        f"{verb} {self._node}{path} waited for the policy of the node for {most_s:g} s"
+                    )
                 if time.monotonic() >= max(deadline_s, call.waits_s + max(timeout_s, _SAYS_S)):
                     raise TimeLimitError(f"{verb} {self._node}{path} took longer than {timeout_s:g} s")
         finally:
@@ -415,6 +447,12 @@ class TunnelConnection:
         if call.result is None:
             raise call.failure or http.Unreachable(self._broken_by or "the request was broken off")
         return call.result
+
+    @property
+    def heard_s(self) -> float:
+        """When the node said last that the current request waits for its administrator or policy."""
+        call = self._current
+        return -math.inf if call is None else call.waits_s
 
     def break_off(self, why: str) -> None:
         """Abort the current request, from another thread. It and all later requests raise `Unreachable`."""

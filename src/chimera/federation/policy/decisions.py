@@ -13,18 +13,19 @@ from chimera.federation.policy.ledger import count, day_of, minute_of, totals
 from chimera.federation.policy.policy import Limits, Policy
 from chimera.federation.policy.requests import (
     CHANGED,
+    CROWD,
     DECLINED,
     EARLIER,
     EXHAUSTED,
     LIMIT,
     LOST,
     NOT_ALLOWED,
-    NOT_NOW,
     RUN_OVER,
     Allowed,
     Call,
     Decision,
     Held,
+    Later,
     Refused,
     Requester,
 )
@@ -60,12 +61,19 @@ class Request:
 
 
 def of_time(db: sqlite3.Connection, now_s: float, limits: Limits, call: Call) -> Decision | None:
-    """Return a refusal if calls do not run at this hour, or not today; None if they do."""
-    if not limits.open_at(minute_of(now_s)):
-        return Refused(NOT_NOW)
+    """Return since when the call may run if it may not at this hour, or not today; None if it may now."""
+    if not limits.open_at(minute := minute_of(now_s)):
+        return Later("hours", limits.opens_in(minute) * 60)
     most = limits.bytes_per_day
+    if most is not None and call.size > most:
+        return Refused(LIMIT)  # on each day
     full = most is not None and totals(db, day_of(now_s)).size + call.size > most
-    return Refused(LIMIT) if full else None
+    return _tomorrow(now_s) if full else None
+
+
+def _tomorrow(now_s: float) -> Later:
+    """Return the decision about a call that exceeds a limit of the day."""
+    return Later("day", (1440 - minute_of(now_s)) * 60)
 
 
 def of_run(db: sqlite3.Connection, now_s: float, request: Request, *, asks: bool) -> Decision | None:
@@ -82,7 +90,7 @@ def of_run(db: sqlite3.Connection, now_s: float, request: Request, *, asks: bool
             return Refused(NOT_ALLOWED)
         query = "SELECT count(*) FROM runs WHERE requester = ? AND state = 'held'"
         if db.execute(query, (requester.name,)).fetchone()[0] >= _MOST_HELD:
-            return Refused(LIMIT)
+            return Refused(CROWD)
         values = (call.run, requester.name, requester.fingerprint, declared.text(), declared.digest)
         added = db.execute(
             "INSERT INTO runs (run, requester, fingerprint, settings, digest, state, asked_s, updates, evaluations) "
@@ -101,7 +109,7 @@ def of_run(db: sqlite3.Connection, now_s: float, request: Request, *, asks: bool
 
 
 def evaluate(db: sqlite3.Connection, now_s: float, request: Request, limits: Limits) -> Decision | None:
-    """Count an evaluation; return a refusal if the run or the day has had enough.
+    """Count an evaluation; return another decision if the run or the day has had enough.
 
     With enough models of its own choice, a requester could read test rows from metrics.
     """
@@ -110,7 +118,7 @@ def evaluate(db: sqlite3.Connection, now_s: float, request: Request, limits: Lim
     if had >= request.declared.rounds + _MORE_EVALUATIONS:
         return Refused(RUN_OVER)
     if most is not None and totals(db, day).evaluations >= most + _MORE_EVALUATIONS:
-        return Refused(LIMIT)
+        return _tomorrow(now_s)
     db.execute("UPDATE runs SET evaluations = evaluations + 1 WHERE run = ?", (run,))
     count(db, day, evaluations=1)
     return None
@@ -134,9 +142,6 @@ def reserve(db: sqlite3.Connection, now_s: float, request: Request, policy: Poli
     (had,) = db.execute("SELECT updates FROM runs WHERE run = ?", (call.run,)).fetchone()
     if is_update and had >= declared.rounds:
         return Refused(RUN_OVER)
-    most = limits.rounds_per_day
-    if is_update and most is not None and totals(db, day_of(now_s)).updates >= most:
-        return Refused(LIMIT)
     if share == 0.0:
         return Refused(NOT_ALLOWED)
     noise, bounds = multiplier(declared.protection, share, policy.privacy.protects), policy.privacy
@@ -145,6 +150,9 @@ def reserve(db: sqlite3.Connection, now_s: float, request: Request, policy: Poli
     in_all = accounts.epsilon(db, bounds.delta, None, noise)
     if after > bounds.epsilon_per_requester or in_all > bounds.epsilon_in_all:
         return Refused(EXHAUSTED)
+    most = limits.rounds_per_day
+    if is_update and most is not None and totals(db, day_of(now_s)).updates >= most:
+        return _tomorrow(now_s) if most else Refused(LIMIT)
     request.epsilon = after - before if math.isfinite(after) else None
     accounts.spend(db, requester.name, noise)
     values = (call.run, call.number, requester.name, requester.fingerprint, call.kind, call.method)

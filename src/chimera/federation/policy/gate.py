@@ -174,8 +174,9 @@ class Gate:
         """Decide by what happened before; reserve the call if it spends epsilon."""
         now_s, call, policy = self._ledger.now_s(db), request.call, self._policy
         begun = db.total_changes
-        decision = decisions.of_time(db, now_s, policy.limits, call) or decisions.of_run(
-            db, now_s, request, asks=policy.approval == "ask"
+        # The run first: its administrator can decide about it at any hour.
+        decision = decisions.of_run(db, now_s, request, asks=policy.approval == "ask") or decisions.of_time(
+            db, now_s, policy.limits, call
         )
         if isinstance(decision, Held) and db.total_changes != begun:
             self._report(db, now_s, request.requester, call, "held", bytes_in=call.size)

@@ -118,7 +118,7 @@ class Recovery:
             else:
                 break
         if paused and there >= self._least:
-            yield "went on", "", f"{there} workers are there"
+            yield "resumed", "", f"{there} workers are there"
 
     @property
     def arrived(self) -> bool:
