@@ -655,3 +655,47 @@ def test_errors_leave_without_texts_that_could_quote_data(caplog: pytest.LogCapt
     for body in (wire.pack({}), wire.pack([]), b"", wire.pack({"cost": {}, "values": [3]})):
         with pytest.raises(DataError):
             read_answer("evaluate", body)
+
+
+def test_a_node_serves_more_actors_than_it_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chimera.federation.policy.shares._MOST", 2)
+    gate, run = gate_of(tmp_path), Requests()
+    begin(gate, run)
+    actors = [f"worker{number}" for number in range(4)]
+
+    def ask(call: Any, actor: str) -> Any:
+        return gate.request(ALICE, replace(call, actor=actor))
+
+    assert ask(run.call("take_part", 3), actors[0]) == Allowed()
+    for actor in actors[1:]:
+        assert ask(run.call("take_part", 1), actor) == Allowed()
+    assert [ask(run.update(), actor) for actor in (actors[0], actors[3], "new")] == [Allowed()] * 3
+    noises = gate._ledger.read(lambda db: dict(db.execute("SELECT noise, updates FROM spent").fetchall()))
+    # The first actor has a third of the noise. It counts as one of the four nodes that the run declares, as all later actors do.
+    assert noises == {4.0 * 0.25**0.5 / 2: 3}
+    gate.close()
+
+
+def test_masks_need_a_list_of_participants_again_if_the_node_has_forgotten_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chimera.federation.policy.shares._MOST", 1)
+    gate = gate_of(tmp_path, MASKED, participants=count_keys)
+    run = Requests(settings=MASKED_SETTINGS)
+    assert gate.request(ALICE, run.start()) == Allowed()
+    for actor in ("a", "b"):
+        assert gate.request(ALICE, replace(run.call("share_secrets", [1] * 4), actor=actor)) == Allowed()
+    assert gate.request(ALICE, replace(run.update(), actor="a")) == Refused(reasons.NOT_ALLOWED)
+    assert gate.request(ALICE, replace(run.update(), actor="b")) == Allowed()
+    gate.close()
+
+
+def test_the_reader_knows_the_kind_of_the_most_recent_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chimera.federation.policy.reading._MOST_ACTORS", 2)
+    reader = CallReader()
+    for actor in ("a", "b"):
+        reader.read("r1", 1, actor, "", wire.pack({"kind": LEARNER, "call": [[], {}]}))
+    assert reader.read("r1", 2, "a", "samples", wire.pack({"call": [[], {}]})).kind == LEARNER
+    reader.read("r1", 3, "c", "", wire.pack({"kind": LEARNER, "call": [[], {}]}))
+    kinds = [reader.read("r1", 4, actor, "samples", wire.pack({"call": [[], {}]})).kind for actor in "abc"]
+    assert kinds == [LEARNER, "", LEARNER]

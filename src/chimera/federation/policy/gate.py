@@ -36,11 +36,12 @@ from chimera.federation.policy.requests import (
     Spending,
 )
 from chimera.federation.policy.rules import leaves
+from chimera.federation.policy.shares import Shares
 from chimera.web.folder import try_lock
 
 Participants = Callable[[Any], int]
 """Checks the list of keys of a masked sum, see `chimera.federation.policy.participants`; returns the number of nodes."""
-_MOST_OPEN = 10_000  # calls without an answer, and actors with a share of their own
+_MOST_OPEN = 10_000  # calls without an answer
 _MOST_SETTINGS = 256  # runs whose settings are in memory
 _MOST_REFUSALS = 10_000  # lines of a day: an attacker must not fill the disk
 _RELEASE = {"statistics": "statistics", "rows": "sample_rows"}  # keys of [release] that calls need
@@ -78,7 +79,7 @@ class Gate:
         self._policy, self._rows, self._participants = policy, rows, participants
         self._turn = threading.RLock()
         self._open: dict[tuple[str, int], Request] = {}  # allowed calls without an answer
-        self._shares: dict[tuple[str, str], float] = {}  # by run and actor, see `multiplier`
+        self._shares = Shares()
         self._fewest: dict[tuple[str, str], int] = {}  # by run and actor: fewest rows of an update
         self._declared: dict[str, tuple[Any, Declared]] = {}  # by run: what was read last
         make_folder(folder)
@@ -145,7 +146,7 @@ class Gate:
         agree = (
             permitted and rows >= self._policy.limits.least_rows and arguments_agree(call, declared, self._policy, rows)
         )
-        if not agree or max(len(self._open), len(self._shares)) >= _MOST_OPEN:
+        if not agree or len(self._open) >= _MOST_OPEN:
             return Refused(NOT_ALLOWED)
         return Request(requester, call, declared, kind)
 
@@ -183,9 +184,7 @@ class Gate:
         if decision is not None:
             return decision
         if request.spends:
-            protection = request.declared.protection
-            masked = protection is not None and protection.secure_aggregation
-            share = self._shares.get((call.run, call.actor), 0.0 if masked else 1.0)
+            share = self._shares.of(call, request.declared)
             return decisions.reserve(db, now_s, request, policy, share) or Allowed()
         if request.leaves == "metrics":
             return decisions.evaluate(db, now_s, request, policy.limits) or Allowed()
@@ -207,9 +206,7 @@ class Gate:
             share = protection.needed(nodes) / nodes
         else:
             return None
-        key = call.run, call.actor
-        # The smallest share: calls of one actor may be decided in another order than they run.
-        self._shares[key] = min(share, self._shares.get(key, 1.0))
+        self._shares.note(call, request.declared, share)
         return None
 
     def answer(self, requester: Requester, call: Call, answer_bytes: int, spent: Spending) -> Decision:
