@@ -671,7 +671,7 @@ def test_a_node_serves_more_actors_than_it_remembers(tmp_path: Path, monkeypatch
         assert ask(run.call("take_part", 1), actor) == Allowed()
     assert [ask(run.update(), actor) for actor in (actors[0], actors[3], "new")] == [Allowed()] * 3
     noises = gate._ledger.read(lambda db: dict(db.execute("SELECT noise, updates FROM spent").fetchall()))
-    # The first actor has a third of the noise. It counts as one of the four nodes that the run declares, as all later actors do.
+    # The first actor has a third of the noise. It counts as one of the four nodes that the run declares, as later actors do.
     assert noises == {4.0 * 0.25**0.5 / 2: 3}
     gate.close()
 
