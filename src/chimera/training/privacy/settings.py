@@ -103,7 +103,7 @@ class Privacy:
         return max(math.ceil(self.threshold * asked - 1e-9), asked // 2 + 1)
 
     def check(self, strategy: Strategy, name: str, codec: tuple[str, Mapping[str, Any]], workers: int) -> None:
-        """Raise ConfigurationError if messages of this strategy's workers cannot be kept private, or epsilon not be computed."""
+        """Raise ConfigurationError if messages of this strategy's workers cannot be kept private, or a package is missing."""
         if self.noise:
             _need("the accountant of epsilon", "opacus")  # in the driver: nodes add noise without it
         asked = strategy.aggregated(workers)
