@@ -292,7 +292,7 @@ def test_limits_of_a_day(tmp_path: Path) -> None:
     gate, run = gate_of(tmp_path, text, clock=lambda: time_s[0]), Requests()
     begin(gate, run)
     assert [update(gate, run) for _ in range(3)] == [Allowed(), Allowed(), TOMORROW]
-    time_s[0] = 0.0  # a clock that is set back begins no new day
+    time_s[0] = NOON_S - 40 * 86_400  # a clock that is set back begins no new day
     assert update(gate, run) == TOMORROW
     time_s[0] = NOON_S + 86_400
     assert update(gate, run) == Allowed()
@@ -384,7 +384,7 @@ def test_statistics_leave_only_if_the_policy_says_so(tmp_path: Path) -> None:
         for statistics in (False, True):
             call = replace(run.call("describe"), kind=DESCRIBER)
             assert gate.request(ALICE, call) == Allowed()
-            decision = gate.answer(ALICE, call, 10, Spending(statistics=statistics))
+            decision = gate.answer(ALICE, call, 10, Spending(500, statistics=statistics))
             assert decision == (Refused(reasons.NOT_ALLOWED) if statistics and not place else Allowed())
         gate.close()
 

@@ -60,9 +60,15 @@ class Request:
         return self.leaves in SPENDING
 
 
-def of_time(db: sqlite3.Connection, now_s: float, limits: Limits, call: Call) -> Decision | None:
-    """Return since when the call may run if it may not at this hour, or not today; None if it may now."""
-    if not limits.open_at(minute := minute_of(now_s)):
+def of_time(db: sqlite3.Connection, now_s: float, clock_s: float, limits: Limits, call: Call) -> Decision | None:
+    """Return since when the call may run if it may not at this hour, or not today; None if it may now.
+
+    Parameters
+    ----------
+    clock_s : what the clock shows, in seconds since 1970. It is earlier than ``now_s`` if it was set back. Hours follow it:
+        they would else stay open, or closed, until it has reached ``now_s`` again.
+    """
+    if not limits.open_at(minute := minute_of(clock_s)):
         return Later("hours", limits.opens_in(minute) * 60)
     most = limits.bytes_per_day
     if most is not None and call.size > most:
@@ -84,7 +90,8 @@ def of_run(db: sqlite3.Connection, now_s: float, request: Request, *, asks: bool
     asks : whether runs wait for the administrator.
     """
     call, requester, declared = request.call, request.requester, request.declared
-    row = db.execute("SELECT number, requester, digest, state FROM runs WHERE run = ?", (call.run,)).fetchone()
+    query = "SELECT number, requester, fingerprint, digest, state FROM runs WHERE run = ?"
+    row = db.execute(query, (call.run,)).fetchone()
     if row is None:
         if call.method != START:
             return Refused(NOT_ALLOWED)
@@ -98,8 +105,8 @@ def of_run(db: sqlite3.Connection, now_s: float, request: Request, *, asks: bool
             (*values, "held" if asks else "approved", now_s),
         )
         return Held(int(added.lastrowid or 0)) if asks else None
-    number, owner, digest, state = row
-    if owner != requester.name:
+    number, *owner, digest, state = row
+    if owner != [requester.name, requester.fingerprint]:  # another certificate may have the same name
         return Refused(NOT_ALLOWED)
     if digest != declared.digest:
         return Refused(CHANGED)

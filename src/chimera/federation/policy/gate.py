@@ -177,7 +177,7 @@ class Gate:
         begun = db.total_changes
         # The run first: its administrator can decide about it at any hour.
         decision = decisions.of_run(db, now_s, request, asks=policy.approval == "ask") or decisions.of_time(
-            db, now_s, policy.limits, call
+            db, now_s, self._ledger.clock(), policy.limits, call
         )
         if isinstance(decision, Held) and db.total_changes != begun:
             self._report(db, now_s, request.requester, call, "held", bytes_in=call.size)
@@ -231,7 +231,7 @@ class Gate:
     def _release(self, db: sqlite3.Connection, request: Request, size: int, spent: Spending) -> Decision:
         now_s, call, limits = self._ledger.now_s(db), request.call, self._policy.limits
         day, most, total = day_of(now_s), limits.bytes_per_day, request.call.size + size
-        figures = not spent.failed and (request.leaves in ("update", "statistics") or bool(spent.metrics))
+        figures = not spent.failed and (request.leaves == "update" or bool(spent.metrics) or spent.statistics)
         too_few = figures and self._rows_behind(request, spent) < limits.least_rows
         release = self._policy.release
         foreign = not set(spent.metrics) <= set(release.metrics) or (spent.statistics and not release.statistics)
