@@ -196,6 +196,38 @@ def test_a_run_continues_without_a_node_that_is_away_and_with_it_later(hospitals
     assert {event.actor for event in run.events} == {"worker 2"}
 
 
+def read_until(process: Process, words: str) -> str:
+    """Return the output of a process up to the first line with these words."""
+    read = ""
+    while words not in read:
+        read += process.line()
+    return read
+
+
+def test_a_run_pauses_below_min_nodes_and_goes_on_also_with_another_driver(hospitals: Hospitals) -> None:
+    out, file = hospitals.folder / "days", hospitals.experiment(rounds=400)
+    file.write_text(file.read_text().replace('nodes = "all"', f"nodes = {list(NODES)}, min_nodes = 2, away_s = 1.0"))
+    hospitals.nodes["hospital-b"].kill()  # the run begins without it
+    driver = Process("chimera", "train", file, "--out", out)
+    read_until(driver, "round 5")
+    hospitals.nodes["hospital-c"].kill()
+    assert "paused" in read_until(driver, "waits for 1 more node; not connected: hospital-b, hospital-c")
+    hospitals.start("hospital-b")
+    assert "worker joined" in read_until(driver, "resumed")
+    hospitals.nodes["hospital-b"].kill()
+    read_until(driver, "waits for 1 more node")
+    driver.kill()
+    driver = Process("chimera", "train", file, "--out", out, "--resume")
+    read_until(driver, "waits for 1 more node")
+    hospitals.start("hospital-c")
+    read_until(driver, "round")
+    hospitals.start("hospital-b")
+    assert "worker joined" in read_until(driver, "report:")
+    assert driver.process.wait(LIMIT_S) == 0
+    driver.kill()  # closes its output
+    assert json.loads((out / "summary.json").read_text())["rounds"] == 400
+
+
 def test_a_requester_that_no_policy_names_is_refused(hospitals: Hospitals) -> None:
     result = command("train", hospitals.experiment("mallory"), "--out", hospitals.folder / "mallory-run")
     assert result.exit_code == 1

@@ -25,7 +25,8 @@ class Call:
     ----------
     once : whether the node must not run it twice.
     answer : the part of the answer that is there.
-    waits_s : when its node said last that the call waits for the node's administrator.
+    waits_s : when its node said last that the call waits, for the node's administrator or policy.
+    policy_s : since when it waits for the policy; infinite if it does not.
     result, failure : the answer, or the exception in its place.
     """
 
@@ -39,6 +40,7 @@ class Call:
         self.answer: Receiving | None = None
         self.status = 0
         self.waits_s = -math.inf
+        self.policy_s = math.inf
         self.ended = threading.Event()
         self.result: http.Answer | None = None
         self.failure: Exception | None = None
@@ -78,6 +80,10 @@ class Calls:
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    def all(self) -> list[Call]:
+        """Return the calls without an answer; another thread may call this."""
+        return list(self._calls.copy().values())
 
     def find(self, number: int, node: str) -> Call | None:
         """Return the call of a node that has this number."""

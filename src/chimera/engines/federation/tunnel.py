@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -31,6 +32,7 @@ from chimera.engines.federation.wire.port import Port
 from chimera.engines.http import connection as http
 from chimera.version import __version__
 
+SAYS_S = 10.0  # a node says each second that a call waits for its administrator or policy
 _REPORT_S = 1.0  # longest time between the progress of a run and its report to the hub
 
 
@@ -52,14 +54,15 @@ class Tunnel:
         self._away_s = away_s
         self._hub = credentials.hub
         self.on_wait: Callable[[str], None] | None = None
-        self._waits: set[tuple[str, int]] = set()  # node and number of the runs that wait there
+        self._waits: dict[tuple[str, int | str], float] = {}  # when a node said last that a run waits, and for what
         self._progress: Progress | None = None
         self._reporting = False
         self._revision = 0  # of the hub
         self._gone_s: dict[str, float] = {}
+        self._came_s: dict[str, float] = {}
         self._began_s = time.monotonic()
         self._refused: Exception | None = None
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # with a re-entrant lock
         self._loop = asyncio.new_event_loop()
         self._calls = Calls(run, most_bytes, self._loop)
         self._link = Link(credentials, Hello(PROTOCOL, run, __version__, run), self)
@@ -87,6 +90,35 @@ class Tunnel:
             if self._calls.port is None:
                 raise RunError(f"the hub {self._hub} cannot be reached: {self._link.why or 'no answer'}")
             return set(self._calls.boots)
+
+    def present(self) -> dict[str, float]:
+        """Return the connected nodes, each with the time since which the driver has seen it there without a break."""
+        with self._changed:
+            return {name: self._came_s[name] for name in self._calls.boots}
+
+    def await_change(self, enough: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until this is true, also while the hub is away; return whether it is.
+
+        Raises
+        ------
+        HubRefusedError : the hub does not accept this driver.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._refused or enough(), timeout_s)
+            if self._refused is not None:
+                raise self._refused
+            return enough()
+
+    @property
+    def held(self) -> bool:
+        """Whether a call waits for the administrator or the policy of its node."""
+        since_s = time.monotonic() - SAYS_S
+        return any(call.waits_s > since_s for call in self._calls.all())
+
+    def renew(self, node: str) -> None:
+        """Count a node as one that has come now."""
+        with self._changed:
+            self._came_s[node] = time.monotonic()
 
     def start(self, call: Call) -> None:
         """Send a call, now or when its node is connected.
@@ -168,20 +200,30 @@ class Tunnel:
             self._update(header)
         elif isinstance(header, Waits) and (call := self._calls.find(header.number, header.node)) is not None:
             call.waits_s = time.monotonic()
-            self._say_waits(header.node, header.asked)
+            call.policy_s = min(call.policy_s, call.waits_s) if header.why else math.inf
+            self._say_waits(header)
 
-    def _say_waits(self, node: str, asked: int) -> None:
-        if (node, asked) not in self._waits and self.on_wait is not None:
-            self._waits.add((node, asked))
-            self.on_wait(
-                f"the administrator of {node}, who decides about run {asked} there: chimera node approve {asked}"
-            )
+    def _say_waits(self, header: Waits) -> None:
+        node, asked = header.node, header.asked
+        if header.why:
+            hours, minutes = divmod(-(-header.wait_s // 60), 60)
+            what = "hours" if header.why == "hours" else "limits of a day"
+            text = f"the {what} of the policy of {node}, which allows requests again in {hours} h {minutes} min"
+        else:
+            text = f"the administrator of {node}, who decides about run {asked} there: chimera node approve {asked}"
+        why, now_s = (node, header.why or asked), time.monotonic()
+        said_s, self._waits[why] = self._waits.get(why, -math.inf), now_s
+        if now_s - said_s > SAYS_S and self.on_wait is not None:
+            self.on_wait(text)
 
     def _update(self, present: Present) -> None:
         with self._changed:
             for name in present.gone:
                 if self._calls.boots.pop(name, None) is not None:
                     self._gone_s[name] = time.monotonic()
+            for name, boot in present.nodes.items():
+                if self._calls.boots.get(name) != boot:
+                    self._came_s[name] = time.monotonic()
             self._calls.boots |= present.nodes
             self._changed.notify_all()
         self._calls.ask_again(present.nodes)

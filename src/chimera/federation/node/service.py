@@ -20,11 +20,13 @@ from chimera.federation.node.revocations import Revocations
 from chimera.federation.node.store import Kept, Store
 from chimera.federation.policy.answers import leaving
 from chimera.federation.policy.reading import CallReader
-from chimera.federation.policy.requests import Allowed, Decides, Held, Refused, Requester
+from chimera.federation.policy.requests import Allowed, Decides, Held, Later, Refused, Requester
 from chimera.version import __version__
 
 _FORGET_S = 3600.0  # seconds after which the actors of a driver that is away are dropped
-_ASK_AGAIN_S = 1.0  # a held call asks the gate again
+_SAY_AGAIN_S = 1.0  # a waiting call is reported to its driver; one that waits for the administrator asks the gate again
+_MOST_WAIT_S = 30.0  # a call that waits for the policy asks the gate again: clocks are set, and machines sleep
+_MOST_WAITING, _MOST_WAITING_BYTES = 10_000, 1 << 30  # of waiting calls together
 
 
 class Service:
@@ -57,6 +59,7 @@ class Service:
         self._revocations = revocations or Revocations(credentials.folder)
         self._renewed = renewed
         self._held: set[tuple[str, int]] = set()
+        self._waiting: dict[tuple[str, int], int] = {}  # sizes of the calls that wait, by run and number
 
     async def run(self) -> None:
         """Serve until the task is cancelled.
@@ -89,8 +92,8 @@ class Service:
         requester = Requester(ask.requester, ask.fingerprint)
         call = self._reader.read(ask.run, ask.number, actor, method, body)
         decision = self._gate.request(requester, call)
-        if isinstance(decision, Held):
-            self._loop.call_soon_threadsafe(self._hold, ask, body, decision.number)
+        if isinstance(decision, Held | Later):
+            self._loop.call_soon_threadsafe(self._hold, ask, body, decision, finished)
             return
         if not method:  # any other call needs an actor, which ends with this process
             self._store.begin(ask.run, ask.number)
@@ -113,14 +116,34 @@ class Service:
 
         self._dispatch(ask, body, answered)
 
-    def _hold(self, ask: Ask, body: bytes | bytearray, asked: int) -> None:
-        """Say that a call waits for the administrator, and decide about it again, while the driver waits."""
-        if (ask.run, asked) not in self._held:
-            self._held.add((ask.run, asked))
+    def _hold(self, ask: Ask, body: bytes | bytearray, decision: Held | Later, finished: Finished) -> None:
+        """Let a call wait for the administrator, or for the policy; decide about it again while the driver waits."""
+        key = ask.run, ask.number
+        if len(self._waiting) >= _MOST_WAITING or sum(self._waiting.values()) + len(body) > _MOST_WAITING_BYTES:
+            self._waiting.pop(key, None)
+            finished(Kept.of(error_reply(503, UnavailableError("too many calls wait at this node: ask again later"))))
+            return
+        after_s = _SAY_AGAIN_S
+        if isinstance(decision, Later):
+            after_s = min(max(float(decision.wait_s), _SAY_AGAIN_S), _MOST_WAIT_S)
+        elif (held := (ask.run, decision.number)) not in self._held:
+            self._held.add(held)
             if self._on_held is not None:
-                self._on_held(asked, ask.requester)
-        if self._calls.hold(ask, asked):
-            self._loop.call_later(_ASK_AGAIN_S, self._calls.start, ask, body)
+                self._on_held(decision.number, ask.requester)
+        self._waiting[key] = len(body)
+        self._remind(ask, body, decision, self._loop.time() + after_s)
+
+    def _remind(self, ask: Ask, body: bytes | bytearray, decision: Held | Later, until_s: float) -> None:
+        """Say that a call waits, each second, and decide about it again at a time of the loop."""
+        left_s = until_s - self._loop.time()
+        told = (decision.number,) if isinstance(decision, Held) else (0, decision.why, decision.wait_s)
+        waited_for = self._calls.hold(ask, *told)
+        if waited_for and left_s > 0:
+            self._loop.call_later(min(left_s, _SAY_AGAIN_S), self._remind, ask, body, decision, until_s)
+            return
+        del self._waiting[ask.run, ask.number]
+        if waited_for:
+            self._calls.start(ask, body)
 
     def _dispatch(self, ask: Ask, body: bytes | bytearray, done: Callable[[Reply], None]) -> None:
         dispatch(self._host, ask.run, ask.verb, ask.path, ask.type, body, done)

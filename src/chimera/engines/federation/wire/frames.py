@@ -155,17 +155,21 @@ class Refused(_Frame, frozen=True, tag=9):
 
 
 class Waits(_Frame, frozen=True, tag=10):
-    """The node has a call, which waits for a decision of its administrator about the run. The node repeats this.
+    """The node has a call, which waits for a decision of its administrator about the run, or for its policy. It repeats this.
 
     Attributes
     ----------
     asked : number of the run at the node.
+    why : ``hours`` or ``day`` if the call waits for the hours of the policy, or for the end of a limit of the day; else empty.
+    wait_s : seconds until then.
     """
 
     run: Run
     number: _Count
     node: Name
     asked: _Count
+    why: Annotated[str, msgspec.Meta(max_length=20)] = ""
+    wait_s: _Count = 0
 
 
 class Revoked(_Frame, frozen=True, tag=20):
