@@ -1,9 +1,10 @@
 """Rounds over a hub against rounds of engine ``http``, and the cost of nodes that are only connected.
 
 ``rounds``: three nodes train an MLP by FedAvg, with 10 local steps of 32 samples. The same code of nodes runs behind a web
-server (engine ``http``, in clear) and behind a hub (engine ``federation``, mutual TLS). The engines alternate; the table shows
-medians of rounds per second, and the ratio of the time of a round. ``idle``: nodes that are connected to a hub and have no
-calls; the table shows memory and processor of the hub. Run it on an idle machine::
+server (engine ``http``, in clear), behind a hub (engine ``federation``, mutual TLS), and behind a hub with the gate of a real
+node: a policy, its ledger and its audit log, on the disk of ``--folder``. The three alternate; the table shows medians of
+rounds per second, and the ratio of the time of a round to that of engine ``http``. ``idle``: nodes that are connected to a hub
+and have no calls; the table shows memory and processor of the hub. Run it on an idle machine::
 
     python benchmarks/federation.py rounds [--turns 5] [--rounds 200] [--hidden 64]
     python benchmarks/federation.py idle [--nodes 1000] [--seconds 60]
@@ -21,12 +22,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 NODES = ("a", "b", "c")
 ROWS = 130
 STRATEGY = {"name": "fed-avg", "local_steps": 10}
+KINDS = {"http": "http", "federation": "open", "with policy": "gated"}
+"""The columns, and the nodes of each."""
+POLICY = """
+approval = "automatic"
+secure_aggregation = "refused"
+requesters = { names = ["driver"] }
+strategies.fed-avg = { local_steps = "any" }
+models.mlp = { hidden = "any" }
+privacy = { least_noise = 0, epsilon_per_requester = inf, epsilon_in_all = inf }
+"""
 
 
 class Process:
@@ -81,9 +93,27 @@ def serve_node(folder: str, name: str, hidden: str) -> None:
         def answer(self, *call):  # noqa: ARG002
             return Allowed()
 
-    made, _ = worker(folder, name, hidden)
-    credentials = Credentials.read(Path(folder) / name, "node")
-    serve(Service(credentials, made.actors(), AllowAll(), lambda: print("connected")))
+    made, _ = worker(folder, name.partition("-")[2], hidden)
+    own = Path(folder) / name
+    gate = gate_of(own, int(hidden)) if name.startswith("gated") else AllowAll()
+    serve(Service(Credentials.read(own, "node"), made.actors(), gate, lambda: print("connected")))
+
+
+def gate_of(folder: Path, hidden: int) -> Any:
+    """Return the gate of a node. The driver has test data, so the node adds the settings, which it would declare without."""
+    from chimera.core.toml import read_toml
+    from chimera.federation.policy.gate import Gate
+    from chimera.federation.policy.policy import Policy
+    from chimera.federation.policy.requests import Call, Decision, Requester
+    from chimera.federation.policy.rules import START
+
+    settings = {"strategy": STRATEGY, "model": {"name": "mlp", "hidden": [hidden]}, "rounds": 1_000_000, "nodes": 3}
+
+    class Declaring(Gate):
+        def request(self, requester: Requester, call: Call) -> Decision:
+            return super().request(requester, replace(call, settings=settings) if call.method == START else call)
+
+    return Declaring(Policy.of(read_toml(POLICY), folder), folder, rows=lambda: ROWS)
 
 
 def hub_in(folder: Path) -> tuple[Process, str]:
@@ -95,7 +125,8 @@ def members(folder: Path) -> None:
     from chimera.federation.hub.invite import invite
     from chimera.federation.identity.join import join
 
-    for role, name in [("node", name) for name in NODES] + [("requester", "driver")]:
+    own = [("node", f"{kind}-{name}") for kind in ("open", "gated") for name in NODES]
+    for role, name in [*own, ("requester", "driver")]:
         join(*invite(folder / "hub", role, name), folder / name)  # type: ignore[arg-type]
 
 
@@ -134,8 +165,8 @@ def speed(engine: dict[str, Any], rounds: int, hidden: int, out: Path) -> float:
     return (last - first) / (ended - began)
 
 
-def rounds(turns: int, count: int, hidden: int) -> None:
-    with tempfile.TemporaryDirectory() as name:
+def rounds(turns: int, count: int, hidden: int, place: Path | None) -> None:
+    with tempfile.TemporaryDirectory(dir=place) as name:
         folder = Path(name)
         write_data(folder)
         hub, _ = hub_in(folder)
@@ -143,23 +174,25 @@ def rounds(turns: int, count: int, hidden: int) -> None:
         try:
             members(folder)
             http = [Process(__file__, "serve-http", folder, node, hidden) for node in NODES]
-            dialling = [Process(__file__, "serve-node", folder, node, hidden) for node in NODES]
-            started += http + dialling
+            started += http
             urls = [process.line() for process in http]
-            for process in dialling:
-                process.line()
-            engines = {
-                "http": {"name": "http", "nodes": urls},
-                "federation": {"name": "federation", "nodes": list(NODES), "identity": str(folder / "driver")},
-            }
+            engines: dict[str, dict[str, Any]] = {"http": {"name": "http", "nodes": urls}}
+            for column, kind in list(KINDS.items())[1:]:
+                named = [f"{kind}-{node}" for node in NODES]
+                dialling = [Process(__file__, "serve-node", folder, node, hidden) for node in named]
+                started += dialling
+                for process in dialling:
+                    process.line()
+                engines[column] = {"name": "federation", "nodes": named, "identity": str(folder / "driver")}
             found: dict[str, list[float]] = {name: [] for name in engines}
             for turn in range(turns):
                 for name, engine in engines.items():
                     found[name].append(speed(engine, count, hidden, folder / f"{name}{turn}"))
             for name, values in found.items():
-                print(f"{name:12} {statistics.median(values):8.1f} rounds/s  {[round(value, 1) for value in values]}")
-            ratio = statistics.median(h / f for h, f in zip(found["http"], found["federation"], strict=True))
-            print(f"a round over the hub takes {ratio:.2f} times as long (median of {turns} pairs)")
+                ratio = statistics.median(base / value for base, value in zip(found["http"], values, strict=True))
+                told = f"{statistics.median(values):8.1f} rounds/s, a round takes {ratio:.2f} times as long"
+                print(f"{name:12} {told}  {[round(value, 1) for value in values]}")
+            print(f"medians of {turns} turns; load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")
         finally:
             for process in started:
                 process.process.kill()
@@ -255,12 +288,13 @@ def main() -> None:
     one.add_argument("--turns", type=int, default=5)
     one.add_argument("--rounds", type=int, default=200)
     one.add_argument("--hidden", type=int, default=64)
+    one.add_argument("--folder", type=Path, help="where nodes keep ledgers and logs; default: that of temporary files")
     other = commands.add_parser("idle")
     other.add_argument("--nodes", type=int, default=1000)
     other.add_argument("--seconds", type=float, default=60.0)
     given = parser.parse_args()
     if given.command == "rounds":
-        rounds(given.turns, given.rounds, given.hidden)
+        rounds(given.turns, given.rounds, given.hidden, given.folder)
     else:
         idle(given.nodes, given.seconds)
 

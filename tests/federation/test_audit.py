@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -143,6 +144,37 @@ def test_the_next_start_writes_what_a_killed_process_did_not(written: Path, comm
     opened.close()
     assert verify(written)[:3:2] == (7 + committed, 0)
     assert [decode(line[:-1]).entry.reason for line in lines_of(written)] == [*"012345", *"abc"[:committed], "z"]
+
+
+POWER = st.tuples(st.integers(0, 30), st.floats(0, 1), st.booleans())
+
+
+@given(lost=POWER)
+@settings(max_examples=30)
+def test_a_machine_that_lost_power_loses_no_line(lost: tuple[int, float, bool]) -> None:
+    """The tables have the lines that are not on the disk with the file. Of these the file loses the end, or a part in zeros."""
+    count, part, zeros = lost
+    with tempfile.TemporaryDirectory() as name:
+        opened = Opened(Path(name))
+        opened.write(*"abc")
+        synced = opened.file.stat().st_size
+        for number in range(count):
+            opened.commit(str(number))
+            opened.log.flush(opened.log.last, at_once=False)
+        opened.close()
+        assert verify(opened.folder)[:3:2] == (3 + count, 0)
+        data = opened.file.read_bytes()
+        at = synced + int(part * (len(data) - synced))
+        opened.file.write_bytes(data[:at] + (b"\0" * min(4096, len(data) - at) + data[at + 4096 :] if zeros else b""))
+        Opened(opened.folder).close()
+        assert opened.file.read_bytes() == data
+
+
+def test_zeros_in_a_line_that_was_on_the_disk_are_a_change(written: Path) -> None:
+    data = (written / log.FILE_NAME).read_bytes()
+    (written / log.FILE_NAME).write_bytes(data[:500] + b"\0" + data[501:])
+    with pytest.raises(AuditError):
+        Opened(written)
 
 
 def test_a_last_line_that_was_cut_off_returns(written: Path) -> None:

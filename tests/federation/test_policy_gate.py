@@ -92,6 +92,32 @@ def test_a_run_within_the_policy(tmp_path: Path) -> None:
     assert verify(tmp_path).lines == 6
 
 
+def test_an_answer_leaves_when_its_ledger_is_on_the_disk(tmp_path: Path) -> None:
+    """Requests, and answers that follow from what the requester sent, wait for no disk; the next other answer does for all."""
+    gate, run = gate_of(tmp_path), Requests()
+    begin(gate, run)
+
+    def synchronous() -> int:
+        return int(gate._ledger.read(lambda db: db.execute("PRAGMA synchronous").fetchone()[0]))
+
+    normal, full = 1, 2
+    for method, level, unwritten in (("step", normal, 1), ("tally", normal, 2), ("samples", full, 0)):
+        call = run.call(method)
+        assert gate.request(ALICE, call) == Allowed()
+        assert gate.answer(ALICE, call, 10, Spending()) == Allowed()
+        assert (synchronous(), verify(tmp_path).unwritten) == (level, unwritten)
+    call = run.update()
+    assert gate.request(ALICE, call) == Allowed()
+    assert synchronous() == normal
+    assert gate.answer(ALICE, call, 10, ENOUGH) == Allowed()
+    assert (synchronous(), verify(tmp_path).unwritten) == (full, 0)
+    call = run.call("step")
+    assert gate.request(ALICE, call) == Allowed()
+    assert gate.answer(ALICE, call, 10, Spending()) == Allowed()
+    gate.close()
+    assert verify(tmp_path).unwritten == 0
+
+
 @pytest.mark.parametrize(
     ("kind", "method"),
     [

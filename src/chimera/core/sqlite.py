@@ -54,6 +54,7 @@ class SQLiteConnection:
     def __init__(self, path: Path, kind: SQLiteFormat) -> None:
         self._path, self._kind = path, kind
         self._lock = threading.Lock()
+        self._durable, self._busy_s = True, _BUSY_S
         try:
             make_folder(path.parent)
             with contextlib.suppress(FileExistsError):
@@ -96,10 +97,21 @@ class SQLiteConnection:
         db.execute(f"PRAGMA application_id = {self._kind.application}")
         db.execute(f"PRAGMA user_version = {self._kind.format}")
 
-    def write(self, work: Callable[[sqlite3.Connection], T], *, busy_s: float = _BUSY_S) -> T:
-        """Run ``work`` in a transaction: if it raises, nothing changes."""
+    def write(self, work: Callable[[sqlite3.Connection], T], *, busy_s: float = _BUSY_S, durable: bool = True) -> T:
+        """Run ``work`` in a transaction: if it raises, nothing changes.
+
+        Parameters
+        ----------
+        durable : whether this transaction and all earlier ones are on the disk when this returns. Without it, a crash of the
+            process loses none, but one of the machine can lose the last ones, up to the next durable transaction.
+        """
         with self._lock, self._translated():
-            self._db.execute(f"PRAGMA busy_timeout = {round(busy_s * 1000)}")
+            if busy_s != self._busy_s:
+                self._db.execute(f"PRAGMA busy_timeout = {round(busy_s * 1000)}")
+                self._busy_s = busy_s
+            if durable != self._durable:  # ignored within a transaction
+                self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                self._durable = durable
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 result = work(self._db)
@@ -124,6 +136,10 @@ class SQLiteConnection:
             finally:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
+
+    def settle(self) -> None:
+        """Return once all transactions are on the disk, also those that were not durable."""
+        self.read(lambda db: db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall())
 
     def rows(self, query: str, values: Sequence[Any]) -> list[Any]:
         """Return the rows of a query."""

@@ -28,6 +28,9 @@ CREATE TABLE audit_files (last INTEGER PRIMARY KEY, digest TEXT NOT NULL, remove
 """Tables for a log of several files: number and hash of the last line of each full file, and whether the file was removed."""
 _FULL, _DIGITS = "audit-{}.jsonl", 15  # the number of the last line
 _FILES = 16  # of a log with a bound
+_ALL = (1 << 63) - 1
+_MOST_UNSYNCED = 64
+"""Lines that may be in the file without being on the disk. Until then they are in the tables as well."""
 
 
 def full_files(folder: Path) -> list[Path]:
@@ -44,6 +47,9 @@ def head(db: sqlite3.Connection) -> tuple[int, str]:
 class AuditLog:
     """The file of an audit log. Several processes may use it; each line is written once.
 
+    A line is on the disk with the transaction that it reports. The file gets a line only when it is: otherwise the file could
+    have lines after a crash of the machine that its tables lack.
+
     Parameters
     ----------
     path : the file.
@@ -54,35 +60,54 @@ class AuditLog:
     ------
     AuditError : the file is not that of the tables: lines are missing or were changed at its end.
     ConfigurationError : the file cannot be written.
+
+    Attributes
+    ----------
+    last : number of the last line of `append`.
     """
 
     def __init__(self, path: Path, connection: SQLiteConnection, most_bytes: int | None = None) -> None:
         self._path, self._connection, self._most_bytes = path, connection, most_bytes
-        self._known: tuple[tuple[int, int], int] = (
-            (0, -1),
-            0,
-        )  # inode and size in bytes of the file, and the last line's number
-        self.flush()
+        # Inode and size in bytes of the file, and its last line's number, as this process left it.
+        self._known: tuple[tuple[int, int], int] = ((0, -1), 0)
+        self._synced = 0  # lines of the files that are on the disk
+        self._dropped = -1  # lines that are not in the tables any more
+        self.last = 0
+        self.settle()
 
     def append(self, db: sqlite3.Connection, *entries: Entry) -> None:
-        """Add lines, in the caller's transaction; the caller calls `flush` after its commit."""
+        """Add lines, in the caller's transaction; the caller calls `flush` after a durable commit."""
         sequence, last = head(db)
         rows = []
         for sequence, entry in enumerate(entries, sequence + 1):  # noqa: B020 - the numbers continue
             line = encode(Line(sequence=sequence, before=last, entry=entry))
             last = digest(line)
             rows.append((sequence, line))
-        written = self._known[1]  # on the disk: the file has these lines, and the table need not
-        db.execute("DELETE FROM audit_lines WHERE sequence <= ?", (written,))
+        written = self._synced  # the files have these lines, and the table need not
+        if written != self._dropped:
+            db.execute("DELETE FROM audit_lines WHERE sequence <= ?", (written,))
+            self._dropped = written
         db.executemany("INSERT INTO audit_lines VALUES (?, ?)", rows)
         db.execute(
             "INSERT INTO audit_head VALUES (1, ?1, ?2, ?3) ON CONFLICT (only) "
             "DO UPDATE SET sequence = ?1, digest = ?2, written = max(written, ?3)",
             (sequence, last, written),
         )
+        self.last = sequence
 
-    def flush(self) -> None:
-        """Append the committed lines that the file lacks, and return once they are on the disk.
+    def settle(self) -> None:
+        """Append all committed lines, also those whose transaction was not durable; raise what `flush` raises."""
+        last, _ = self._connection.read(head)
+        self._connection.settle()
+        self.flush(last)
+
+    def flush(self, last: int = _ALL, *, at_once: bool = True) -> None:
+        """Append the committed lines that the file lacks.
+
+        Parameters
+        ----------
+        last : the last of the lines that are on the disk with their transactions; default: all are.
+        at_once : whether the lines of the file are on the disk when this returns.
 
         Raises
         ------
@@ -92,47 +117,56 @@ class AuditLog:
         """
         try:
             with self._locked():
-                self._append_missing()
+                self._append_missing(last, 1 if at_once else _MOST_UNSYNCED)
         except OSError as error:
             if error.errno in (28, 122):  # no space; quota
                 raise NoSpaceError(f"the audit log {self._path} cannot grow: the disk is full") from error
             raise ConfigurationError(f"the audit log {self._path} cannot be written: {error.strerror}") from error
 
-    def _append_missing(self) -> None:
+    def _append_missing(self, last: int, unsynced: int) -> None:
         with _opened(self._path) as file:
-            found = os.fstat(file)
-            size, at = found.st_size, self._known[1]
-            if (found.st_ino, size) == self._known[0]:
-                query = "SELECT sequence, line FROM audit_lines WHERE sequence > ? ORDER BY 1"
-                rows = self._connection.rows(query, (at,))
-            else:
-                size, at, last = _end_of(file, size)
-                if not at and (full := full_files(self._path.parent)):  # a former process ended before the first line
-                    with _opened(full[-1]) as before:
-                        _, at, last = _end_of(before, os.fstat(before).st_size)
-                rows = self._missing(at, last)
-                os.fsync(file)  # an earlier process may have ended between its write and this
-            self._known = (found.st_ino, size), at
-            data = b"".join(line + b"\n" for _, line in rows)
-            if not data:
+            size, rows = self._lacking(file, last)
+            data, most = b"".join(line + b"\n" for _, line in rows), self._most_bytes
+            if most is None or not size or not data or size + len(data) <= most // _FILES:
+                self._extend(file, size, data, unsynced, rows)
                 return
-            os.ftruncate(file, size)  # a part of a line that an earlier process left
-            most = self._most_bytes
-            if most is None or not size or size + len(data) <= most // _FILES:
-                self._write(file, size, data, rows[-1][0])
-                return
-            _, at, last = _end_of(file, size)
-        self._set_aside(at, last, most)
+            _, at, end = _end_of(file, size, 0)
+            os.fsync(file)
+            self._synced = at
+        self._set_aside(at, end, most)
         with _opened(self._path) as file:
-            self._write(file, 0, data, rows[-1][0])
+            self._extend(file, 0, data, unsynced, rows)
 
-    def _write(self, file: int, size: int, data: bytes, last: int) -> None:
-        os.lseek(file, size, os.SEEK_SET)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(file, view) :]
-        os.fsync(file)
-        self._known = (os.fstat(file).st_ino, size + len(data)), last
+    def _lacking(self, file: int, last: int) -> tuple[int, list[tuple[int, bytes]]]:
+        """Return the size of the file without a part of a line at its end, and the lines up to ``last`` that it lacks."""
+        found = os.fstat(file)
+        size, at = found.st_size, self._known[1]
+        if (found.st_ino, size) == self._known[0]:
+            query = "SELECT sequence, line FROM audit_lines WHERE sequence > ? AND sequence <= ? ORDER BY 1"
+            return size, self._connection.rows(query, (at, last))
+        ((kept,),) = self._connection.rows("SELECT coalesce(sum(length(line) + 1), 0) FROM audit_lines", ())
+        size, at, end = _end_of(file, size, kept)
+        if not at and (full := full_files(self._path.parent)):  # a former process ended before the first line
+            with _opened(full[-1]) as before:
+                _, at, end = _end_of(before, os.fstat(before).st_size, 0)
+        rows = [row for row in self._missing(at, end) if row[0] <= last]
+        os.fsync(file)  # an earlier process may have ended between its write and this
+        self._synced = at
+        self._known = (found.st_ino, size), at
+        return size, rows
+
+    def _extend(self, file: int, size: int, data: bytes, unsynced: int, rows: list[tuple[int, bytes]]) -> None:
+        """Write lines after the first ``size`` bytes; wait for the disk if ``unsynced`` lines are not on it."""
+        if data:
+            os.ftruncate(file, size)  # a part of a line that an earlier process left
+            os.lseek(file, size, os.SEEK_SET)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(file, view) :]
+            self._known = (os.fstat(file).st_ino, size + len(data)), rows[-1][0]
+        if self._known[1] - self._synced >= unsynced:
+            os.fsync(file)
+            self._synced = self._known[1]
 
     def _set_aside(self, at: int, last: bytes, most: int) -> None:
         """Rename the file, whose last line is ``last`` with the number ``at``; remove the oldest files above the bound.
@@ -199,15 +233,20 @@ def _opened(path: Path) -> Iterator[int]:
         os.close(file)
 
 
-def _end_of(file: int, size: int) -> tuple[int, int, bytes]:
+def _end_of(file: int, size: int, kept: int) -> tuple[int, int, bytes]:
     """Return the size without a part of a line at the end, and number and bytes of the last whole line.
+
+    Parameters
+    ----------
+    kept : size in bytes of the lines that are in the tables. Of lines that were not on the disk, a crash of the machine can
+        leave zeros. The first zero ends the whole lines; if a line before it is not in the tables, `_missing` refuses the file.
 
     Raises
     ------
     AuditError : the last line is no line of an audit log.
     """
-    start = max(0, size - 2 * MOST_LINE_BYTES)
-    tail = os.pread(file, size - start, start)
+    start = max(0, size - 2 * MOST_LINE_BYTES - kept)
+    tail = os.pread(file, size - start, start).partition(b"\0")[0]
     whole = tail[: tail.rfind(b"\n") + 1]
     size = start + len(whole)
     if not whole:

@@ -64,7 +64,6 @@ class Store:
         make_folder(self._folder)
         self._db = SQLiteConnection(folder / "answers.sqlite", _FORMAT)
         self._db.prepare()
-        self._db.read(lambda db: db.execute("PRAGMA synchronous = NORMAL"))
         self._lock = threading.Lock()
         self._runs: dict[str, tuple[str, int]] = {
             run: (requester, floor)
@@ -84,7 +83,9 @@ class Store:
         with self._lock:
             known = self._runs.get(run)
             if known is None:
-                self._db.write(lambda db: db.execute("INSERT INTO runs VALUES (?, ?, 0)", (run, requester)))
+                self._db.write(
+                    lambda db: db.execute("INSERT INTO runs VALUES (?, ?, 0)", (run, requester)), durable=False
+                )
                 known = self._runs[run] = (requester, 0)
             return known[0] == requester
 
@@ -102,7 +103,7 @@ class Store:
     def begin(self, run: str, number: int) -> None:
         """Note that a call is started which another process of the node could run again."""
         statement = "INSERT INTO calls (run, number, state) VALUES (?, ?, ?)"
-        self._db.write(lambda db: db.execute(statement, (run, number, STARTED)))
+        self._db.write(lambda db: db.execute(statement, (run, number, STARTED)), durable=False)
 
     def finish(self, run: str, number: int, reply: Reply) -> Kept:
         """Keep an answer, unless the driver does not need it any more; return it as it can be sent."""
@@ -123,7 +124,7 @@ class Store:
             db.execute("INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?, ?, ?)", values)
             return True
 
-        if self._db.write(work):
+        if self._db.write(work, durable=False):
             return kept
         self._remove(run, number)
         return Kept(SETTLED)
@@ -148,7 +149,7 @@ class Store:
             db.executemany("UPDATE calls SET state = ?, body = NULL WHERE run = ? AND number = ?", later)
             return gone + [number for _, _, number in later]
 
-        for number in self._db.write(work):
+        for number in self._db.write(work, durable=False):
             self._remove(run, number)
 
     def _remove(self, run: str, number: int) -> None:

@@ -111,7 +111,7 @@ class Gate:
             db.execute("INSERT OR REPLACE INTO bounds VALUES (1, ?)", (text,))
 
     def request(self, requester: Requester, call: Call) -> Decision:
-        """Decide whether a call may run. A call that spends epsilon is reserved on the disk when this returns `Allowed`.
+        """Decide whether a call may run. A call that spends epsilon is reserved before, on the disk before an answer leaves.
 
         Raises
         ------
@@ -119,12 +119,16 @@ class Gate:
         """
         with self._turn:
             request = self._admissible(requester, call)
-            decision: Decision = request if isinstance(request, Refused) else self._decided(request)
+            if isinstance(request, Refused):
+                decision: Decision = request
+            else:
+                decision = self._ledger.write(partial(self._admit, request=request), durable=False)
+                if decision == Allowed():  # without its arguments, which can be as large as the model
+                    self._open[call.run, call.number] = replace(request, call=replace(call, given=(), named={}))
             if isinstance(decision, Refused):
                 self._ledger.write(partial(self._refuse, requester=requester, call=call, reason=decision.reason))
-            if decision == Allowed() and isinstance(request, Request):
-                # Without its arguments, which can be as large as the model.
-                self._open[call.run, call.number] = replace(request, call=replace(call, given=(), named={}))
+            elif isinstance(decision, Held):
+                self._ledger.settle()
             return decision
 
     def _admissible(self, requester: Requester, call: Call) -> Request | Refused:
@@ -173,9 +177,6 @@ class Gate:
         self._declared[call.run] = settings, declared
         return declared
 
-    def _decided(self, request: Request) -> Decision:
-        return self._ledger.write(partial(self._admit, request=request))
-
     def _admit(self, db: sqlite3.Connection, request: Request) -> Decision:
         """Decide by what happened before; reserve the call if it spends epsilon."""
         now_s, call, policy = self._ledger.now_s(db), request.call, self._policy
@@ -215,7 +216,7 @@ class Gate:
         return None
 
     def answer(self, requester: Requester, call: Call, answer_bytes: int, spent: Spending) -> Decision:
-        """Decide whether an answer may leave. When this returns, ledger and audit line are on the disk.
+        """Decide whether an answer may leave. Then ledger and audit lines are on the disk, unless it lets nothing out.
 
         Parameters
         ----------
@@ -231,7 +232,8 @@ class Gate:
             if request is None or (request.requester, request.call.method) != (requester, call.method):
                 return Refused(NOT_ALLOWED)
             del self._open[call.run, call.number]
-            return self._ledger.write(partial(self._release, request=request, size=answer_bytes, spent=spent))
+            work = partial(self._release, request=request, size=answer_bytes, spent=spent)
+            return self._ledger.write(work, durable=request.leaves != "nothing")
 
     def _release(self, db: sqlite3.Connection, request: Request, size: int, spent: Spending) -> Decision:
         now_s, call, limits = self._ledger.now_s(db), request.call, self._policy.limits

@@ -59,7 +59,7 @@ class Day(Struct, frozen=True):
 
 
 class Ledger:
-    """The ledger in a folder. Each transaction is on the disk, with its lines of the audit log, before `write` returns.
+    """The ledger in a folder. The lines of the audit log are in the transaction that they report, and in the log's file.
 
     Parameters
     ----------
@@ -74,6 +74,7 @@ class Ledger:
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self.clock, self._latest_s = clock, 0.0
+        self._lines = 0  # of this transaction
         self._connection = SQLiteConnection(folder / FILE_NAME, _KIND)
         try:
             self._connection.prepare()
@@ -82,13 +83,22 @@ class Ledger:
             self._connection.close()
             raise
 
-    def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run ``work`` in a transaction; return once it and its audit lines are on the disk."""
-        before = self._connection.read(lambda db: db.total_changes)
-        made = self._connection.write(work)
-        if self._connection.read(lambda db: db.total_changes) != before:
-            self._log.flush()
+    def write(self, work: Callable[[sqlite3.Connection], T], *, durable: bool = True) -> T:
+        """Run ``work`` in a transaction. The file gets the audit lines of all transactions up to the last durable one.
+
+        Parameters
+        ----------
+        durable : whether the transaction with its audit lines, and all earlier ones, are on the disk when this returns.
+        """
+        self._lines = 0
+        made = self._connection.write(work, durable=durable)
+        if self._lines and durable:
+            self._log.flush(self._log.last, at_once=False)  # the tables have the lines, too
         return made
+
+    def settle(self) -> None:
+        """Return once all transactions and their audit lines are on the disk."""
+        self._log.settle()
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run ``work`` on one consistent state."""
@@ -98,6 +108,7 @@ class Ledger:
         """Add a line to the audit log, in a transaction."""
         text = datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._log.append(db, Entry(time=text, **entry))
+        self._lines += 1
         db.execute(
             "INSERT INTO clock VALUES (1, ?1) ON CONFLICT (only) DO UPDATE SET latest_s = max(latest_s, ?1)", (now_s,)
         )
@@ -109,8 +120,11 @@ class Ledger:
         return self._latest_s
 
     def close(self) -> None:
-        """Close the file."""
-        self._connection.close()
+        """Close the files."""
+        try:
+            self.settle()
+        finally:
+            self._connection.close()
 
 
 def day_of(now_s: float) -> str:

@@ -109,7 +109,6 @@ class ClusterState:
         return {
             **self.parameters(),
             **self._of_workers(),
-            "steps": self.get([worker.step() for worker in self.workers]),
             "dealing": self._sharding.state(),
             "cut": self.cut,
             "places": self._places,
@@ -136,11 +135,19 @@ class ClusterState:
             self.reshard()
 
     def _of_workers(self) -> dict[str, Any]:
-        """Return the local state of each worker."""
+        """Return the local state of each worker. All calls are issued at once: nodes can be far away."""
+        workers = self.workers
+        asked = [
+            call for each in workers for call in (each.buffers(), each.codec_states(), each.local_state(), each.step())
+        ]
+        held = self.get(asked)
+        buffers, codecs, local, steps = (held[place::4] for place in range(4))
+        names = [worker.name for worker in workers]
         state = {
-            "buffers": self.get([worker.buffers() for worker in self.workers]),
-            "codecs": {worker.name: self.get(worker.codec_states()) for worker in self.workers},
-            "local": {worker.name: self.get(worker.local_state()) for worker in self.workers},
+            "buffers": buffers,
+            "codecs": dict(zip(names, codecs, strict=True)),
+            "local": dict(zip(names, local, strict=True)),
+            "steps": steps,
         }
         self._know(state["local"], state["buffers"])
         return state
