@@ -20,6 +20,7 @@ from chimera.engines.federation.wire.frames import (
     CHUNK,
     MOST_SETTLED,
     PROTOCOL,
+    REVISION,
     Answer,
     Ask,
     Done,
@@ -112,7 +113,7 @@ class Tunnel:
         self._began_s = time.monotonic()
         self._refused: Exception | None = None
         self._changed = threading.Condition()
-        self._link = Link(credentials, Hello(PROTOCOL, run, __version__, run), self)
+        self._link = Link(credentials, Hello(PROTOCOL, run, __version__, run, REVISION), self)
         self._loop = asyncio.new_event_loop()
         self._task: asyncio.Task[Exception | None] | None = None
         self._thread = threading.Thread(target=self._live, name="chimera-federation", daemon=True)
