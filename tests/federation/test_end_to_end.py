@@ -250,7 +250,6 @@ def test_nodes_refuse_a_revoked_requester_that_the_hub_accepts_again(hospitals: 
             threading.Event().wait(0.05)
     with closing(sqlite3.connect(hospitals.folder / "hub" / "hub.sqlite", isolation_level=None)) as db:
         db.execute("UPDATE members SET revoked_s = NULL WHERE name = 'bob'")
-    hospitals.restart_hub()
     result = command("train", hospitals.experiment("bob"), "--out", hospitals.folder / "bob-run")
     assert result.exit_code == 1
     assert "the certificate of the requester is revoked" in result.stderr

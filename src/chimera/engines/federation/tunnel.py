@@ -17,6 +17,7 @@ from chimera.engines.federation.calls import Call, Calls
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.frames import (
     PROTOCOL,
+    REVISION,
     Answer,
     Header,
     Hello,
@@ -65,7 +66,7 @@ class Tunnel:
         self._changed = threading.Condition()  # with a re-entrant lock
         self._loop = asyncio.new_event_loop()
         self._calls = Calls(run, most_bytes, self._loop)
-        self._link = Link(credentials, Hello(PROTOCOL, run, __version__, run), self)
+        self._link = Link(credentials, Hello(PROTOCOL, run, __version__, run, REVISION), self)
         self._task: asyncio.Task[Exception | None] | None = None
         self._thread = threading.Thread(target=self._live, name="chimera-federation", daemon=True)
         keep_pages()
