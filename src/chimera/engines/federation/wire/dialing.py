@@ -16,7 +16,10 @@ from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.frames import CHUNK, GREETING, MOST_FRAME, Hello, greeting
 
 _TCP_S, _SLOW_TCP_S = 1.0, 4.0  # of most tries, and of every fourth. TCP repeats a lost first packet after 1 s
-_OPEN_S, _QUICK_OPEN_S, _QUICK_TRIES = 15.0, 2.0, 4  # of TLS and WebSocket
+_OPEN_S, _LONGEST_OPEN_S = (
+    2.0,
+    16.0,
+)  # of TLS and WebSocket; doubled after each failure, for a hub that is greeted by many
 _PORTS = {"https": 443, "http": 80}
 _PORT_OF_SOCKS = 1080
 
@@ -38,14 +41,15 @@ class Dialler:
         first = urllib.parse.urlsplit(self._proxy or credentials.hub)
         self._to = first.hostname or "", first.port or _PORTS.get(first.scheme, _PORT_OF_SOCKS)
         self._addresses: list[Any] = []
-        self._opened = 0
+        self._limit_s = _OPEN_S
 
     async def reach(self, gap_s: Callable[[], float], failed: Callable[[Exception], Any]) -> socket.socket:
         """Return a TCP connection to the hub, or to the proxy on the way. Try until one try succeeds.
 
         Parameters
         ----------
-        gap_s : returns the seconds from the begin of a try to that of the next one. A try without an answer continues meanwhile.
+        gap_s : returns the seconds from the begin of a try to that of the next one. A try without an answer continues
+            meanwhile.
         failed : called with the exception of each try that failed.
         """
         tries: set[asyncio.Task[socket.socket]] = set()
@@ -93,19 +97,18 @@ class Dialler:
 
         if self._proxy is not None:
             reached.close()
-        self._opened += 1
-        quick = self._opened <= _QUICK_TRIES or self._opened % 2  # a slow network needs the longer limit
+        limit_s, self._limit_s = self._limit_s, min(2 * self._limit_s, _LONGEST_OPEN_S)
         way: dict[str, Any] = {"sock": reached} if self._proxy is None else {"proxy": self._proxy}
         return await connect(
             self._uri,
             ssl=self._tls, compression=None, max_size=MOST_FRAME, max_queue=8, write_limit=2 * CHUNK, ping_interval=None,
-            close_timeout=1.0, open_timeout=_QUICK_OPEN_S if quick else _OPEN_S, user_agent_header=None, logger=_quiet(),
+            close_timeout=1.0, open_timeout=limit_s, user_agent_header=None, logger=_quiet(),
             additional_headers=self._headers, **way,
         )  # fmt: skip
 
     def up(self) -> None:
         """Note that a connection is in use: the next ones have the short limit again."""
-        self._opened = 0
+        self._limit_s = _OPEN_S
 
 
 def proxy_for(url: str) -> str | None:
