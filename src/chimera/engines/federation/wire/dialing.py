@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import socket
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.frames import CHUNK, GREETING, MOST_FRAME, Hello, greeting
 
 _TCP_S, _SLOW_TCP_S = 1.0, 4.0  # of most tries, and of every fourth. TCP repeats a lost first packet after 1 s
+_NAME_S = 0.2  # for an answer of the name server, if there is an older one
 _OPEN_S, _LONGEST_OPEN_S = (
     2.0,
     16.0,
@@ -41,6 +42,7 @@ class Dialler:
         first = urllib.parse.urlsplit(self._proxy or credentials.hub)
         self._to = first.hostname or "", first.port or _PORTS.get(first.scheme, _PORT_OF_SOCKS)
         self._addresses: list[Any] = []
+        self._lookup: asyncio.Future[list[Any]] | None = None
         self._limit_s = _OPEN_S
 
     async def reach(self, gap_s: Callable[[], float], failed: Callable[[Exception], Any]) -> socket.socket:
@@ -70,18 +72,16 @@ class Dialler:
         finally:
             for task in tries:
                 task.cancel()
-                task.add_done_callback(_close)
+            for left in await asyncio.gather(*tries, return_exceptions=True):
+                if isinstance(left, socket.socket):
+                    left.close()
         raise AssertionError
 
     async def _tcp(self, number: int) -> socket.socket:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(_TCP_S if number % 4 else _SLOW_TCP_S):
-            try:
-                self._addresses = await loop.getaddrinfo(*self._to, type=socket.SOCK_STREAM)
-            except OSError:  # the network of the name server may be down as well
-                if not self._addresses:
-                    raise
-            family, kind, protocol, _, address = self._addresses[number % len(self._addresses)]
+            addresses = await self._resolved()
+            family, kind, protocol, _, address = addresses[number % len(addresses)]
             made = socket.socket(family, kind, protocol)
             try:
                 made.setblocking(False)
@@ -90,6 +90,16 @@ class Dialler:
                 made.close()
                 raise
             return made
+
+    async def _resolved(self) -> list[Any]:
+        """Return the addresses of the hub or proxy; those of last time if the name server is cut off as well."""
+        if self._lookup is None or self._lookup.done():  # one at a time: each takes a thread for as long as it lasts
+            ask = partial(socket.getaddrinfo, *self._to, type=socket.SOCK_STREAM)
+            self._lookup = asyncio.get_running_loop().run_in_executor(None, ask)
+        done, _ = await asyncio.wait({self._lookup}, timeout=_NAME_S if self._addresses else None)
+        if done and (self._lookup.exception() is None or not self._addresses):
+            self._addresses = self._lookup.result()
+        return self._addresses
 
     async def open(self, reached: socket.socket) -> Any:
         """Return a WebSocket connection over a TCP connection. Through a proxy it is another one: the library makes it."""
@@ -120,11 +130,6 @@ def proxy_for(url: str) -> str | None:
     if (socks := proxies.get("socks")) is not None and "wss" not in proxies:
         return socks.replace("http://", "socks5h://", 1)  # how some systems write it
     return proxies.get("wss") or proxies.get("https")
-
-
-def _close(task: asyncio.Task[socket.socket]) -> None:
-    with contextlib.suppress(asyncio.CancelledError, OSError):
-        task.result().close()
 
 
 def _quiet() -> logging.Logger:
