@@ -154,3 +154,29 @@ def test_the_proxy_is_that_of_the_variables(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert proxy_for("https://hub.example.org:8443") == proxy
+
+
+def test_names_are_resolved_once_at_a_time_and_the_last_answer_serves_an_outage(
+    place: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name server answers once, and then not at all. Each question would take a thread."""
+    member = at(place.join("node", "node-0"), place.url.replace("127.0.0.1", "localhost"))
+    known = socket.getaddrinfo("127.0.0.1", int(place.url.rpartition(":")[2]), type=socket.SOCK_STREAM)
+    asked, ended = 0, threading.Event()
+
+    def answers_once(*_: Any, **__: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            ended.wait(LIMIT_S)
+        return known
+
+    async def reach() -> None:
+        dialler = Dialler(member, HELLO)
+        for _ in range(3):
+            (await dialler.reach(lambda: 0.05, lambda _: None)).close()
+        ended.set()
+
+    monkeypatch.setattr(socket, "getaddrinfo", answers_once)
+    asyncio.run(reach())
+    assert asked == 2

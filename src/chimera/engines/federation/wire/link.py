@@ -22,7 +22,7 @@ _SHORTEST_GAP_S, _GAP_SHARE, _LONGEST_GAP_S = (
     0.1,
     30.0,
 )  # between tries; the share of the time without a connection
-_HELLO_S = 15.0
+_HELLO_S = 5.0
 _SILENT_S = 10.0  # without a confirmation of sent bytes; a second connection is tried long before
 _BEAT_S, _BUSY_BEAT_S, _LIVELY_BEAT_S, _ANSWER_S = 10.0, 1.0, 0.25, 20.0
 _BUSY_S, _LIVELY_S = 30.0, 2.0  # after the last call; after the last frame
@@ -158,7 +158,7 @@ class Link:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _replaced(self, port: Port) -> Any:
-        """Return a second connection if it is open before the first one works again."""
+        """Return a second connection if TCP reaches the hub before the first one works again."""
         while True:
             await self._look(port)
             if not port.stuck():
@@ -166,13 +166,13 @@ class Link:
             self._up_s = time.monotonic()
             try:
                 connection = await self._opened(port.stuck)
-            except OSError as error:  # of TLS or a proxy
+            except HubRefusedError:
+                raise
+            except Exception as error:  # of TLS, a proxy or the hub: the first connection may still recover
                 self._failed(error)
                 continue
-            if connection is not None:
-                if port.stuck():
-                    return connection
-                connection.transport.abort()
+            if connection is not None:  # the hub has been greeted, and has ended the first one
+                return connection
 
     async def _read(self, connection: Any) -> None:
         while True:
