@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -178,6 +180,20 @@ def test_a_run_that_is_resumed_with_other_nodes_goes_on(nodes: Nodes) -> None:
     run = train(nodes.engine(min_nodes=2), when, rounds=40, resume=True)
     assert joined(run) == ["worker joined worker 1"]
     assert run.cost.rounds == 40
+
+
+def test_ctrl_c_ends_a_run_that_waits(nodes: Nodes) -> None:
+    nodes.start("north", "south")
+    interrupt = {"waits for 1 more node": lambda: os.kill(os.getpid(), signal.SIGINT)}
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            nodes.engine(min_nodes=2),
+            When({3: lambda: nodes.stop("south")}, interrupt),
+            rounds=10**6,
+            checkpoint_every=1,
+        )
+    nodes.start("south")
+    assert train(nodes.engine(min_nodes=2), rounds=10, resume=True).cost.rounds == 10
 
 
 @pytest.mark.parametrize("given", [0, 4])

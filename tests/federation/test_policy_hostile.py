@@ -260,3 +260,16 @@ def test_a_requester_that_no_policy_names_learns_nothing_of_the_rows(tmp_path: P
         seen |= {gate.request(stranger, call) for call in (Requests().start(), Requests().update())}
         gate.close()
     assert seen == {Refused(reasons.NOT_ALLOWED)}
+
+
+@pytest.mark.parametrize(
+    "method", ["wanted", "weights", "state", "coded", "train", "attack", "restore", "_load", "__class__"]
+)
+@pytest.mark.parametrize("private", [True, False])
+def test_calls_that_would_show_rows_or_replicas(tmp_path: Path, method: str, private: bool) -> None:
+    """The call ``wanted`` of sparse models names the rows of an embedding table that the node's next batches contain."""
+    gate = gate_of(tmp_path, POLICY if private else BARE)
+    run = Requests(settings=SETTINGS if private else BARE_SETTINGS)
+    assert gate.request(ALICE, run.start()) == Allowed()
+    assert gate.request(ALICE, run.call(method, 1)) == Refused(reasons.NOT_ALLOWED)
+    gate.close()
