@@ -6,7 +6,7 @@ node: a policy, its ledger and its audit log, on the disk of ``--folder``. The t
 rounds per second, and the ratio of the time of a round to that of engine ``http``. ``idle``: nodes that are connected to a hub
 and have no calls; the table shows memory and processor of the hub. Run it on an idle machine::
 
-    python benchmarks/federation.py rounds [--turns 5] [--rounds 200] [--hidden 64]
+    python benchmarks/federation.py rounds [--turns 5] [--rounds 200] [--hidden 64] [--noise 2] [--checkpoint-every 10]
     python benchmarks/federation.py idle [--nodes 1000] [--seconds 60]
 """
 
@@ -81,7 +81,7 @@ def serve_http(folder: str, name: str, hidden: str) -> None:
     )
 
 
-def serve_node(folder: str, name: str, hidden: str) -> None:
+def serve_node(folder: str, name: str, hidden: str, noise: str) -> None:
     from chimera.engines.federation.credentials import Credentials
     from chimera.federation.node.service import Service, serve
     from chimera.federation.policy.requests import Allowed
@@ -95,11 +95,11 @@ def serve_node(folder: str, name: str, hidden: str) -> None:
 
     made, _ = worker(folder, name.partition("-")[2], hidden)
     own = Path(folder) / name
-    gate = gate_of(own, int(hidden)) if name.startswith("gated") else AllowAll()
+    gate = gate_of(own, int(hidden), float(noise)) if name.startswith("gated") else AllowAll()
     serve(Service(Credentials.read(own, "node"), made.actors(), gate, lambda: print("connected")))
 
 
-def gate_of(folder: Path, hidden: int) -> Any:
+def gate_of(folder: Path, hidden: int, noise: float) -> Any:
     """Return the gate of a node. The driver has test data, so the node adds the settings, which it would declare without."""
     from chimera.core.toml import read_toml
     from chimera.federation.policy.gate import Gate
@@ -108,12 +108,17 @@ def gate_of(folder: Path, hidden: int) -> Any:
     from chimera.federation.policy.rules import START
 
     settings = {"strategy": STRATEGY, "model": {"name": "mlp", "hidden": [hidden]}, "rounds": 1_000_000, "nodes": 3}
+    settings |= {"privacy": privacy(noise)} if noise else {}
 
     class Declaring(Gate):
         def request(self, requester: Requester, call: Call) -> Decision:
             return super().request(requester, replace(call, settings=settings) if call.method == START else call)
 
     return Declaring(Policy.of(read_toml(POLICY), folder), folder, rows=lambda: ROWS)
+
+
+def privacy(noise: float) -> dict[str, float]:
+    return {"clip": 1.0, "noise": noise}
 
 
 def hub_in(folder: Path) -> tuple[Process, str]:
@@ -146,7 +151,7 @@ def write_data(folder: Path) -> Any:
         pd.DataFrame(labels[rows], columns=["y"]).to_csv(own / "y_train.csv", index=False)
 
 
-def speed(engine: dict[str, Any], rounds: int, hidden: int, out: Path) -> float:
+def speed(engine: dict[str, Any], rounds: int, given: argparse.Namespace, out: Path) -> float:
     """Return rounds per second, without start and end."""
     import chimera
     from chimera.training.progress.callback import Callback
@@ -158,15 +163,17 @@ def speed(engine: dict[str, Any], rounds: int, hidden: int, out: Path) -> float:
             times.append((progress.rounds, time.perf_counter()))
 
     chimera.train(
-        {"name": "mlp", "hidden": [hidden]}, "breast-cancer", engine=engine, strategy=STRATEGY, workers=len(NODES),
+        {"name": "mlp", "hidden": [given.hidden]}, "breast-cancer", engine=engine, strategy=STRATEGY, workers=len(NODES),
         rounds=rounds, batch_size=32, optimizer={"name": "sgd", "lr": 0.05}, callbacks=[Clock()], log_every=10, out=out,
+        checkpoint_every=given.checkpoint_every, privacy=privacy(given.noise) if given.noise else None,
     )  # fmt: skip
     (first, began), (last, ended) = times[0], times[-1]
     return (last - first) / (ended - began)
 
 
-def rounds(turns: int, count: int, hidden: int, place: Path | None) -> None:
-    with tempfile.TemporaryDirectory(dir=place) as name:
+def rounds(given: argparse.Namespace) -> None:
+    turns, hidden = given.turns, given.hidden
+    with tempfile.TemporaryDirectory(dir=given.folder) as name:
         folder = Path(name)
         write_data(folder)
         hub, _ = hub_in(folder)
@@ -179,7 +186,7 @@ def rounds(turns: int, count: int, hidden: int, place: Path | None) -> None:
             engines: dict[str, dict[str, Any]] = {"http": {"name": "http", "nodes": urls}}
             for column, kind in list(KINDS.items())[1:]:
                 named = [f"{kind}-{node}" for node in NODES]
-                dialling = [Process(__file__, "serve-node", folder, node, hidden) for node in named]
+                dialling = [Process(__file__, "serve-node", folder, node, hidden, given.noise) for node in named]
                 started += dialling
                 for process in dialling:
                     process.line()
@@ -187,11 +194,11 @@ def rounds(turns: int, count: int, hidden: int, place: Path | None) -> None:
             found: dict[str, list[float]] = {name: [] for name in engines}
             for turn in range(turns):
                 for name, engine in engines.items():
-                    found[name].append(speed(engine, count, hidden, folder / f"{name}{turn}"))
+                    found[name].append(speed(engine, given.rounds, given, folder / f"{name}{turn}"))
             for name, values in found.items():
                 ratio = statistics.median(base / value for base, value in zip(found["http"], values, strict=True))
-                told = f"{statistics.median(values):8.1f} rounds/s, a round takes {ratio:.2f} times as long"
-                print(f"{name:12} {told}  {[round(value, 1) for value in values]}")
+                shown = f"{statistics.median(values):8.1f} rounds/s, a round takes {ratio:.2f} times as long"
+                print(f"{name:12} {shown}  {[round(value, 1) for value in values]}")
             print(f"medians of {turns} turns; load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")
         finally:
             for process in started:
@@ -288,13 +295,17 @@ def main() -> None:
     one.add_argument("--turns", type=int, default=5)
     one.add_argument("--rounds", type=int, default=200)
     one.add_argument("--hidden", type=int, default=64)
+    one.add_argument(
+        "--noise", type=float, default=0.0, help="noise multiplier of a private run; 0: no [train.privacy]"
+    )
+    one.add_argument("--checkpoint-every", type=int, default=1, help="rounds between checkpoints")
     one.add_argument("--folder", type=Path, help="where nodes keep ledgers and logs; default: that of temporary files")
     other = commands.add_parser("idle")
     other.add_argument("--nodes", type=int, default=1000)
     other.add_argument("--seconds", type=float, default=60.0)
     given = parser.parse_args()
     if given.command == "rounds":
-        rounds(given.turns, given.rounds, given.hidden, given.folder)
+        rounds(given)
     else:
         idle(given.nodes, given.seconds)
 

@@ -114,8 +114,8 @@ def train(message, context):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(network(inputs[rows]), targets[rows]).backward()
         optimizer.step()
-    told = {"arrays": ArrayRecord(network.state_dict()), "metrics": MetricRecord({"num-examples": len(inputs)})}
-    return Message(content=RecordDict(told), reply_to=message)
+    content = {"arrays": ArrayRecord(network.state_dict()), "metrics": MetricRecord({"num-examples": len(inputs)})}
+    return Message(content=RecordDict(content), reply_to=message)
 """,
 }
 POLICY = """
