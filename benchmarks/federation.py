@@ -242,8 +242,9 @@ def write_members(folder: Path, count: int) -> None:
     import msgspec
 
     from chimera.engines.federation.credentials import AUTHORITY, CERTIFICATE, KEY, MEMBERSHIP, Membership
+    from chimera.engines.federation.renewal import request_for
     from chimera.federation.hub.state import State
-    from chimera.federation.identity.authority import Authority, key_pem, new_key, request_for
+    from chimera.federation.identity.authority import Authority, key_pem, new_key
 
     authority, state = Authority(folder / "hub"), State(folder / "hub")
     url = state.fact("url") or ""

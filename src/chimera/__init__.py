@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from chimera.version import __version__
 
 if TYPE_CHECKING:
-    from chimera import remote, utils
+    from chimera import ddp, remote, utils
     from chimera.cli.script import train
     from chimera.core.call import get
     from chimera.core.engine import Engine
@@ -84,6 +84,7 @@ __all__ = [
     "Trainer",
     "__version__",
     "compare",
+    "ddp",
     "embed",
     "engine",
     "get",
@@ -110,7 +111,7 @@ def engine(name: str, **options: Any) -> Engine:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("remote", "utils"):
+    if name in ("ddp", "remote", "utils"):
         return importlib.import_module(f"chimera.{name}")
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,8 @@
 """Network namespaces with NAT, delay and loss, made by a test and removed after it.
 
 Usage: ``python -m federation.networks proxy ADDRESS`` relays ``CONNECT``; ``python -m federation.networks driver FOLDER STOP
-NODES`` runs rounds on all nodes until there is a file STOP, and prints the duration of each.
+NODES`` runs rounds on all nodes until there is a file STOP, and prints the duration of each; ``python -m federation.networks
+delay`` delays the packets that the namespace forwards, for kernels without netem.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ import contextlib
 import hashlib
 import json
 import os
+import select
+import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +29,7 @@ import numpy as np
 HUB, PROXY, DRIVER = "10.77.0.1", "10.77.0.2", "10.77.0.3"
 PORT = 3128
 SIZE = 20_000
+DELAY_S, LOSS = 0.025, 0.01  # of each direction
 
 
 def run(*command: str) -> None:
@@ -36,14 +42,15 @@ class Networks:
     Attributes
     ----------
     prefix : begins the names of its namespaces.
-    delayed : whether packets of nodes are delayed by 50 ms.
+    delayed : how packets of nodes are delayed by 50 ms for both directions together; empty: they are not.
     """
 
     def __init__(self, nodes: list[str]) -> None:
         self.prefix = f"cf{os.getpid()}-"
         self._made: list[str] = []
         self._nodes = nodes
-        self.delayed = True
+        self._delaying: list[Inside] = []
+        self.delayed = ""
 
     def name(self, place: str) -> str:
         return self.prefix + place
@@ -99,13 +106,29 @@ class Networks:
         self.inside(router, "iptables", "-A", "FORWARD", "-i", "lan0", "-j", "ACCEPT")
         back = "-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED", "-j", "ACCEPT"
         self.inside(router, "iptables", "-A", "FORWARD", "-i", "wan0", *back)
+        self._impair(router)
+
+    def _impair(self, router: str) -> None:
+        """Delay and lose packets in both directions."""
+        netem = "root", "netem", "delay", f"{DELAY_S * 1000:g}ms", "loss", f"{LOSS:.0%}"
         try:
-            for device in ("wan0", "lan0"):  # 50 ms for both directions together
-                self.inside(router, "tc", "qdisc", "add", "dev", device, "root", "netem", "delay", "25ms", "loss", "1%")
-        except subprocess.CalledProcessError:  # the kernel has no netem: lose packets, without delay
-            self.delayed = False
-            random = "-m", "statistic", "--mode", "random", "--probability", "0.01", "-j", "DROP"
-            self.inside(router, "iptables", "-I", "FORWARD", "1", *random)
+            for device in ("wan0", "lan0"):
+                self.inside(router, "tc", "qdisc", "add", "dev", device, *netem)
+            self.delayed = "netem"
+        except subprocess.CalledProcessError:  # the kernel has no netem
+            lost = "-m", "statistic", "--mode", "random", "--probability", f"{LOSS}", "-j", "DROP"
+            self.inside(router, "iptables", "-I", "FORWARD", "1", *lost)
+            self._queue(router)
+
+    def _queue(self, router: str) -> None:
+        """Delay packets by a process that holds each of them, if the kernel permits it."""
+        self._delaying.append(Inside(self, router, "federation.networks", "delay"))
+        try:
+            self._delaying[-1].wait(1, 30)
+            self.inside(router, "iptables", "-t", "mangle", "-A", "FORWARD", "-j", "NFQUEUE", "--queue-num", "0")
+            self.delayed = "nfqueue"
+        except (AssertionError, subprocess.CalledProcessError):
+            self.delayed = ""
 
     def only_by_proxy(self, node: str) -> None:
         """Let a node reach the proxy and no other address."""
@@ -124,6 +147,8 @@ class Networks:
             self.inside(f"nat-{node}", "iptables", "-D", "FORWARD", *rule)
 
     def __exit__(self, *_: Any) -> None:
+        for process in self._delaying:
+            process.kill()
         for name in reversed(self._made):
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
 
@@ -177,7 +202,11 @@ async def proxy(address: str) -> None:
         writer.transport.abort()
 
     async def connection(reader: Any, writer: Any) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:  # the client only tried whether it can reach the proxy
+            writer.close()
+            return
         verb, target = head.split()[:2]
         assert verb == b"CONNECT"
         host, _, port = target.decode().rpartition(":")
@@ -195,19 +224,81 @@ async def proxy(address: str) -> None:
         await server.serve_forever()
 
 
+def delay() -> None:
+    """Hold each packet of the kernel's queue 0 for `DELAY_S`, in order; see ``nfnetlink_queue.h`` of Linux."""
+    packet, verdict_of_all, configuration = (3 << 8 | number for number in (0, 3, 2))  # of the queue's subsystem
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12) as queue:
+        queue.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+
+        def send(kind: int, attribute: int, value: bytes) -> None:
+            body = struct.pack("=BBH", 0, 0, 0) + struct.pack("=HH", 4 + len(value), attribute)
+            body += value + bytes(-len(value) % 4)
+            queue.send(struct.pack("=IHHII", 16 + len(body), kind, 1, 0, 0) + body)
+
+        send(configuration, 1, struct.pack(">BBH", 1, 0, 0))  # bind
+        send(configuration, 2, struct.pack(">IB", 0, 1))  # numbers of packets, not their content
+        send(configuration, 3, struct.pack(">I", 1 << 16))  # most packets in the queue
+        print("delays", flush=True)  # noqa: T201 - the test reads this
+        waiting: deque[tuple[float, int]] = deque()
+        while True:
+            left_s = max(0.0, waiting[0][0] - time.monotonic()) if waiting else None
+            if select.select([queue], [], [], left_s)[0]:
+                messages, at = queue.recv(1 << 16), 0
+                while at < len(messages):
+                    size, kind = struct.unpack_from("=IH", messages, at)
+                    if kind == packet:  # its number is the first attribute
+                        (number,) = struct.unpack_from(">I", messages, at + 24)
+                        waiting.append((time.monotonic() + DELAY_S, number))
+                    at += size + -size % 4
+            last = None
+            while waiting and waiting[0][0] <= time.monotonic():
+                last = waiting.popleft()[1]
+            if last is not None:
+                send(verdict_of_all, 2, struct.pack(">II", 1, last))  # accept this packet and those before
+
+
+def beginning(places: int) -> tuple[Any, list[Any]]:
+    """Return the first vector of the rounds, and the states of the actors."""
+    return np.random.default_rng(1).normal(size=SIZE), [np.full(4, float(place)) for place in range(places)]
+
+
+def joined(results: list[Any]) -> tuple[Any, list[Any]]:
+    """Return the mean of the results of a round, and the states that they begin with."""
+    return np.mean([result[4:] for result in results], axis=0), [result[:4] for result in results]
+
+
 def driver(folder: str, stop: str, nodes: str) -> None:
+    """Run rounds of `Carried`. An actor whose node was killed is made again, with the state that its last answer had."""
+    from chimera.core.errors import ActorLost
     from chimera.engines.federation import FederationEngine
-    from federation.processes import Summer
+    from federation.processes import Carried
 
     names = nodes.split(",")
-    vector = np.random.default_rng(1).normal(size=SIZE)
+    vector, states = beginning(len(names))
+    tries = [0] * len(names)
     with FederationEngine(identity=folder, nodes=names, wait_s=60.0, away_s=60.0) as engine:
-        actors = [engine.spawn(Summer, seed, f"{seed}") for seed in range(len(names))]
+
+        def make(place: int) -> Any:
+            tries[place] += 1
+            return engine.spawn(Carried, states[place], f"{place}:{tries[place]}", name=f"worker-{place}")
+
+        def ask(place: int) -> Any:
+            return actors[place].step(vector, f"{place}.{number}:{tries[place]}")
+
+        def answer(place: int, ref: Any) -> Any:
+            while True:
+                try:
+                    return engine.get(ref, 120.0)
+                except ActorLost:
+                    actors[place] = make(place)
+                    ref = ask(place)
+
+        actors = [make(place) for place in range(len(names))]
         number = 0
         while not Path(stop).exists():
             began_s = time.monotonic()
-            refs = [actor.step(vector, f"{place}.{number}") for place, actor in enumerate(actors)]
-            vector = np.mean(engine.get(refs, 120.0), axis=0)
+            refs = [ask(place) for place in range(len(names))]
+            vector, states = joined([answer(place, ref) for place, ref in enumerate(refs)])
             number += 1
             print(time.monotonic() - began_s, flush=True)  # noqa: T201 - the test reads this
         print(json.dumps(hashlib.sha256(vector.tobytes()).hexdigest()), flush=True)  # noqa: T201
@@ -216,5 +307,7 @@ def driver(folder: str, stop: str, nodes: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "proxy":
         asyncio.run(proxy(sys.argv[2]))
+    elif sys.argv[1] == "delay":
+        delay()
     else:
         driver(*sys.argv[2:])

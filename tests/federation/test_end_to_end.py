@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ pytest.importorskip("websockets")
 from chimera.cli.main import app
 from chimera.federation.hub.demo import NODES, write_data
 from chimera.federation.hub.invite import invite
+from chimera.federation.identity.authority import fingerprint_of
 from chimera.federation.identity.join import join
+from chimera.federation.node.revocations import Revocations
 from chimera.federation.policy.approvals import runs_of
 from chimera.privacy.accountant import Accountant
 from chimera.training.experiment.experiment import Experiment
@@ -192,6 +196,38 @@ def test_a_run_continues_without_a_node_that_is_away_and_with_it_later(hospitals
     assert {event.actor for event in run.events} == {"worker 2"}
 
 
+def read_until(process: Process, words: str) -> str:
+    """Return the output of a process up to the first line with these words."""
+    read = ""
+    while words not in read:
+        read += process.line()
+    return read
+
+
+def test_a_run_pauses_below_min_nodes_and_goes_on_also_with_another_driver(hospitals: Hospitals) -> None:
+    out, file = hospitals.folder / "days", hospitals.experiment(rounds=400)
+    file.write_text(file.read_text().replace('nodes = "all"', f"nodes = {list(NODES)}, min_nodes = 2, away_s = 1.0"))
+    hospitals.nodes["hospital-b"].kill()  # the run begins without it
+    driver = Process("chimera", "train", file, "--out", out)
+    read_until(driver, "round 5")
+    hospitals.nodes["hospital-c"].kill()
+    assert "paused" in read_until(driver, "waits for 1 more node; not connected: hospital-b, hospital-c")
+    hospitals.start("hospital-b")
+    assert "worker joined" in read_until(driver, "resumed")
+    hospitals.nodes["hospital-b"].kill()
+    read_until(driver, "waits for 1 more node")
+    driver.kill()
+    driver = Process("chimera", "train", file, "--out", out, "--resume")
+    read_until(driver, "waits for 1 more node")
+    hospitals.start("hospital-c")
+    read_until(driver, "round")
+    hospitals.start("hospital-b")
+    assert "worker joined" in read_until(driver, "report:")
+    assert driver.process.wait(LIMIT_S) == 0
+    driver.kill()  # closes its output
+    assert json.loads((out / "summary.json").read_text())["rounds"] == 400
+
+
 def test_a_requester_that_no_policy_names_is_refused(hospitals: Hospitals) -> None:
     result = command("train", hospitals.experiment("mallory"), "--out", hospitals.folder / "mallory-run")
     assert result.exit_code == 1
@@ -200,6 +236,24 @@ def test_a_requester_that_no_policy_names_is_refused(hospitals: Hospitals) -> No
     mine = [entry for entry in hospitals.entries("hospital-a") if entry["requester"] == "mallory"]
     assert mine
     assert {entry["decision"] for entry in mine} == {"refused"}
+
+
+def test_nodes_refuse_a_revoked_requester_that_the_hub_accepts_again(hospitals: Hospitals) -> None:
+    join(*invite(hospitals.folder / "hub", "requester", "bob"), hospitals.folder / "bob")
+    for name in NODES:
+        (hospitals.folder / name / "policy.toml").write_text(BARE + POLICY.replace('"alice"', '"alice", "bob"'))
+        hospitals.restart_node(name)
+    assert command("hub", "revoke", "bob", "--folder", hospitals.folder / "hub").exit_code == 0
+    own = fingerprint_of((hospitals.folder / "bob" / "certificate.pem").read_bytes()).hex()
+    for name in NODES:
+        while own not in Revocations(hospitals.folder / name)():
+            threading.Event().wait(0.05)
+    with closing(sqlite3.connect(hospitals.folder / "hub" / "hub.sqlite", isolation_level=None)) as db:
+        db.execute("UPDATE members SET revoked_s = NULL WHERE name = 'bob'")
+    result = command("train", hospitals.experiment("bob"), "--out", hospitals.folder / "bob-run")
+    assert result.exit_code == 1
+    assert "the certificate of the requester is revoked" in result.stderr
+    assert {entry["decision"] for entry in hospitals.entries(NODES[0]) if entry["requester"] == "bob"} == {"refused"}
 
 
 def test_the_logs_verify(hospitals: Hospitals, plain: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,21 @@ from websockets.sync.client import connect
 from chimera.core.errors import DataError
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire import frames
-from chimera.engines.federation.wire.frames import Answer, Ask, Beat, Done, Hello, More, Present, Refused, Took
+from chimera.engines.federation.wire.frames import (
+    Answer,
+    Ask,
+    Beat,
+    Done,
+    Hello,
+    More,
+    Present,
+    Progress,
+    Refused,
+    Renew,
+    Renewed,
+    Revoked,
+    Took,
+)
 from chimera.engines.federation.wire.streams import Receiving, Sending
 from conformance.actors import Counter
 from federation.federation_kit import LIMIT_S, Federation, federation
@@ -49,7 +65,8 @@ def test_arbitrary_headers_are_a_frame_or_a_data_error(fields: list[Any]) -> Non
     "header",
     [
         Hello(1, "b", "v"), Hello(1, "b", "v", RUN), Present({"node-0": "b"}, ["node-1"]), Beat(), ASK, More(RUN, 1, "n", 3),
-        Took(RUN, 1, "n", 3), ANSWER, Done(RUN, "n", 3, [5, 6]), Refused("no"),
+        Took(RUN, 1, "n", 3), ANSWER, Done(RUN, "n", 3, [5, 6]), Refused("no"), Revoked([b"x" * 32]),
+        Progress(RUN, "fed-avg", "mlp", 3, 0.5), Renew(), Renewed("no"),
     ],
     ids=lambda header: type(header).__name__,
 )  # fmt: skip
@@ -155,6 +172,9 @@ def test_frames_that_a_role_may_not_send_end_its_connection(place: Federation, t
         Hello(1, "b", "v"),
         Present({}),
         Refused("x"),
+        Revoked([b"x" * 32]),
+        Renewed(),
+        Progress(RUN, "fed-avg", "mlp", 3),
     ):
         hostile = Hostile(place, node)
         hostile.send(wrong)
@@ -165,6 +185,8 @@ def test_frames_that_a_role_may_not_send_end_its_connection(place: Federation, t
         Done(OTHER, "node-0", 1),
         Present({}),
         Hello(1, "b", "v", RUN),
+        Revoked([b"x" * 32]),
+        Progress(OTHER, "fed-avg", "mlp", 3),
     ):
         hostile = Hostile(place, driver, RUN)
         hostile.send(wrong)
@@ -173,6 +195,18 @@ def test_frames_that_a_role_may_not_send_end_its_connection(place: Federation, t
         hostile = Hostile(place, driver, RUN)
         hostile.connection.send(garbage)
         assert "not allowed" in hostile.end()
+    assert works(place)
+
+
+def test_a_request_for_a_certificate_that_cannot_be_read_is_answered(place: Federation, tmp_path: Path) -> None:
+    place.hub.state._clock = lambda: time.time() + 250 * 86_400.0
+    for payload in (b"", b"\xff" * 1000, b"x" * frames.CHUNK):
+        hostile = Hostile(place, Credentials.read(tmp_path / "mallory", "node"))
+        for reason in ("a request for a certificate|cannot be read", "a moment ago"):
+            hostile.send(Renew(), payload)
+            answer = hostile.receive()
+            assert isinstance(answer, Renewed)
+            assert re.search(reason, answer.reason), answer
     assert works(place)
 
 

@@ -20,9 +20,10 @@ from chimera.cli.main import app
 from chimera.core.errors import ActorLost, ConfigurationError, ConflictError, RunError
 from chimera.core.toml import read_toml
 from chimera.engines.federation.credentials import CERTIFICATE, KEY, Credentials
+from chimera.engines.federation.renewal import request_for
 from chimera.engines.federation.wire.link import HubRefusedError
 from chimera.federation.hub.state import State
-from chimera.federation.identity.authority import Authority, key_pem, new_key, request_for
+from chimera.federation.identity.authority import Authority, key_pem, new_key
 from chimera.federation.identity.invitations import LASTS_S, Invitation
 from chimera.federation.identity.join import join
 from chimera.federation.policy.policy import Policy

@@ -67,7 +67,8 @@ def node(folder: Path) -> None:
 
 
 def driver(folder: Path, size: int) -> None:
-    from chimera.engines.federation.tunnel import Tunnel, TunnelConnection
+    from chimera.engines.federation.connection import TunnelConnection
+    from chimera.engines.federation.tunnel import Tunnel
 
     tunnel = Tunnel(Credentials.read(folder, "requester"), os.urandom(16).hex(), most_bytes=1 << 30, away_s=60.0)
     tunnel.wait_for(bool, 60.0)

@@ -122,6 +122,6 @@ def test_a_requester_cannot_fill_the_list(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("chimera.federation.policy.decisions._MOST_HELD", 2)
     gate = gate_of(tmp_path, ASK)
     decisions = [gate.request(ALICE, Requests(name).start()) for name in "abc"]
-    assert decisions == [Held(1), Held(2), Refused(reasons.LIMIT)]
+    assert decisions == [Held(1), Held(2), Refused(reasons.CROWD)]
     assert gate.request(BOB, Requests("d").start()) == Held(3)
     gate.close()

@@ -28,9 +28,11 @@ from chimera.engines.http.hosting.host import Host
 from chimera.federation.audit.verify import verify
 from chimera.federation.policy import requests as reasons
 from chimera.federation.policy.answers import read_answer
+from chimera.federation.policy.approvals import decide
 from chimera.federation.policy.gate import Gate
+from chimera.federation.policy.ledger import minute_of
 from chimera.federation.policy.reading import CallReader
-from chimera.federation.policy.requests import Allowed, Held, Refused, Requester, Spending
+from chimera.federation.policy.requests import Allowed, Held, Later, Refused, Requester, Spending
 from chimera.federation.policy.rules import DESCRIBER, LEARNER, PRIVATE
 from chimera.privacy.accountant import Accountant
 from chimera.training.privacy.settings import Privacy
@@ -50,6 +52,7 @@ from federation.policy_kit import (
     gate_of,
 )
 
+TOMORROW = Later("day", (1440 - minute_of(NOON_S)) * 60)
 ENOUGH = Spending(rows=160)
 
 
@@ -186,6 +189,21 @@ def test_only_listed_requesters_and_only_in_their_own_runs(tmp_path: Path) -> No
     gate.close()
 
 
+def test_a_revoked_requester_is_refused_also_in_a_call_that_runs(tmp_path: Path) -> None:
+    revoked: set[str] = set()
+    gate, run = gate_of(tmp_path, revoked=lambda: revoked), Requests()
+    begin(gate, run)
+    call = run.update()
+    assert gate.request(ALICE, call) == Allowed()
+    revoked.add(ALICE.fingerprint)
+    assert gate.answer(ALICE, call, 5000, ENOUGH) == Refused(reasons.REVOKED)
+    assert gate.request(ALICE, run.call("samples")) == Refused(reasons.REVOKED)
+    begin(gate, Requests("r2"), BOB)
+    said = [(line["decision"], line["reason"]) for line in lines(tmp_path)]
+    assert said[1:3] == [("withheld", reasons.REVOKED), ("refused", reasons.REVOKED)]
+    gate.close()
+
+
 def test_settings_of_a_run_do_not_change(tmp_path: Path) -> None:
     gate, run = gate_of(tmp_path), Requests()
     begin(gate, run)
@@ -314,15 +332,16 @@ def test_limits_of_a_day(tmp_path: Path) -> None:
     )
     gate, run = gate_of(tmp_path, text, clock=lambda: time_s[0]), Requests()
     begin(gate, run)
-    assert [update(gate, run) for _ in range(3)] == [Allowed(), Allowed(), Refused(reasons.LIMIT)]
-    time_s[0] = 0.0  # a clock that is set back begins no new day
-    assert update(gate, run) == Refused(reasons.LIMIT)
+    assert [update(gate, run) for _ in range(3)] == [Allowed(), Allowed(), TOMORROW]
+    time_s[0] = NOON_S - 40 * 86_400  # a clock that is set back begins no new day
+    assert update(gate, run) == TOMORROW
     time_s[0] = NOON_S + 86_400
     assert update(gate, run) == Allowed()
     call = run.call("samples")
     assert gate.request(ALICE, call) == Allowed()
     assert gate.answer(ALICE, call, 40_000, Spending()) == Refused(reasons.LIMIT)  # it would leave, and is too large
-    assert gate.request(ALICE, replace(run.update(), size=40_000)) == Refused(reasons.LIMIT)
+    assert gate.request(ALICE, replace(run.update(), size=40_000)) == TOMORROW
+    assert gate.request(ALICE, replace(run.update(), size=40_001)) == Refused(reasons.LIMIT)  # on each day
     gate.close()
 
 
@@ -335,7 +354,14 @@ def test_hours_in_local_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         gate_of(tmp_path, POLICY.replace("least_rows = 50", 'least_rows = 50\nhours = "13:00-14:00"')),
         Requests(),
     )
-    assert gate.request(ALICE, run.start()) == Refused(reasons.NOT_NOW)  # it is 12:00
+    assert gate.request(ALICE, run.start()) == Later("hours", 3600)  # it is 12:00
+    gate.close()
+    asking = POLICY.replace("automatic", "ask").replace("least_rows = 50", 'least_rows = 50\nhours = "22:00-06:00"')
+    gate = gate_of(tmp_path / "asking", asking)
+    assert gate.request(ALICE, run.start()) == Held(1)  # an administrator decides at any hour
+    decide(tmp_path / "asking", 1, approve=True, by="ada")
+    assert gate.request(ALICE, run.start()) == Later("hours", 10 * 3600)
+    assert [line["decision"] for line in lines(tmp_path / "asking")] == ["held", "approved"]
     gate.close()
     monkeypatch.undo()
     time.tzset()
@@ -399,7 +425,7 @@ def test_statistics_leave_only_if_the_policy_says_so(tmp_path: Path) -> None:
         for statistics in (False, True):
             call = replace(run.call("describe"), kind=DESCRIBER)
             assert gate.request(ALICE, call) == Allowed()
-            decision = gate.answer(ALICE, call, 10, Spending(statistics=statistics))
+            decision = gate.answer(ALICE, call, 10, Spending(500, statistics=statistics))
             assert decision == (Refused(reasons.NOT_ALLOWED) if statistics and not place else Allowed())
         gate.close()
 
@@ -432,7 +458,7 @@ def test_a_run_has_two_more_evaluations_than_rounds(tmp_path: Path) -> None:
         Requests("r2"),
     )
     begin(gate, run)
-    assert [gate.request(ALICE, run.call("measure")) for _ in range(2)] == [Allowed(), Refused(reasons.LIMIT)]
+    assert [gate.request(ALICE, run.call("measure")) for _ in range(2)] == [Allowed(), TOMORROW]
     gate.close()
 
 
@@ -477,14 +503,6 @@ def test_calls_of_several_threads(tmp_path: Path) -> None:
         assert sum(threads.map(ask, calls)) == rounds_within(20.0, 2.0)
     gate.close()
     assert verify(tmp_path).lines == 61
-
-
-def test_refusals_that_end_by_themselves() -> None:
-    assert [Refused(reason).later for reason in (reasons.NOT_NOW, reasons.LIMIT, reasons.EXHAUSTED)] == [
-        True,
-        True,
-        False,
-    ]
 
 
 def test_only_the_owner_reads_the_files(tmp_path: Path) -> None:
@@ -678,3 +696,47 @@ def test_errors_leave_without_texts_that_could_quote_data(caplog: pytest.LogCapt
     for body in (wire.pack({}), wire.pack([]), b"", wire.pack({"cost": {}, "values": [3]})):
         with pytest.raises(DataError):
             read_answer("evaluate", body)
+
+
+def test_a_node_serves_more_actors_than_it_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chimera.federation.policy.shares._MOST", 2)
+    gate, run = gate_of(tmp_path), Requests()
+    begin(gate, run)
+    actors = [f"worker{number}" for number in range(4)]
+
+    def ask(call: Any, actor: str) -> Any:
+        return gate.request(ALICE, replace(call, actor=actor))
+
+    assert ask(run.call("take_part", 3), actors[0]) == Allowed()
+    for actor in actors[1:]:
+        assert ask(run.call("take_part", 1), actor) == Allowed()
+    assert [ask(run.update(), actor) for actor in (actors[0], actors[3], "new")] == [Allowed()] * 3
+    noises = gate._ledger.read(lambda db: dict(db.execute("SELECT noise, updates FROM spent").fetchall()))
+    # The first actor has a third of the noise. It counts as one of the four nodes that the run declares, as later actors do.
+    assert noises == {4.0 * 0.25**0.5 / 2: 3}
+    gate.close()
+
+
+def test_masks_need_a_list_of_participants_again_if_the_node_has_forgotten_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chimera.federation.policy.shares._MOST", 1)
+    gate = gate_of(tmp_path, MASKED, participants=count_keys)
+    run = Requests(settings=MASKED_SETTINGS)
+    assert gate.request(ALICE, run.start()) == Allowed()
+    for actor in ("a", "b"):
+        assert gate.request(ALICE, replace(run.call("share_secrets", [1] * 4), actor=actor)) == Allowed()
+    assert gate.request(ALICE, replace(run.update(), actor="a")) == Refused(reasons.NOT_ALLOWED)
+    assert gate.request(ALICE, replace(run.update(), actor="b")) == Allowed()
+    gate.close()
+
+
+def test_the_reader_knows_the_kind_of_the_most_recent_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chimera.federation.policy.reading._MOST_ACTORS", 2)
+    reader = CallReader()
+    for actor in ("a", "b"):
+        reader.read("r1", 1, actor, "", wire.pack({"kind": LEARNER, "call": [[], {}]}))
+    assert reader.read("r1", 2, "a", "samples", wire.pack({"call": [[], {}]})).kind == LEARNER
+    reader.read("r1", 3, "c", "", wire.pack({"kind": LEARNER, "call": [[], {}]}))
+    kinds = [reader.read("r1", 4, actor, "samples", wire.pack({"call": [[], {}]})).kind for actor in "abc"]
+    assert kinds == [LEARNER, "", LEARNER]

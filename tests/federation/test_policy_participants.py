@@ -35,7 +35,7 @@ class Authority:
 
     def __init__(self, name: str = "hub") -> None:
         self.key, self.name = ec.generate_private_key(ec.SECP256R1()), name
-        self.certificate = self.issue(f"authority {name}", self.key, serial=1)
+        self.certificate = self.issue(f"authority {name}", self.key)
 
     @property
     def pem(self) -> bytes:
@@ -48,13 +48,12 @@ class Authority:
         *,
         begin: datetime = NOW - timedelta(days=1),
         days: int = 365,
-        serial: int | None = None,
     ) -> x509.Certificate:
         """Return a certificate for a name such as ``chimera:node:a``."""
         issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"authority {self.name}")])
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, uri[:64])])
         built = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
-        built = built.serial_number(serial or x509.random_serial_number()).not_valid_before(begin)
+        built = built.serial_number(x509.random_serial_number()).not_valid_before(begin)
         built = built.not_valid_after(begin + timedelta(days=days))
         if uri.startswith("chimera:"):
             uris = [x509.UniformResourceIdentifier(each) for each in uri.split()]
@@ -80,6 +79,7 @@ class Node:
 HUB = Authority()
 OWN, B, C, D = (Node(HUB, name) for name in "abcd")
 HONEST = np.stack([each.row for each in (OWN, B, C, D)])
+REVOKED = Node(HUB, "x")
 CHECK = Participants(HUB.pem, OWN.fingerprint)
 
 
@@ -138,7 +138,7 @@ FORGED: dict[str, Callable[[], Any]] = {
     "two names": lambda: np.vstack([HONEST, Node(HUB, "chimera:node:x chimera:node:y").row]),
     "expired": lambda: np.vstack([HONEST, Node(HUB, "x", begin=NOW - timedelta(days=9), days=8).row]),
     "not valid yet": lambda: np.vstack([HONEST, Node(HUB, "x", begin=NOW + timedelta(days=1)).row]),
-    "revoked": lambda: np.vstack([HONEST, Node(HUB, "x", serial=666).row]),
+    "revoked": lambda: np.vstack([HONEST, REVOKED.row]),
     "zeros": lambda: np.vstack([HONEST, np.zeros(ROW_BYTES, np.uint8)]),
     "ones": lambda: np.vstack([HONEST, np.full(ROW_BYTES, 255, np.uint8)]),
     "keys without certificates": lambda: keys_in(HONEST),
@@ -151,8 +151,22 @@ FORGED: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("kind", FORGED)
 def test_a_forged_list_is_refused(kind: str) -> None:
     with pytest.raises(PrivacyError) as caught:
-        Participants(HUB.pem, OWN.fingerprint, revoked=lambda: {666})(FORGED[kind]())
+        Participants(HUB.pem, OWN.fingerprint, revoked=lambda: {REVOKED.fingerprint})(FORGED[kind]())
     assert "\n" not in str(caught.value)
+
+
+def test_a_node_with_a_renewed_certificate_is_in_lists_with_either_and_not_with_both() -> None:
+    check = Participants(HUB.pem, OWN.fingerprint)
+    member = Member(OWN.certificate.public_bytes(serialization.Encoding.PEM), OWN.key)
+    member.renew(HUB.issue("chimera:node:a", OWN.key).public_bytes(serialization.Encoding.PEM))
+    assert member.fingerprint != OWN.fingerprint
+    with_new = with_row(0, member.signed(OWN.client.keys()))
+    with pytest.raises(PrivacyError, match="this node is not"):
+        check(with_new)
+    check.renewed(member.fingerprint)
+    assert check(with_new) == check(HONEST) == 4
+    with pytest.raises(PrivacyError):
+        check(np.vstack([HONEST, member.signed(Client().keys())]))
 
 
 def test_no_changed_byte_of_keys_signature_or_certificate_passes() -> None:

@@ -34,7 +34,7 @@ from chimera.federation.audit.verify import verify
 from chimera.federation.policy.approvals import decide
 from chimera.federation.policy.gate import Gate
 from chimera.federation.policy.policy import Limits, Policy, PrivacyBounds, Release, Requesters
-from chimera.federation.policy.requests import Allowed, Call, Held, Refused, Requester, Spending
+from chimera.federation.policy.requests import Allowed, Call, Held, Later, Refused, Requester, Spending
 from chimera.federation.policy.rules import LEARNER, PRIVATE, START, leaves
 from chimera.privacy.accountant import Accountant
 from chimera.training.privacy.settings import Privacy
@@ -341,7 +341,7 @@ class Node(RuleBasedStateMachine):
     def ask(self, requester: Requester, call: Call, point: Any) -> Any:
         """Request a call; check that it may run if the gate says so."""
         decision = self.attempt(lambda: self.gate.request(requester, call), point)
-        if isinstance(decision, Held | Allowed) and call.run not in self.owner:
+        if isinstance(decision, Held | Later | Allowed) and call.run not in self.owner:
             self.owner[call.run], self.settings_of[call.run] = requester.name, call.settings
         if decision == Allowed():
             self.check(requester, call)
@@ -397,7 +397,7 @@ class Node(RuleBasedStateMachine):
         elif call.method == "local_state":
             self.numbers.add((call.run, call.number))
         if policy.limits.hours != "00:00-00:00":
-            assert 9 <= max(self.now_s, self.latest_s) % 86_400 // 3600 < 15
+            assert 9 <= self.now_s % 86_400 // 3600 < 15
 
     @invariant()
     def the_budget_holds(self) -> None:
@@ -449,7 +449,9 @@ def test_nothing_leaves_that_the_policy_does_not_allow() -> None:
 
 
 @pytest.mark.long
-def test_nothing_leaves_in_many_more_sequences() -> None:
+@pytest.mark.parametrize("remembered", [10_000, 2], ids=["all actors remembered", "two actors remembered"])
+def test_nothing_leaves_in_many_more_sequences(remembered: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chimera.federation.policy.shares._MOST", remembered)
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
     run_state_machine_as_test(
         Node, settings=settings(max_examples=400, stateful_step_count=60, suppress_health_check=checks)

@@ -186,12 +186,22 @@ def inference_worker(folder: Path, stack: ExitStack) -> Made:
     return create_worker_app(worker, access, lambda: None), access
 
 
+def hub_page(folder: Path, _: ExitStack) -> Made:
+    """Return the app of the page of a hub."""
+    from chimera.federation.hub.page.serving import create_page_app
+    from chimera.web.folder import Access as FolderAccess
+
+    access = FolderAccess(TOKEN)
+    return create_page_app(folder, access), access
+
+
 SERVERS: dict[str, Callable[[Path, ExitStack], Made]] = {
     **{f"{kind} worker": node(kind) for kind in ("classification", "regression", "sgd", "torch")},
     **{f"{kind} master": master(kind) for kind in ("aggregation", "parameter-server")},
     "jobs": jobs,
     "inference": inference,
     "inference worker": inference_worker,
+    "hub page": hub_page,
 }
 
 

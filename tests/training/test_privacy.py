@@ -511,7 +511,12 @@ def test_a_missing_package_error_names_the_extra(
     with pytest.raises(
         MissingExtraError, match=rf"'{module}', which is not installed: pip install 'chimera-dml\[privacy"
     ):
-        Privacy(**settings)
+        Privacy(**settings).check(FedAvg(), "fed-avg", ("identity", {}), 3)
+
+
+def test_nodes_add_noise_without_opacus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert Privacy(clip=1.0, noise=1.0).deviation(4) == 0.5
 
 
 def test_privacy_settings_are_sent_to_nodes() -> None:

@@ -30,7 +30,9 @@ def verify(
 
     found = verified(path)
     said = "the last is that of the ledger" if found.compared else "the end was not compared with a ledger"
-    typer.echo(f"{found.lines} lines, each follows the one before; {said}")
+    if found.removed:
+        typer.echo(f"lines 1 to {found.removed} were removed to keep the bound of the log")
+    typer.echo(f"{found.lines - found.removed} lines, each follows the one before; {said}")
     typer.echo(f"SHA-256 of the last line: {found.head}")
     if found.unwritten:
         typer.echo(f"{found.unwritten} further lines are in the ledger; the next start of the program writes them")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +15,6 @@ Folder = Annotated[
     Path, typer.Option("--folder", metavar="DIR", help="Folder of the hub: its authority, its server's key, its state.")
 ]
 _HUB = Path("chimera-hub")
-_HERE_S = 15.0  # the hub reports every 5 s which nodes are connected
 
 
 @app.command("up")
@@ -31,13 +31,35 @@ def up(
         typer.Option("--certificate", help="Certificate of the server from elsewhere, with its chain; PEM."),
     ] = None,
     key: Annotated[Path | None, typer.Option("--key", help="Key of that certificate; PEM.")] = None,
+    audit_mb: Annotated[
+        int,
+        typer.Option("--audit-mb", min=16, help="Size of the audit log above which its oldest file is removed, in MB."),
+    ] = 1024,
+    page: Annotated[
+        str | None,
+        typer.Option(
+            "--page", metavar="[HOST:]PORT", help="Serve a web page with nodes and runs, too; on 127.0.0.1 by default."
+        ),
+    ] = None,
 ) -> None:
     """Relay the calls of drivers to nodes until Ctrl-C. Every connection needs a certificate of this hub."""
     _require()
     from chimera.federation.hub.server import Hub, serve
 
-    hub = Hub(folder, host=host, port=port, names=name or [], certificate=certificate, key=key)
-    serve(hub, lambda url: typer.echo(f"the hub serves at {url}; 'chimera hub invite NAME' invites a node"))
+    pages = None if page is None else _page_server(folder, page)
+    hub = Hub(folder, host=host, port=port, names=name or [], certificate=certificate, key=key, audit_mb=audit_mb)
+
+    def started(url: str) -> None:
+        typer.echo(f"the hub serves at {url}; 'chimera hub invite NAME' invites a node")
+        if pages is not None:
+            pages.start(*hub.server_files)
+            typer.echo(_page_line(pages, terminal=sys.stdout.isatty()))
+
+    try:
+        serve(hub, started)
+    finally:
+        if pages is not None:
+            pages.close()
 
 
 @app.command("invite")
@@ -70,12 +92,11 @@ def nodes(folder: Folder = _HUB) -> None:
     now_s = time.time()
     rows = []
     for member in members:
-        here = member.here_s is not None and now_s - (member.seen_s or 0) < _HERE_S
-        status = "revoked" if member.revoked else "connected" if here else "away" if member.role == "node" else ""
+        status = member.state(now_s)
         rows.append(
             {
                 "name": member.name, "role": member.role, "status": status, "member since": _time(member.since_s),
-                "connected since": _time(member.here_s if here else None), "last seen": _time(member.seen_s),
+                "connected since": _time(member.here_s if status == "connected" else None), "last seen": _time(member.seen_s),
                 "version": member.version,
             }
         )  # fmt: skip
@@ -95,10 +116,9 @@ def revoke(
 ) -> None:
     """Revoke the certificate of a node or requester; a running hub ends its connections within a second."""
     _require()
-    from chimera.federation.hub.invite import opened
+    from chimera.federation.hub.invite import revoke as end
 
-    with opened(folder) as state:
-        revoked = state.revoke(name)
+    revoked = end(folder, name)
     typer.echo(f"revoked {revoked} certificate{'' if revoked == 1 else 's'} of {name}")
     if not revoked:
         raise typer.Exit(1)
@@ -123,6 +143,19 @@ def demo(
         typer.echo(f"to train, in another terminal: chimera train {folder / EXPERIMENT}")
         typer.echo(f"to list the nodes: chimera hub nodes --folder {folder / 'hub'}")
         threading.Event().wait()
+
+
+def _page_server(folder: Path, place: str) -> Any:
+    from chimera.federation.hub.page.serving import PageServer, place_of
+
+    return PageServer(folder, *place_of(place))
+
+
+def _page_line(page: Any, *, terminal: bool) -> str:
+    """Return the line with the page's address: with the token only on a terminal, since others may read a file or a log."""
+    if terminal:
+        return f"the page: {page.address}#token={page.token} (the address holds the token: keep it to yourself)"
+    return f"the page: {page.address} asks for the token, which is in {page.token_file}"
 
 
 def _time(seconds: float | None) -> str:

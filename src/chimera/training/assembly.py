@@ -20,6 +20,7 @@ from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.cluster.sharding import Sharding
 from chimera.training.experiment.resolve import provider_of
 from chimera.training.experiment.settings import Settings
+from chimera.training.fault_tolerance.attendance import Attendance
 from chimera.training.model_parallel.actors import ACTORS, PartActors
 from chimera.training.privacy.cluster import PrivateCluster
 
@@ -62,8 +63,11 @@ class Assembly:
         kind: Callable[..., TrainingCluster] = TrainingCluster
         if settings.privacy is not None:
             kind = partial(PrivateCluster, settings.privacy, momenta=not settings.optimizer.plain)
-        least, replicas = settings.tolerance.min_workers, settings.strategy.replicas
-        return kind(self.engine, actors, sharding, monitor, least, replicas=replicas)
+        replicas = settings.strategy.replicas
+        nodes = Attendance(self.engine)
+        least = max(settings.tolerance.min_workers, nodes.least)
+        absent = [rank for rank in range(workers) if nodes.least and not nodes.is_there(f"worker {rank}")]
+        return kind(self.engine, actors, sharding, monitor, least, replicas=replicas, absent=absent)
 
     @cached_property
     def train_size(self) -> int:

@@ -179,6 +179,7 @@ def serve(
     on_started: Callable[[], None] | None = None,
     listener: socket.socket | None = None,
     limits: Limits | None = None,
+    logs: bool = True,
 ) -> None:
     """Serve an app until SIGINT or SIGTERM. Requests in flight then have `STOP_S` seconds.
 
@@ -191,6 +192,7 @@ def serve(
     on_started : called in the event loop once requests are answered.
     listener : a socket that `listen` returned, for a process that keeps its port when it restarts the server.
     limits : limits on each client; default: `Limits()`.
+    logs : whether to write the logs of a node to files in the working folder.
 
     Raises
     ------
@@ -198,7 +200,8 @@ def serve(
     RunError : the start-up of a router failed.
     """
     check_exposure(host, settings)
-    open_logs()
+    if logs:
+        open_logs()
     limits = Limits() if limits is None else limits
     config = uvicorn.Config(
         app,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import select
 import socket
 import ssl
@@ -58,6 +59,7 @@ class Connection:
     """
 
     waits = False
+    heard_s = -math.inf
 
     def __init__(self, address: Address, token: str | None, tls: ssl.SSLContext | None, most_bytes: int) -> None:
         if token:

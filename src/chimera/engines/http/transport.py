@@ -17,6 +17,10 @@ class Transport(Protocol):
 
     waits: bool
 
+    @property
+    def heard_s(self) -> float:
+        """When the node said last that the current request waits for its owner; ``-inf`` if it did not."""
+
     def request(
         self, verb: str, path: str, body: bytes = b"", content_type: str = JSON, *, timeout_s: float, idempotent: bool
     ) -> Answer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +14,9 @@ from chimera.federation.audit import log
 from chimera.federation.audit.line import Entry
 
 FILE_NAME = "audit.sqlite"
-_KIND = SQLiteFormat("audit log", 0x43484155, 1, log.TABLES)
+_KIND = SQLiteFormat("audit log", 0x43484155, 1, log.TABLES_OF_FILES)
+MOST_BYTES = 1 << 30
+"""Size of the files of a log above which the oldest one is removed, if nothing else is said."""
 _MOST_WAITING = 10_000  # entries in memory
 
 
@@ -26,6 +27,7 @@ class AuditJournal:
     ----------
     folder : the folder; it is created if it does not exist.
     every_s : longest time between an entry and its line in the file, in seconds.
+    most_bytes : size of all files above which the oldest one is removed. There are about 16 files.
     clock : returns seconds since 1970.
 
     Raises
@@ -34,7 +36,14 @@ class AuditJournal:
     ConfigurationError : a file cannot be written.
     """
 
-    def __init__(self, folder: Path, *, every_s: float = 1.0, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        every_s: float = 1.0,
+        most_bytes: int = MOST_BYTES,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._clock, self._every_s = clock, every_s
         self._waiting: list[Entry] = []
         self._changed, self._closed = threading.Condition(), False
@@ -42,7 +51,7 @@ class AuditJournal:
         self._connection = SQLiteConnection(folder / FILE_NAME, _KIND)
         try:
             self._connection.prepare()
-            self._log = log.AuditLog(folder / log.FILE_NAME, self._connection)
+            self._log = log.AuditLog(folder / log.FILE_NAME, self._connection, most_bytes)
         except BaseException:
             self._connection.close()
             raise
@@ -56,8 +65,7 @@ class AuditJournal:
         ------
         Exception : an earlier entry could not be written, for instance because the disk is full.
         """
-        text = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        made = Entry(time=text, decision=decision, **entry)
+        made = _entry(self._clock(), decision, entry)
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting) < _MOST_WAITING or self.error is not None)
             if self.error is not None:
@@ -94,10 +102,29 @@ class AuditJournal:
                 return
 
     def _commit(self, entries: list[Entry]) -> None:
-        def append(db: sqlite3.Connection) -> None:
-            for entry in entries:
-                self._log.append(db, entry)
-
         if entries:
-            self._connection.write(append)
+            self._connection.write(lambda db: self._log.append(db, *entries))
             self._log.flush()
+
+
+def add(folder: Path, decision: str, **entry: Any) -> None:
+    """Add a line to the log in a folder, in which the program of the log may run meanwhile.
+
+    Raises
+    ------
+    AuditError : the file of the log is not that of its tables.
+    ConfigurationError : a file cannot be written.
+    """
+    connection = SQLiteConnection(folder / FILE_NAME, _KIND)
+    try:
+        connection.prepare()
+        opened = log.AuditLog(folder / log.FILE_NAME, connection)
+        made = _entry(time.time(), decision, entry)
+        connection.write(lambda db: opened.append(db, made))
+        opened.flush()
+    finally:
+        connection.close()
+
+
+def _entry(now_s: float, decision: str, entry: dict[str, Any]) -> Entry:
+    return Entry(time=datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), decision=decision, **entry)

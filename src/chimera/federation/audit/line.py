@@ -28,10 +28,10 @@ class Entry(Struct, frozen=True, kw_only=True):
     time : UTC, ISO 8601 with seconds.
     decision : ``released``, ``refused``, ``withheld``, ``held``, ``approved``, ``declined``, ``lost`` or another word of the
         program that writes the log.
-    requester, fingerprint : name and SHA-256 of the certificate of the requester.
+    requester, fingerprint : name and SHA-256 of the certificate of the requester, or of the member whom the line is about.
     node : name of the node, in the log of a hub.
     run, number : the call.
-    kind, method : class of the actor, and the call.
+    kind, method : class of the actor, and the call; in the log of a hub, the kind is the role of a member.
     bytes_in, bytes_out : sizes of the request and of the answer.
     rows : rows of data that the call read; a row that the call read twice counts twice.
     epsilon : epsilon that the call added to the requester's account; None if no noise bounds it.

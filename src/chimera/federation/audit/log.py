@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from chimera.core.errors import ConfigurationError, NoSpaceError
 from chimera.core.private import make_folder, opener
@@ -21,8 +22,20 @@ CREATE TABLE audit_head (
 )
 """
 """Tables that a file needs for its audit log; ``written`` is the number of lines that are in the file for certain."""
+TABLES_OF_FILES = f"""{TABLES};
+CREATE TABLE audit_files (last INTEGER PRIMARY KEY, digest TEXT NOT NULL, removed INTEGER NOT NULL)
+"""
+"""Tables for a log of several files: number and hash of the last line of each full file, and whether the file was removed."""
+_FULL, _DIGITS = "audit-{}.jsonl", 15  # the number of the last line
+_FILES = 16  # of a log with a bound
+_ALL = (1 << 63) - 1
 _MOST_UNSYNCED = 64
 """Lines that may be in the file without being on the disk. Until then they are in the tables as well."""
+
+
+def full_files(folder: Path) -> list[Path]:
+    """Return the files of a log before the newest one, in the order of their lines."""
+    return sorted(folder.glob(_FULL.format("[0-9]" * _DIGITS)))
 
 
 def head(db: sqlite3.Connection) -> tuple[int, str]:
@@ -40,7 +53,8 @@ class AuditLog:
     Parameters
     ----------
     path : the file.
-    connection : a SQLite file with `TABLES`.
+    connection : a SQLite file with `TABLES`, or with `TABLES_OF_FILES`.
+    most_bytes : size of all files above which the oldest one is removed; None: one file without a bound.
 
     Raises
     ------
@@ -52,30 +66,34 @@ class AuditLog:
     last : number of the last line of `append`.
     """
 
-    def __init__(self, path: Path, connection: SQLiteConnection) -> None:
-        self._path, self._connection = path, connection
-        make_folder(path.parent)
-        self._known = -1, 0  # size of the file in bytes and its number of lines, as this process left it
-        self._synced = 0  # lines of the file that are on the disk
+    def __init__(self, path: Path, connection: SQLiteConnection, most_bytes: int | None = None) -> None:
+        self._path, self._connection, self._most_bytes = path, connection, most_bytes
+        # Inode and size in bytes of the file, and its last line's number, as this process left it.
+        self._known: tuple[tuple[int, int], int] = ((0, -1), 0)
+        self._synced = 0  # lines of the files that are on the disk
         self._dropped = -1  # lines that are not in the tables any more
         self.last = 0
         self.settle()
 
-    def append(self, db: sqlite3.Connection, entry: Entry) -> None:
-        """Add a line, in the caller's transaction; the caller calls `flush` after a durable commit."""
-        sequence, before = head(db)
-        line = encode(Line(sequence=sequence + 1, before=before, entry=entry))
-        written = self._synced  # the file has these lines, and the table need not
+    def append(self, db: sqlite3.Connection, *entries: Entry) -> None:
+        """Add lines, in the caller's transaction; the caller calls `flush` after a durable commit."""
+        sequence, last = head(db)
+        rows = []
+        for sequence, entry in enumerate(entries, sequence + 1):  # noqa: B020 - the numbers continue
+            line = encode(Line(sequence=sequence, before=last, entry=entry))
+            last = digest(line)
+            rows.append((sequence, line))
+        written = self._synced  # the files have these lines, and the table need not
         if written != self._dropped:
             db.execute("DELETE FROM audit_lines WHERE sequence <= ?", (written,))
             self._dropped = written
-        db.execute("INSERT INTO audit_lines VALUES (?, ?)", (sequence + 1, line))
+        db.executemany("INSERT INTO audit_lines VALUES (?, ?)", rows)
         db.execute(
             "INSERT INTO audit_head VALUES (1, ?1, ?2, ?3) ON CONFLICT (only) "
             "DO UPDATE SET sequence = ?1, digest = ?2, written = max(written, ?3)",
-            (sequence + 1, digest(line), written),
+            (sequence, last, written),
         )
-        self.last = sequence + 1
+        self.last = sequence
 
     def settle(self) -> None:
         """Append all committed lines, also those whose transaction was not durable; raise what `flush` raises."""
@@ -83,12 +101,12 @@ class AuditLog:
         self._connection.settle()
         self.flush(last)
 
-    def flush(self, last: int | None = None, *, at_once: bool = True) -> None:
+    def flush(self, last: int = _ALL, *, at_once: bool = True) -> None:
         """Append the committed lines that the file lacks.
 
         Parameters
         ----------
-        last : the last of the lines that are on the disk with their transactions; None: all are.
+        last : the last of the lines that are on the disk with their transactions; default: all are.
         at_once : whether the lines of the file are on the disk when this returns.
 
         Raises
@@ -98,38 +116,79 @@ class AuditLog:
         ConfigurationError : the file cannot be written.
         """
         try:
-            with self._locked() as file:
-                self._append_missing(file, (1 << 62) if last is None else last)
-                if self._known[1] - self._synced >= (1 if at_once else _MOST_UNSYNCED):
-                    os.fsync(file)
-                    self._synced = self._known[1]
+            with self._locked():
+                self._append_missing(last, 1 if at_once else _MOST_UNSYNCED)
         except OSError as error:
             if error.errno in (28, 122):  # no space; quota
                 raise NoSpaceError(f"the audit log {self._path} cannot grow: the disk is full") from error
             raise ConfigurationError(f"the audit log {self._path} cannot be written: {error.strerror}") from error
 
-    def _append_missing(self, file: int, last: int) -> None:
-        size = os.fstat(file).st_size
-        if size == self._known[0]:
-            at = self._known[1]
-            query = "SELECT sequence, line FROM audit_lines WHERE sequence > ? AND sequence <= ? ORDER BY 1"
-            rows = self._connection.rows(query, (at, last))
-        else:
-            ((kept,),) = self._connection.rows("SELECT coalesce(sum(length(line) + 1), 0) FROM audit_lines", ())
-            size, at, end = _end_of(file, size, kept)
-            rows = [row for row in self._missing(at, end) if row[0] <= last]
-            os.fsync(file)  # an earlier process may have ended between its write and this
+    def _append_missing(self, last: int, unsynced: int) -> None:
+        with _opened(self._path) as file:
+            size, rows = self._lacking(file, last)
+            data, most = b"".join(line + b"\n" for _, line in rows), self._most_bytes
+            if most is None or not size or not data or size + len(data) <= most // _FILES:
+                self._extend(file, size, data, unsynced, rows)
+                return
+            _, at, end = _end_of(file, size, 0)
+            os.fsync(file)
             self._synced = at
-        self._known = size, at
-        if not rows:
-            return
-        data = b"".join(line + b"\n" for _, line in rows)
-        os.ftruncate(file, size)  # a part of a line that an earlier process left
-        os.lseek(file, size, os.SEEK_SET)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(file, view) :]
-        self._known = size + len(data), rows[-1][0]
+        self._set_aside(at, end, most)
+        with _opened(self._path) as file:
+            self._extend(file, 0, data, unsynced, rows)
+
+    def _lacking(self, file: int, last: int) -> tuple[int, list[tuple[int, bytes]]]:
+        """Return the size of the file without a part of a line at its end, and the lines up to ``last`` that it lacks."""
+        found = os.fstat(file)
+        size, at = found.st_size, self._known[1]
+        if (found.st_ino, size) == self._known[0]:
+            query = "SELECT sequence, line FROM audit_lines WHERE sequence > ? AND sequence <= ? ORDER BY 1"
+            return size, self._connection.rows(query, (at, last))
+        ((kept,),) = self._connection.rows("SELECT coalesce(sum(length(line) + 1), 0) FROM audit_lines", ())
+        size, at, end = _end_of(file, size, kept)
+        if not at and (full := full_files(self._path.parent)):  # a former process ended before the first line
+            with _opened(full[-1]) as before:
+                _, at, end = _end_of(before, os.fstat(before).st_size, 0)
+        rows = [row for row in self._missing(at, end) if row[0] <= last]
+        os.fsync(file)  # an earlier process may have ended between its write and this
+        self._synced = at
+        self._known = (found.st_ino, size), at
+        return size, rows
+
+    def _extend(self, file: int, size: int, data: bytes, unsynced: int, rows: list[tuple[int, bytes]]) -> None:
+        """Write lines after the first ``size`` bytes; wait for the disk if ``unsynced`` lines are not on it."""
+        if data:
+            os.ftruncate(file, size)  # a part of a line that an earlier process left
+            os.lseek(file, size, os.SEEK_SET)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(file, view) :]
+            self._known = (os.fstat(file).st_ino, size + len(data)), rows[-1][0]
+        if self._known[1] - self._synced >= unsynced:
+            os.fsync(file)
+            self._synced = self._known[1]
+
+    def _set_aside(self, at: int, last: bytes, most: int) -> None:
+        """Rename the file, whose last line is ``last`` with the number ``at``; remove the oldest files above the bound.
+
+        The table has each step before it is made, so that `verify` finds no fault if the process ends between two steps.
+        """
+
+        def note(statement: str, *values: Any) -> None:
+            self._connection.write(lambda db: db.execute(statement, values))
+
+        note("INSERT OR REPLACE INTO audit_files VALUES (?, ?, 0)", at, digest(last))
+        self._path.rename(self._path.with_name(_FULL.format(f"{at:0{_DIGITS}}")))
+        sizes = {file: file.stat().st_size for file in full_files(self._path.parent)}
+        above = sum(sizes.values()) - most * (_FILES - 1) // _FILES
+        for file, size in sizes.items():
+            if above <= 0:
+                return
+            number = int(file.stem.rpartition("-")[2])
+            note("UPDATE audit_files SET removed = 1 WHERE last = ?", number)
+            file.unlink()
+            note("DELETE FROM audit_files WHERE last < ?", number)
+            above -= size
 
     def _missing(self, at: int, last: bytes) -> list[tuple[int, bytes]]:
         """Return the lines after number ``at``; check that ``last``, the file's last line, is the ledger's line ``at``."""
@@ -152,16 +211,26 @@ class AuditLog:
         return self._connection.snapshot(read)
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[int]:
-        """Open the file, which no other process extends meanwhile."""
+    def _locked(self) -> Iterator[None]:
+        """Hold the folder, in which no other process extends the log meanwhile."""
         import fcntl  # not on Windows, where no node runs
 
-        file = opener(str(self._path), os.O_RDWR | os.O_CREAT)
+        make_folder(self._path.parent)
+        folder = os.open(self._path.parent, os.O_RDONLY)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
         finally:
-            os.close(file)
+            os.close(folder)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    file = opener(str(path), os.O_RDWR | os.O_CREAT)
+    try:
+        yield file
+    finally:
+        os.close(file)
 
 
 def _end_of(file: int, size: int, kept: int) -> tuple[int, int, bytes]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from chimera.core.errors import ConfigurationError
 from chimera.federation.audit.line import FIRST, MOST_LINE_BYTES, AuditError, Line, decode, digest
-from chimera.federation.audit.log import FILE_NAME, head
+from chimera.federation.audit.log import FILE_NAME, full_files, head
 
 
 class Verified(NamedTuple):
@@ -18,16 +18,18 @@ class Verified(NamedTuple):
 
     Attributes
     ----------
-    lines : their number.
+    lines : the number of the last line.
     head : SHA-256 of the last line.
     unwritten : lines that the ledger has and the file has not yet; the next start of the program writes them.
     compared : whether the end of the file was compared with a ledger.
+    removed : number of the first lines, which the program removed to keep the bound of the log.
     """
 
     lines: int
     head: str
     unwritten: int
     compared: bool
+    removed: int = 0
 
 
 def verify(path: Path) -> Verified:
@@ -43,21 +45,41 @@ def verify(path: Path) -> Verified:
     AuditError : a line was changed, removed, moved or added; the message names the first one.
     ConfigurationError : there is no such file, or the ledger cannot be read.
     """
-    folder = path if path.is_dir() else None
-    file = path / FILE_NAME if folder else path
-    end = 0, FIRST
+    if not path.is_dir():
+        return _verified([path], None)
+    while True:
+        files = _files_of(path)
+        try:
+            return _verified(files, path)
+        except (AuditError, ConfigurationError):
+            if files == _files_of(path):  # otherwise the program has divided its log meanwhile
+                raise
+
+
+def _files_of(folder: Path) -> list[Path]:
+    """Return the files of a log. The newest one is missing if the program ended after it had set the one before aside."""
+    full, newest = full_files(folder), folder / FILE_NAME
+    return [*full, newest] if newest.exists() or not full else full
+
+
+def _verified(files: Sequence[Path], folder: Path | None) -> Verified:
     expected = None if folder is None else _ledger_of(folder)
-    try:
-        with file.open("rb") as opened:
-            for line in lines_of(opened):
-                end = line
-    except OSError as error:
-        raise ConfigurationError(f"there is no audit log {str(file)!r}: {error.strerror}") from error
-    sequence, last = end
-    if expected is None:
-        return Verified(sequence, last, 0, False)
-    if sequence > expected.sequence:
+    begin = end = (0, FIRST) if expected is None else _begin_of(files[0], expected)
+    at_ledger = end  # the line that was the last of the ledger before the file was read
+    for file in files:
+        try:
+            with file.open("rb") as opened:
+                for line in lines_of(opened, *end, whole=file != files[-1]):
+                    end = line
+                    if expected is not None and line[0] <= expected.sequence:
+                        at_ledger = line
+        except OSError as error:
+            raise ConfigurationError(f"there is no audit log {str(file)!r}: {error.strerror}") from error
+    if expected is None or folder is None:
+        return Verified(*end, 0, False)
+    if end[0] > expected.sequence and end[0] > _ledger_of(folder).sequence:  # a running program adds lines
         raise AuditError(f"line {expected.sequence + 1} was added: the ledger has {expected.sequence} lines")
+    sequence, last = at_ledger
     known = expected.digests.get(sequence)
     if known is None:
         raise AuditError(
@@ -65,22 +87,28 @@ def verify(path: Path) -> Verified:
         )
     if known != last:
         raise AuditError(f"line {sequence} was changed: the ledger has another one")
-    return Verified(sequence, last, expected.sequence - sequence, True)
+    return Verified(sequence, last, expected.sequence - sequence, True, begin[0])
 
 
-def lines_of(file: BinaryIO) -> Iterator[tuple[int, str]]:
+def lines_of(file: BinaryIO, number: int, before: str, *, whole: bool) -> Iterator[tuple[int, str]]:
     """Yield number and hash of each line, in order.
+
+    Parameters
+    ----------
+    number, before : number and hash of the line before the first one; 0 and `FIRST`: there is none.
+    whole : whether the file must end with a whole line.
 
     Raises
     ------
     AuditError : a line does not follow the line before it.
     """
-    number, before = 0, FIRST
     while data := file.readline(MOST_LINE_BYTES + 1):
         number += 1
         if not data.endswith(b"\n"):
             if len(data) > MOST_LINE_BYTES:
                 raise AuditError(f"line {number} was changed: it is longer than any line of an audit log")
+            if whole:
+                raise AuditError(f"line {number} was changed: it ends with its file")
             return  # a part of a line: the program ended while it wrote, and writes the line again at its next start
         line = _read(data[:-1], number)
         if line.sequence != number:
@@ -104,9 +132,19 @@ def _read(data: bytes, number: int) -> Line:
         raise AuditError(f"line {number} was changed: {error}") from None
 
 
+def _begin_of(file: Path, expected: _Ledger) -> tuple[int, str]:
+    """Return number and hash of the last line that the program has removed; 0 and `FIRST` if it has all lines."""
+    with contextlib.suppress(OSError, ValueError), file.open("rb") as opened:
+        number = decode(opened.readline(MOST_LINE_BYTES + 1).removesuffix(b"\n")).sequence - 1
+        if number in expected.removed:
+            return number, expected.removed[number]
+    return 0, FIRST
+
+
 class _Ledger(NamedTuple):
     sequence: int
     digests: dict[int, str]  # of the lines after which the file may end
+    removed: dict[int, str]  # of the lines before the files that the program has kept
 
 
 def _ledger_of(folder: Path) -> _Ledger:
@@ -114,10 +152,14 @@ def _ledger_of(folder: Path) -> _Ledger:
     for file in sorted(folder.glob("*.sqlite")):
         try:
             with contextlib.closing(sqlite3.connect(f"file:{file.resolve().as_posix()}?mode=ro", uri=True)) as db:
+                db.execute("BEGIN")  # all reads see one state
                 if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'audit_head'").fetchone():
                     continue  # another file of the same program
                 sequence, last = head(db)
                 rows = db.execute("SELECT sequence, line FROM audit_lines ORDER BY 1").fetchall()
+                several = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'audit_files'").fetchone()
+                query = "SELECT last, digest FROM audit_files WHERE removed"
+                removed = dict(db.execute(query).fetchall()) if several else {}
                 break
         except sqlite3.Error as error:
             raise ConfigurationError(f"the ledger {file} cannot be read: {error}") from error
@@ -130,4 +172,4 @@ def _ledger_of(folder: Path) -> _Ledger:
         digests |= {number - 1: decode(line).before for number, line in rows}
     except ValueError as error:
         raise ConfigurationError(f"the ledger {file} was changed: {error}") from None
-    return _Ledger(sequence, digests)
+    return _Ledger(sequence, digests, removed)

@@ -123,10 +123,15 @@ def write_data(folder: Path) -> None:
         rows[place :: len(NODES)].to_csv(folder / f"{name}.csv", index=False)
 
 
+def policy_for(requester: str) -> str:
+    """Return a policy by which a node trains for a requester on public data."""
+    return _POLICY.format(requester=requester)
+
+
 def _serving(folder: Path, name: str) -> list[Any]:
     """Write the policy of a node, and return the command that serves it."""
     policy = folder / name / POLICY
-    write_privately(policy, _POLICY.format(requester=REQUESTER).encode())
+    write_privately(policy, policy_for(REQUESTER).encode())
     data = folder / "data" / f"{name}.csv"
     return ["node", "serve", "--data", data, "--policy", policy, "--folder", folder / name]
 

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chimera.core.errors import ConfigurationError
+from chimera.federation.audit.journal import add
 from chimera.federation.hub.state import State
+from chimera.federation.hub.traffic import about
 from chimera.federation.identity.authority import Authority, Role
 from chimera.federation.identity.invitations import Invitation
 
@@ -43,4 +45,19 @@ def invite(folder: Path, role: Role, name: str) -> tuple[str, str]:
             raise ConfigurationError(f"the hub in {folder} was never started: 'chimera hub up --folder {folder}'")
         invitation = Invitation.new(Authority(folder).fingerprint, state.fact("own_certificate") != "0")
         state.invite(role, name, invitation.digest)
+    add(folder, "invited", **about(role, name))
     return url, invitation.code
+
+
+def revoke(folder: Path, name: str) -> int:
+    """Revoke all certificates and invitations of a name; return the number of certificates.
+
+    Raises
+    ------
+    ConfigurationError : there is no hub in the folder.
+    """
+    with opened(folder) as state:
+        revoked = state.revoke(name)
+    for role, fingerprint in revoked:
+        add(folder, "revoked", fingerprint=fingerprint, **about(role, name))
+    return len(revoked)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from chimera.core.errors import DataError
+from chimera.core.errors import ConflictError, DataError
 from chimera.engines.federation.wire.frames import (
-    BEAT,
+    GREETING,
     MOST_PRESENT,
+    MOST_REVOKED,
     PROTOCOL,
+    REVISION,
     Answer,
     Ask,
     Beat,
@@ -21,16 +25,23 @@ from chimera.engines.federation.wire.frames import (
     Hello,
     More,
     Present,
+    Progress,
     Refused,
+    Renew,
+    Renewed,
+    Revoked,
     Took,
     Waits,
+    greeted,
     pack,
     unpack,
 )
 from chimera.engines.federation.wire.port import Port
-from chimera.federation.hub.state import Seen
+from chimera.federation.hub.sightings import Seen, SeenRun
+from chimera.federation.hub.traffic import Traffic
 
 HELLO_S = 10.0
+_RENEW_S = 60.0  # between two requests of one connection for a certificate
 _SILENT_S = 10.0  # without a confirmation of sent bytes
 _UNHEARD_S = 40.0  # without any frame; a node sends a heartbeat every 10 s
 
@@ -43,12 +54,16 @@ class Guest:
     serial, fingerprint : serial number and SHA-256 of its certificate.
     port : where frames to it leave.
     hello : its first frame.
+    progress : what a driver has reported last.
+    renewed_s : when it has asked for a new certificate, by a clock that is not set back.
     """
 
     def __init__(self, role: str, name: str, serial: str, fingerprint: str, port: Port, hello: Hello) -> None:
         self.role, self.name, self.serial, self.fingerprint = role, name, serial, fingerprint
         self.port, self.hello = port, hello
         self.since_s, self.heard_s = time.time(), time.monotonic()
+        self.progress: Progress | None = None
+        self.renewed_s = -math.inf
 
     async def refuse(self, reason: str) -> None:
         """Tell it why its connection ends, and end it."""
@@ -67,12 +82,21 @@ async def refuse(connection: Any, reason: str) -> None:
 
 
 class Relay:
-    """The connected nodes and drivers of a hub."""
+    """The connected nodes and drivers of a hub.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    traffic : counts what passes.
+    renew : returns a new certificate of a connected member for a request, in PEM; raises ConflictError or DataError.
+    """
+
+    def __init__(self, traffic: Traffic, renew: Callable[[Guest, bytes], bytes]) -> None:
+        self._traffic, self._renew = traffic, renew
         self.nodes: dict[str, Guest] = {}
         self.drivers: dict[str, Guest] = {}
+        self._revoked: dict[bytes, None] = {}
         self._left: dict[str, Seen] = {}
+        self._left_drivers: dict[str, Guest] = {}
 
     async def serve(self, connection: Any, role: str, name: str, serial: str, fingerprint: str) -> None:
         """Serve one connection until it ends.
@@ -82,8 +106,7 @@ class Relay:
         role, name, serial, fingerprint : identity of the other side, from its certificate.
         """
         try:
-            async with asyncio.timeout(HELLO_S):
-                hello, _ = unpack(_bytes(await connection.recv()))
+            hello = await _hello(connection)
             if not isinstance(hello, Hello):
                 raise DataError("the first frame is no greeting")
             if hello.protocol != PROTOCOL:
@@ -128,18 +151,37 @@ class Relay:
                 before.port.abort()
         known = [] if guest.role == "node" else [(each.name, each.hello.boot) for each in self.nodes.values()]
         for place in range(0, max(len(known), 1), MOST_PRESENT):
-            guest.port.post(pack(Present(dict(known[place : place + MOST_PRESENT]))))
+            guest.port.post(pack(Present(dict(known[place : place + MOST_PRESENT]), revision=REVISION)))
         if guest.role == "node":
+            self._warn(guest, list(self._revoked))
             self._tell(Present({guest.name: guest.hello.boot}))
         return True
+
+    def revoke(self, certificates: Iterable[bytes]) -> None:
+        """Tell all nodes which certificates are revoked.
+
+        Parameters
+        ----------
+        certificates : SHA-256 of all revoked certificates; the nodes know those of former calls.
+        """
+        new = [each for each in certificates if each not in self._revoked]
+        self._revoked |= dict.fromkeys(new)
+        for node in self.nodes.values():
+            self._warn(node, new)
+
+    def _warn(self, node: Guest, revoked: list[bytes]) -> None:
+        for place in range(0, len(revoked) if node.hello.revision else 0, MOST_REVOKED):
+            node.port.post(pack(Revoked(revoked[place : place + MOST_REVOKED])))
 
     def _leave(self, guest: Guest) -> None:
         places, key = self._places(guest)
         if places.get(key) is guest:
             del places[key]
             if guest.role == "node":
-                self._left[guest.name] = Seen(guest.name, None, time.time(), guest.hello.version)
+                self._left[guest.name] = Seen(guest.name, guest.since_s, time.time(), guest.hello.version, here=False)
                 self._tell(Present({}, [guest.name]))
+            else:
+                self._left_drivers[key] = guest
 
     def _places(self, guest: Guest) -> tuple[dict[str, Guest], str]:
         return (self.nodes, guest.name) if guest.role == "node" else (self.drivers, guest.hello.run)
@@ -153,7 +195,15 @@ class Relay:
         """Check a frame, and pass it on. Frames to a side that is away are dropped: its driver asks again."""
         header, payload = unpack(frame)
         if isinstance(header, Beat):
-            guest.port.post(BEAT)
+            guest.port.beat()
+            return
+        if header == guest.hello:  # it was in the request, too
+            return
+        if isinstance(header, Renew):
+            self._answer_renewal(guest, bytes(payload))
+            return
+        if isinstance(header, Progress) and header.run == guest.hello.run:
+            guest.progress = header
             return
         to = self._receiver(guest, header)
         if to is None:
@@ -162,7 +212,19 @@ class Relay:
             header = msgspec.structs.replace(header, requester=guest.name, fingerprint=guest.fingerprint)
             frame = pack(header, payload)
         to.port.post(frame)
+        self._traffic.passed(header, len(payload))
         await to.port.room()
+
+    def _answer_renewal(self, guest: Guest, request: bytes) -> None:
+        now_s = time.monotonic()
+        if now_s - guest.renewed_s < _RENEW_S:
+            guest.port.post(pack(Renewed("a certificate was asked for a moment ago")))
+            return
+        guest.renewed_s = now_s
+        try:
+            guest.port.post(pack(Renewed(), self._renew(guest, request)))
+        except (ConflictError, DataError) as error:
+            guest.port.post(pack(Renewed(str(error)[:300])))
 
     def _receiver(self, guest: Guest, header: Header) -> Guest | None:
         if guest.role == "node":
@@ -184,12 +246,34 @@ class Relay:
             if guest.heard_s < before_s:
                 guest.port.abort()
 
+    def runs(self) -> list[SeenRun]:
+        """Return the runs that are connected, and those that have left since the last call."""
+        left, self._left_drivers = self._left_drivers, {}
+        return [self._seen_run(key, guest) for key, guest in (left | self.drivers).items()]
+
+    def _seen_run(self, key: str, guest: Guest) -> SeenRun:
+        passed, said = self._traffic.runs.get(key), guest.progress
+        about = (
+            ("", "", 0, None, False)
+            if said is None
+            else (said.strategy, said.model, said.rounds, said.fraction, said.ended)
+        )
+        return SeenRun(key, guest.name, *about, *((0, 0, 0) if passed is None else passed.take()))
+
     def seen(self) -> list[Seen]:
         """Return the nodes that are connected, and those that have left since the last call."""
         left, self._left = self._left, {}
         now_s = time.time()
         here = [Seen(each.name, each.since_s, now_s, each.hello.version) for each in self.nodes.values()]
         return [*(seen for name, seen in left.items() if name not in self.nodes), *here]
+
+
+async def _hello(connection: Any) -> Header:
+    """Return the first frame, from the request if it is there: this saves a round trip."""
+    if value := connection.request.headers.get(GREETING):
+        return greeted(value)
+    async with asyncio.timeout(HELLO_S):
+        return unpack(_bytes(await connection.recv()))[0]
 
 
 def _bytes(frame: str | bytes) -> bytes:

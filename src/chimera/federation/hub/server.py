@@ -13,7 +13,7 @@ import ssl
 import sys
 import time
 from asyncio import sslproto
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,16 @@ from chimera.core.errors import ChimeraError, ConfigurationError, ConflictError,
 from chimera.core.private import FILE, write
 from chimera.engines.federation.wire.frames import CHUNK, MOST_FRAME
 from chimera.engines.federation.wire.pages import keep_pages
-from chimera.federation.hub.relay import HELLO_S, Relay, refuse
+from chimera.federation.audit.journal import AuditJournal
+from chimera.federation.hub.relay import HELLO_S, Guest, Relay, refuse
 from chimera.federation.hub.state import State
+from chimera.federation.hub.traffic import Traffic, about
 from chimera.federation.identity import messages
 from chimera.federation.identity.authority import Authority, key_pem, new_key
 from chimera.federation.identity.invitations import digest_of
 
 _WATCH_S, _REPORT_S = 0.5, 5.0
+_BACKLOG = 1024  # all nodes dial at once when the hub starts again
 _MOST_JOINING = 100  # sides without a certificate, each for at most 10 s
 _TLS_BUFFER = 1 << 16
 """Size of the buffer that asyncio fills with zeros for each connection with TLS, in bytes. Its default, four times as much,
@@ -45,6 +48,7 @@ class Hub:
     host, port : where it listens; port 0 is any free port.
     names : further names of its host, for the certificate that it makes itself.
     certificate, key : files of a certificate of its server that was made elsewhere.
+    audit_mb : size of the audit log above which its oldest file is removed, in MB.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class Hub:
         names: Sequence[str] = (),
         certificate: Path | None = None,
         key: Path | None = None,
+        audit_mb: int = 1024,
     ) -> None:
         if (certificate is None) != (key is None):
             raise ConfigurationError("give both --certificate and --key, or neither")
@@ -64,7 +69,9 @@ class Hub:
         self._files = certificate, key
         self.authority = Authority(folder)
         self.state = State(folder)
-        self._relay = Relay()
+        self._audit_bytes = audit_mb * 10**6
+        self._traffic = Traffic(self._note)
+        self._relay = Relay(self._traffic, self._renew)
         self._valid: dict[str, tuple[str, str]] = {}
         self._joining = 0
 
@@ -78,19 +85,22 @@ class Hub:
         Raises
         ------
         ConfigurationError : it cannot listen, or another hub uses the folder.
+        AuditError : the audit log was changed.
+        NoSpaceError : the disk of the audit log is full.
         """
         from websockets.asyncio.server import serve
 
         logger = logging.getLogger("chimera.federation.websockets")
         logger.setLevel(logging.CRITICAL + 1)  # the library logs each failed handshake with a traceback
-        with _locked(self._folder):
+        with _locked(self._folder), self._auditing():
             self.state.forget_presence()
             self._valid = self.state.valid()
+            self._relay.revoke(self.state.revoked())
             try:
                 server = await serve(
                     self._serve, self._host, self._port, ssl=self._tls(), compression=None, max_size=MOST_FRAME, max_queue=8,
                     write_limit=2 * CHUNK, ping_interval=None, open_timeout=HELLO_S, close_timeout=1.0, server_header=None,
-                    logger=logger,
+                    logger=logger, backlog=_BACKLOG,
                 )  # fmt: skip
             except OSError as error:
                 raise ConfigurationError(
@@ -106,25 +116,42 @@ class Hub:
                 finally:
                     for guest in self._relay.guests():
                         guest.port.abort()
-                    self.state.report(self._relay.seen(), [])
+                    self.state.report(self._relay.seen(), self._relay.runs())
                     self.state.forget_presence()
 
+    @contextlib.contextmanager
+    def _auditing(self) -> Iterator[None]:
+        """Keep the audit log open."""
+        self._audit = AuditJournal(self._folder, most_bytes=self._audit_bytes)
+        try:
+            yield
+        finally:
+            if self._audit.error is None:
+                self._traffic.close()
+            self._audit.close()
+
+    def _note(self, decision: str, **entry: Any) -> None:
+        self._audit.note(decision, **entry)
+
     async def _watch(self) -> None:
-        """Close the connections of revoked members soon, and report who is here."""
+        """Tell nodes of revoked members and close their connections soon, and report who is here."""
         version, reported_s = self.state.changes(), 0.0
         while True:
             await asyncio.sleep(_WATCH_S)
             if (now := self.state.changes()) != version:
                 version, self._valid = now, self.state.valid()
+                self._relay.revoke(self.state.revoked())
                 for guest in self._relay.guests():
                     if guest.serial not in self._valid:
                         await guest.refuse("its certificate is revoked")
+            if self._audit.error is not None:  # a hub relays nothing that its audit log cannot have
+                raise self._audit.error
             if time.monotonic() - reported_s >= _REPORT_S:
                 reported_s = time.monotonic()
                 self._relay.sweep()
-                runs = [(guest.hello.run, guest.name) for guest in self._relay.drivers.values()]
+                self._traffic.tidy(self._relay.drivers, reported_s)
                 with contextlib.suppress(ChimeraError):  # the report is for people; the relay continues without it
-                    self.state.report(self._relay.seen(), runs)
+                    self.state.report(self._relay.seen(), self._relay.runs())
 
     async def _serve(self, connection: Any) -> None:
         route = connection.request.path
@@ -157,6 +184,15 @@ class Hub:
             fingerprint = hashlib.sha256(secure.getpeercert(binary_form=True)).hexdigest()
             await self._relay.serve(connection, role, known[1], serial, fingerprint)
 
+    def _renew(self, guest: Guest, request: bytes) -> bytes:
+        """Return a further certificate of a member."""
+        if len(request) > messages.MOST_BYTES:
+            raise DataError("a request for a certificate that is too large")
+        issued = self.state.renew(guest.serial, lambda role, name: self.authority.member(request, role, name))
+        self._valid[issued.serial] = guest.role, guest.name
+        self._note("renewed", fingerprint=issued.fingerprint, **about(guest.role, guest.name))
+        return issued.pem
+
     async def _join(self, connection: Any) -> None:
         """Sign the certificate of a new member that has the code of an invitation."""
         if self._joining >= _MOST_JOINING:
@@ -187,6 +223,7 @@ class Hub:
             await connection.send(messages.pack(messages.NotJoined(str(error)[:300])))
         else:
             self._valid[issued.serial] = role, name
+            self._note("joined", fingerprint=issued.fingerprint, **about(role, name))
             await connection.send(messages.pack(messages.Certificate(issued.pem, role, name)))
         await connection.close()
 
@@ -194,6 +231,7 @@ class Hub:
         certificate, key = self._files
         if certificate is None or key is None:
             certificate, key = self._own_certificate()
+        self.server_files = certificate, key
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.minimum_version = ssl.TLSVersion.TLSv1_3
         try:

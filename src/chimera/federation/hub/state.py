@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from chimera.core.errors import ConfigurationError, ConflictError
 from chimera.core.sqlite import SQLiteConnection, SQLiteFormat
 from chimera.engines.federation.wire.frames import NAME
-from chimera.federation.identity.authority import Issued, Role
+from chimera.federation.hub.sightings import DAY_S, TABLES, KnownRun, Seen, SeenRun, last_runs, note, stays_since
+from chimera.federation.identity.authority import DAYS, Issued, Role
 from chimera.federation.identity.invitations import LASTS_S
 
 _FORMAT = SQLiteFormat(
@@ -38,6 +39,10 @@ _FORMAT = SQLiteFormat(
 )
 
 
+HERE_S = 15.0
+"""A hub reports every 5 s which nodes are connected; after this time without a report, in seconds, a node is not."""
+
+
 class Member(NamedTuple):
     """A holder of a certificate.
 
@@ -58,14 +63,10 @@ class Member(NamedTuple):
     seen_s: float | None
     version: str
 
-
-class Seen(NamedTuple):
-    """A node as the hub sees it; the times are seconds since 1970."""
-
-    name: str
-    since_s: float | None
-    seen_s: float
-    version: str
+    def state(self, now_s: float) -> str:
+        """Return ``connected``, ``away`` or ``revoked``; of a requester, an empty text or ``revoked``."""
+        here = self.here_s is not None and now_s - (self.seen_s or 0) < HERE_S
+        return "revoked" if self.revoked else "connected" if here else "away" if self.role == "node" else ""
 
 
 class State:
@@ -80,6 +81,7 @@ class State:
         self._clock = clock
         self._db = SQLiteConnection(folder / "hub.sqlite", _FORMAT)
         self._db.prepare()
+        self._db.write(lambda db: [db.execute(statement) for statement in TABLES.split(";")])
 
     def close(self) -> None:
         """Close the file."""
@@ -145,17 +147,48 @@ class State:
 
         return self._db.write(work)
 
+    def renew(self, serial: str, sign: Callable[[Role, str], Issued]) -> Issued:
+        """Sign a further certificate for the member with this one, whose time is half over at least.
+
+        A certificate that was renewed stays valid: the answer may be lost. A further renewal replaces it.
+
+        Raises
+        ------
+        ConflictError : the certificate is revoked, unknown, or too new.
+        """
+
+        def work(db: sqlite3.Connection) -> Issued:
+            now_s = self._clock()
+            query = "SELECT role, name, since_s FROM members WHERE serial = ? AND revoked_s IS NULL"
+            found = db.execute(query, (serial,)).fetchone()
+            if found is None:
+                raise ConflictError("the certificate is revoked, or unknown to this hub")
+            role, name, since_s = found
+            if now_s - since_s < DAYS * DAY_S / 2:
+                raise ConflictError("the certificate is too new")
+            issued = sign(role, name)
+            lost = "DELETE FROM members WHERE role = ? AND name = ? AND since_s > ? AND revoked_s IS NULL"
+            db.execute(lost, (role, name, since_s))
+            values = issued.serial, role, name, issued.fingerprint, now_s
+            db.execute("INSERT INTO members VALUES (?, ?, ?, ?, ?, NULL)", values)
+            return issued
+
+        return self._db.write(work)
+
     def _certified(self, db: sqlite3.Connection, role: str, name: str) -> bool:
         query = "SELECT 1 FROM members WHERE role = ? AND name = ? AND revoked_s IS NULL"
         return db.execute(query, (role, name)).fetchone() is not None
 
-    def revoke(self, name: str) -> int:
-        """Revoke all certificates and invitations of a name; return the number of certificates."""
+    def revoke(self, name: str) -> list[tuple[Role, str]]:
+        """Revoke all certificates and invitations of a name; return role and fingerprint of the certificates."""
 
-        def work(db: sqlite3.Connection) -> int:
+        def work(db: sqlite3.Connection) -> list[tuple[Role, str]]:
             db.execute("DELETE FROM invitations WHERE name = ? AND used_s IS NULL", (name,))
+            query = "SELECT role, fingerprint FROM members WHERE name = ? AND revoked_s IS NULL"
+            found: list[tuple[Role, str]] = db.execute(query, (name,)).fetchall()
             statement = "UPDATE members SET revoked_s = ? WHERE name = ? AND revoked_s IS NULL"
-            return db.execute(statement, (self._clock(), name)).rowcount
+            db.execute(statement, (self._clock(), name))
+            return found
 
         return self._db.write(work)
 
@@ -164,27 +197,35 @@ class State:
         rows = self._db.rows("SELECT serial, role, name FROM members WHERE revoked_s IS NULL", ())
         return {serial: (role, name) for serial, role, name in rows}
 
+    def revoked(self) -> list[bytes]:
+        """Return the SHA-256 of the revoked certificates that have not expired."""
+        query = "SELECT fingerprint FROM members WHERE revoked_s IS NOT NULL AND since_s > ? ORDER BY revoked_s"
+        return [bytes.fromhex(row[0]) for row in self._db.rows(query, (self._clock() - DAYS * 86_400.0,))]
+
     def changes(self) -> int:
         """Return a number that changes when another process has written to the file."""
         return int(self._db.rows("PRAGMA data_version", ())[0][0])
 
-    def report(self, seen: Iterable[Seen], runs: Iterable[tuple[str, str]]) -> None:
+    def report(self, seen: Iterable[Seen], runs: Iterable[SeenRun]) -> None:
         """Record which nodes and runs were seen."""
-        now_s = self._clock()
-        nodes, heard = list(seen), [(run, requester, now_s, now_s) for run, requester in runs]
+        now_s, nodes, heard = self._clock(), list(seen), list(runs)
+        self._db.write(lambda db: note(db, now_s, nodes, heard))
 
-        def work(db: sqlite3.Connection) -> None:
-            db.executemany("INSERT OR REPLACE INTO presence VALUES (?, ?, ?, ?)", nodes)
-            again = "ON CONFLICT (run) DO UPDATE SET seen_s = excluded.seen_s"
-            db.executemany(f"INSERT INTO runs VALUES (?, ?, ?, ?) {again}", heard)  # noqa: S608 - constants
+    def stays(self) -> dict[str, list[tuple[float, float]]]:
+        """Return when each node was connected in the last 24 hours: pairs of seconds since 1970."""
+        return self._db.read(lambda db: stays_since(db, self._clock() - DAY_S))
 
-        self._db.write(work)
+    def runs(self, most: int) -> list[KnownRun]:
+        """Return the runs that were seen last, the last one first."""
+        return self._db.read(lambda db: last_runs(db, most))
 
     def members(self) -> list[Member]:
-        """Return all members, by role and name."""
+        """Return all members, by role and name; of a renewed certificate, the newest."""
         rows: list[Any] = self._db.rows(
             "SELECT m.role, m.name, m.since_s, m.revoked_s IS NOT NULL, p.since_s, p.seen_s, coalesce(p.version, '') "
-            "FROM members m LEFT JOIN presence p ON p.name = m.name AND m.role = 'node' ORDER BY m.role, m.name, m.since_s",
+            "FROM members m LEFT JOIN presence p ON p.name = m.name AND m.role = 'node' "
+            "WHERE NOT EXISTS (SELECT 1 FROM members n WHERE n.role = m.role AND n.name = m.name AND n.since_s > m.since_s "
+            "AND n.revoked_s IS m.revoked_s) ORDER BY m.role, m.name, m.since_s",
             (),
         )
         return [Member(role, name, since, bool(revoked), *rest) for role, name, since, revoked, *rest in rows]

@@ -16,10 +16,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.private import make_folder, write
+from chimera.engines.federation.renewal import EARLY
 
 Role = Literal["node", "requester"]
 AUTHORITY_DAYS, DAYS = 3650, 365
-_EARLY = dt.timedelta(hours=1)  # clocks differ
 _KEY, _CERTIFICATE = "authority.key", "authority.pem"
 
 
@@ -101,7 +101,7 @@ class Authority:
             .issuer_name(self._certificate.subject)
             .public_key(key)
             .serial_number(serial)
-            .not_valid_before(min(now, now + dt.timedelta(days=days)) - _EARLY)
+            .not_valid_before(min(now, now + dt.timedelta(days=days)) - EARLY)
             .not_valid_after(now + dt.timedelta(days=days))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
@@ -124,7 +124,7 @@ def _create(folder: Path) -> None:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _EARLY)
+        .not_valid_before(now - EARLY)
         .not_valid_after(now + dt.timedelta(days=AUTHORITY_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
@@ -161,12 +161,6 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def request_for(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return a certificate signing request for this key, in PEM."""
-    empty = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
-    return empty.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
 def fingerprint_of(pem: bytes) -> bytes:
     """Return the SHA-256 of a certificate in PEM.
 
@@ -175,9 +169,3 @@ def fingerprint_of(pem: bytes) -> bytes:
     ValueError : it is no certificate.
     """
     return x509.load_pem_x509_certificate(pem).fingerprint(hashes.SHA256())
-
-
-def fits(pem: bytes, key: ec.EllipticCurvePrivateKey) -> bool:
-    """Return whether a certificate is for this key."""
-    der = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    return x509.load_pem_x509_certificate(pem).public_key().public_bytes(*der) == key.public_key().public_bytes(*der)

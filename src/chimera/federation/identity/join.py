@@ -22,8 +22,9 @@ from chimera.engines.federation.credentials import (
     Membership,
     client_tls,
 )
+from chimera.engines.federation.renewal import fits, request_for
 from chimera.federation.identity import messages
-from chimera.federation.identity.authority import fingerprint_of, fits, key_pem, new_key, request_for
+from chimera.federation.identity.authority import fingerprint_of, key_pem, new_key
 from chimera.federation.identity.invitations import Invitation
 
 _PATIENCE_S = 20.0

@@ -85,17 +85,12 @@ class Calls:
         """Whether calls are under way."""
         return bool(self._open or self._running or self._leaving)
 
-    def hold(self, ask: Ask, asked: int) -> bool:
-        """Say that a call waits for the administrator; return whether the driver still waits for the answer.
-
-        Parameters
-        ----------
-        asked : number of the run at this node.
-        """
+    def hold(self, ask: Ask, asked: int, why: str = "", wait_s: int = 0) -> bool:
+        """Say that a call waits, see `Waits`; return whether the driver still waits for the answer."""
         if (ask.run, ask.number) not in self._running:
             return False
         if self._port is not None:
-            self._port.post(pack(Waits(ask.run, ask.number, ask.node, asked)))
+            self._port.post(pack(Waits(ask.run, ask.number, ask.node, asked, why, wait_s)))
         return True
 
     def joined(self, port: Port, present: Present) -> None:  # noqa: ARG002 - a node learns of no others

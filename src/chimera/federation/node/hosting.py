@@ -15,6 +15,7 @@ from chimera.engines.federation.credentials import AUTHORITY, CERTIFICATE, KEY, 
 from chimera.federation.data.gives import Gives
 from chimera.federation.data.learner import node_actors
 from chimera.federation.data.loading import loaded
+from chimera.federation.node.revocations import Revocations
 from chimera.federation.node.service import Service, serve
 from chimera.federation.policy.gate import Gate
 from chimera.federation.policy.participants import Member, Participants, certified
@@ -47,11 +48,18 @@ def serve_node(
     credentials = Credentials.read(folder, "node")
     own = loaded(data, credentials.name, options, folder)
     member = _member(folder)
-    participants = Participants((folder / AUTHORITY).read_bytes(), member.fingerprint, known=policy.known_nodes)
+    revoked = Revocations(folder)
+    authority = (folder / AUTHORITY).read_bytes()
+    participants = Participants(authority, member.fingerprint, known=policy.known_nodes, revoked=revoked)
+
+    def renewed(certificate: bytes) -> None:
+        member.renew(certificate)
+        participants.renewed(member.fingerprint)
+
     training = int((~own.test).sum())
     kinds = certified(node_actors(own, gives_of(policy)), member)
-    with closing(Gate(policy, folder, rows=lambda: training, participants=participants)) as gate:
-        serve(Service(credentials, kinds, gate, lambda: joined(credentials), on_held))
+    with closing(Gate(policy, folder, rows=lambda: training, participants=participants, revoked=revoked)) as gate:
+        serve(Service(credentials, kinds, gate, lambda: joined(credentials), on_held, revoked, renewed))
 
 
 def gives_of(policy: Policy) -> Gives:

@@ -9,21 +9,24 @@ from typing import Any
 
 from chimera.core.errors import ActorLost, PrivacyError, UnavailableError
 from chimera.engines.federation.credentials import Credentials
-from chimera.engines.federation.wire.frames import PROTOCOL, Ask, Hello
+from chimera.engines.federation.wire.frames import PROTOCOL, REVISION, Ask, Header, Hello, Revoked
 from chimera.engines.federation.wire.link import Link, ignore_ends
 from chimera.engines.federation.wire.pages import keep_pages
 from chimera.engines.http.hosting.dispatch import actor_of, dispatch, refusal
 from chimera.engines.http.hosting.host import Host
 from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
 from chimera.federation.node.calls import Calls, Finished
+from chimera.federation.node.revocations import Revocations
 from chimera.federation.node.store import Kept, Store
 from chimera.federation.policy.answers import leaving
 from chimera.federation.policy.reading import CallReader
-from chimera.federation.policy.requests import Allowed, Decides, Held, Refused, Requester
+from chimera.federation.policy.requests import Allowed, Decides, Held, Later, Refused, Requester
 from chimera.version import __version__
 
 _FORGET_S = 3600.0  # seconds after which the actors of a driver that is away are dropped
-_ASK_AGAIN_S = 1.0  # a held call asks the gate again
+_SAY_AGAIN_S = 1.0  # a waiting call is reported to its driver; one that waits for the administrator asks the gate again
+_MOST_WAIT_S = 30.0  # a call that waits for the policy asks the gate again: clocks are set, and machines sleep
+_MOST_WAITING, _MOST_WAITING_BYTES = 10_000, 1 << 30  # of waiting calls together
 
 
 class Service:
@@ -36,6 +39,8 @@ class Service:
     gate : decides on each call and answer.
     joined : called whenever the connection to the hub was opened.
     on_held : called with the number and the requester of each run that waits for the administrator.
+    revocations : learns which certificates are revoked; default: those of the folder.
+    renewed : called with each renewed certificate of the node, in PEM.
     """
 
     def __init__(
@@ -45,11 +50,16 @@ class Service:
         gate: Decides,
         joined: Callable[[], None] = lambda: None,
         on_held: Callable[[int, str], None] | None = None,
+        revocations: Revocations | None = None,
+        renewed: Callable[[bytes], None] = lambda _: None,
     ) -> None:
         self._credentials, self._gate, self._joined = credentials, gate, joined
         self._host = Host(kinds, forget_after_s=_FORGET_S)
         self._reader, self._on_held = CallReader(), on_held
+        self._revocations = revocations or Revocations(credentials.folder)
+        self._renewed = renewed
         self._held: set[tuple[str, int]] = set()
+        self._waiting: dict[tuple[str, int], int] = {}  # sizes of the calls that wait, by run and number
 
     async def run(self) -> None:
         """Serve until the task is cancelled.
@@ -60,9 +70,10 @@ class Service:
         """
         self._loop = asyncio.get_running_loop()
         self._store = Store(self._credentials.folder)
-        self._calls = _Joining(self._store, self._run, self._joined)
+        self._calls = _Told(self._store, self._run, self._joined, self._revocations)
+        hello = Hello(PROTOCOL, secrets.token_hex(8), __version__, revision=REVISION)
         try:
-            await Link(self._credentials, Hello(PROTOCOL, secrets.token_hex(8), __version__), self._calls).run()
+            await Link(self._credentials, hello, self._calls, self._renewed).run()
         finally:
             self._calls.close()
             self._host.close()
@@ -81,8 +92,8 @@ class Service:
         requester = Requester(ask.requester, ask.fingerprint)
         call = self._reader.read(ask.run, ask.number, actor, method, body)
         decision = self._gate.request(requester, call)
-        if isinstance(decision, Held):
-            self._loop.call_soon_threadsafe(self._hold, ask, body, decision.number)
+        if isinstance(decision, Held | Later):
+            self._loop.call_soon_threadsafe(self._hold, ask, body, decision, finished)
             return
         if not method:  # any other call needs an actor, which ends with this process
             self._store.begin(ask.run, ask.number)
@@ -105,14 +116,34 @@ class Service:
 
         self._dispatch(ask, body, answered)
 
-    def _hold(self, ask: Ask, body: bytes | bytearray, asked: int) -> None:
-        """Say that a call waits for the administrator, and decide about it again, while the driver waits."""
-        if (ask.run, asked) not in self._held:
-            self._held.add((ask.run, asked))
+    def _hold(self, ask: Ask, body: bytes | bytearray, decision: Held | Later, finished: Finished) -> None:
+        """Let a call wait for the administrator, or for the policy; decide about it again while the driver waits."""
+        key = ask.run, ask.number
+        if len(self._waiting) >= _MOST_WAITING or sum(self._waiting.values()) + len(body) > _MOST_WAITING_BYTES:
+            self._waiting.pop(key, None)
+            finished(Kept.of(error_reply(503, UnavailableError("too many calls wait at this node: ask again later"))))
+            return
+        after_s = _SAY_AGAIN_S
+        if isinstance(decision, Later):
+            after_s = min(max(float(decision.wait_s), _SAY_AGAIN_S), _MOST_WAIT_S)
+        elif (held := (ask.run, decision.number)) not in self._held:
+            self._held.add(held)
             if self._on_held is not None:
-                self._on_held(asked, ask.requester)
-        if self._calls.hold(ask, asked):
-            self._loop.call_later(_ASK_AGAIN_S, self._calls.start, ask, body)
+                self._on_held(decision.number, ask.requester)
+        self._waiting[key] = len(body)
+        self._remind(ask, body, decision, self._loop.time() + after_s)
+
+    def _remind(self, ask: Ask, body: bytes | bytearray, decision: Held | Later, until_s: float) -> None:
+        """Say that a call waits, each second, and decide about it again at a time of the loop."""
+        left_s = until_s - self._loop.time()
+        told = (decision.number,) if isinstance(decision, Held) else (0, decision.why, decision.wait_s)
+        waited_for = self._calls.hold(ask, *told)
+        if waited_for and left_s > 0:
+            self._loop.call_later(min(left_s, _SAY_AGAIN_S), self._remind, ask, body, decision, until_s)
+            return
+        del self._waiting[ask.run, ask.number]
+        if waited_for:
+            self._calls.start(ask, body)
 
     def _dispatch(self, ask: Ask, body: bytes | bytearray, done: Callable[[Reply], None]) -> None:
         dispatch(self._host, ask.run, ask.verb, ask.path, ask.type, body, done)
@@ -122,16 +153,22 @@ def _refused(decision: Refused) -> Reply:
     return error_reply(403, PrivacyError(decision.reason))
 
 
-class _Joining(Calls):
-    """Calls that report when the connection is open."""
+class _Told(Calls):
+    """Calls, and what the hub says on its own: that the connection is open, and which certificates are revoked."""
 
-    def __init__(self, store: Store, run: Any, report: Callable[[], None]) -> None:
+    def __init__(self, store: Store, run: Any, report: Callable[[], None], revocations: Revocations) -> None:
         super().__init__(store, run)
-        self._report = report
+        self._report, self._revocations = report, revocations
 
     def joined(self, port: Any, present: Any) -> None:
         super().joined(port, present)
         self._report()
+
+    def received(self, header: Header, payload: memoryview) -> None:
+        if isinstance(header, Revoked):
+            self._revocations.learn(header.certificates)  # an error ends the connection: no later call is run
+        else:
+            super().received(header, payload)
 
 
 def serve(service: Service) -> None:

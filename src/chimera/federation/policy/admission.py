@@ -85,7 +85,7 @@ def arguments_agree(call: Call, declared: Declared, policy: Policy, rows: int) -
         return not call.given and not call.named
     if call.kind != (LEARNER if protection is None else PRIVATE):
         return False
-    if method in ARGUMENTS and not call.named.keys() <= ARGUMENTS[method]:
+    if not call.named.keys() <= ARGUMENTS.get(method, frozenset()):
         return False
     masked = protection is not None and protection.secure_aggregation
     if method == START:

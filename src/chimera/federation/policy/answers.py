@@ -89,7 +89,10 @@ def _closed(method: str, failure: Mapping[str, Any]) -> dict[str, Any]:
     kind, module = str(failure.get("kind"))[:200], failure.get("module")
     _log.warning("a call of a requester failed: %s\n%s", method, failure.get("traceback"))
     if module == errors.__name__ and kind in _OPEN:
-        return {**failure, "traceback": ""}
+        content = failure.get("content")
+        if content is not None:  # notes and attributes can be of any origin
+            content = {"args": content["args"], "state": {}}
+        return {**failure, "traceback": "", "content": content}
     text = f"{kind} in {method}; the text is only in the log of the node"
     return {
         "kind": "PrivacyError",

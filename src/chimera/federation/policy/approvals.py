@@ -132,7 +132,7 @@ def _leaves(run: Run) -> Iterator[str]:
         yield "losses of training, and states of the optimizer"
     else:
         yield f"that vector is cut to the length {protection.clip:g}"
-    yield "the number of rows, names and types of columns, names of classes"
+    yield "the number of rows, names and types of columns, the different texts in columns of texts, names of classes"
     if run.metrics:
         yield f"metrics of this node's test rows: {', '.join(run.metrics)}"
 

@@ -13,18 +13,19 @@ from chimera.federation.policy.ledger import count, day_of, minute_of, totals
 from chimera.federation.policy.policy import Limits, Policy
 from chimera.federation.policy.requests import (
     CHANGED,
+    CROWD,
     DECLINED,
     EARLIER,
     EXHAUSTED,
     LIMIT,
     LOST,
     NOT_ALLOWED,
-    NOT_NOW,
     RUN_OVER,
     Allowed,
     Call,
     Decision,
     Held,
+    Later,
     Refused,
     Requester,
 )
@@ -59,13 +60,26 @@ class Request:
         return self.leaves in SPENDING
 
 
-def of_time(db: sqlite3.Connection, now_s: float, limits: Limits, call: Call) -> Decision | None:
-    """Return a refusal if calls do not run at this hour, or not today; None if they do."""
-    if not limits.open_at(minute_of(now_s)):
-        return Refused(NOT_NOW)
+def of_time(db: sqlite3.Connection, now_s: float, clock_s: float, limits: Limits, call: Call) -> Decision | None:
+    """Return since when the call may run if it may not at this hour, or not today; None if it may now.
+
+    Parameters
+    ----------
+    clock_s : what the clock shows, in seconds since 1970. It is earlier than ``now_s`` if it was set back. Hours follow it:
+        they would else stay open, or closed, until it has reached ``now_s`` again.
+    """
+    if not limits.open_at(minute := minute_of(clock_s)):
+        return Later("hours", limits.opens_in(minute) * 60)
     most = limits.bytes_per_day
+    if most is not None and call.size > most:
+        return Refused(LIMIT)  # on each day
     full = most is not None and totals(db, day_of(now_s)).size + call.size > most
-    return Refused(LIMIT) if full else None
+    return _tomorrow(now_s) if full else None
+
+
+def _tomorrow(now_s: float) -> Later:
+    """Return the decision about a call that exceeds a limit of the day."""
+    return Later("day", (1440 - minute_of(now_s)) * 60)
 
 
 def of_run(db: sqlite3.Connection, now_s: float, request: Request, *, asks: bool) -> Decision | None:
@@ -76,13 +90,14 @@ def of_run(db: sqlite3.Connection, now_s: float, request: Request, *, asks: bool
     asks : whether runs wait for the administrator.
     """
     call, requester, declared = request.call, request.requester, request.declared
-    row = db.execute("SELECT number, requester, digest, state FROM runs WHERE run = ?", (call.run,)).fetchone()
+    query = "SELECT number, requester, fingerprint, digest, state FROM runs WHERE run = ?"
+    row = db.execute(query, (call.run,)).fetchone()
     if row is None:
         if call.method != START:
             return Refused(NOT_ALLOWED)
         query = "SELECT count(*) FROM runs WHERE requester = ? AND state = 'held'"
         if db.execute(query, (requester.name,)).fetchone()[0] >= _MOST_HELD:
-            return Refused(LIMIT)
+            return Refused(CROWD)
         values = (call.run, requester.name, requester.fingerprint, declared.text(), declared.digest)
         added = db.execute(
             "INSERT INTO runs (run, requester, fingerprint, settings, digest, state, asked_s, updates, evaluations) "
@@ -90,8 +105,8 @@ def of_run(db: sqlite3.Connection, now_s: float, request: Request, *, asks: bool
             (*values, "held" if asks else "approved", now_s),
         )
         return Held(int(added.lastrowid or 0)) if asks else None
-    number, owner, digest, state = row
-    if owner != requester.name:
+    number, *owner, digest, state = row
+    if owner != [requester.name, requester.fingerprint]:  # another certificate may have the same name
         return Refused(NOT_ALLOWED)
     if digest != declared.digest:
         return Refused(CHANGED)
@@ -101,7 +116,7 @@ def of_run(db: sqlite3.Connection, now_s: float, request: Request, *, asks: bool
 
 
 def evaluate(db: sqlite3.Connection, now_s: float, request: Request, limits: Limits) -> Decision | None:
-    """Count an evaluation; return a refusal if the run or the day has had enough.
+    """Count an evaluation; return another decision if the run or the day has had enough.
 
     With enough models of its own choice, a requester could read test rows from metrics.
     """
@@ -110,7 +125,7 @@ def evaluate(db: sqlite3.Connection, now_s: float, request: Request, limits: Lim
     if had >= request.declared.rounds + _MORE_EVALUATIONS:
         return Refused(RUN_OVER)
     if most is not None and totals(db, day).evaluations >= most + _MORE_EVALUATIONS:
-        return Refused(LIMIT)
+        return _tomorrow(now_s)
     db.execute("UPDATE runs SET evaluations = evaluations + 1 WHERE run = ?", (run,))
     count(db, day, evaluations=1)
     return None
@@ -134,9 +149,6 @@ def reserve(db: sqlite3.Connection, now_s: float, request: Request, policy: Poli
     (had,) = db.execute("SELECT updates FROM runs WHERE run = ?", (call.run,)).fetchone()
     if is_update and had >= declared.rounds:
         return Refused(RUN_OVER)
-    most = limits.rounds_per_day
-    if is_update and most is not None and totals(db, day_of(now_s)).updates >= most:
-        return Refused(LIMIT)
     if share == 0.0:
         return Refused(NOT_ALLOWED)
     noise, bounds = multiplier(declared.protection, share, policy.privacy.protects), policy.privacy
@@ -145,6 +157,9 @@ def reserve(db: sqlite3.Connection, now_s: float, request: Request, policy: Poli
     in_all = accounts.epsilon(db, bounds.delta, None, noise)
     if after > bounds.epsilon_per_requester or in_all > bounds.epsilon_in_all:
         return Refused(EXHAUSTED)
+    most = limits.rounds_per_day
+    if is_update and most is not None and totals(db, day_of(now_s)).updates >= most:
+        return _tomorrow(now_s) if most else Refused(LIMIT)
     request.epsilon = after - before if math.isfinite(after) else None
     accounts.spend(db, requester.name, noise)
     values = (call.run, call.number, requester.name, requester.fingerprint, call.kind, call.method)

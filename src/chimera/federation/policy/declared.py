@@ -18,6 +18,7 @@ MOST_BYTES = 65_536
 """Maximum size of the settings of a run as JSON."""
 MOST_ROUNDS, MOST_NODES = 10_000_000, 1_000_000
 _MOST_NAME = 200
+_MOST_DEPTH, _MOST_NUMBER = 20, 1 << 63
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,12 @@ class Declared:
 
         Raises
         ------
-        ConfigurationError : they are too large, or contain a value that JSON lacks.
+        ConfigurationError : they are too large, or contain a value that JSON lacks. Other settings could have the same text.
         """
+        _check_plain((self.strategy, self.model, self.privacy), _MOST_DEPTH)
         try:
             data = msgspec.json.encode(self, order="deterministic")
-        except (TypeError, ValueError, RecursionError) as error:
+        except ValueError as error:
             raise ConfigurationError(f"the settings of the run cannot be read: {error}") from None
         if len(data) > MOST_BYTES:
             raise ConfigurationError(f"the settings of the run have more than {MOST_BYTES} bytes")
@@ -98,3 +100,22 @@ class Declared:
     def digest(self) -> str:
         """The SHA-256 of the settings, hexadecimal."""
         return sha256(self.text().encode()).hexdigest()
+
+
+def _check_plain(value: Any, depth: int) -> None:
+    """Raise ConfigurationError if JSON has no such value, so that it would become another one."""
+    if depth and isinstance(value, Mapping) and all(type(key) is str for key in value):
+        parts = list(value.values())
+    elif depth and isinstance(value, list | tuple):
+        parts = list(value)
+    elif (
+        value is None
+        or type(value) in (bool, str)
+        or (type(value) in (int, float) and -_MOST_NUMBER <= value < _MOST_NUMBER)
+    ):
+        return
+    else:
+        kind = "a number that is not finite or too large" if type(value) in (int, float) else "a value that JSON lacks"
+        raise ConfigurationError(f"the settings of the run contain {kind}, or are nested too deeply")
+    for part in parts:
+        _check_plain(part, depth - 1)

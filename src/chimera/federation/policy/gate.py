@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from chimera.federation.policy.requests import (
     LIMIT,
     NOT_ALLOWED,
     PARTICIPANTS,
+    REVOKED,
     Allowed,
     Call,
     Decision,
@@ -36,11 +37,12 @@ from chimera.federation.policy.requests import (
     Spending,
 )
 from chimera.federation.policy.rules import leaves
+from chimera.federation.policy.shares import Shares
 from chimera.web.folder import try_lock
 
 Participants = Callable[[Any], int]
 """Checks the list of keys of a masked sum, see `chimera.federation.policy.participants`; returns the number of nodes."""
-_MOST_OPEN = 10_000  # calls without an answer, and actors with a share of their own
+_MOST_OPEN = 10_000  # calls without an answer
 _MOST_SETTINGS = 256  # runs whose settings are in memory
 _MOST_REFUSALS = 10_000  # lines of a day: an attacker must not fill the disk
 _RELEASE = {"statistics": "statistics", "rows": "sample_rows"}  # keys of [release] that calls need
@@ -58,6 +60,7 @@ class Gate:
     folder : folder of the ledger and the audit log.
     rows : returns the number of training rows of the node.
     participants : checks the lists of keys of masked sums; None: the node refuses masked sums.
+    revoked : returns the fingerprints of revoked certificates, whose requesters are refused.
     clock : returns seconds since 1970.
 
     Raises
@@ -73,12 +76,13 @@ class Gate:
         *,
         rows: Callable[[], int],
         participants: Participants | None = None,
+        revoked: Callable[[], Collection[str]] = tuple,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._policy, self._rows, self._participants = policy, rows, participants
+        self._policy, self._rows, self._participants, self._revoked = policy, rows, participants, revoked
         self._turn = threading.RLock()
         self._open: dict[tuple[str, int], Request] = {}  # allowed calls without an answer
-        self._shares: dict[tuple[str, str], float] = {}  # by run and actor, see `multiplier`
+        self._shares = Shares()
         self._fewest: dict[tuple[str, str], int] = {}  # by run and actor: fewest rows of an update
         self._declared: dict[str, tuple[Any, Declared]] = {}  # by run: what was read last
         make_folder(folder)
@@ -132,6 +136,8 @@ class Gate:
         kind = leaves(call.kind, call.method) if is_well_formed(requester, call) else None
         if kind is None or not self._policy.requesters.include(requester):
             return Refused(NOT_ALLOWED)
+        if requester.fingerprint in self._revoked():
+            return Refused(REVOKED)
         try:
             declared = self._settings(call)
             if declared is None:
@@ -149,7 +155,7 @@ class Gate:
         agree = (
             permitted and rows >= self._policy.limits.least_rows and arguments_agree(call, declared, self._policy, rows)
         )
-        if not agree or max(len(self._open), len(self._shares)) >= _MOST_OPEN:
+        if not agree or len(self._open) >= _MOST_OPEN:
             return Refused(NOT_ALLOWED)
         return Request(requester, call, declared, kind)
 
@@ -175,17 +181,16 @@ class Gate:
         """Decide by what happened before; reserve the call if it spends epsilon."""
         now_s, call, policy = self._ledger.now_s(db), request.call, self._policy
         begun = db.total_changes
-        decision = decisions.of_time(db, now_s, policy.limits, call) or decisions.of_run(
-            db, now_s, request, asks=policy.approval == "ask"
+        # The run first: its administrator can decide about it at any hour.
+        decision = decisions.of_run(db, now_s, request, asks=policy.approval == "ask") or decisions.of_time(
+            db, now_s, self._ledger.clock(), policy.limits, call
         )
         if isinstance(decision, Held) and db.total_changes != begun:
             self._report(db, now_s, request.requester, call, "held", bytes_in=call.size)
         if decision is not None:
             return decision
         if request.spends:
-            protection = request.declared.protection
-            masked = protection is not None and protection.secure_aggregation
-            share = self._shares.get((call.run, call.actor), 0.0 if masked else 1.0)
+            share = self._shares.of(call, request.declared)
             return decisions.reserve(db, now_s, request, policy, share) or Allowed()
         if request.leaves == "metrics":
             return decisions.evaluate(db, now_s, request, policy.limits) or Allowed()
@@ -207,10 +212,7 @@ class Gate:
             share = protection.needed(nodes) / nodes
         else:
             return None
-        key = call.run, call.actor
-        self._shares[key] = min(
-            share, self._shares.get(key, 1.0)
-        )  # calls may be decided in another order than they run
+        self._shares.note(call, request.declared, share)
         return None
 
     def answer(self, requester: Requester, call: Call, answer_bytes: int, spent: Spending) -> Decision:
@@ -236,13 +238,15 @@ class Gate:
     def _release(self, db: sqlite3.Connection, request: Request, size: int, spent: Spending) -> Decision:
         now_s, call, limits = self._ledger.now_s(db), request.call, self._policy.limits
         day, most, total = day_of(now_s), limits.bytes_per_day, request.call.size + size
-        figures = not spent.failed and (request.leaves in ("update", "statistics") or bool(spent.metrics))
+        figures = not spent.failed and (request.leaves == "update" or bool(spent.metrics) or spent.statistics)
         too_few = figures and self._rows_behind(request, spent) < limits.least_rows
         release = self._policy.release
         foreign = not set(spent.metrics) <= set(release.metrics) or (spent.statistics and not release.statistics)
         reason = NOT_ALLOWED if too_few or foreign else ""
         if most is not None and totals(db, day).size + total > most:
             reason = LIMIT
+        if request.requester.fingerprint in self._revoked():
+            reason = REVOKED
         count(db, day, size=call.size if reason else total)
         if request.spends:
             values = ("withheld" if reason else "answered", spent.stored, call.run, call.number)

@@ -73,7 +73,7 @@ class Ledger:
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
-        self._clock, self._latest_s = clock, 0.0
+        self.clock, self._latest_s = clock, 0.0
         self._lines = 0  # of this transaction
         self._connection = SQLiteConnection(folder / FILE_NAME, _KIND)
         try:
@@ -116,7 +116,7 @@ class Ledger:
     def now_s(self, db: sqlite3.Connection) -> float:
         """Return the time, in seconds since 1970. A clock that was set back does not begin a day a second time."""
         row = db.execute("SELECT latest_s FROM clock").fetchone()
-        self._latest_s = max(self._clock(), self._latest_s, row[0] if row else 0.0)
+        self._latest_s = max(self.clock(), self._latest_s, row[0] if row else 0.0)
         return self._latest_s
 
     def close(self) -> None:

@@ -48,12 +48,17 @@ class Member:
     """
 
     def __init__(self, certificate: bytes, key: ec.EllipticCurvePrivateKey) -> None:
+        self._key = key
+        self.renew(certificate)
+
+    def renew(self, certificate: bytes) -> None:
+        """Use another certificate of the same key, PEM; it raises what the constructor raises."""
         try:
             loaded = x509.load_pem_x509_certificate(certificate)
         except ValueError as error:
             raise ConfigurationError(f"the certificate of this node cannot be read: {error}") from error
-        self._key, self._certificate = key, loaded.public_bytes(serialization.Encoding.DER)
-        if loaded.public_key() != key.public_key():
+        self._certificate = loaded.public_bytes(serialization.Encoding.DER)
+        if loaded.public_key() != self._key.public_key():
             raise ConfigurationError("the certificate of this node belongs to another key")
         if len(self._certificate) > ROW_BYTES - KEYS_BYTES - 4 - 80:
             raise ConfigurationError(
@@ -94,7 +99,7 @@ class Participants:
     authority : certificate of the federation's authority, PEM, which the node has had since it joined.
     own : fingerprint of the node's own certificate: SHA-256, hexadecimal.
     known : fingerprints of the other certificates that may be in a list; empty: all that the authority signed.
-    revoked : returns the serial numbers of revoked certificates that the node knows.
+    revoked : returns the fingerprints of revoked certificates that the node knows.
     now : returns the time, with a time zone.
 
     Raises
@@ -108,14 +113,23 @@ class Participants:
         own: str,
         *,
         known: Collection[str] = (),
-        revoked: Callable[[], Collection[int]] = tuple,
+        revoked: Callable[[], Collection[str]] = tuple,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         try:
             self._authority = x509.load_pem_x509_certificate(authority)
         except ValueError as error:
             raise ConfigurationError(f"the certificate of the authority cannot be read: {error}") from error
-        self._own, self._known, self._revoked, self._now = own.lower(), frozenset(known), revoked, now
+        self._own, self._known, self._revoked, self._now = frozenset({own.lower()}), frozenset(known), revoked, now
+
+    def renewed(self, own: str) -> None:
+        """Note that this node has a further certificate. Rounds that have begun name the former one.
+
+        Parameters
+        ----------
+        own : its fingerprint: SHA-256, hexadecimal.
+        """
+        self._own |= {own.lower()}
 
     def __call__(self, rows: Any) -> int:
         """Return the number of nodes in a list, each certified and there once.
@@ -132,9 +146,9 @@ class Participants:
         public = {_key_of(each).public_numbers() for each in certificates}
         if min(len(names), len(public), len(np.unique(keys, axis=0))) < len(rows):
             raise PrivacyError("a node is in the list of keys more than once")
-        if prints.count(self._own) != 1:
+        if sum(each in self._own for each in prints) != 1:
             raise PrivacyError("this node is not in the list of keys")
-        if self._known and not set(prints) - {self._own} <= self._known:
+        if self._known and not set(prints) - self._own <= self._known:
             raise PrivacyError("the list of keys names a node that this node does not know")
         return len(rows)
 
@@ -150,7 +164,7 @@ class Participants:
             valid = certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc
         except Exception:  # the library has many errors for bytes that are no certificate
             raise PrivacyError("keys in the list are not signed by a certified node") from None
-        if not valid or certificate.serial_number in self._revoked():
+        if not valid or certificate.fingerprint(hashes.SHA256()).hex() in self._revoked():
             raise PrivacyError("a certificate in the list has expired or was revoked")
         return certificate
 

@@ -93,8 +93,9 @@ class Limits:
     Attributes
     ----------
     rounds_per_day : maximum number of updates that leave in a day, for all requesters together; of evaluations, two more.
+        Further calls wait until the next day.
     bytes_per_day : maximum number of bytes of requests and answers in a day.
-    hours : when calls run, ``HH:MM-HH:MM`` in local time; an interval over midnight is allowed.
+    hours : when calls run, ``HH:MM-HH:MM`` in local time; an interval over midnight is allowed. Other calls wait.
     least_rows : smallest number of rows of the node, and of rows that an update or a metric is computed from.
     """
 
@@ -116,6 +117,11 @@ class Limits:
         if begin == end:
             return True
         return begin <= minute < end if begin < end else minute >= begin or minute < end
+
+    def opens_in(self, minute: int) -> int:
+        """Return the number of minutes from a minute of the day until calls run."""
+        hours, minutes = map(int, self.hours[:5].split(":"))
+        return (hours * 60 + minutes - minute) % 1440
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,10 @@ class CallReader:
             settings, kind = request.get("settings"), request.get("kind")
             if not isinstance(kind, str) or not isinstance(settings, dict | None):
                 return unread
-            if len(self._kinds) >= _MOST_ACTORS:
-                self._kinds.clear()
             self._kinds[run, actor] = kind
-        kind = self._kinds.get((run, actor), "")
+            while len(self._kinds) > _MOST_ACTORS:
+                del self._kinds[next(iter(self._kinds))]
+        kind = self._kinds.pop((run, actor), "")
+        if kind:
+            self._kinds[run, actor] = kind  # the least recently used is removed first
         return Call(run, number, kind, method or START, settings, actor, tuple(given), named, size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,6 @@ class Refused:
 
     reason: str
 
-    @property
-    def later(self) -> bool:
-        """Whether the same call may be allowed later, without another decision of the administrator."""
-        return self.reason in (NOT_NOW, LIMIT)
-
 
 @dataclass(frozen=True)
 class Held:
@@ -108,7 +103,21 @@ class Held:
     number: int
 
 
-Decision: TypeAlias = Allowed | Refused | Held
+@dataclass(frozen=True)
+class Later:
+    """The policy does not let the call run now. The call waits, and is decided about again.
+
+    Attributes
+    ----------
+    why : ``hours``: the policy allows requests at other hours. ``day``: a limit of the day is reached.
+    wait_s : seconds until then.
+    """
+
+    why: Literal["hours", "day"]
+    wait_s: int
+
+
+Decision: TypeAlias = Allowed | Refused | Held | Later
 
 
 class Decides(Protocol):
@@ -122,6 +131,7 @@ class Decides(Protocol):
 
 
 NOT_ALLOWED = "the policy of this node does not allow this request"
+REVOKED = "the certificate of the requester is revoked"
 """The reason of each refusal that could depend on data, and of most others, so that a requester cannot distinguish them."""
 PARTICIPANTS = "the list of keys does not have enough different nodes with valid certificates"
 EARLIER = "this number belongs to an earlier call"
@@ -131,5 +141,5 @@ EXHAUSTED = "the budget of this node does not allow another update"
 RUN_OVER = "the run has had all the rounds that it declared"
 DECLINED = "the administrator of this node declined the run"
 CHANGED = "the settings of a run cannot change: begin another run"
-NOT_NOW = "the policy of this node allows requests at other hours"
 LIMIT = "this node has reached its limit for today"
+CROWD = "too many runs of this requester wait for the administrator of this node"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,6 +66,7 @@ class TrainingCluster(Gather, ClusterState):
     monitor : waits for results and kills hung actors; by default it waits without a limit.
     min_workers : the run stops with fewer living workers than this.
     replicas : what workers hold of the model, see `Strategy.replicas`.
+    absent : the ranks of workers that are not started now, since their nodes are not there.
 
     Attributes
     ----------
@@ -84,13 +85,16 @@ class TrainingCluster(Gather, ClusterState):
         min_workers: int = 1,
         *,
         replicas: str = "equal",
+        absent: Collection[int] = (),
     ) -> None:
         self.replicas = replicas
         self._actors, self._sharding = actors, sharding
         self.start_gathering(engine, monitor or HeartbeatMonitor(engine), min_workers)
-        self.workers = [actors.worker(rank, order) for rank, order in enumerate(sharding.orders)]
+        orders = list(enumerate(sharding.orders))
+        started = {rank: actors.worker(rank, order) for rank, order in orders if rank not in absent}
+        self.workers = list(started.values())
         self.forget_local()
-        self.names = [worker.name for worker in self.workers]
+        self.names = [started[rank].name if rank in started else f"worker {rank}" for rank, _ in orders]
         self._places = {name: place for place, name in enumerate(self.names)}  # index into the orders of the sharding
         self.shards: list[Any] = []
         self.attacks: dict[str, Attack] = {}
@@ -197,15 +201,15 @@ class TrainingCluster(Gather, ClusterState):
     def admit(self, worker: Any) -> None:
         """Add a started worker to the cluster. Divide the data again if the worker is additional.
 
-        Without servers, the worker becomes a copy of the replica with the most steps. With servers, its local optimizer takes
-        over the momenta of another worker: fresh moment estimates make the first steps too long, which would distort the mean.
-        State that only the lost worker had is restored from the last checkpoint.
+        Without servers, the worker becomes a copy of the replica with the most steps, unless workers hold none. With servers,
+        its local optimizer takes over the momenta of another worker: fresh moment estimates make the first steps too long,
+        which would distort the mean. State that only the lost worker had is restored from the last checkpoint.
 
         Raises
         ------
         ActorLost : the worker or another one is dead. The worker is not part of the cluster.
         """
-        if self.shards or not self.workers or self.replicas == "parts":
+        if self.shards or not self.workers or self.replicas in ("parts", "none"):
             self.get(worker.go_to(self._sharding.step_of(self.round)))
             if self.shards and self.replicas != "parts":
                 self._recall(worker, (self.on_time() or self.workers)[:1])

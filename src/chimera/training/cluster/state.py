@@ -160,7 +160,8 @@ class ClusterState:
         self._know(local, state["buffers"])
         self.get([worker.restore_local(local[worker.name]) for worker in self.workers if worker.name in local])
         for rank, worker in enumerate(self.workers):
-            self.get(worker.load_buffers(of_rank(rank, state["buffers"])))
+            known = self._known[2].get(worker.name)  # the checkpoint may be of other workers
+            self.get(worker.load_buffers(of_rank(rank, state["buffers"]) if known is None else known))
 
 
 def of_rank(rank: int, held: Sequence[Any]) -> Any:

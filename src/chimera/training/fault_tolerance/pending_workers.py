@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from chimera.core.engine import Engine
-from chimera.core.errors import ActorLost, TimeLimitError
+from chimera.core.errors import ActorLost, PrivacyError, TimeLimitError
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
 
@@ -56,6 +56,10 @@ class PendingWorkers:
                 continue
             try:
                 self._cluster.admit(worker)
+            except PrivacyError as error:  # the policy of its node refuses it, which must not end the run
+                self._engine.kill(worker)
+                del self._starting[name]
+                yield name, str(error)
             except ActorLost as error:
                 if not any(worker is lost for lost in self._engine.lost()):
                     raise  # the new worker stays, and is admitted at the next attempt

@@ -9,6 +9,7 @@ from chimera.core.engine import Engine
 from chimera.core.errors import ActorLost, RunError, TooFewWorkersError
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
+from chimera.training.fault_tolerance.attendance import Attendance
 from chimera.training.fault_tolerance.pending_workers import PendingWorkers
 from chimera.training.fault_tolerance.settings import FaultTolerance
 from chimera.training.progress.notifier import EventText
@@ -41,6 +42,7 @@ class Recovery:
     ----------
     go_back : returns the run to its last snapshot after a loss of parameters, and describes it.
     requested : workers that the user has requested and that have not been started.
+    stopped : returns whether the user has stopped the run, which may be waiting for nodes.
     """
 
     def __init__(
@@ -51,12 +53,16 @@ class Recovery:
         self._min_workers, self._max_workers = tolerance.min_workers, tolerance.max_workers or 0
         self.go_back: Callable[[], str] = str
         self.requested = 0
-        self._workers: list[str] = []  # to be respawned
+        living = [worker.name for worker in cluster.workers]
+        self._nodes = Attendance(engine, living)
+        self._least = max(self._min_workers, self._nodes.least)
+        self.stopped: Callable[[], bool] = lambda: False
+        self._workers = [name for name in cluster.names if name not in living]  # to be respawned
         self._servers: list[int] = []
         self._parameters_lost = self._data_left = False
         self._pending = PendingWorkers(engine, cluster, monitor)
         self._patience_s = getattr(engine, "patience_s", _PATIENCE_S)
-        self._respawned = set(cluster.names)  # a worker with one of these names is a replacement
+        self._respawned = set(living)  # a worker with one of these names is a replacement
 
     def survive(self, error: ActorLost) -> Iterator[EventText]:
         """Remove dead actors from the cluster, start replacements, and yield the events.
@@ -69,7 +75,8 @@ class Recovery:
         """
         workers, servers = self._cluster.drop_lost()
         replaced = list(self._replace_lost_feeders())
-        unfinished = self._workers or self._servers or self._parameters_lost or self._data_left
+        waiting = any(map(self._nodes.is_there, self._workers))
+        unfinished = waiting or self._servers or self._parameters_lost or self._data_left
         if not (workers or servers or unfinished or replaced):
             raise error
         yield from replaced
@@ -87,11 +94,7 @@ class Recovery:
         yield from self._start_servers()
         yield from self._start_workers()
         yield from self._admit(self._patience_s)
-        while len(self._cluster.workers) < self._min_workers:
-            yield from self._start_workers(_PATIENCE_FOR_ROOM_S)
-            if not self._pending:
-                break
-            yield from self._admit(math.inf)
+        yield from self._wait_for_enough()
         self._cluster.check_enough(names)
         if self._parameters_lost:
             yield "went back", "", self.go_back()
@@ -99,6 +102,28 @@ class Recovery:
         if self._data_left:
             self._cluster.reshard()
             self._data_left = False
+
+    def _wait_for_enough(self) -> Iterator[EventText]:
+        """Wait until there are enough workers, or no further ones can come."""
+        paused = False
+        while (there := len(self._cluster.workers)) < self._least and not self.stopped():
+            yield from self._start_workers(_PATIENCE_FOR_ROOM_S)
+            if self._pending:
+                yield from self._admit(_PATIENCE_S if self._nodes.changes else math.inf)
+            elif self._nodes.least and there + len(self._workers) >= self._least:
+                if not paused:
+                    yield "paused", "", f"{there} workers are there, and the run needs {self._least}"
+                paused = True
+                self._nodes.wait(self._workers, self.stopped)
+            else:
+                break
+        if paused and there >= self._least:
+            yield "resumed", "", f"{there} workers are there"
+
+    @property
+    def arrived(self) -> bool:
+        """Whether a node has come whose worker is not started yet."""
+        return self._nodes.changes and any(map(self._nodes.is_there, self._workers))
 
     @property
     def expecting(self) -> bool:
@@ -119,7 +144,8 @@ class Recovery:
         while (self.requested or len(self._cluster.names) < self._max_workers) and self._cluster.has_room():
             self.requested = max(self.requested - 1, 0)
             self._pending.start(f"worker {len(self._cluster.names)}")
-        yield from self._admit(self._patience_s if len(self._pending) > before else 0)
+        waits = len(self._pending) > before and not self._nodes.changes
+        yield from self._admit(self._patience_s if waits else 0)
 
     def end(self) -> None:
         """Kill the workers that were not admitted."""
@@ -139,16 +165,17 @@ class Recovery:
             yield "server respawned", name, f"in a new process; {self._restarts_left} restarts are left"
 
     def _start_workers(self, patience_s: float = 0) -> Iterator[EventText]:
-        while self._workers:
-            name = self._workers[0]
-            if self._restarts_left == 0:
+        for name in filter(self._nodes.is_there, list(self._workers)):
+            free = self._nodes.was_away(name)
+            if self._restarts_left == 0 and not free:
                 yield "worker dropped", name, "no restarts are left; the others continue without it"
             elif self._cluster.has_room(patience_s):
-                self._restarts_left -= 1
+                self._restarts_left -= not free
+                self._nodes.started(name)
                 self._pending.start(name)
             else:
                 return  # started later, when there is room
-            self._workers.pop(0)
+            self._workers.remove(name)
 
     def _admit(self, patience_s: float) -> Iterator[EventText]:
         for name, why_not in self._pending.admit(patience_s):

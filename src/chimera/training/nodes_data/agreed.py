@@ -26,7 +26,8 @@ class AgreedData:
 
     Attributes
     ----------
-    descriptions : what each node said, in rank order.
+    descriptions : what each node that was there at the start said, in rank order.
+    ranks : the ranks of the workers at these nodes.
     columns : the columns in the order of the model's inputs, by name; None if the data is no table.
     input_shape, input_type, outputs, task, classes, features, input_scaling : as of `chimera.data.dataset.Dataset`.
     scaled : who scales the columns, and by what.
@@ -41,6 +42,7 @@ class AgreedData:
     grouping: ClassVar[None] = None
 
     descriptions: tuple[DataDescription, ...]
+    ranks: tuple[int, ...]
     columns: tuple[Column, ...] | None
     input_shape: tuple[int, ...]
     input_type: Literal["float32", "int64"]

@@ -45,6 +45,7 @@ def agree(declared: NodesData, descriptions: Descriptions, model: dict[str, Any]
     width = 0 if columns is None else sum(len(column.features) for column in columns)
     return AgreedData(
         tuple(descriptions),
+        tuple(range(len(descriptions))),
         columns,
         first.input_shape if columns is None else (width,),
         first.input_type,

@@ -9,6 +9,7 @@ from typing import Any
 from chimera.core.engine import Engine
 from chimera.training.experiment.settings import Settings
 from chimera.training.nodes_data.model_table import FOLDER, plain_table
+from chimera.training.progress.callback import Callback, Progress
 
 MOST_ROUNDS = 10_000_000
 """The declared number of rounds of a run whose number of rounds is not known before it starts."""
@@ -23,6 +24,18 @@ def declare(engine: Engine, settings: Settings, model: Any, on_wait: Callable[[s
     """
     if (send := getattr(engine, "declare", None)) is not None:
         send(declared(settings, model), on_wait)
+
+
+class Reports(Callback):
+    """Reports the progress of a run to its engine, if the engine passes it on."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._report = getattr(engine, "report", None)
+
+    def on_progress(self, progress: Progress) -> None:
+        """Report the completed rounds."""
+        if self._report is not None:
+            self._report(progress.rounds, progress.fraction)
 
 
 def declared(settings: Settings, model: Any) -> dict[str, Any]:

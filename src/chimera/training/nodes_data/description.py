@@ -117,8 +117,8 @@ class DataDescriber:
         raise NotImplementedError
 
 
-def described(engine: Engine, nodes: int) -> list[DataDescription]:
-    """Return the descriptions of this number of nodes, in rank order.
+def described(engine: Engine, ranks: Sequence[int]) -> list[DataDescription]:
+    """Return the descriptions of the nodes of the workers with these ranks.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def described(engine: Engine, nodes: int) -> list[DataDescription]:
     DataError : a node cannot read its data, or its description is invalid.
     """
     # The names are those of the workers, so that an engine starts the worker of a rank on the node of its describer.
-    describers = [engine.spawn(DataDescriber, name=f"worker {rank}") for rank in range(nodes)]
+    describers = [engine.spawn(DataDescriber, name=f"worker {rank}") for rank in ranks]
     try:
         found: Sequence[DataDescription] = engine.get([each.describe() for each in describers])
     finally:

@@ -51,7 +51,9 @@ class NodesEvaluation:
     def __init__(self, engine: Engine, model: Any, data: AgreedData) -> None:
         check_metrics(model, data.averaged)
         self._engine, self._model, self._averaged = engine, model, data.averaged
-        self._silent = {f"worker {rank}" for rank, one in enumerate(data.descriptions) if one.metrics == "none"}
+        self._silent = {
+            f"worker {rank}" for rank, one in zip(data.ranks, data.descriptions, strict=True) if one.metrics == "none"
+        }
 
     def evaluate(self, workers: Sequence[Any], shared: Flat, get: Any) -> tuple[dict[str, float], dict[str, Any]]:
         """Return the metrics over the test rows of all workers' nodes, and those of each node that gives its own.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.nodes import NodesData
+from chimera.data.scaling import Scaling
 from chimera.training.experiment.settings import Settings
 from chimera.training.nodes_data.agreed import AgreedData
 from chimera.training.nodes_data.agreement import agree
@@ -15,8 +18,20 @@ from chimera.training.nodes_data.model_table import model_table
 from chimera.training.progress.metric_monitor import Stopping
 
 
-def agreed_data(engine: Engine, declared: NodesData, model: Any, settings: Settings) -> AgreedData:
+def agreed_data(
+    engine: Engine,
+    declared: NodesData,
+    model: Any,
+    settings: Settings,
+    ranks: Sequence[int],
+    scaling: Scaling | None = None,
+) -> AgreedData:
     """Return what the nodes of a run agree on.
+
+    Parameters
+    ----------
+    ranks : the ranks of the workers whose nodes are there.
+    scaling : scaling of a resumed run, which replaces that by the statistics of the nodes that are there now.
 
     Raises
     ------
@@ -26,7 +41,9 @@ def agreed_data(engine: Engine, declared: NodesData, model: Any, settings: Setti
     if settings.test_per_client is not None:
         raise ConfigurationError("test_per_client: nodes keep test rows of their own choice, so leave it out")
     table = model_table(model)
-    found = agree(declared, described(engine, settings.workers), table)
+    found = replace(agree(declared, described(engine, ranks), table), ranks=tuple(ranks))
+    if found.scaled == "statistics" and scaling is not None:
+        found = replace(found, input_scaling=scaling)
     if all(one.metrics == "none" for one in found.descriptions):
         needed = ["target"] * bool(settings.budget.target) + ["monitor, patience or keep"] * (
             settings.stopping != Stopping()

@@ -60,12 +60,8 @@ class Privacy:
         ):
             if not right:
                 raise ConfigurationError(f"privacy: {key} is {must}, not {getattr(self, key)}")
-        for needed, what, module in (
-            (self.secure_aggregation, "secure aggregation", "cryptography"),
-            (self.noise > 0, "the accountant of epsilon", "opacus"),
-        ):
-            if needed and importlib.util.find_spec(module) is None:
-                raise MissingExtraError(what, module, "privacy")
+        if self.secure_aggregation:
+            _need("secure aggregation", "cryptography")
 
     @classmethod
     def of(cls, given: Any) -> Privacy | None:
@@ -107,7 +103,9 @@ class Privacy:
         return max(math.ceil(self.threshold * asked - 1e-9), asked // 2 + 1)
 
     def check(self, strategy: Strategy, name: str, codec: tuple[str, Mapping[str, Any]], workers: int) -> None:
-        """Raise ConfigurationError if messages of this strategy's workers cannot be kept private."""
+        """Raise ConfigurationError if messages of this strategy's workers cannot be kept private, or a package is missing."""
+        if self.noise:
+            _need("the accountant of epsilon", "opacus")  # in the driver: nodes add noise without it
         asked = strategy.aggregated(workers)
         rule = "mean" if asked is None else label(asked.rule)
         for refused, reason in (
@@ -141,3 +139,9 @@ class Privacy:
             raise ConfigurationError(
                 "privacy: personal parameters would be sent for evaluation: use a strategy without personal parameters"
             )
+
+
+def _need(what: str, module: str) -> None:
+    """Raise MissingExtraError if a package is not installed."""
+    if importlib.util.find_spec(module) is None:
+        raise MissingExtraError(what, module, "privacy")

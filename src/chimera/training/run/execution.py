@@ -30,11 +30,12 @@ from chimera.training.experiment.resolve import (
     split_of,
 )
 from chimera.training.experiment.settings import Settings
+from chimera.training.fault_tolerance.attendance import Attendance
 from chimera.training.fault_tolerance.injection import FaultScript, check_attacks
 from chimera.training.fault_tolerance.recovery import Recovery
 from chimera.training.inspection import counts_of_run, hidden
 from chimera.training.nodes_data.agreed import AgreedData
-from chimera.training.nodes_data.declared import declare
+from chimera.training.nodes_data.declared import Reports, declare
 from chimera.training.nodes_data.evaluation import check_metrics
 from chimera.training.nodes_data.preparation import agreed_data
 from chimera.training.plugin import Named, label
@@ -135,9 +136,11 @@ class Execution:
         settings = self.settings
         notify(callbacks, "on_wait", f"the data {label(self.data)}")
         declare(engine, settings, self.model, lambda text: notify(callbacks, "on_notice", f"waits for {text}"))
+        ranks = Attendance(engine).begin(settings.workers)
         declared = nodes_data_of(self.data) if engine.nodes_own_data else None
         if declared is not None:
-            agreed: Any = agreed_data(engine, declared, self.model, settings)
+            before = Signature.read(self.folder.path).inputs if self.folder.resumes else None
+            agreed: Any = agreed_data(engine, declared, self.model, settings, ranks, before)
             split = Split(agreed, agreed)
         else:  # nodes train on their own rows, so the rows of the driver's test set stay as they are, too
             split = split_of(self.data, settings.seed, False if engine.nodes_own_data else "auto")
@@ -223,7 +226,7 @@ class Execution:
             intervals=Intervals.of(settings.budget, rounds, settings.workers, **settings.every),
             history=history,
             checkpoints=checkpoints,
-            callbacks=callbacks,
+            callbacks=[*callbacks, Reports(engine)],
             recovery=self._recovery,
             faults=FaultScript(settings.faults),
             guarantee=guarantee,

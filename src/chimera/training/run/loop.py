@@ -71,6 +71,7 @@ class TrainingLoop:
         stop_requested: Callable[[], bool],
     ) -> None:
         recovery.go_back = self._go_back
+        recovery.stopped = self._stopped
         self._engine, self._monitor, self._strategy, self._cluster = engine, monitor, strategy, cluster
         self._evaluator, self._train_size, self._batch_size = evaluator, train_size, batch_size
         self._budget, self._intervals, self._history, self._checkpoints = budget, intervals, history, checkpoints
@@ -131,7 +132,8 @@ class TrainingLoop:
                         self._advance(rounds, self._horizon())
                         self._in_round = False
                         self._meter.count()
-                    if self._evaluate_and_save() or (reason is None and self._notifier.events(self._recovery.grow())):
+                    saved = self._evaluate_and_save()
+                    if (reason is None and self._notifier.events(self._recovery.grow())) or saved:
                         # A run that resumes here restarts the strategy. So does this one: both then compute the same weights.
                         rounds = self._strategy.rounds(self._cluster)
                     if self._interrupt.requested:
@@ -186,7 +188,7 @@ class TrainingLoop:
             self._end(in_flight, in_flight.await_some())
             max_seconds = self._budget.max_seconds
             time_is_over = max_seconds is not None and self._meter.seconds() >= max_seconds
-            if self._interrupt.requested or self._stop_requested() or time_is_over:
+            if self._interrupt.requested or self._stop_requested() or time_is_over or self._recovery.arrived:
                 horizon = in_flight.issued
 
     def _end(self, in_flight: InFlight, count: int) -> None:
@@ -202,6 +204,12 @@ class TrainingLoop:
             self._notifier.events(("gradient rejected", each.actor, each.detail) for each in rejected)
             self._guarantee.count(values)
         self._guarantee.count_released_sums(self._cluster.released_sums)
+
+    def _stopped(self) -> bool:
+        """Return whether the user has stopped the run while it waits for nodes; raise KeyboardInterrupt after Ctrl-C."""
+        if self._interrupt.requested:
+            raise KeyboardInterrupt
+        return self._stop_requested()
 
     def _limit(self) -> str | None:
         """Return the name of the limit that the run has reached; None if there is none."""

@@ -8,6 +8,7 @@ without confirmation in flight.
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -15,6 +16,8 @@ import msgspec
 from chimera.core.errors import DataError
 
 PROTOCOL = 1
+REVISION = 1
+"""What both sides may send beyond the first version of the protocol: 1 adds `Revoked`, `Progress`, `Renew` and `Renewed`."""
 CHUNK = 1 << 20
 """Maximum size of a payload, in bytes."""
 WINDOW = 4
@@ -23,16 +26,21 @@ MOST_HEADER = 1 << 13
 MOST_FRAME = 2 + MOST_HEADER + CHUNK
 MOST_SETTLED = 512
 """Maximum number of settled calls that one `Done` lists."""
+MOST_REVOKED = 200
+"""Maximum number of certificates that one `Revoked` lists."""
 MOST_PRESENT = 50
 """Maximum number of nodes that one `Present` lists."""
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 """The form of names of nodes and requesters."""
+GREETING = "X-Chimera-Hello"
+"""The header of a WebSocket request that contains `Hello`. A hub that does not know it waits for the frame."""
 
 Run = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 """Key of a run: 128 random bits."""
 Name = Annotated[str, msgspec.Meta(pattern=NAME)]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 _Text = Annotated[str, msgspec.Meta(max_length=300)]
+_Label = Annotated[str, msgspec.Meta(max_length=63)]
 _Path = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
@@ -41,18 +49,20 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True, tag_field="frame"):
 
 
 class Hello(_Frame, frozen=True, tag=1):
-    """The first frame of a node or driver on a new connection.
+    """The first frame of a node or driver on a new connection. It is also in the header `GREETING`.
 
     Attributes
     ----------
     boot : random name of the process.
     run : key of the driver's run; empty for a node.
+    revision : see `REVISION`.
     """
 
     protocol: _Count
     boot: Annotated[str, msgspec.Meta(max_length=64)]
     version: Annotated[str, msgspec.Meta(max_length=64)]
     run: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    revision: _Count = 0
 
 
 class Present(_Frame, frozen=True, tag=2):
@@ -62,10 +72,12 @@ class Present(_Frame, frozen=True, tag=2):
     ----------
     nodes : names of connected nodes, each with the name of its process.
     gone : names of nodes that are not connected any more.
+    revision : see `REVISION`; in the first frame of a connection.
     """
 
     nodes: Annotated[dict[str, str], msgspec.Meta(max_length=MOST_PRESENT)]
     gone: Annotated[list[str], msgspec.Meta(max_length=MOST_PRESENT)] = []
+    revision: _Count = 0
 
 
 class Beat(_Frame, frozen=True, tag=3):
@@ -143,20 +155,68 @@ class Refused(_Frame, frozen=True, tag=9):
 
 
 class Waits(_Frame, frozen=True, tag=10):
-    """The node has a call, which waits for a decision of its administrator about the run. The node repeats this.
+    """The node has a call, which waits for a decision of its administrator about the run, or for its policy. It repeats this.
 
     Attributes
     ----------
     asked : number of the run at the node.
+    why : ``hours`` or ``day`` if the call waits for the hours of the policy, or for the end of a limit of the day; else empty.
+    wait_s : seconds until then.
     """
 
     run: Run
     number: _Count
     node: Name
     asked: _Count
+    why: Annotated[str, msgspec.Meta(max_length=20)] = ""
+    wait_s: _Count = 0
 
 
-Header: TypeAlias = Hello | Present | Beat | Ask | More | Took | Answer | Done | Refused | Waits
+class Revoked(_Frame, frozen=True, tag=20):
+    """The hub names the revoked certificates to a node: those that it knows at `Hello`, and each later one.
+
+    Attributes
+    ----------
+    certificates : SHA-256 of each.
+    """
+
+    certificates: Annotated[
+        list[Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]], msgspec.Meta(max_length=MOST_REVOKED)
+    ]
+
+
+class Progress(_Frame, frozen=True, tag=21):
+    """A driver reports the progress of its run to the hub, for the page of the hub.
+
+    Attributes
+    ----------
+    strategy, model : their names.
+    rounds : completed rounds.
+    fraction : used fraction of the budget of the run; None if it is not known.
+    ended : whether the run is over.
+    """
+
+    run: Run
+    strategy: _Label
+    model: _Label
+    rounds: _Count
+    fraction: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    ended: bool = False
+
+
+class Renew(_Frame, frozen=True, tag=22):
+    """A member asks for a new certificate. The payload is a certificate signing request, in PEM."""
+
+
+class Renewed(_Frame, frozen=True, tag=23):
+    """The hub's answer to `Renew`. The payload is the certificate, in PEM; it is empty if there is a reason against it."""
+
+    reason: _Text = ""
+
+
+Header: TypeAlias = (
+    Hello | Present | Beat | Ask | More | Took | Answer | Done | Refused | Waits | Revoked | Progress | Renew | Renewed
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
@@ -186,6 +246,24 @@ def unpack(frame: bytes) -> tuple[Header, memoryview]:
     if len(frame) - 2 - size > CHUNK:
         raise DataError("a payload of more than one chunk")
     return header, view[2 + size :]
+
+
+def greeting(hello: Hello) -> str:
+    """Return the value of the header `GREETING`."""
+    return base64.b64encode(pack(hello)).decode()
+
+
+def greeted(value: str) -> Header:
+    """Return the frame in a header `GREETING`.
+
+    Raises
+    ------
+    DataError : it is no frame of this protocol.
+    """
+    try:
+        return unpack(base64.b64decode(value, validate=True))[0]
+    except ValueError as error:
+        raise DataError(f"a greeting that cannot be read: {error}") from error
 
 
 BEAT = pack(Beat())

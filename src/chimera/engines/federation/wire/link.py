@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import math
 import random
 import ssl
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from chimera.core.errors import DataError, RunError
 from chimera.engines.federation.credentials import Credentials
-from chimera.engines.federation.wire.frames import (
-    BEAT,
-    CHUNK,
-    MOST_FRAME,
-    Beat,
-    Header,
-    Hello,
-    Present,
-    Refused,
-    pack,
-    unpack,
-)
+from chimera.engines.federation.renewal import Renewal
+from chimera.engines.federation.wire.dialing import Dialler
+from chimera.engines.federation.wire.frames import Beat, Header, Hello, Present, Refused, Renew, Renewed, pack, unpack
 from chimera.engines.federation.wire.port import Port
 
-RECENT_S = 60.0
-"""While the link was up less than this long ago, tries follow one another within half a second."""
-_FIRST_PAUSE_S, _RECENT_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.5, 30.0
-_OPEN_S, _QUICK_OPEN_S, _QUICK_TRIES = 15.0, 1.5, 4  # TCP repeats a lost first packet after 1 s, and then after 3 s
-_SILENT_S = 3.0  # without a confirmation of sent bytes; a retransmission of TCP after a longer gap comes too late
-_BEAT_S, _BUSY_BEAT_S, _ANSWER_S = 10.0, 1.0, 20.0
+_SHORTEST_GAP_S, _GAP_SHARE, _LONGEST_GAP_S = (
+    0.25,
+    0.1,
+    30.0,
+)  # between tries; the share of the time without a connection
+_HELLO_S = 5.0
+_SILENT_S = 10.0  # without a confirmation of sent bytes; a second connection is tried long before
+_BEAT_S, _BUSY_BEAT_S, _LIVELY_BEAT_S, _ANSWER_S = 10.0, 1.0, 0.25, 20.0
+_BUSY_S, _LIVELY_S = 30.0, 2.0  # after the last call; after the last frame
+_LOOK_S = 0.1
 
 
 class HubRefusedError(RunError):
@@ -57,23 +53,35 @@ class Peer(Protocol):
 class Link:
     """One connection to the hub.
 
+    While TCP repeats bytes that are not confirmed, a second connection is opened. The one that works first is used.
+
     Parameters
     ----------
     credentials : the identity of this side, with the hub's address.
     hello : the first frame of every connection.
     peer : handles what arrives.
+    renewed : called with each renewed certificate, in PEM.
+    clock : returns seconds since 1970, by which the certificate is renewed.
 
     Attributes
     ----------
     why : why the last connection ended, or could not be opened; empty before.
     """
 
-    def __init__(self, credentials: Credentials, hello: Hello, peer: Peer) -> None:
+    def __init__(
+        self,
+        credentials: Credentials,
+        hello: Hello,
+        peer: Peer,
+        renewed: Callable[[bytes], None] = lambda _: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._credentials, self._hello, self._peer = credentials, hello, peer
-        self._tls = credentials.tls()
+        self._renewal, self._renewed = Renewal(credentials, clock), renewed
+        self._dialler = Dialler(credentials, hello)
         self._up_s = time.monotonic()
-        self._tries = 0
-        self._heard_s = 0.0
+        self._broke_s = self._heard_s = 0.0
+        self._used_s = -math.inf  # when a frame came or went last, other than a heartbeat
         self.why = ""
 
     async def run(self) -> None:
@@ -83,61 +91,65 @@ class Link:
         ------
         HubRefusedError : the hub does not accept this side, or is not the hub of the authority that this side knows.
         """
+        connection: Any = None
         while True:
             try:
-                await self._connected()
+                if connection is None:
+                    connection = await self._opened()
+                connection = await self._use(connection)
             except HubRefusedError:
                 raise
             except Exception as error:  # any failure of the network, a proxy or the hub: try again
-                _check_hub(error, self._credentials.hub)
-                self.why = _reason(error)
-            pause_s = self._pause_s()
-            if pause_s:
-                await asyncio.sleep(pause_s)
+                connection = None
+                if self._failed(error):
+                    await asyncio.sleep(self._gap_s())
 
-    def _recently(self) -> bool:
-        return time.monotonic() - self._up_s < RECENT_S
+    def _failed(self, error: Exception) -> bool:
+        """Note why there is no connection; return whether there was none before."""
+        _check_hub(error, self._credentials.hub)
+        self.why = _reason(error)
+        before_s, self._broke_s = self._broke_s, self._up_s
+        return before_s == self._up_s
 
-    def _pause_s(self) -> float:
-        """Return the pause before the next try: none before the first, then a random one with a growing limit."""
-        self._tries += 1
-        most = _RECENT_PAUSE_S if self._recently() else _LONGEST_PAUSE_S
-        grown = _FIRST_PAUSE_S * 2.0 ** min(self._tries, 16) if self._tries > 1 else 0.0
-        return random.uniform(0.0, min(most, grown))  # noqa: S311 - it spreads load, and protects nothing
+    def _gap_s(self) -> float:
+        """Return the seconds between two tries: random ones, and more of them the longer there is no connection."""
+        most_s = max(_SHORTEST_GAP_S, _GAP_SHARE * (time.monotonic() - self._up_s))
+        return min(most_s, _LONGEST_GAP_S) * random.uniform(0.5, 1.0)  # noqa: S311 - it spreads load, and protects nothing
 
-    async def _connected(self) -> None:
-        """Open the connection, and handle frames until it breaks."""
+    async def _opened(self, wanted: Callable[[], bool] = lambda: True) -> Any:
+        """Return a new connection; None if it is not wanted any more once the network works."""
         if mistake := self._credentials.mistake():
             raise HubRefusedError(mistake)
-        from websockets.asyncio.client import connect
+        reached = await self._dialler.reach(self._gap_s, self._failed)
+        if not wanted():
+            reached.close()
+            return None
+        return await self._dialler.open(reached)
 
-        quick = self._tries <= _QUICK_TRIES or self._tries % 2  # a slow network needs the longer limit
-        connection = await connect(
-            self._credentials.websocket(),
-            ssl=self._tls, compression=None, max_size=MOST_FRAME, max_queue=8, write_limit=2 * CHUNK,
-            ping_interval=None, close_timeout=1.0, open_timeout=_QUICK_OPEN_S if quick else _OPEN_S,
-            user_agent_header=None, logger=_quiet(),
-        )  # fmt: skip
+    async def _use(self, connection: Any) -> Any:
+        """Greet the hub, and handle frames until the connection breaks; return another one if that is open sooner."""
         try:
             await connection.send(pack(self._hello))
-            async with asyncio.timeout(_OPEN_S):
+            async with asyncio.timeout(_HELLO_S):
                 header, _ = unpack(_bytes(await connection.recv()))
             if isinstance(header, Refused):
                 raise HubRefusedError(f"the hub {self._credentials.hub} refuses this connection: {header.reason}")
             if not isinstance(header, Present):
                 raise DataError("the hub answered with another frame than expected")
-            await self._serve(connection, header)
+            return await self._serve(connection, header)
         finally:
             connection.transport.abort()
 
-    async def _serve(self, connection: Any, present: Present) -> None:
+    async def _serve(self, connection: Any, present: Present) -> Any:
         port = Port(connection, _SILENT_S)
-        self._tries, self._heard_s = 0, time.monotonic()
+        self._dialler.up()
+        self._heard_s = time.monotonic()
         self._peer.joined(port, present)
-        tasks = [asyncio.create_task(work) for work in (port.write(), self._beat(port), self._read(connection))]
+        work = port.write(), self._beat(port, present), self._read(connection), self._replaced(port)
+        tasks = [asyncio.create_task(each) for each in work]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            done.pop().result()
+            return (tasks[-1] if tasks[-1] in done else done.pop()).result()
         finally:
             for task in tasks:
                 task.cancel()
@@ -145,35 +157,79 @@ class Link:
             self._peer.parted()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _replaced(self, port: Port) -> Any:
+        """Return a second connection if TCP reaches the hub before the first one works again."""
+        while True:
+            await self._look(port)
+            if not port.stuck():
+                continue
+            self._up_s = time.monotonic()
+            try:
+                connection = await self._opened(port.stuck)
+            except HubRefusedError:
+                raise
+            except Exception as error:  # of TLS, a proxy or the hub: the first connection may still recover
+                self._failed(error)
+                continue
+            if connection is not None:  # the hub has been greeted, and has ended the first one
+                return connection
+
     async def _read(self, connection: Any) -> None:
         while True:
             header, payload = unpack(_bytes(await connection.recv()))
             self._heard_s = time.monotonic()
             if isinstance(header, Refused):
                 raise HubRefusedError(f"the hub {self._credentials.hub} ended this connection: {header.reason}")
-            if not isinstance(header, Beat):
+            if isinstance(header, Renewed):
+                self._take(header, payload)
+            elif not isinstance(header, Beat):
+                self._used_s = self._heard_s
                 self._peer.received(header, payload)
 
-    async def _beat(self, port: Port) -> None:
-        """Send heartbeats, more often while calls are under way; raise if none is answered."""
+    def _take(self, header: Renewed, payload: memoryview) -> None:
+        """Use a renewed certificate from the next connection on; without one, the hub is asked again in an hour."""
+        if not header.reason:
+            self._renewal.take(bytes(payload))
+            self._dialler.renew()
+            self._renewed(bytes(payload))
+
+    async def _look(self, port: Port) -> None:
+        """Wait a moment: a short one while frames come and go."""
+        now_s = time.monotonic()
+        self._used_s = max(self._used_s, port.used_s)
+        await asyncio.sleep(_LOOK_S if now_s - self._used_s < _LIVELY_S else _BUSY_BEAT_S)
+
+    def _beat_s(self, now_s: float) -> float:
+        """Return after how many seconds of silence a heartbeat is due."""
+        quiet_s = now_s - self._used_s
+        if quiet_s < _LIVELY_S:
+            return _LIVELY_BEAT_S
+        return _BUSY_BEAT_S if quiet_s < _BUSY_S or self._peer.busy else _BEAT_S
+
+    async def _beat(self, port: Port, present: Present) -> None:
+        """Send heartbeats, more often while calls are under way, and renew the certificate; raise if none is answered."""
         asked_s: float | None = None
         last_s = time.monotonic()
         while True:
-            await asyncio.sleep(_BUSY_BEAT_S)
+            if present.revision and (request := self._renewal.request()) is not None:
+                port.post(pack(Renew(), request))
+            await self._look(port)
             now_s = time.monotonic()
             if asked_s is not None and self._heard_s >= asked_s:
                 asked_s = None
             if asked_s is not None and now_s - asked_s > _ANSWER_S:
                 raise TimeoutError("the hub does not answer")
-            if now_s - last_s >= (_BUSY_BEAT_S if self._peer.busy else _BEAT_S):
-                port.post(BEAT)
+            silent_s = now_s - max(last_s, self._heard_s)
+            if silent_s >= self._beat_s(now_s) or now_s - last_s >= _BEAT_S:
+                port.beat()
                 last_s = now_s
                 asked_s = asked_s or now_s
 
 
 def ignore_ends(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Handle an exception of a callback: the library raises `EOFError` if a proxy closes the connection twice."""
-    if not isinstance(context.get("exception"), EOFError):
+    """Handle an exception of a callback: the library fails if a proxy closes a connection twice, or before it was made."""
+    error = context.get("exception")
+    if not (isinstance(error, EOFError) or (isinstance(error, AttributeError) and error.name == "recv_messages")):
         loop.default_exception_handler(context)
 
 
@@ -195,10 +251,3 @@ def _check_hub(error: Exception, hub: str) -> None:
 def _reason(error: BaseException) -> str:
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(said.split())[:200] or type(error).__name__
-
-
-def _quiet() -> logging.Logger:
-    """Return a logger for the library, which logs breaks with tracebacks."""
-    logger = logging.getLogger("chimera.federation.websockets")
-    logger.setLevel(logging.CRITICAL + 1)
-    return logger

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
+import sys
+import time
 from collections import deque
 from typing import Any
+
+from chimera.engines.federation.wire.frames import BEAT
 
 MOST_QUEUED = 32 << 20
 """Frames of this many bytes may wait for one connection before `Port.room` makes their sources wait."""
 _LITTLE = 1 << 16
 """With fewer bytes in the buffer of the connection, a frame is sent at once."""
 _USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)  # on Linux
+_INFO: int | None = getattr(socket, "TCP_INFO", None) if sys.platform == "linux" else None
+_RETRANSMITS = 2
+"""The byte of ``tcp_info`` with the number of times that TCP has repeated bytes since the last confirmation."""
 
 
 class Port:
@@ -21,6 +29,10 @@ class Port:
     ----------
     connection : a WebSocket connection of `websockets.asyncio`.
     silent_s : the connection breaks if the other side confirms no byte for so long while bytes are under way, in seconds.
+
+    Attributes
+    ----------
+    used_s : when a frame was posted last, other than a heartbeat.
     """
 
     def __init__(self, connection: Any, silent_s: float) -> None:
@@ -29,12 +41,30 @@ class Port:
         self._queued, self._busy = 0, False
         self._wake, self._room = asyncio.Event(), asyncio.Event()
         self._room.set()
-        opened = connection.transport.get_extra_info("socket")
-        if opened is not None and _USER_TIMEOUT is not None:
-            opened.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, int(silent_s * 1000))
+        self.used_s = -math.inf
+        self._socket = connection.transport.get_extra_info("socket")
+        if self._socket is not None and _USER_TIMEOUT is not None:
+            self._socket.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, int(silent_s * 1000))
+
+    def stuck(self) -> bool:
+        """Return whether TCP has had to repeat bytes, and they are still not confirmed. Elsewhere than on Linux: False."""
+        if self._socket is None or _INFO is None:
+            return False
+        try:
+            return bool(self._socket.getsockopt(socket.IPPROTO_TCP, _INFO, _RETRANSMITS + 1)[_RETRANSMITS])
+        except OSError:  # it is closed, which its reader learns
+            return False
+
+    def beat(self) -> None:
+        """Send a heartbeat."""
+        self._post(BEAT)
 
     def post(self, frame: bytes) -> None:
         """Send a frame after the frames that wait."""
+        self.used_s = time.monotonic()
+        self._post(frame)
+
+    def _post(self, frame: bytes) -> None:
         if (
             not self._frames
             and not self._busy

@@ -110,7 +110,8 @@ class RemoteChannel(Channel):
 
     def last_sign_s(self, now_s: float) -> float:
         """Return the last heartbeat of the node or the actor. During a call, a reachable node is no heartbeat of its actor."""
-        return self.sign_s if self.called_s is not None else max(self.sign_s, self.node.seen_s(now_s))
+        heard_s = self._connection.heard_s if self.called_s is not None else self.node.seen_s(now_s)
+        return max(self.sign_s, heard_s)
 
     def interrupt(self, why: str) -> None:
         """Abort the current request."""

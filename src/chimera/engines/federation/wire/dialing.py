@@ -1,0 +1,143 @@
+"""Opening a connection to a hub, directly or through a proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from chimera.engines.federation.credentials import Credentials
+from chimera.engines.federation.wire.frames import CHUNK, GREETING, MOST_FRAME, Hello, greeting
+
+_TCP_S, _SLOW_TCP_S = 1.0, 4.0  # of most tries, and of every fourth. TCP repeats a lost first packet after 1 s
+_NAME_S = 0.2  # for an answer of the name server, if there is an older one
+_OPEN_S, _LONGEST_OPEN_S = (
+    2.0,
+    16.0,
+)  # of TLS and WebSocket; doubled after each failure, for a hub that is greeted by many
+_PORTS = {"https": 443, "http": 80}
+_PORT_OF_SOCKS = 1080
+
+
+class Dialler:
+    """Dials one hub.
+
+    Parameters
+    ----------
+    credentials : the identity of this side, with the hub's address.
+    hello : the first frame; also in a header of the request, so that it needs no round trip of its own.
+    """
+
+    def __init__(self, credentials: Credentials, hello: Hello) -> None:
+        self._credentials, self._uri = credentials, credentials.websocket()
+        self._headers = {GREETING: greeting(hello)}
+        self._tls = credentials.tls()
+        self._proxy = proxy_for(credentials.hub)
+        first = urllib.parse.urlsplit(self._proxy or credentials.hub)
+        self._to = first.hostname or "", first.port or _PORTS.get(first.scheme, _PORT_OF_SOCKS)
+        self._addresses: list[Any] = []
+        self._lookup: asyncio.Future[list[Any]] | None = None
+        self._limit_s = _OPEN_S
+
+    async def reach(self, gap_s: Callable[[], float], failed: Callable[[Exception], Any]) -> socket.socket:
+        """Return a TCP connection to the hub, or to the proxy on the way. Try until one try succeeds.
+
+        Parameters
+        ----------
+        gap_s : returns the seconds from the begin of a try to that of the next one. A try without an answer continues
+            meanwhile.
+        failed : called with the exception of each try that failed.
+        """
+        tries: set[asyncio.Task[socket.socket]] = set()
+        now_s = asyncio.get_running_loop().time
+        try:
+            for number in itertools.count():
+                tries.add(asyncio.create_task(self._tcp(number)))
+                next_s = now_s() + gap_s()
+                while tries and (left_s := next_s - now_s()) > 0:
+                    done, _ = await asyncio.wait(tries, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        tries.discard(task)
+                        try:
+                            return task.result()
+                        except OSError as error:
+                            failed(error)
+                await asyncio.sleep(next_s - now_s())
+        finally:
+            for task in tries:
+                task.cancel()
+            for left in await asyncio.gather(*tries, return_exceptions=True):
+                if isinstance(left, socket.socket):
+                    left.close()
+        raise AssertionError
+
+    async def _tcp(self, number: int) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(_TCP_S if number % 4 else _SLOW_TCP_S):
+            addresses = await self._resolved()
+            family, kind, protocol, _, address = addresses[number % len(addresses)]
+            made = socket.socket(family, kind, protocol)
+            try:
+                made.setblocking(False)
+                await loop.sock_connect(made, address)
+            except BaseException:
+                made.close()
+                raise
+            return made
+
+    async def _resolved(self) -> list[Any]:
+        """Return the addresses of the hub or proxy; those of last time if the name server is cut off as well."""
+        if self._lookup is None or self._lookup.done():  # one at a time: each takes a thread for as long as it lasts
+            ask = partial(socket.getaddrinfo, *self._to, type=socket.SOCK_STREAM)
+            self._lookup = asyncio.get_running_loop().run_in_executor(None, ask)
+        done, _ = await asyncio.wait({self._lookup}, timeout=_NAME_S if self._addresses else None)
+        if done and (self._lookup.exception() is None or not self._addresses):
+            self._addresses = self._lookup.result()
+        return self._addresses
+
+    async def open(self, reached: socket.socket) -> Any:
+        """Return a WebSocket connection over a TCP connection. Through a proxy it is another one: the library makes it."""
+        from websockets.asyncio.client import connect
+
+        if self._proxy is not None:
+            reached.close()
+        limit_s, self._limit_s = self._limit_s, min(2 * self._limit_s, _LONGEST_OPEN_S)
+        way: dict[str, Any] = {"sock": reached} if self._proxy is None else {"proxy": self._proxy}
+        return await connect(
+            self._uri,
+            ssl=self._tls, compression=None, max_size=MOST_FRAME, max_queue=8, write_limit=2 * CHUNK, ping_interval=None,
+            close_timeout=1.0, open_timeout=limit_s, user_agent_header=None, logger=_quiet(),
+            additional_headers=self._headers, **way,
+        )  # fmt: skip
+
+    def renew(self) -> None:
+        """Use the certificate that is in the files of the identity now."""
+        self._tls = self._credentials.tls()
+
+    def up(self) -> None:
+        """Note that a connection is in use: the next ones have the short limit again."""
+        self._limit_s = _OPEN_S
+
+
+def proxy_for(url: str) -> str | None:
+    """Return the proxy for a URL, by the rules of the variables ``HTTPS_PROXY`` and ``NO_PROXY``; None if there is none."""
+    parts = urllib.parse.urlsplit(url)
+    if urllib.request.proxy_bypass(parts.netloc):
+        return None
+    proxies = urllib.request.getproxies()
+    if (socks := proxies.get("socks")) is not None and "wss" not in proxies:
+        return socks.replace("http://", "socks5h://", 1)  # how some systems write it
+    return proxies.get("wss") or proxies.get("https")
+
+
+def _quiet() -> logging.Logger:
+    """Return a logger for the library, which logs breaks with tracebacks."""
+    logger = logging.getLogger("chimera.federation.websockets")
+    logger.setLevel(logging.CRITICAL + 1)
+    return logger

@@ -1,0 +1,1 @@
+"""The web page of a hub: its nodes and runs."""
