@@ -182,6 +182,18 @@ def test_a_run_that_is_resumed_with_other_nodes_goes_on(nodes: Nodes) -> None:
     assert run.cost.rounds == 40
 
 
+def test_a_run_without_a_checkpoint_may_be_resumed_and_nodes_may_leave_during_its_start(nodes: Nodes) -> None:
+    class Leaving(AllowAll):
+        def request(self, requester: Requester, call: Call) -> Decision:
+            threading.Thread(target=nodes.stop, args=("south",)).start()
+            return Held(1)
+
+    nodes.start("north", "west")
+    nodes.start("south", gate=Leaving())
+    run = train(nodes.engine(min_nodes=2), rounds=3, resume=True)
+    assert run.cost.rounds == 3
+
+
 def test_ctrl_c_ends_a_run_that_waits(nodes: Nodes) -> None:
     nodes.start("north", "south")
     interrupt = {"waits for 1 more node": lambda: os.kill(os.getpid(), signal.SIGINT)}
