@@ -21,7 +21,7 @@ from chimera.engines.federation.credentials import Credentials
 from chimera.federation.data.gives import Gives
 from chimera.federation.data.learner import node_actors
 from chimera.federation.policy.gate import Gate
-from chimera.federation.policy.requests import Call, Decision, Held, Later, Requester
+from chimera.federation.policy.requests import Call, Decision, Held, Later, Refused, Requester
 from chimera.federation.policy.rules import LEARNER, START
 from chimera.training.progress.callback import Callback
 from federation.data_kit import MLP, NAMES, table, thirds, written
@@ -180,6 +180,29 @@ def test_a_run_that_is_resumed_with_other_nodes_goes_on(nodes: Nodes) -> None:
     run = train(nodes.engine(min_nodes=2), when, rounds=40, resume=True)
     assert joined(run) == ["worker joined worker 1"]
     assert run.cost.rounds == 40
+
+
+def test_a_run_without_a_checkpoint_may_be_resumed_and_nodes_may_leave_during_its_start(nodes: Nodes) -> None:
+    class Leaving(AllowAll):
+        def request(self, requester: Requester, call: Call) -> Decision:
+            threading.Thread(target=nodes.stop, args=("south",)).start()
+            return Held(1)
+
+    nodes.start("north", "west")
+    nodes.start("south", gate=Leaving())
+    run = train(nodes.engine(min_nodes=2), rounds=3, resume=True)
+    assert run.cost.rounds == 3
+
+
+def test_a_later_node_that_refuses_is_left_out(nodes: Nodes) -> None:
+    nodes.start("north", "west")
+    gate = Closed(START, decision=Refused("not this one"))
+    run = train(
+        nodes.engine(min_nodes=2), When({3: lambda: nodes.start("south", gate=gate)}), rounds=100, max_restarts=1
+    )
+    assert run.cost.rounds == 100
+    assert joined(run) == ["worker lost worker 1", "worker lost worker 1", "worker dropped worker 1"]
+    assert "not this one" in run.events[0].detail
 
 
 def test_ctrl_c_ends_a_run_that_waits(nodes: Nodes) -> None:

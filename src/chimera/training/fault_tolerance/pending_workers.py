@@ -8,6 +8,7 @@ from typing import Any
 
 from chimera.core.engine import Engine
 from chimera.core.errors import ActorLost, PrivacyError, TimeLimitError
+from chimera.engines.http.failure import Refusal
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
 
@@ -56,7 +57,7 @@ class PendingWorkers:
                 continue
             try:
                 self._cluster.admit(worker)
-            except PrivacyError as error:  # the policy of its node refuses it, which must not end the run
+            except (PrivacyError, Refusal) as error:  # its node refuses it, which must not end the run
                 self._engine.kill(worker)
                 del self._starting[name]
                 yield name, str(error)

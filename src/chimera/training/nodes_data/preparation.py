@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from chimera.core.engine import Engine
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.data.nodes import NodesData
 from chimera.data.scaling import Scaling
 from chimera.training.experiment.settings import Settings
+from chimera.training.fault_tolerance.attendance import Attendance
 from chimera.training.nodes_data.agreed import AgreedData
 from chimera.training.nodes_data.agreement import agree
-from chimera.training.nodes_data.description import described
+from chimera.training.nodes_data.description import DataDescription, described
 from chimera.training.nodes_data.model_table import model_table
 from chimera.training.progress.metric_monitor import Stopping
+
+_TRIES = 10
 
 
 def agreed_data(
@@ -23,14 +25,12 @@ def agreed_data(
     declared: NodesData,
     model: Any,
     settings: Settings,
-    ranks: Sequence[int],
     scaling: Scaling | None = None,
 ) -> AgreedData:
     """Return what the nodes of a run agree on.
 
     Parameters
     ----------
-    ranks : the ranks of the workers whose nodes are there.
     scaling : scaling of a resumed run, which replaces that by the statistics of the nodes that are there now.
 
     Raises
@@ -41,7 +41,8 @@ def agreed_data(
     if settings.test_per_client is not None:
         raise ConfigurationError("test_per_client: nodes keep test rows of their own choice, so leave it out")
     table = model_table(model)
-    found = replace(agree(declared, described(engine, ranks), table), ranks=tuple(ranks))
+    ranks, descriptions = _described(engine, settings.workers)
+    found = replace(agree(declared, descriptions, table), ranks=tuple(ranks))
     if found.scaled == "statistics" and scaling is not None:
         found = replace(found, input_scaling=scaling)
     if all(one.metrics == "none" for one in found.descriptions):
@@ -52,3 +53,16 @@ def agreed_data(
         if needed:
             raise ConfigurationError(f"{needed[0]} needs metrics, but no node gives metrics of its test rows")
     return found
+
+
+def _described(engine: Engine, workers: int) -> tuple[list[int], list[DataDescription]]:
+    """Return the ranks of the workers whose nodes are there, and the descriptions of these nodes."""
+    nodes = Attendance(engine)
+    for left in reversed(range(_TRIES)):
+        ranks = nodes.begin(workers)
+        try:
+            return ranks, described(engine, ranks)
+        except ActorLost:  # a node has left meanwhile
+            if not (left and nodes.least):
+                raise
+    raise AssertionError("the last attempt returns or raises")

@@ -15,7 +15,7 @@ from chimera.models.model import Model
 from chimera.training.artifacts.checkpoint import Checkpoints, check_fits
 from chimera.training.artifacts.folder import RunFolder
 from chimera.training.artifacts.result import Run
-from chimera.training.artifacts.signature import Signature
+from chimera.training.artifacts.signature import FILE, Signature
 from chimera.training.assembly import Assembly
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
@@ -136,13 +136,14 @@ class Execution:
         settings = self.settings
         notify(callbacks, "on_wait", f"the data {label(self.data)}")
         declare(engine, settings, self.model, lambda text: notify(callbacks, "on_notice", f"waits for {text}"))
-        ranks = Attendance(engine).begin(settings.workers)
         declared = nodes_data_of(self.data) if engine.nodes_own_data else None
         if declared is not None:
-            before = Signature.read(self.folder.path).inputs if self.folder.resumes else None
-            agreed: Any = agreed_data(engine, declared, self.model, settings, ranks, before)
+            resumes = self.folder.resumes and (self.folder.path / FILE).exists()
+            before = Signature.read(self.folder.path).inputs if resumes else None
+            agreed: Any = agreed_data(engine, declared, self.model, settings, before)
             split = Split(agreed, agreed)
         else:  # nodes train on their own rows, so the rows of the driver's test set stay as they are, too
+            Attendance(engine).begin(settings.workers)
             split = split_of(self.data, settings.seed, False if engine.nodes_own_data else "auto")
         check_data(
             split.train,
