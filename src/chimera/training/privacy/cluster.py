@@ -62,8 +62,8 @@ class PrivateCluster(TrainingCluster):
         return answers
 
     def _of_workers(self) -> dict[str, Any]:
-        """Return an empty state: the local state of a private worker does not leave it."""
-        return {}
+        """Return the steps of the workers: the local state of a private worker does not leave it."""
+        return {"steps": self.get([worker.step() for worker in self.workers])}
 
     def _restore_workers(self, state: Mapping[str, Any]) -> None:  # noqa: ARG002 - checkpoints hold no state of workers
         """Report that workers of a resumed run start without local state."""
