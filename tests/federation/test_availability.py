@@ -132,6 +132,7 @@ def joined(run: Any) -> list[str]:
     return [f"{event.event} {event.actor}" for event in run.events]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("named", [True, False])
 def test_a_run_starts_with_enough_nodes_and_a_later_node_joins(nodes: Nodes, named: bool) -> None:
     nodes.start("north", "west")
@@ -171,6 +172,7 @@ def test_a_run_with_too_few_nodes_pauses_and_goes_on(nodes: Nodes) -> None:
     assert run.cost.rounds == 40
 
 
+@pytest.mark.long
 def test_a_run_that_is_resumed_with_other_nodes_goes_on(nodes: Nodes) -> None:
     nodes.start("north", "south")
     train(nodes.engine(min_nodes=2), rounds=4)
@@ -194,6 +196,7 @@ def test_a_run_without_a_checkpoint_may_be_resumed_and_nodes_may_leave_during_it
     assert run.cost.rounds == 3
 
 
+@pytest.mark.long
 def test_a_later_node_that_refuses_is_left_out(nodes: Nodes) -> None:
     nodes.start("north", "west")
     gate = Closed(START, decision=Refused("not this one"))
@@ -205,6 +208,7 @@ def test_a_later_node_that_refuses_is_left_out(nodes: Nodes) -> None:
     assert "not this one" in run.events[0].detail
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_a_run_that_waits(nodes: Nodes) -> None:
     nodes.start("north", "south")
     interrupt = {"waits for 1 more node": lambda: os.kill(os.getpid(), signal.SIGINT)}
@@ -248,6 +252,7 @@ def test_a_worker_that_is_lost_before_its_first_step_is_made_again(nodes: Nodes)
     assert "refused" not in {entry["decision"] for entry in entries}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", [START, "delta"])
 def test_a_run_waits_for_the_hours_of_a_policy(nodes: Nodes, method: str) -> None:
     gate = Closed(method)
@@ -260,6 +265,7 @@ def test_a_run_waits_for_the_hours_of_a_policy(nodes: Nodes, method: str) -> Non
     assert when.told.count(text) == 1
 
 
+@pytest.mark.long
 def test_a_run_need_not_wait_for_the_hours_of_a_policy(nodes: Nodes) -> None:
     gate = Closed("delta", closed=False)
     nodes.start("north")
@@ -270,6 +276,7 @@ def test_a_run_need_not_wait_for_the_hours_of_a_policy(nodes: Nodes) -> None:
     assert joined(run) == ["worker lost worker 1", "worker respawned worker 1"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("decision", [Held(1), Later("day", 1)])
 def test_a_waiting_call_is_not_silent(nodes: Nodes, decision: Decision, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chimera.training.cluster.heartbeat._MAX_TIMEOUTS", 1)

@@ -171,6 +171,7 @@ def images(folder: Path, classes: tuple[str, ...], seed: int) -> Any:
     return load(folder, folder.name, size=4)
 
 
+@pytest.mark.long
 def test_nodes_train_on_folders_of_images(tmp_path: Path) -> None:
     data = [images(tmp_path / "a", ("bright", "dark"), 0), images(tmp_path / "b", ("dark",), 1)]
     assert data[0].input_shape == (3, 4, 4)

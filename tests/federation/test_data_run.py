@@ -99,6 +99,7 @@ def test_figures_of_a_node_are_shown_only_if_the_node_gives_them(tmp_path: Path)
     assert [node["metrics"] for node in held["nodes"]] == ["own", "merged", "none"]
 
 
+@pytest.mark.long
 def test_metrics_that_a_node_does_not_name_are_not_in_a_run(tmp_path: Path) -> None:
     gives = [Gives("own"), Gives("own", named=("accuracy", "loss")), Gives("own", named=("accuracy",))]
     model = {**MLP, "metrics": ["accuracy", "f1"]}
@@ -123,6 +124,7 @@ def test_nodes_that_give_no_metrics_are_not_asked_for_them(tmp_path: Path, monke
     assert set(run.metrics) == {"loss", "accuracy"}
 
 
+@pytest.mark.long
 def test_a_run_without_metrics_of_any_node_trains(tmp_path: Path) -> None:
     with nodes(tmp_path, written(tmp_path, thirds(table())), Gives(metrics="none")) as urls:
         run = fit(urls, rounds=3)
@@ -142,6 +144,7 @@ def test_a_metric_that_needs_all_outputs_is_refused_by_name(tmp_path: Path) -> N
         fit(urls, {**MLP, "metrics": ["accuracy", "auroc"]}, rounds=1)
 
 
+@pytest.mark.long
 def test_the_mean_over_nodes_of_such_a_metric_has_a_name_that_says_so(tmp_path: Path) -> None:
     data = written(tmp_path, thirds(table()))
     model = {**MLP, "metrics": ["accuracy", "auroc"]}
@@ -183,6 +186,7 @@ def test_the_driver_declares_the_settings_that_nodes_decide_by(tmp_path: Path) -
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_personal_parameters_are_evaluated_at_their_node(tmp_path: Path) -> None:
     strategy = {"name": "fed-bn", "keep": ["0.bias"], "local_steps": 2}
     with nodes(tmp_path, written(tmp_path, thirds(table())), Gives(metrics="own")) as urls:
@@ -203,6 +207,7 @@ def test_secure_aggregation_and_merged_metrics(tmp_path: Path) -> None:
     assert [node["rows"] for node in held["nodes"]] == [None] * 3
 
 
+@pytest.mark.long
 def test_a_regression_merges_errors(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(300, 3)), columns=["a", "b", "c"])

@@ -166,6 +166,7 @@ def test_an_idle_actor_of_a_restarted_node_is_lost_soon(tmp_path: Path, processe
             assert "does not know it" in engine.fate(actor)
 
 
+@pytest.mark.long
 def test_a_node_that_stays_away_is_lost_after_a_while_and_one_that_comes_back_is_not(tmp_path: Path) -> None:
     with federation(tmp_path) as place:
         credentials = [place.join("node", f"node-{i}") for i in range(2)]

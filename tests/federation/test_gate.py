@@ -106,6 +106,7 @@ def test_a_held_run_waits_for_the_administrator(tmp_path: Path) -> None:
             assert engine.get(ref, LIMIT_S) == 42
 
 
+@pytest.mark.long
 def test_the_time_of_the_administrator_is_not_that_of_the_call(tmp_path: Path) -> None:
     gate, said = Recorder(lambda call: Held(17)), []
     with federation(tmp_path) as place:

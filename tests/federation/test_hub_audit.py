@@ -70,6 +70,7 @@ def test_invitations_joins_and_revocations_have_lines(tmp_path: Path) -> None:
     assert verify(hub).lines == 3
 
 
+@pytest.mark.long
 def test_a_hub_ends_when_its_audit_log_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with federation(tmp_path, "a") as place:
         with place.engine(nodes=["a"]) as engine:
