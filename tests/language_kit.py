@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+
+MARKS = [
+    pytest.mark.takes("it imports transformers"),
+    *(
+        pytest.mark.skipif(
+            importlib.util.find_spec(name) is None, reason=f"{name} is not installed: pip install {name}"
+        )
+        for name in ("transformers", "peft")
+    ),
+]
+"""The marks of a module whose tests use these libraries: they are imported in the tests, not when tests are collected."""
 
 GPT: dict[str, Any] = {
     "model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 32, "vocab_size": 256,

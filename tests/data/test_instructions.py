@@ -13,10 +13,10 @@ import chimera
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.instructions import IGNORED
 from chimera.data.split import DATASETS
+from language_kit import MARKS
 
 tokenizers: Any = pytest.importorskip("tokenizers")
-pytest.importorskip("transformers")
-pytestmark = pytest.mark.takes("it imports transformers")
+pytestmark = MARKS
 
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}] {{ m.content }} [end] {% endfor %}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,13 +13,10 @@ import pytest
 import chimera
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.nodes.workers import TorchWorker
-from language_kit import BERT, TOKENS, made, written_base
+from language_kit import BERT, MARKS, TOKENS, made, written_base
 from nodes.served import ask, error_of, serving, settings, write_data
 
-pytestmark = [
-    pytest.mark.takes("it imports transformers"),
-    pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed: pip install peft"),
-]
+pytestmark = MARKS
 
 TASK = "sequence-classification"
 STEADY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -15,7 +15,7 @@ from chimera.core.message import Encoded
 from chimera.privacy.noise import source
 from chimera.strategies.strategy import STRATEGIES
 from chimera.training.privacy.settings import Privacy
-from language_kit import text, written_base
+from language_kit import MARKS, text, written_base
 from security.private_worker_kit import (
     RecordingEngine,
     Secrets,
@@ -25,9 +25,7 @@ from security.private_worker_kit import (
 )
 from security.test_private_workers import MAY_LEAVE
 
-pytest.importorskip("transformers")
-pytest.importorskip("peft")
-pytestmark = pytest.mark.takes("it imports transformers")
+pytestmark = MARKS
 
 WORKERS, ROUNDS, CLIP, SEED = 3, 2, 0.05, 11
 LORA = {"r": 4, "targets": ["c_attn"]}

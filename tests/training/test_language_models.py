@@ -14,12 +14,10 @@ import torch
 
 import chimera
 from chimera.core.errors import ConfigurationError
-from language_kit import GPT, PAIR, text, written_base
+from language_kit import GPT, MARKS, PAIR, text, written_base
 from training.killing import Kill, KilledError
 
-pytest.importorskip("transformers")
-peft: Any = pytest.importorskip("peft")
-pytestmark = pytest.mark.takes("it imports transformers")
+pytestmark = MARKS
 LORA = {"r": 4, "targets": ["c_attn"]}
 TRAINED = 2 * 4 * (32 + 96)
 
@@ -115,6 +113,7 @@ def in_order(labels: Any, world_size: int, rng: Any) -> list[Any]:
 
 
 def test_a_saved_adapter_loads_in_peft_and_in_transformers(tmp_path: Path, base: str) -> None:
+    import peft
     from transformers import AutoModelForCausalLM
 
     run = fit(tmp_path / "run", base)
@@ -151,6 +150,8 @@ def test_mappings_without_a_signature_load_too(tmp_path: Path, base: str) -> Non
 
 @pytest.mark.long
 def test_an_adapter_on_new_weights_is_saved_with_them(tmp_path: Path) -> None:
+    import peft
+
     model = {"name": "huggingface", "task": "causal-lm", "from": "config", "config": GPT, "lora": LORA}
     run = fit(tmp_path / "run", "", model=model, seed=3)
     wanted = logits(run.model)

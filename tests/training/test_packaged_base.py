@@ -10,11 +10,9 @@ import pytest
 import torch
 
 import chimera
-from language_kit import LLAMA, PAIR, text, written_base
+from language_kit import LLAMA, MARKS, PAIR, text, written_base
 
-pytest.importorskip("transformers")
-peft: Any = pytest.importorskip("peft")
-pytestmark = pytest.mark.takes("it imports transformers")
+pytestmark = MARKS
 LORA: dict[str, Any] = {"r": 8, "alpha": 16, "targets": ["q_proj", "v_proj"]}
 
 
@@ -25,6 +23,7 @@ def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_clients_adapt_a_base_in_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import peft
     from transformers import AutoModelForCausalLM
 
     base = written_base(tmp_path / "brings_base", LLAMA)

@@ -15,12 +15,10 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.low_rank import adapter_rank, rank_factors
 from chimera.core.parameters import Layout
 from chimera.strategies.fed_avg import FedAvg
-from language_kit import text, written_base
+from language_kit import MARKS, text, written_base
 from security.private_worker_kit import RecordingEngine
 
-pytest.importorskip("transformers")
-pytest.importorskip("peft")
-pytestmark = pytest.mark.takes("it imports transformers")
+pytestmark = MARKS
 
 LAYOUT = Layout(("q.lora_A.default.weight", "q.lora_B.default.weight", "head.weight"), ((3, 5), (4, 3), (2,)))
 

@@ -10,12 +10,10 @@ import pytest
 import torch
 
 import chimera
-from language_kit import made, written_base
+from language_kit import MARKS, made, written_base
 from training import plain_adapters
 
-pytest.importorskip("transformers")
-pytest.importorskip("peft")
-pytestmark = pytest.mark.takes("it imports transformers")
+pytestmark = MARKS
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2,
