@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -19,6 +20,7 @@ class KillingEstimator(KNeighborsClassifier):
 
     def fit(self, X: Any, y: Any) -> Any:  # noqa: N803
         for file in Path(self.folder).iterdir():
-            file.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
+            with contextlib.suppress(FileNotFoundError):  # another process has deleted it
+                file.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
         return super().fit(X, y)

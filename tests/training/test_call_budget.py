@@ -27,7 +27,8 @@ BUDGETS: list[Any] = [
     pytest.param(FED_AVG, "simulated", {"driver": 1965}),
 ]
 """Calls for a step of a worker or server, and a round of the driver. On ``simulated``, all actors run in the driver."""
-VARIES = 1.03  # in the order of events
+VARIES = 1.03  # with the order of events
+DRIVER_VARIES = 1.15  # a driver looks at results more often if they arrive one by one
 LEAST = 0.85  # newer versions of Python call fewer functions for the same code
 
 
@@ -49,4 +50,5 @@ def test_a_step_takes_no_more_calls_than_its_budget(
         for counted in found[role]:
             top = [f"{count:7.2f} {name}" for name, count in list(counted["functions"].items())[:40]]
             report = "\n".join([f"{role}: {counted['calls']:.1f} calls, and {most} are its budget", *top])
-            assert LEAST * most <= counted["calls"] <= VARIES * most, report
+            varies = DRIVER_VARIES if role == "driver" and engine == "local" else VARIES
+            assert LEAST * most <= counted["calls"] <= varies * most, report
