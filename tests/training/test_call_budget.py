@@ -28,7 +28,7 @@ BUDGETS: list[Any] = [
 ]
 """Calls for a step of a worker or server, and a round of the driver. On ``simulated``, all actors run in the driver."""
 VARIES = 1.03  # with the order of events
-DRIVER_VARIES = 1.15  # a driver looks at results more often if they arrive one by one
+DRIVER_VARIES = 1.15  # a driver checks for results more often if they arrive one by one
 LEAST = 0.85  # newer versions of Python call fewer functions for the same code
 
 
