@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,14 @@ KINDS = {
     for _, kind in inspect.getmembers(conformance.actors, inspect.isclass)
     if kind.__module__ == conformance.actors.__name__
 }
+
+
+def until(true: Callable[[], Any]) -> None:
+    """Wait for a condition that no event reports."""
+    end_s = time.monotonic() + LIMIT_S
+    while not true():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
 
 
 class AllowAll:

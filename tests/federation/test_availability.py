@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -77,13 +76,24 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 
 
 class Closed(AllowAll):
-    """A gate that lets calls of a method wait for its hours, while it is closed."""
+    """A gate that makes calls of a method wait for its hours, while it is closed; it may open at a request of its own."""
 
-    def __init__(self, method: str, *, closed: bool = True, decision: Decision = Later("hours", 1)) -> None:  # noqa: B008
-        self.closed, self._method, self._decision = closed, method, decision
+    def __init__(
+        self,
+        method: str,
+        *,
+        closed: bool = True,
+        decision: Decision = Later("hours", 1),  # noqa: B008
+        opens_at: int = 0,
+    ) -> None:
+        self.closed, self._method, self._decision, self._left = closed, method, decision, opens_at
 
     def request(self, requester: Requester, call: Call) -> Decision:
-        return self._decision if self.closed and call.method == self._method else super().request(requester, call)
+        if not self.closed or call.method != self._method:
+            return super().request(requester, call)
+        self._left -= 1
+        self.closed = self._left != 0
+        return self._decision if self.closed else super().request(requester, call)
 
     def open(self) -> None:
         self.closed = False
@@ -280,9 +290,7 @@ def test_a_run_need_not_wait_for_the_hours_of_a_policy(nodes: Nodes) -> None:
 @pytest.mark.parametrize("decision", [Held(1), Later("day", 1)])
 def test_a_waiting_call_is_not_silent(nodes: Nodes, decision: Decision, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chimera.training.cluster.heartbeat._MAX_TIMEOUTS", 1)
-    gate = Closed("delta", decision=decision)
-    nodes.start("north", gate=gate)
-    when = When({}, {"waits for": lambda: (time.sleep(2.2), gate.open())})
+    nodes.start("north", gate=Closed("delta", decision=decision, opens_at=4))  # a call asks each second
     engine = nodes.engine(nodes=["north"], health_every_s=60.0)
-    run = train(engine, when, workers=1, rounds=2, worker_timeout_s=1.5)
+    run = train(engine, When({}), workers=1, rounds=2, worker_timeout_s=1.5)
     assert joined(run) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from chimera.engines.federation import FederationEngine
 from chimera.federation.audit.verify import verify
 from chimera.federation.hub.invite import invite
 from chimera.federation.identity.join import join
-from federation.federation_kit import LIMIT_S, Federation, federation
+from federation.federation_kit import LIMIT_S, Federation, federation, until
 from federation.processes import Cutter, Process, Summer, hub_process, node_process, summer
 
 
@@ -159,10 +158,7 @@ def test_an_idle_actor_of_a_restarted_node_is_lost_soon(tmp_path: Path, processe
             engine.get(actor.step(np.ones(4), "1"), LIMIT_S)
             node.process.kill()
             processes.append(node_process(tmp_path / "node-0", tmp_path / "log"))
-            until_s = time.monotonic() + LIMIT_S
-            while actor not in engine.lost() and time.monotonic() < until_s:
-                time.sleep(0.01)
-            assert actor in engine.lost()
+            until(lambda: actor in engine.lost())
             assert "does not know it" in engine.fate(actor)
 
 
@@ -195,10 +191,7 @@ def test_answers_are_removed_once_the_driver_has_them(tmp_path: Path) -> None:
         with place.engine(nodes=["node-0"]) as engine:
             driver = Driver(engine, 1)
             rounds(driver.round, 0, 3, np.ones(100_000))
-            until_s = time.monotonic() + LIMIT_S
-            while list(answers.iterdir()) and time.monotonic() < until_s:
-                time.sleep(0.01)
-            assert list(answers.iterdir()) == []
+            until(lambda: list(answers.iterdir()) == [])
 
 
 def test_a_run_belongs_to_the_driver_that_began_it(place: Federation, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from chimera.engines.federation.wire.link import Link
 from chimera.federation.audit.verify import verify
 from chimera.federation.identity.authority import DAYS, Authority, Role, fingerprint_of, key_pem, new_key
 from chimera.federation.node.hosting import _member
-from federation.federation_kit import LIMIT_S, Federation, Running, federation
+from federation.federation_kit import Federation, Running, federation, until
 from federation.test_hub_audit import entries
 
 LIFE_S = DAYS * 86_400.0
@@ -45,13 +45,6 @@ class Peer:
     def received(self, *_: Any) -> None: ...
 
     def parted(self) -> None: ...
-
-
-def until(true: Callable[[], Any]) -> None:
-    end_s = time.monotonic() + LIMIT_S
-    while not true():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
 
 
 def linked(place: Federation, member: Credentials, later_s: float) -> tuple[Running, list[bytes], Peer]:

@@ -29,7 +29,7 @@ def peak(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc: run it on Linux")
 @pytest.mark.parametrize("size", [96 * MIB, pytest.param(1000 * MIB, marks=pytest.mark.slow)])
 def test_a_large_body_passes_with_at_most_64_mib_beside_it(tmp_path: Path, size: int) -> None:
     hub, _ = hub_process(tmp_path / "hub")

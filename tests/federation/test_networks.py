@@ -51,7 +51,7 @@ def permitted() -> bool:
 @pytest.fixture
 def networks() -> Iterator[Networks]:
     if not permitted():
-        pytest.skip("network namespaces need root, ip, iptables and tc")
+        pytest.skip("needs network namespaces: install iproute2 and iptables, and run the tests as root")
     with Networks(NODES) as made:
         yield made
 

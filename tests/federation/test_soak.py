@@ -36,7 +36,7 @@ def held(pid: int) -> tuple[int, int, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="it counts file descriptors")
+@pytest.mark.skipif(sys.platform == "win32", reason="it counts file descriptors: run it on Linux or macOS")
 @pytest.mark.parametrize("kills", [40, 200])
 def test_kills_of_the_hub_leave_no_memory_and_no_files(tmp_path: Path, processes: list[Process], kills: int) -> None:
     hub, url = hub_process(tmp_path / "hub")

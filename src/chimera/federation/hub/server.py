@@ -134,7 +134,7 @@ class Hub:
         self._audit.note(decision, **entry)
 
     async def _watch(self) -> None:
-        """Tell nodes of revoked members and close their connections soon, and report who is here."""
+        """Send revocations to nodes, close connections of revoked members, and record the connected nodes and runs."""
         version, reported_s = self.state.changes(), 0.0
         while True:
             await asyncio.sleep(_WATCH_S)
