@@ -18,7 +18,7 @@ _shared: weakref.WeakValueDictionary[str, SharedInstance] = weakref.WeakValueDic
 
 
 class SharedInstance:
-    """A model object and its current user.
+    """A model object and its current user. Unpickling it in this process gives the object itself.
 
     Parameters
     ----------
@@ -30,12 +30,17 @@ class SharedInstance:
     common : dictionary that all users share.
     """
 
+    immutable = True  # engines do not copy it for each receiver
+
     def __init__(self, model: Model) -> None:
         self.model, self.initial_buffers = model, model.buffers()
         self.user: SharedModel | None = None
         self.common: dict[Any, Any] = {}
         self.key = f"{os.getpid()}-{next(_keys)}"
         _shared[self.key] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _instance_of, (self.key,)
 
 
 class SharedModel:
@@ -56,7 +61,7 @@ class SharedModel:
         self._buffers = shared.initial_buffers
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _user_of, (self._shared.key,)
+        return SharedModel, (self._shared,)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -130,5 +135,5 @@ class SharedModel:
         shared.user = self
 
 
-def _user_of(key: str) -> SharedModel:
-    return SharedModel(_shared[key])
+def _instance_of(key: str) -> SharedInstance:
+    return _shared[key]

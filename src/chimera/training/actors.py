@@ -22,6 +22,7 @@ from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.privacy.settings import Privacy
 from chimera.training.privacy.worker import PrivateWorker
 from chimera.training.server.parameter_shard import ParameterShard
+from chimera.training.worker.dormant_learner import DormantLearner, Population
 from chimera.training.worker.driver_schema import DriverSchema
 from chimera.training.worker.extension import ExtensionName, to_send
 from chimera.training.worker.learner import Learner
@@ -95,6 +96,7 @@ class Actors(cluster.Actors):
         self._layout = model.layout if self._part is None else self._part.layout
         self._initial: Flat | None = None  # kept where the model is not stored in the engine
         self._shared: SharedModel | None = None
+        self._population: Population | None = None  # of workers that are created when they are first needed
         try:
             if engine.nodes_own_data:
                 self._initial = model.parameters().copy()
@@ -102,7 +104,7 @@ class Actors(cluster.Actors):
             else:
                 self._dataset, self._replica = engine.put(train), engine.put(model)
                 if shared and engine.one_process and self._device is None and not self.by_rows:
-                    self._shared = SharedModel(SharedInstance(engine.get(self._replica)))
+                    self._share(engine.get(self._replica))
         except ConfigurationError:
             ensure_picklable(model)  # raises an error that names the attribute
             raise
@@ -113,6 +115,10 @@ class Actors(cluster.Actors):
 
     def worker(self, rank: int, order: Order) -> Any:
         """Start the worker of a rank."""
+        if self._population is not None:
+            self._population.orders[rank] = order
+            resources, name = self._worker_resources, f"worker {rank}"
+            return self._engine.spawn(DormantLearner, rank, self._population_ref, resources=resources, name=name)
         private = {} if self._privacy is None else {"privacy": self._privacy}
         extensions = {"extensions": tuple(self._extensions)} if self._extensions else {}
         return self._engine.spawn(
@@ -133,6 +139,16 @@ class Actors(cluster.Actors):
             resources=self._worker_resources,
             name=f"worker {rank}",
         )
+
+    def _share(self, model: Model) -> None:
+        """Let the workers use one model object in turn; create them when they are first needed if they have no other state."""
+        loss_scale = getattr(model, "loss_scale", None)
+        if self._personal or self._extensions or self._privacy or (loss_scale is not None and loss_scale() is not None):
+            self._shared = SharedModel(SharedInstance(model))
+            return
+        options = {"optimizer": self._optimizer, "codec": self._codec, "downlink": self._downlink, "seed": self._seed}
+        self._population = Population(model, self._engine.get(self._dataset), **options)
+        self._population_ref = self._engine.put(self._population)
 
     def servers(self, shards: int) -> list[Any]:
         """Start a server for each of ``shards`` slices of the parameters."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
@@ -71,7 +72,7 @@ class TrainingCluster(Gather, ClusterState):
     Attributes
     ----------
     workers, shards : living workers in rank order, and the parameter servers.
-    names : names of all workers that the run has had.
+    rank_of : the rank of each worker that the run has had, by name.
     attacks : attack of each attacking worker, by name. A worker that is respawned under that name attacks too.
     released_sums : in a private run, for each sum that was unmasked: its noise multiplier and the share of clients in it.
     """
@@ -94,8 +95,8 @@ class TrainingCluster(Gather, ClusterState):
         started = {rank: actors.worker(rank, order) for rank, order in orders if rank not in absent}
         self.workers = list(started.values())
         self.forget_local()
-        self.names = [started[rank].name if rank in started else f"worker {rank}" for rank, _ in orders]
-        self._places = {name: place for place, name in enumerate(self.names)}  # index into the orders of the sharding
+        self.rank_of = {started[rank].name if rank in started else f"worker {rank}": rank for rank, _ in orders}
+        self._places = dict(self.rank_of)  # index into the orders of the sharding
         self.shards: list[Any] = []
         self.attacks: dict[str, Attack] = {}
         self.released_sums: list[tuple[float, float]] = []
@@ -107,7 +108,12 @@ class TrainingCluster(Gather, ClusterState):
     @property
     def ranks(self) -> list[int]:
         """The ranks of the living workers."""
-        return [self.names.index(worker.name) for worker in self.workers]
+        return [self.rank_of[worker.name] for worker in self.workers]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all workers that the run has had, in rank order."""
+        return list(self.rank_of)
 
     @property
     def orders(self) -> list[Any]:
@@ -191,9 +197,7 @@ class TrainingCluster(Gather, ClusterState):
 
     def start(self, name: str) -> Any:
         """Start a replacement of a lost worker, or an additional worker, and return it. `admit` adds it to the cluster."""
-        if name not in self.names:
-            self.names.append(name)
-        rank = self.names.index(name)
+        rank = self.rank_of.setdefault(name, len(self.rank_of))
         # An additional worker gets its shard when the data is divided again. It reads nothing until then.
         place = self._places.get(name, rank % len(self._sharding.orders))
         return self._actors.worker(rank, self._sharding.orders[place])
@@ -218,8 +222,7 @@ class TrainingCluster(Gather, ClusterState):
             self.get(worker.restore(self.workers[steps.index(max(steps))].state()))
         self._remind(worker)
         self.reduce_rates([worker])
-        rank = self.names.index(worker.name)
-        place = sum(self.names.index(other.name) < rank for other in self.workers)
+        place = bisect.bisect(self.ranks, self.rank_of[worker.name])
         self.workers.insert(place, worker)
         if worker.name not in self._places:
             self.reshard()

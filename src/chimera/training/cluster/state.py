@@ -14,7 +14,7 @@ class ClusterState:
     """The part of a `TrainingCluster` that collects and restores the state of servers and workers."""
 
     workers: list[Any]
-    names: list[str]
+    rank_of: dict[str, int]
     shards: list[Any]
     _engine: Engine
     _sharding: Sharding
@@ -128,7 +128,7 @@ class ClusterState:
             self._remind(worker)
             self.get(worker.go_to(of_rank(rank, state["steps"])))
         self._sharding.restore(state["dealing"])
-        if set(state["places"]) == set(self.names):
+        if set(state["places"]) == set(self.rank_of):
             self._places = dict(state["places"])
             self._hand_out()
         else:

@@ -53,7 +53,7 @@ class Recovery:
         self._min_workers, self._max_workers = tolerance.min_workers, tolerance.max_workers or 0
         self.go_back: Callable[[], str] = str
         self.requested = 0
-        living = [worker.name for worker in cluster.workers]
+        living = {worker.name for worker in cluster.workers}
         self._nodes = Attendance(engine, living)
         self._least = max(self._min_workers, self._nodes.least)
         self.stopped: Callable[[], bool] = lambda: False

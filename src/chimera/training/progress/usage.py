@@ -89,11 +89,10 @@ class UsageMeter:
         self._traced(rows, self._cluster)
         began_s, shifted = self.began_s, msgspec.structs.replace
         self._history.add_trace(shifted(r, start_s=r.start_s - began_s, end_s=r.end_s - began_s) for r in rows)
-        workers = set(self._cluster.names)
         used = self.counters
         used.seconds = self.seconds()
         ignored = _UNCOUNTED if between_rounds else _STEERING
-        rows = [row for row in rows if row.call not in ignored and row.actor in workers]
+        rows = [row for row in rows if row.call not in ignored and row.actor in self._cluster.rank_of]
         for row in rows:
             self.samples_by_worker[row.actor] += row.samples
         self.worked.update([row.actor for row in rows])
