@@ -94,6 +94,8 @@ class Simulated:
             node.join_s = self._availability.join.get(name, 0.0)
             node.leave_s = self._availability.leave.get(name, math.inf)
             node.crash_s = self._availability.crash.get(name, math.inf)
+            if min(node.leave_s, node.crash_s) < math.inf:
+                self._scheduler.mortal.add(node)
         call = Call(self._driver, node, CONSTRUCTOR, next(self._order), self._scheduler.now_s, args, kwargs)
         self._nodes.append(node)
         self._names.add(name)
@@ -161,6 +163,7 @@ class Simulated:
         node: Node = actor._node
         if node.gone_s > self._scheduler.now_s:
             node.crash_s, node.fate = self._scheduler.now_s, "was killed"
+            self._scheduler.mortal.add(node)
             self._scheduler.mark_dead(node, node.crash_s)
 
     def disturb(self, actor: Any, disturbance: Disturbance) -> None:
@@ -207,7 +210,8 @@ class Simulated:
     def lost(self) -> list[ActorHandle]:
         """See `Engine.lost`."""
         self._scheduler.events.catch_up()
-        gone = [(node.gone_s, node.rank) for node in self._nodes if node.gone_s <= self._scheduler.now_s]
+        mortal = self._scheduler.mortal
+        gone = [(node.gone_s, node.rank) for node in mortal if node.gone_s <= self._scheduler.now_s]
         return [self._handles[rank] for _, rank in sorted(gone)]
 
     def state(self) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class Scheduler:
     ----------
     now_s : the driver's clock; only the driver moves it.
     running : the call whose code runs now; None while it is the driver's.
+    mortal : the nodes whose end is known, now or in the future. A search for lost actors reads only these.
     """
 
     def __init__(self, driver: Node, compute: Compute, seed: int) -> None:
@@ -46,6 +47,7 @@ class Scheduler:
         self.events = Events(self, self._nodes)
         self._deferred = 0
         self.running: Call | None = None
+        self.mortal: set[Node] = set()
         self._hung: list[Node] = []
         self._suspended: dict[Call, SimulatedGroup] = {}
         self._resumes: deque[tuple[Call, BaseException | None]] = deque()
@@ -87,8 +89,8 @@ class Scheduler:
                 continue
             while node.queue and not node.blocked and node.queue[0].ready:
                 self.begin_next(node)
-        if self.timeline.settle(self.now_s) and not self._deferred and not self.events.waits:
-            for node in self._nodes:
+        if (settled := self.timeline.settle(self.now_s)) and not self._deferred and not self.events.waits:
+            for node in settled:
                 node.port.uplink.forget(self.now_s)
                 node.port.downlink.forget(self.now_s)
 
@@ -258,6 +260,7 @@ class Scheduler:
         ended = error is not None and isinstance(error, _ENDED)
         if ended and isinstance(error, SystemExit):
             node.crash_s, node.fate = min(node.crash_s, end_s), "exited"
+            self.mortal.add(node)
         if ended or end_s > node.crash_s:
             end_s, stored, error = node.crash_s, (), node.lost(call)
             if call.start_s > end_s:

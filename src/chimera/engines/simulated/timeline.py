@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from operator import attrgetter
 
 from chimera.core.engine import Disturbance
@@ -13,6 +13,7 @@ from chimera.engines.simulated.call import NOTHING, Call, Node
 from chimera.engines.simulated.retiming import Change, disturbed, restore_planned, retime
 
 _MANY = 4096
+_NONE: Set[Node] = frozenset()
 
 
 class Timeline:
@@ -24,21 +25,23 @@ class Timeline:
         self._ended: list[TraceRow] = []
         self._settle_at = _MANY
 
-    def settle(self, now_s: float, *, at_once: bool = False) -> bool:
-        """Move the ended calls to the trace if there are many calls, or ``at_once``; return whether this was done."""
+    def settle(self, now_s: float, *, at_once: bool = False) -> Set[Node]:
+        """Move the ended calls to the trace if there are many calls, or ``at_once``; return the nodes of these calls."""
         if len(self._ahead) < self._settle_at and not at_once:
-            return False
-        ahead = []
+            return _NONE
+        ahead, nodes = [], set()
         for call in self._ahead:
             if call.end_s > now_s:
                 ahead.append(call)
                 continue
+            nodes.add(call.node)
+            nodes.add(call.sender)
             call.inputs, call.meetings = (), NOTHING  # otherwise each call would hold all earlier calls in memory
             if call.start_s < math.inf:
                 self._ended.append(call.row())
         self._ahead[:] = ahead
         self._settle_at = 2 * len(ahead) + _MANY
-        return True
+        return nodes
 
     def take_rows(self, now_s: float) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last `take_rows`, ordered by end time."""

@@ -223,7 +223,7 @@ class TrainingCluster(Gather, ClusterState):
         self._remind(worker)
         self.reduce_rates([worker])
         place = bisect.bisect(self.ranks, self.rank_of[worker.name])
-        self.workers.insert(place, worker)
+        self.workers = [*self.workers[:place], worker, *self.workers[place:]]
         if worker.name not in self._places:
             self.reshard()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 from chimera.core.engine import Engine
@@ -24,11 +25,21 @@ class Gather:
 
     Attributes
     ----------
+    workers : living workers in rank order. A change sets another list.
     unreported : events since the last report, as `Notifier.events` takes them. The caller that reports them empties the list.
     """
 
-    workers: list[Any]
     unreported: list[tuple[str, str, str]]
+
+    @property
+    def workers(self) -> list[Any]:
+        """The living workers, in rank order."""
+        return self._workers
+
+    @workers.setter
+    def workers(self, workers: list[Any]) -> None:
+        self._workers = workers
+        self._by_name: dict[str, tuple[int, Any]] | None = None  # place and worker; there can be many
 
     def start_gathering(self, engine: Engine, monitor: HeartbeatMonitor, min_workers: int) -> None:
         """Start with no worker late."""
@@ -156,12 +167,23 @@ class Gather:
                 return name
         return None
 
-    def on_time(self) -> list[Any]:
-        """Return the living workers that are not busy with a call whose result is no longer awaited."""
+    def on_time(self, of: Collection[str] | None = None) -> list[Any]:
+        """Return the living workers that are not busy with a call whose result is no longer awaited.
+
+        ``of`` are the names of the workers to return, in rank order; by default all workers.
+        """
         if self._late:
             for name in self._await_living(self._late, 0, self._engine.now()):
                 del self._late[name]
-        return [worker for worker in self.workers if worker.name not in self._late]
+        living = self.workers if of is None else self._living(of)
+        return [worker for worker in living if worker.name not in self._late]
+
+    def _living(self, names: Collection[str]) -> list[Any]:
+        """Return the living workers with these names, in rank order."""
+        if self._by_name is None:
+            self._by_name = {worker.name: (place, worker) for place, worker in enumerate(self.workers)}
+        found = sorted(map(self._by_name.__getitem__, self._by_name.keys() & names), key=itemgetter(0))
+        return [worker for _, worker in found]
 
     def settle(self) -> None:
         """Wait for all stragglers, so that servers and workers hold the whole state of the run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from chimera.core.engine import Engine
@@ -37,7 +37,7 @@ class ClusterState:
         """Return the parameter shards."""
         raise NotImplementedError
 
-    def on_time(self) -> list[Any]:
+    def on_time(self, of: Collection[str] | None = None) -> list[Any]:
         """Return the workers that are not late with a result."""
         raise NotImplementedError
 

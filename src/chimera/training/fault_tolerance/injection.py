@@ -117,9 +117,11 @@ class FaultScript:
         self, engine: Engine, cluster: TrainingCluster, rounds: int, seconds: float
     ) -> Iterator[tuple[str, str, str]]:
         """Inject the faults that are due; yield event, actor and detail of each."""
+        due = [f for f in self._faults if seconds >= f.at_s or (f.step is not None and rounds >= f.step)]
+        if not due:
+            return
         dead = set(map(id, engine.lost()))
         actors = [a for a in (*cluster.workers, *cluster.shards, *cluster.feeders) if id(a) not in dead]
-        due = [f for f in self._faults if seconds >= f.at_s or (f.step is not None and rounds >= f.step)]
         self._faults = [f for f in self._faults if f not in due]
         for fault in due:
             kind = fault.actor.removeprefix("any ")

@@ -81,7 +81,7 @@ class UsageMeter:
 
     def peak_flops(self) -> float | None:
         """Return the peak of all workers that the run has had together, in FLOPs per second; None if it is not known."""
-        return self._peak.total(self._device_peaks, self._cluster.names, virtual=self._engine.virtual_time)
+        return self._peak.total(self._device_peaks, self._cluster.rank_of, virtual=self._engine.virtual_time)
 
     def count(self, between_rounds: bool = False) -> None:
         """Update the counters from the trace. Calls ``between_rounds``, such as evaluation, count as time and not as bytes."""
@@ -89,10 +89,10 @@ class UsageMeter:
         self._traced(rows, self._cluster)
         began_s, shifted = self.began_s, msgspec.structs.replace
         self._history.add_trace(shifted(r, start_s=r.start_s - began_s, end_s=r.end_s - began_s) for r in rows)
-        used = self.counters
+        workers, used = self._cluster.rank_of, self.counters
         used.seconds = self.seconds()
         ignored = _UNCOUNTED if between_rounds else _STEERING
-        rows = [row for row in rows if row.call not in ignored and row.actor in self._cluster.rank_of]
+        rows = [row for row in rows if row.call not in ignored and row.actor in workers]
         for row in rows:
             self.samples_by_worker[row.actor] += row.samples
         self.worked.update([row.actor for row in rows])

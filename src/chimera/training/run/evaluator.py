@@ -109,7 +109,7 @@ class Evaluator:
 
     def tallies(self, of: set[str]) -> list[Tally]:
         """Return the tallies of these workers since the last call, and remove the workers from ``of``; late workers remain."""
-        asked = [worker for worker in self._cluster.on_time() if worker.name in of]
+        asked = self._cluster.on_time(of)
         of.difference_update(worker.name for worker in asked)
         return list(self._monitor.get([worker.tally() for worker in asked]))
 

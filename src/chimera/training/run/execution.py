@@ -45,7 +45,7 @@ from chimera.training.progress.history import History
 from chimera.training.progress.metric_monitor import MetricMonitor
 from chimera.training.run.evaluator import Evaluator
 from chimera.training.run.first_calls import first_calls
-from chimera.training.run.gc_freeze import frozen_gc
+from chimera.training.run.gc_freeze import frozen_gc, rare_gc
 from chimera.training.run.intervals import Intervals
 from chimera.training.run.loop import TrainingLoop
 from chimera.training.run.result import result_of
@@ -108,28 +108,44 @@ class Execution:
             settings = self.settings
             monitor = HeartbeatMonitor(engine, settings.tolerance.worker_timeout_s)
             notify(callbacks, "on_wait", f"{self._workers} on the engine {label(self.engine)}")
-            assembly = Assembly(settings, engine, model, split.train, saved)
-            cluster = assembly.cluster(monitor)
-            try:
-                agreed: Any = split.train
-                counts: Any = counts_of_run(settings, agreed, cluster.orders)
-                if isinstance(agreed, AgreedData):
-                    counts = agreed.shown(rows=not hidden(settings))
-                self.folder.describe_data(counts)
-                return self._train(
-                    engine, monitor, cluster, split, model, checkpoints, saved, assembly.train_size, callbacks
-                )
-            except KeyboardInterrupt as error:
-                if checkpoints.paths():
-                    again = f"out={str(self.folder.path)!r}, resume=True"
-                    error.add_note(f"the run has a checkpoint; to resume, call it again with {again}")
-                raise
-            finally:
-                if not owned:
-                    cluster.end()
+            with rare_gc(settings.workers if engine.one_process else 0):
+                return self._executed(engine, owned, monitor, split, model, checkpoints, saved, callbacks)
         finally:
             if owned:
                 engine.close()
+
+    def _executed(
+        self,
+        engine: Engine,
+        owned: bool,
+        monitor: HeartbeatMonitor,
+        split: Split,
+        model: Model,
+        checkpoints: Checkpoints,
+        saved: dict[str, Any] | None,
+        callbacks: Sequence[Callback],
+    ) -> Run:
+        """Start the workers, train, and return the result. The workers end with the run."""
+        settings = self.settings
+        assembly = Assembly(settings, engine, model, split.train, saved)
+        cluster = assembly.cluster(monitor)
+        try:
+            agreed: Any = split.train
+            counts: Any = counts_of_run(settings, agreed, cluster.orders)
+            if isinstance(agreed, AgreedData):
+                counts = agreed.shown(rows=not hidden(settings))
+            self.folder.describe_data(counts)
+            return self._train(
+                engine, monitor, cluster, split, model, checkpoints, saved, assembly.train_size, callbacks
+            )
+        except KeyboardInterrupt as error:
+            if checkpoints.paths():
+                again = f"out={str(self.folder.path)!r}, resume=True"
+                error.add_note(f"the run has a checkpoint; to resume, call it again with {again}")
+            raise
+        finally:
+            if not owned:
+                cluster.end()
 
     def _split(self, engine: Engine, callbacks: Sequence[Callback]) -> Split:
         """Load the data, and check that the workers can train on it."""

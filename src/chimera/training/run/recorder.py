@@ -49,6 +49,8 @@ class Recorder:
         self._engine, self._cluster, self._evaluator, self._guarantee = engine, cluster, evaluator, guarantee
         self._meter, self._notifier, self._budget, self._train_size = meter, notifier, budget, train_size
         self._loss: float | None = None
+        self._living: list[Any] | None = None
+        self._workers: dict[str, str] = {}
         self.losses = 0.0, 0
         self.metrics: dict[str, float] = {}
         self.evaluated_at = self.recorded_at = -1
@@ -117,7 +119,7 @@ class Recorder:
     def progress(self) -> Progress:
         """Return the progress of the run."""
         used = self._meter.counters
-        living = {worker.name for worker in self._cluster.workers}
+        workers = self._states()
         return Progress(
             rounds=used.rounds,
             epochs=used.samples / self._train_size,
@@ -132,7 +134,17 @@ class Recorder:
             loss=self._loss,
             metrics=self.metrics,
             fraction=self._budget.fraction(used, self._train_size),
-            workers={name: "running" if name in living else "lost" for name in self._cluster.names},
+            workers=workers,
             samples_by_worker=dict(self._meter.samples_by_worker),
-            fill=self._cluster.queue_fill() | {name: own for name, own in self._meter.fill.items() if name in living},
+            fill=self._cluster.queue_fill()
+            | {name: own for name, own in self._meter.fill.items() if workers[name] == "running"},
         )
+
+    def _states(self) -> dict[str, str]:
+        """Return the state of each worker by name. There can be many workers, so the result is kept until one changes."""
+        living, count = self._cluster.workers, len(self._cluster.rank_of)
+        if living is not self._living or count != len(self._workers):
+            names = {worker.name for worker in living}
+            self._workers = {name: "running" if name in names else "lost" for name in self._cluster.names}
+            self._living = living
+        return self._workers

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from chimera.core.parameters import Flat
 from chimera.data.dataset import TrainingData
 from chimera.data.order import Order
@@ -59,7 +61,9 @@ class DormantLearner:
         self._rank, self._population = rank, population
         self._order: Any = population.orders[rank]
         self._step = 0
-        self._given: Mapping[str, Sequence[Any]] = {}  # the arguments of the last call of each method that sets other state
+        self._given: Mapping[
+            str, Sequence[Any]
+        ] = {}  # the arguments of the last call of each method that sets other state
 
     def __getattr__(self, name: str) -> Any:
         """Create the worker, and return its method."""
@@ -92,7 +96,7 @@ class DormantLearner:
     def buffers(self) -> Flat:
         """Return the initial buffers, or those that were loaded."""
         (buffers,) = self._given.get("load_buffers", (self._population.initial_buffers,))
-        return buffers
+        return np.asarray(buffers)
 
     def codec_states(self) -> Sequence[Any]:
         """Return the restored states of codecs; a new worker has none."""
@@ -102,7 +106,7 @@ class DormantLearner:
     def local_state(self) -> Mapping[str, Any]:
         """Return the restored local state; a new worker has none."""
         (state,) = self._given.get("restore_local", ({},))
-        return state
+        return dict(state)
 
     def go_to(self, step: int) -> None:
         """Continue with the batch of this step."""
