@@ -1,9 +1,13 @@
-"""Tests of many clients in one process: they share one model in turn, with unchanged results."""
+"""Tests of many clients in one process: they share one model in turn, and idle ones cost nothing, with unchanged results."""
 
 from __future__ import annotations
 
 import shutil
+import sys
+from collections import Counter
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,3 +74,57 @@ def test_workers_of_a_process_share_one_read_only_data_set() -> None:
         places, found = zip(*engine.get([reader.read() for reader in readers]), strict=True)
     assert len(set(places)) == 1
     assert all(np.array_equal(each, np.ones((4, 2))) and not each.flags.writeable for each in found)
+
+
+class CountedCalls(chimera.Callback):
+    """Counts calls of Python functions by name, from the end of a round to that of another; by default in the whole run."""
+
+    def __init__(self, first: int = 0, last: int = 0) -> None:
+        self.calls: Counter[str] = Counter()
+        self._first, self._last = first, last
+
+    def on_wait(self, _: str) -> None:
+        if not self._first:
+            sys.setprofile(self._count)
+
+    def on_progress(self, progress: chimera.Progress) -> None:
+        if progress.rounds in (self._first, self._last):
+            sys.setprofile(self._count if progress.rounds == self._first else None)
+
+    def on_end(self, _: chimera.Run) -> None:
+        sys.setprofile(None)
+
+    def _count(self, frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            self.calls[frame.f_code.co_qualname] += 1
+
+
+def sampled(clients: int, **options: Any) -> dict[str, Any]:
+    data = Dataset(np.ones((clients, 2), np.float32), np.zeros(clients, np.float32))
+    strategy = {"name": "fed-avg", "local_steps": 1, "fraction": 10 / clients}
+    model = {"name": "linear-regression"}
+    return {"data": (data, data), "model": model, "workers": clients, "batch_size": 1, "strategy": strategy, **options}
+
+
+def participants(run: chimera.Run) -> set[str]:
+    rows = (run.run_dir / "trace.jsonl").read_text().splitlines()
+    return {row.split('"actor":"')[1].split('"')[0] for row in rows if '"call":"delta"' in row}
+
+
+def test_only_clients_that_participate_are_created(fit: Fit, tmp_path: Path) -> None:
+    whole, resumed = CountedCalls(), CountedCalls()
+    options = sampled(200, rounds=6, evaluate_every=3)
+    run = fit("run", callbacks=[whole], **options)
+    assert whole.calls["Learner.__init__"] == len(participants(run)) < 60
+    (tmp_path / "run" / "checkpoints" / "round-000000006.safetensors").unlink()
+    fit("run", callbacks=[resumed], resume=True, **options)
+    assert 10 <= resumed.calls["Learner.__init__"] <= 30
+
+
+@pytest.mark.parametrize("clients", [2000, pytest.param(20_000, marks=pytest.mark.long)])
+def test_idle_clients_add_no_calls_to_a_round(fit: Fit, clients: int) -> None:
+    few, many = CountedCalls(2, 8), CountedCalls(2, 8)
+    options = {"rounds": 10, "log_every": 1, "evaluate_every": 10, "partition": "contiguous"}
+    fit("few", callbacks=[few], **sampled(200, **options))
+    fit("many", callbacks=[many], **sampled(clients, **options))
+    assert 1000 < many.calls.total() <= 1.3 * few.calls.total()
