@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import chimera
 from chimera.core.engine import ENGINES
+from chimera.core.errors import DataError
 from chimera.data.dataset import Dataset
 from training.conftest import Fit
 
@@ -128,3 +130,70 @@ def test_idle_clients_add_no_calls_to_a_round(fit: Fit, clients: int) -> None:
     fit("few", callbacks=[few], **sampled(200, **options))
     fit("many", callbacks=[many], **sampled(clients, **options))
     assert 1000 < many.calls.total() <= 1.3 * few.calls.total()
+
+
+LOGISTIC = {"name": "logistic-regression"}
+SMALL = {"name": "mlp", "hidden": [16]}
+
+
+def both(fit: Fit, **options: Any) -> tuple[chimera.Run, chimera.Run, int]:
+    """Train with steps taken alone and together; return both runs, and the number of steps that were taken together."""
+    given = {"workers": 20, "batch_size": 8, "rounds": 2, "optimizer": {"name": "sgd", "lr": 0.1}, **options}
+    strategy, counted, runs = given.pop("strategy", {}), CountedCalls(1, 2), []
+    for batched in "off", "auto":
+        table = {"name": "fed-avg", "local_steps": 2, "fraction": 0.5, **strategy, "batched": batched}
+        runs.append(fit(batched, strategy=table, callbacks=[counted], log_every=1, **given))
+        assert batched == "auto" or not counted.calls["BatchedSteps.step"]
+    assert files_of(runs[0])["trace.jsonl"] == files_of(runs[1])["trace.jsonl"]
+    return runs[0], runs[1], counted.calls["BatchedSteps.step"]
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        pytest.param({"model": LOGISTIC}, 2, id="logistic regression"),
+        pytest.param({"model": SMALL, "faults": ["label flip worker 1 at step 0"]}, 2, id="attacker"),
+        pytest.param(
+            {"model": SMALL, "partition": "quantity", "strategy": {"send": "weights", "over_selection": 1.5}},
+            2,
+            id="over-selection",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            {"model": LOGISTIC, "strategy": {"local_epochs": 1}, "partition": {"name": "dirichlet", "alpha": 0.5}},
+            40,
+            id="different numbers of steps",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_clients_that_step_together_learn_the_same(fit: Fit, options: dict[str, Any], steps: int) -> None:
+    alone, together, taken = both(fit, **options)
+    assert 0 < taken <= steps
+    assert np.abs(alone.trained.parameters() - together.trained.parameters()).max() < 1e-6
+    assert together.rows[-1]["train_loss"] == pytest.approx(alone.rows[-1]["train_loss"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"model": {**SMALL, "dropout": 0.2}}, id="dropout"),
+        pytest.param({"model": {**SMALL, "batch_norm": True}}, id="batch norm", marks=pytest.mark.long),
+        pytest.param({"model": SMALL, "optimizer": "adam"}, id="adam", marks=pytest.mark.long),
+        pytest.param({"model": SMALL, "strategy": {"name": "fed-prox"}}, id="local rule"),
+        pytest.param({"model": {"name": "mlp", "hidden": [512]}}, id="large model", marks=pytest.mark.long),
+    ],
+)
+def test_clients_step_alone_where_a_batch_is_not_exact_or_not_faster(fit: Fit, options: dict[str, Any]) -> None:
+    alone, together, taken = both(fit, **options)
+    assert taken == 0
+    assert files_of(alone) == files_of(together)
+
+
+def test_a_mistake_in_the_model_is_described_for_steps_taken_together(fit: Fit) -> None:
+    data = Dataset(np.ones((20, 4), np.float32), np.full(20, 2), ("a", "b", "c"))
+    two_classes = torch.nn.Sequential(torch.nn.Linear(4, 2))
+    strategy = {"name": "fed-avg", "local_steps": 1, "batched": "auto"}
+    options = {"workers": 4, "batch_size": 2, "optimizer": {"name": "sgd", "lr": 0.1}, "rounds": 1}
+    with pytest.raises(DataError, match="classes must be 0 to 1, targets go from 2 to 2"):
+        fit(model=two_classes, data=(data, data), strategy=strategy, **options)

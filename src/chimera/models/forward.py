@@ -80,6 +80,11 @@ class ForwardPass:
             error.add_note(f"in a step of {type(self.flat.module).__name__} on a batch of type {type(batch).__name__}")
             raise
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is the module's loss on real inputs and their targets, without a step or a transform of the user."""
+        return self.step is None and self._target_transform is None and not self._integer_inputs
+
     def over(self, flat: FlatModule) -> ForwardPass:
         """Return the same computation with another module, such as a part of the layers."""
         other = copy(self)

@@ -15,6 +15,7 @@ from chimera.core.batch import Batch, check_lengths, inputs_of, pieces_of, targe
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat, Layout
 from chimera.models.backward import BackwardPass
+from chimera.models.batched_steps import BatchedSteps
 from chimera.models.buffers import BUFFER_POLICIES
 from chimera.models.compute import Compute, enable_checkpointing
 from chimera.models.device_view import DeviceView
@@ -212,6 +213,10 @@ class TorchModel(MergedEvaluation):
         The stage has ``len(numbers)`` layers, from index ``first``; ``numbers`` are their numbers in the whole network.
         """
         return TorchStage(self, self._flat, numbers, first, recompute=recompute)
+
+    def batched_steps(self, input_shape: tuple[int, ...]) -> BatchedSteps | None:
+        """Return steps of many copies of this model at once; None if they would not be the same, or not faster."""
+        return BatchedSteps.of(self._flat, self._pass, len(input_shape))
 
     def flat_parameter(self) -> nn.Parameter:
         """Return one parameter for all, with the flat gradient as ``.grad``: a ``torch.optim`` optimizer can step the model."""

@@ -110,6 +110,12 @@ class Cluster(Protocol):
           ``batches`` must be the number that the call computes.
         """
 
+    def announce(self, work: Mapping[str, tuple[int, int]]) -> None:
+        """Announce the number of local steps, and the first one, of each worker in the next calls, by name.
+
+        Workers of one process may then take these steps together, from the same weights, if that is faster.
+        """
+
     def gather(self, ask: Callable[[Any], Any], quorum: float = 1.0, timeout_s: float | None = None) -> list[Any]:
         """Call ``ask`` for every free worker, and return the first ``quorum`` answers, in rank order.
 

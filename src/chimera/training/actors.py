@@ -150,6 +150,11 @@ class Actors(cluster.Actors):
         self._population = Population(model, self._engine.get(self._dataset), **options)
         self._population_ref = self._engine.put(self._population)
 
+    def announce(self, work: Mapping[int, tuple[int, int]]) -> None:
+        """Let the workers with this work take their steps together, where model and data offer it."""
+        if self._population is not None and self._population.side_by_side is not None:
+            self._population.side_by_side.announce(work)
+
     def servers(self, shards: int) -> list[Any]:
         """Start a server for each of ``shards`` slices of the parameters."""
         self._layout.bounds(shards)  # raises if there are too many

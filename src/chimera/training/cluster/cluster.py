@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,6 +40,10 @@ class Actors(Protocol):
 
     def worker(self, rank: int, order: Any) -> Any:
         """Start the worker of a rank."""
+
+    def announce(self, work: Mapping[int, tuple[int, int]]) -> None:  # noqa: ARG002 - most workers take steps alone
+        """Announce the steps that workers will take, see `TrainingCluster.announce`, by rank; by default do nothing."""
+        return
 
     def servers(self, shards: int) -> list[Any]:
         """Start all servers."""
@@ -153,6 +157,10 @@ class TrainingCluster(Gather, ClusterState):
             return weights
         servers = self.shards if shard is None else [self.shards[shard]]
         return [server.message(worker.name, self._session) for server in servers]
+
+    def announce(self, work: Mapping[str, tuple[int, int]]) -> None:
+        """Announce the number of local steps, and the first one, of each worker in the next calls, by name."""
+        self._actors.announce({self.rank_of[name]: steps for name, steps in work.items()})
 
     def group(self, workers: Sequence[Any] | None = None) -> Any:
         """Return a group of ``workers``; by default of all living workers in rank order."""

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from chimera.core.parameters import Flat
-from chimera.data.dataset import TrainingData
+from chimera.data.dataset import Dataset, TrainingData
 from chimera.data.order import Order
 from chimera.models.model import Model
 from chimera.models.shared_model import SharedInstance, SharedModel
 from chimera.training.messages.tally import Tally
 from chimera.training.worker.learner import Learner
+from chimera.training.worker.side_by_side import SideBySide
 
 
 class Population(SharedInstance):
@@ -28,20 +29,26 @@ class Population(SharedInstance):
     Attributes
     ----------
     orders : the order in which each worker reads its rows, by rank. It must be set before the worker is started.
+    side_by_side : computes local steps of several workers at once; None if the model or the data do not offer it.
     """
 
     def __init__(self, model: Model, dataset: TrainingData, **options: Any) -> None:
         super().__init__(model)
         self._dataset, self._options = dataset, options
         self.orders: dict[int, Order] = {}
+        self.side_by_side: SideBySide | None = None
+        if isinstance(dataset, Dataset) and (steps_of := getattr(model, "batched_steps", None)) is not None:
+            batched = steps_of(dataset.input_shape)
+            self.side_by_side = None if batched is None else SideBySide(batched, dataset, self.orders)
 
-    def learner(self, rank: int, order: Order) -> Learner:
+    def learner(self, rank: int) -> Learner:
         """Create the worker of a rank."""
-        return Learner(rank, SharedModel(self), self._dataset, order, **self._options)
+        model, order = SharedModel(self), self.orders[rank]
+        return Learner(rank, model, self._dataset, order, side_by_side=self.side_by_side, **self._options)
 
-    def samples(self, order: Any) -> int:
-        """Return the number of rows of the data set, without those that the worker with this order keeps."""
-        kept = getattr(order, "kept", None)
+    def samples(self, rank: int) -> int:
+        """Return the number of rows of the data set, without those that the worker of a rank keeps."""
+        kept = getattr(self.orders[rank], "kept", None)
         return len(self._dataset) - (0 if kept is None else len(kept))
 
 
@@ -59,7 +66,7 @@ class DormantLearner:
 
     def __init__(self, rank: int, population: Population) -> None:
         self._rank, self._population = rank, population
-        self._order: Any = population.orders[rank]
+        self._learner: Learner | None = None
         self._step = 0
         self._given: Mapping[
             str, Sequence[Any]
@@ -69,21 +76,21 @@ class DormantLearner:
         """Create the worker, and return its method."""
         if name.startswith("_"):
             raise AttributeError(name)
-        learner = self.__dict__.get("_learner") or self._created()
+        learner = self._learner or self._created()
         self.__dict__[name] = method = getattr(learner, name)
         return method
 
     def samples(self) -> int:
         """See `Learner`; so are the following methods."""
-        return self._population.samples(self._order)
+        return self._population.samples(self._rank)
 
     def share(self) -> float:
         """Return the number of rows of this worker's share."""
-        return float(self._order.share)
+        return self._population.orders[self._rank].share
 
     def batches_per_pass(self) -> float:
         """Return the number of batches in one pass over these rows."""
-        return float(self._order.share / self._order.batch_size)
+        return self.share() / self._population.orders[self._rank].batch_size
 
     def step(self) -> int:
         """Return the step to which the worker was positioned."""
@@ -114,8 +121,11 @@ class DormantLearner:
 
     def follow(self, order: Order, since: int) -> None:
         """Read the data of another order from now on."""
-        self._order = order
-        self._step = max(self._step, since)
+        self._population.orders[self._rank] = order
+        if self._learner is None:
+            self._step = max(self._step, since)
+        else:
+            self._learner.follow(order, since)
 
     def forget_answer(self) -> None:
         """Do nothing: a new worker has no result."""
@@ -140,7 +150,7 @@ class DormantLearner:
         self._given = {**self._given, call: given}
 
     def _created(self) -> Learner:
-        self._learner = learner = self._population.learner(self._rank, self._order)
+        self._learner = learner = self._population.learner(self._rank)
         learner.go_to(self._step)
         for call, given in self._given.items():
             getattr(learner, call)(*given)
@@ -148,5 +158,5 @@ class DormantLearner:
         return learner
 
 
-_ANSWERED = [name for name in vars(DormantLearner) if not name.startswith("_")]
-"""The calls that do not create a worker; after its creation the worker answers them too."""
+_ANSWERED = [name for name in vars(DormantLearner) if not name.startswith("_") and name != "follow"]
+"""The calls that do not create a worker; after its creation the worker answers them itself."""

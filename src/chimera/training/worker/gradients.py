@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,6 +92,12 @@ class Gradients:
         """Call ``take`` with the step's batch. Return the rejection if its loss is not finite: the weights are then invalid."""
         buffers = self.buffers()
         return self.verdict(_NONE, take(self._batch(step)), step, buffers)
+
+    def count(self, losses: Sequence[float]) -> None:
+        """Count the batches of steps that were taken together with those of other workers."""
+        for loss in losses:
+            work(samples=self.order.batch_size)
+            self._count(loss)
 
     def computed(self, model: Any, step: int, again: bool = False) -> tuple[Any, float]:
         """Return gradient and loss of the step's batch. With ``again``, its samples are not counted a second time."""

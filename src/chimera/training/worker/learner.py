@@ -37,6 +37,7 @@ from chimera.training.worker.local_rounds import LocalRounds
 from chimera.training.worker.local_training import LocalTraining
 from chimera.training.worker.row_exchange import RowExchange
 from chimera.training.worker.shared_parameters import SharedParameters
+from chimera.training.worker.side_by_side import SideBySide
 
 
 class Learner(GroupGradient, Attacker, Masking, LocalRounds):
@@ -57,6 +58,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
     device : device of the model, see `chimera.models.device`; default: unchanged.
     personal : the indices, in the model's layout, of the parameters that stay on this worker.
     extensions : the worker extensions that the strategy declares; the worker answers their calls, too.
+    side_by_side : computes its local steps with those of other workers of this process, where it can.
 
     Raises
     ------
@@ -83,6 +85,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         device: str | None = None,
         personal: Sequence[int] = (),
         extensions: Sequence[ExtensionName] = (),
+        side_by_side: SideBySide | None = None,
     ) -> None:
         if device is not None:
             move(model, device, rank)
@@ -99,7 +102,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         self._exchange = self._rows or Exchange(model.layout, codec, seed=own, part=self._part)
         self._optimizer: Stepper | None = None  # created when needed: workers of strategies with servers need none
         self._local = LocalTraining(self._optimizer_settings, self._device_model)
-        self._last = LastResult(rank, model)
+        self._last, self._side_by_side = LastResult(rank, model), side_by_side
         self._reduction: Reduction | None = None  # the codec's form for a group
         self._kept: Sequence[Mapping[str, Any]] = ()  # restored states of codecs that are not created yet
         self._kept_shared: Mapping[str, Any] = {}

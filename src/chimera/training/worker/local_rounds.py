@@ -27,6 +27,7 @@ from chimera.training.worker.gradients import Gradients
 from chimera.training.worker.last_result import LastResult
 from chimera.training.worker.local_training import RULE, LocalTraining
 from chimera.training.worker.shared_parameters import SharedParameters
+from chimera.training.worker.side_by_side import SideBySide
 
 _PERSONAL = "personal"  # key of the personal parameters in a state
 _PLACE = "place in the data"  # key of the place in data that is read in sequence
@@ -48,6 +49,7 @@ class LocalRounds:
     _last: LastResult
     _tally: Tally
     _privacy: Privacy | None
+    _side_by_side: SideBySide | None
     _extensions: Extensions
 
     def _load(self, weights: Sequence[Encoded]) -> tuple[Any, Any]:
@@ -111,10 +113,11 @@ class LocalRounds:
         rejected: Rejected | None = None
         beside_it: list[Encoded] = []
         with np.errstate(over="ignore", invalid="ignore"):  # checked below
-            for self._step in range(first, first + steps):
-                rejected = self._local_step(self._step if clock is None else clock)
-                if rejected is not None:
-                    break
+            if not self._stepped_beside(first, steps, clock, begin, flat):
+                for self._step in range(first, first + steps):
+                    rejected = self._local_step(self._step if clock is None else clock)
+                    if rejected is not None:
+                        break
             if local is not None and rejected is None:
                 beside_it = self._enclosure(local.end())
             self._falsified_weights(begin, flat, first)
@@ -240,6 +243,18 @@ class LocalRounds:
         if rejected is None:
             self._local.step(gradient, clock)
         return rejected
+
+    def _stepped_beside(self, first: int, steps: int, clock: int | None, begin: Flat, flat: Flat) -> bool:
+        """Take all local steps with other workers of this process, if they can; return whether they were taken."""
+        if self._side_by_side is None or self._gradients.flips_labels:
+            return False
+        rates = self._local.rates([number if clock is None else clock for number in range(first, first + steps)])
+        reached = self._side_by_side.steps_of(self._rank, first, rates, begin) if rates else None
+        if reached is None:
+            return False
+        flat[:] = reached.weights
+        self._gradients.count(reached.losses)
+        return True
 
     def _factors_of(self, shares: Sequence[float] | None, flat: Any) -> Any:
         """Return the factors of these shares of ranks, on the device of ``flat``; None without shares."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,12 @@ class LocalTraining:
         """Let the model take step ``number`` (from 0); return the mean loss of the batch."""
         assert self._descend is not None
         return float(self._descend(batch, self._settings.learning_rate(number)))
+
+    def rates(self, numbers: Sequence[int]) -> list[float]:
+        """Return the learning rates of these steps; empty unless they are steps of plain SGD, which needs gradients only."""
+        if not self._plain or self._rule is not None or self._descend is not None:
+            return []
+        return [self._settings.learning_rate(number) for number in numbers]
 
     def step(self, gradient: Any, number: int) -> None:
         """Take step ``number`` (from 0) with a gradient, shape (P,), which may be overwritten."""
