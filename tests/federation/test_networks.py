@@ -10,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import statistics
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,9 +23,10 @@ pytest.importorskip("websockets")
 
 from chimera.federation.hub.invite import opened
 from chimera.federation.identity.authority import Authority
-from federation.networks import HUB, PORT, PROXY, Inside, Networks, beginning, joined
+from federation.networks import HUB, PORT, PROXY, Networks, beginning, joined
 from federation.processes import Carried, summer
 from federation.test_exactly_once import logged
+from namespaces import Inside, permitted
 
 pytestmark = pytest.mark.slow
 NODES = ["node-0", "node-1", "node-2"]
@@ -36,16 +35,6 @@ EVERY_S, CLEAN_S, BACK_S = 6.0, 10.0, 2.0
 LEAST_GOODPUT = 0.7  # 0.8 to 0.9 were measured on two busy cores; 0.5 with one connection at a time
 KILLS_OF_HUB = {CUTS // 4, CUTS // 2, 3 * CUTS // 4}
 KILLS_OF_NODES = {CUTS // 8, 3 * CUTS // 8, 5 * CUTS // 8}
-
-
-def permitted() -> bool:
-    if os.name != "posix" or not all(map(shutil.which, ("ip", "iptables", "tc", "sysctl"))):
-        return False
-    name = f"cf{os.getpid()}-probe"
-    made = subprocess.run(["ip", "netns", "add", name], check=False, capture_output=True).returncode == 0
-    if made:
-        subprocess.run(["ip", "netns", "delete", name], check=False)
-    return made
 
 
 @pytest.fixture

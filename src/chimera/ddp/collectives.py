@@ -38,6 +38,7 @@ class Collectives:
         self._group: Any = dist.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None)
         self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
         self._ranks = dist.get_process_group_ranks(self._group)
+        self._memory: dict[str, Bytes] = {}  # for messages: new memory takes longer than a copy
         self.bytes_sent = 0
 
     def mean(self, vector: Flat) -> None:
@@ -52,6 +53,8 @@ class Collectives:
     def gather(self, message: Sequence[Bytes], slot: int) -> tuple[list[Bytes], int]:
         """Return the messages of all processes by rank, and the ``slot`` for the next messages of this kind.
 
+        The messages are in memory of this object, and are valid until the next call.
+
         Parameters
         ----------
         message : arrays of bytes, which are concatenated.
@@ -59,9 +62,10 @@ class Collectives:
         """
         slot = max(slot, _LEAST_SLOT)
         length = sum(map(len, message))
-        own = np.zeros(_PREFIX + max(slot, length), np.uint8)
+        own = self._reused("own", _PREFIX + max(slot, length))
         own[:_PREFIX].view(np.int64)[0] = length
         np.concatenate(message, out=own[_PREFIX : _PREFIX + length])
+        own[_PREFIX + length :] = 0  # other processes do not receive what was here before
         begins = self._all(own[: _PREFIX + slot])
         lengths = [int(each[:_PREFIX].view(np.int64)[0]) for each in begins]
         longest = max(lengths)
@@ -69,6 +73,7 @@ class Collectives:
         if longest > slot:
             rest = np.zeros(longest - slot, np.uint8)
             rest[: max(length - slot, 0)] = own[_PREFIX + slot : _PREFIX + max(slot, length)]
+            found = [each.copy() for each in found]
             found = [np.concatenate(parts) for parts in zip(found, self._all(rest), strict=True)]
         return [each[:size] for each, size in zip(found, lengths, strict=True)], longest + longest // 32
 
@@ -76,8 +81,7 @@ class Collectives:
         """Return the arrays of all processes, of equal length. Pairs exchange them, with one delay of the network."""
         import torch
 
-        out = [np.empty(len(own), np.uint8) for _ in range(self.size)]
-        np.copyto(out[self.rank], own)
+        out = [own if rank == self.rank else self._reused(f"from {rank}", len(own)) for rank in range(self.size)]
         mine = torch.from_numpy(own)
         works: list[Any] = []
         for away in range(1, self.size):
@@ -88,3 +92,10 @@ class Collectives:
             work.wait()
         self.bytes_sent += len(own) * (self.size - 1)
         return out
+
+    def _reused(self, name: str, size: int) -> Bytes:
+        """Return memory for so many bytes, uninitialised. Buckets share it, since their exchanges follow one another."""
+        found = self._memory.get(name)
+        if found is None or len(found) < size:
+            found = self._memory[name] = np.empty(size, np.uint8)
+        return found[:size]
