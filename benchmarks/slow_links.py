@@ -2,9 +2,9 @@
 
 Each worker is in a network namespace of its own. `tc` limits the rate of its link, and packets are delayed where they arrive.
 A check of each link comes before the measurements. The small network (784-128-128-10) and the large one (10.0 million
-parameters) train on 20,000 images of MNIST with SGD, batch 64 a worker, until 95 % of 2,000 test images are classified
-correctly. That takes as many steps on all links, so the steps are counted once, without a limit. Then the variants alternate on
-each link. Needs Linux, root, iproute2 and iptables::
+parameters) train on MNIST with SGD, batch 64 a worker, until 95 % of 2,000 test images are classified correctly. That takes as
+many steps on all links, so the steps are counted once, without a limit. Then the variants alternate on each link. Needs Linux,
+root, iproute2 and iptables::
 
     python benchmarks/slow_links.py [--turns 3] [--workers 2] [--links 100:0 100:20 1000:0 1000:20] [--only ddp ray]
 """
@@ -33,7 +33,7 @@ from slow_links_tables import Found, show_ddp, show_ray, show_training
 
 TARGET, EVALUATE_EVERY = 0.95, 25
 MOST_STEPS = {"small": 800, "large": 400}  # of the runs to the target
-STEPS = {"small": 65, "large": 11}  # of the measurements on a link
+STEPS = {"small": 63, "large": 8}  # of the measurements on a link
 ROUNDS = {"small": (40, 120), "large": (4, 12)}  # of Chimera: before the measurement, in all
 LONGEST_S = 400.0
 LINKS = ["0:0", "100:0", "100:20", "1000:0", "1000:20"]

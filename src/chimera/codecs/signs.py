@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from chimera.codecs.fields import array, bounds_of, finite, lengths_of, tensor_bounds
 from chimera.codecs.kernels import kernels
-from chimera.codecs.kernels.layout import packed_size
+from chimera.codecs.kernels.layout import CHUNK, packed_size
 from chimera.codecs.moments import ALL, Moments, moments
 from chimera.codecs.piecewise import DecodeBuffer
 from chimera.codecs.scratch import Scratch
@@ -41,15 +42,36 @@ def decode_signs(encoded: Encoded, buffer: DecodeBuffer) -> Iterator[tuple[slice
     bounds = bounds_of(encoded, 2)
     packed = array(encoded, 0, np.uint8, packed_size(encoded.size, 1))
     values = finite(encoded, array(encoded, 1, np.float32, 2 * (len(bounds) - 1)), "values")
-    k, xp = kernels(buffer.memory), namespace(buffer.memory)
+    k = kernels(buffer.memory)
     for low, high in buffer.cut(0, encoded.size):
-        own, out = packed[low // 8 :], buffer.memory_of(low, high)
-        first, last = np.searchsorted(bounds, [low, high - 1], side="right") - 1
-        if first == last:
-            k.unpack_signs(own, *values[2 * first : 2 * first + 2], out)
-        else:
-            k.unpack_signs(own, np.float32(1), np.float32(-1), out)
-            for i in range(first, last + 1):
-                piece = out[max(bounds[i] - low, 0) : bounds[i + 1] - low]
-                piece[:] = xp.where(piece > 0, xp.asarray(values[2 * i]), xp.asarray(values[2 * i + 1]))
+        out = buffer.memory_of(low, high)
+        for begin, end, tensor in _runs(bounds, low, high):
+            part, run = packed[begin // 8 :], out[begin - low : end - low]
+            if tensor is not None:
+                k.unpack_signs(part, *values[2 * tensor : 2 * tensor + 2], run)
+            else:
+                k.unpack_signs(part, np.float32(1), np.float32(-1), run)
+                _scale(run, bounds, begin, end, values)
         yield slice(low, high), out
+
+
+def _runs(bounds: list[int], low: int, high: int) -> Iterator[tuple[int, int, int | None]]:
+    """Yield the bounds of whole chunks of one tensor and its number, or those of one chunk of several tensors and None."""
+    while low < high:
+        tensor = bisect_right(bounds, low) - 1
+        after = bounds[tensor + 1]
+        end = high if after >= high else after // CHUNK * CHUNK
+        if end > low:
+            yield low, end, tensor
+        else:
+            end = min(low // CHUNK * CHUNK + CHUNK, high)
+            yield low, end, None
+        low = end
+
+
+def _scale(signs: Flat, bounds: list[int], begin: int, end: int, values: Flat) -> None:
+    """Replace the signs of several tensors by the values of each tensor."""
+    xp = namespace(signs)
+    for i in range(bisect_right(bounds, begin) - 1, bisect_left(bounds, end)):
+        piece = signs[max(bounds[i] - begin, 0) : bounds[i + 1] - begin]
+        piece[:] = xp.where(piece > 0, xp.asarray(values[2 * i]), xp.asarray(values[2 * i + 1]))
