@@ -50,6 +50,15 @@ def test_all_processes_have_the_same_bits_with_every_codec(engine: Engine, pair:
     assert np.array_equal(told[0]["weights"], told[1]["weights"])
 
 
+@pytest.mark.takes("three processes start")
+def test_three_processes_have_the_mean_of_their_messages(engine: Engine, tmp_path: Path) -> None:
+    trainers = group(engine, 3, tmp_path)
+    plain, half, sparse = (train(engine, trainers, codec, cap_mb=SMALL_MB) for codec in (None, "cast", EXACT))
+    for told in (half, sparse):
+        assert all(np.array_equal(told[0]["weights"], each["weights"]) for each in told)
+    np.testing.assert_allclose(half[0]["weights"], plain[0]["weights"], atol=2e-4)
+
+
 @pytest.mark.parametrize("cap_mb", [25, SMALL_MB], ids=["one bucket", "many buckets"])
 @pytest.mark.parametrize("codec", [EXACT, {"name": "powersgd"}, {"name": "sign", "error_feedback": True}], ids=str)
 def test_means_and_memories_add_up_to_the_gradients(

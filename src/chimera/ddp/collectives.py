@@ -13,6 +13,7 @@ from chimera.core.parameters import Flat
 Bytes = NDArray[np.uint8]
 _PREFIX = 8  # the length of a message precedes it
 _LEAST_SLOT = 64
+_ALIGNED = 8  # bytes; messages lie behind one another
 
 
 class Collectives:
@@ -37,7 +38,6 @@ class Collectives:
         ranks = None if process_group is None else dist.get_process_group_ranks(process_group)
         self._group: Any = dist.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None)
         self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
-        self._ranks = dist.get_process_group_ranks(self._group)
         self._memory: dict[str, Bytes] = {}  # for messages: new memory takes longer than a copy
         self.bytes_sent = 0
 
@@ -61,6 +61,7 @@ class Collectives:
         slot : the number of bytes that all processes send at first. One collective is enough if no message is longer.
         """
         slot = max(slot, _LEAST_SLOT)
+        slot += -slot % _ALIGNED
         length = sum(map(len, message))
         own = self._reused("own", _PREFIX + max(slot, length))
         own[:_PREFIX].view(np.int64)[0] = length
@@ -78,20 +79,23 @@ class Collectives:
         return [each[:size] for each, size in zip(found, lengths, strict=True)], longest + longest // 32
 
     def _all(self, own: Bytes) -> list[Bytes]:
-        """Return the arrays of all processes, of equal length. Pairs exchange them, with one delay of the network."""
+        """Return the arrays of all processes, of equal length, after one delay of the network.
+
+        Each process sends its array to each other one. Waiting for single sends and receives would poll, and take a core from
+        the other processes.
+        """
         import torch
 
-        out = [own if rank == self.rank else self._reused(f"from {rank}", len(own)) for rank in range(self.size)]
-        mine = torch.from_numpy(own)
-        works: list[Any] = []
-        for away in range(1, self.size):
-            before, after = (self.rank - away) % self.size, (self.rank + away) % self.size
-            works.append(self._dist.irecv(torch.from_numpy(out[before]), self._ranks[before], group=self._group))
-            works.append(self._dist.isend(mine, self._ranks[after], group=self._group))
-        for work in works:
-            work.wait()
-        self.bytes_sent += len(own) * (self.size - 1)
-        return out
+        others, found = self.size - 1, self._reused("received", (self.size - 1) * len(own))
+        splits = [0 if rank == self.rank else len(own) for rank in range(self.size)]
+        sent = own if others == 1 else np.tile(own, others)
+        if others:
+            received, given = torch.from_numpy(found), torch.from_numpy(sent)
+            self._dist.all_to_all_single(received, given, splits, splits, group=self._group)
+        self.bytes_sent += len(own) * others
+        arrays = list(found.reshape(others, len(own)))
+        arrays.insert(self.rank, own)
+        return arrays
 
     def _reused(self, name: str, size: int) -> Bytes:
         """Return memory for so many bytes, uninitialised. Buckets share it, since their exchanges follow one another."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chimera.codecs.codec import CODECS, Codec, Table
@@ -35,7 +35,9 @@ class _Bucket(NamedTuple):
 
 
 class State:
-    """The state of a hook in one process: a codec for each bucket of gradients, in a thread that exchanges one after the other.
+    """The state of a hook in one process: a codec for each bucket of gradients. One bucket is exchanged after the other.
+
+    A thread does this during the backward pass; only the last bucket is exchanged by the thread of that pass.
 
     Parameters
     ----------
@@ -63,6 +65,7 @@ class State:
         self._group = process_group
         self._collectives: Collectives | None = None
         self._thread: ThreadPoolExecutor | None = None
+        self._latest: Future[None] | None = None  # the exchange that was submitted last
         self._buckets: dict[int, _Bucket] = {}
         self._loaded: dict[int, Mapping[str, Any]] = {}
         self._begun = False  # whether a step has ended in this process
@@ -140,7 +143,12 @@ class State:
                 future.set_exception(error)
 
         assert self._thread is not None
-        self._thread.submit(work)
+        if not bucket.is_last():
+            self._latest = self._thread.submit(work)
+        else:  # the backward pass has ended, so that another thread would only cost time
+            if self._latest is not None:
+                self._latest.result()
+            work()
         return future  # type: ignore[no-any-return]
 
     def _mean(self, buffer: torch.Tensor, layout: Layout, exchange: Exchange | None) -> None:
