@@ -13,6 +13,7 @@ from chimera.core.parameters import Flat
 Bytes = NDArray[np.uint8]
 _PREFIX = 8  # the length of a message precedes it
 _LEAST_SLOT = 64
+_SMALL = 1 << 16  # bytes
 _ALIGNED = 8  # bytes; messages lie behind one another
 
 
@@ -38,6 +39,7 @@ class Collectives:
         ranks = None if process_group is None else dist.get_process_group_ranks(process_group)
         self._group: Any = dist.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None)
         self.rank, self.size = dist.get_rank(self._group), dist.get_world_size(self._group)
+        self._ranks = dist.get_process_group_ranks(self._group)
         self._memory: dict[str, Bytes] = {}  # for messages: new memory takes longer than a copy
         self.bytes_sent = 0
 
@@ -79,23 +81,43 @@ class Collectives:
         return [each[:size] for each, size in zip(found, lengths, strict=True)], longest + longest // 32
 
     def _all(self, own: Bytes) -> list[Bytes]:
-        """Return the arrays of all processes, of equal length, after one delay of the network.
+        """Return the arrays of all processes, of equal length. Pairs exchange them, with one delay of the network."""
+        found = self._reused("received", (self.size - 1) * len(own)).reshape(self.size - 1, len(own))
+        (self._at_once if len(own) <= _SMALL else self._both_ways)(own, found)
+        self.bytes_sent += found.size
+        arrays = list(found)
+        arrays.insert(self.rank, own)
+        return arrays
 
-        Each process sends its array to each other one. Waiting for single sends and receives would poll, and take a core from
-        the other processes.
+    def _at_once(self, own: Bytes, found: Bytes) -> None:
+        """Exchange small arrays in one collective.
+
+        Single sends and receives of gloo take some milliseconds if other processes compete for the cores.
         """
         import torch
 
-        others, found = self.size - 1, self._reused("received", (self.size - 1) * len(own))
-        splits = [0 if rank == self.rank else len(own) for rank in range(self.size)]
-        sent = own if others == 1 else np.tile(own, others)
-        if others:
-            received, given = torch.from_numpy(found), torch.from_numpy(sent)
-            self._dist.all_to_all_single(received, given, splits, splits, group=self._group)
-        self.bytes_sent += len(own) * others
-        arrays = list(found.reshape(others, len(own)))
-        arrays.insert(self.rank, own)
-        return arrays
+        if len(found):
+            splits = [0 if rank == self.rank else len(own) for rank in range(self.size)]
+            given = torch.from_numpy(own if len(found) == 1 else np.tile(own, len(found)))
+            self._dist.all_to_all_single(torch.from_numpy(found.reshape(-1)), given, splits, splits, group=self._group)
+
+    def _both_ways(self, own: Bytes, found: Bytes) -> None:
+        """Exchange large arrays, in both directions at the same time.
+
+        The collective sends before it is ready to receive. Gloo reports readiness behind the data that it sends.
+        """
+        import torch
+
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        places = {rank: torch.from_numpy(each) for rank, each in zip(others, found, strict=True)}
+        mine = torch.from_numpy(own)
+        works: list[Any] = []
+        for away in range(1, self.size):
+            before, after = (self.rank - away) % self.size, (self.rank + away) % self.size
+            works.append(self._dist.irecv(places[before], self._ranks[before], group=self._group))
+            works.append(self._dist.isend(mine, self._ranks[after], group=self._group))
+        for work in works:
+            work.wait()
 
     def _reused(self, name: str, size: int) -> Bytes:
         """Return memory for so many bytes, uninitialised. Buckets share it, since their exchanges follow one another."""
