@@ -45,6 +45,7 @@ QUIET = {
     "GLOG_minloglevel": "2",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",  # no other process is in these networks
 }
 
 
