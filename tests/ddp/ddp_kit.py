@@ -1,4 +1,4 @@
-"""Processes that train with ``DistributedDataParallel`` over gloo; each is an actor, so that many tests use the same ones."""
+"""Processes that train with ``DistributedDataParallel``; each is an actor, so that many tests use the same ones."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ OPTIONS: dict[str, Any] = {"hidden": 24, "steps": 6, "cap_mb": 25.0, "rate": 0.1
 
 
 class Trainer:
-    """One process of a group."""
+    """One process of a group, by default over gloo; all processes on a GPU use the first one."""
 
-    def __init__(self, rank: int, size: int, store: str) -> None:
+    def __init__(self, rank: int, size: int, store: str, backend: str = "gloo", device: str = "cpu") -> None:
         import torch
         import torch.distributed as dist
 
         torch.set_num_threads(1)
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-        self.rank = rank
+        dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size)
+        self.rank, self._device = rank, device
 
     def pid(self) -> int:
         """Return the number of the process."""
@@ -52,7 +52,7 @@ class Trainer:
             if options.get("unused"):
                 made.add_module("none", torch.nn.Identity())
                 made.register_parameter("spare", torch.nn.Parameter(torch.ones(5, 5)))
-            return made
+            return made.to(self._device)
 
         def wrapped(net: Any, kept: Any) -> tuple[Any, Any]:
             made = DistributedDataParallel(
@@ -66,7 +66,7 @@ class Trainer:
         sums = {"own": 0.0, "mean": 0.0}
         finite = []
         for step in range(options["steps"]):
-            inputs = torch.from_numpy(rng.standard_normal((16, 12), np.float32))
+            inputs = torch.from_numpy(rng.standard_normal((16, 12), np.float32)).to(self._device)
             labels = inputs[:, :3].argmax(1)
             if step == options.get("split"):
                 weights, kept = net.state_dict(), state.state_dict()
@@ -85,12 +85,12 @@ class Trainer:
             mean = torch.cat([each.grad.reshape(-1) for each in net.parameters() if each.grad is not None])
             finite.append(bool(mean.isfinite().all()))
             if finite[-1]:
-                sums = {"own": sums["own"] + own, "mean": sums["mean"] + mean.numpy().astype(float)}
+                sums = {"own": sums["own"] + own, "mean": sums["mean"] + mean.cpu().numpy().astype(float)}
                 with torch.no_grad():
                     for each in net.parameters():
                         if each.grad is not None:
                             each -= options["rate"] * each.grad
-        found = torch.cat([each.detach().reshape(-1) for each in net.parameters()]).numpy().copy()
+        found = torch.cat([each.detach().reshape(-1) for each in net.parameters()]).cpu().numpy().copy()
         told = {"weights": found, "finite": finite, **sums}
         if state is not None:
             told |= {"sent": state.bytes_sent, "plain": state.bytes_plain, "steps": state.steps, "kept": _arrays(state)}
@@ -102,7 +102,7 @@ class Trainer:
 
         used = [each for name, each in net.named_parameters() if name != "spare"]
         loss = torch.nn.functional.cross_entropy(net(inputs), labels)
-        return torch.cat([each.reshape(-1) for each in torch.autograd.grad(loss, used)]).numpy().astype(float)
+        return torch.cat([each.reshape(-1) for each in torch.autograd.grad(loss, used)]).cpu().numpy().astype(float)
 
     def _register(self, ddp: Any, codec: Any, kept: Any, options: dict[str, Any]) -> Any:
         if codec is None:
@@ -153,9 +153,10 @@ def _arrays(state: Any) -> dict[int, dict[str, Any]]:
     return {index: {name: value.numpy() for name, value in each["state"].items()} for index, each in buckets.items()}
 
 
-def group(engine: Engine, size: int, folder: Path) -> list[Any]:
+def group(engine: Engine, size: int, folder: Path, backend: str = "gloo", device: str = "cpu") -> list[Any]:
     """Start the processes of a group."""
-    return [engine.spawn(Trainer, rank, size, str(folder / f"store{size}")) for rank in range(size)]
+    store = str(folder / f"store{size}{backend}")
+    return [engine.spawn(Trainer, rank, size, store, backend, device) for rank in range(size)]
 
 
 def train(engine: Engine, trainers: list[Any], codec: Any = None, **options: Any) -> list[dict[str, Any]]:

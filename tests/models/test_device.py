@@ -143,7 +143,8 @@ def test_a_parameter_that_the_user_replaces_reaches_the_host(device: str) -> Non
 def test_a_torch_optimizer_steps_the_host_parameters(device: str) -> None:
     models = pair(device)
     for model in models:
-        stepper = torch.optim.Adam([model.flat_parameter()], lr=0.01)
+        # the gradient of a bias before batch normalisation is a rounding error, which eps must exceed
+        stepper = torch.optim.Adam([model.flat_parameter()], lr=0.01, eps=1e-3)
         for _ in range(3):
             model.gradient(batch())
             stepper.step()

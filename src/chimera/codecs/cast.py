@@ -34,7 +34,7 @@ class Cast(Piecewise):
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
         """Round each element to the nearest, ties to even."""
-        out = self._scratch.array("out", len(vector), np.uint16)
+        out = self._scratch.message(vector, "out", len(vector), np.uint16)
         k = kernels(vector)
         check_finite((k.to_half if self._to == "fp16" else k.to_bfloat)(vector, out))
         return Encoded("cast", len(vector), (out,), {"brain": int(self._to == "bf16")})

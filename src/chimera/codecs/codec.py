@@ -13,7 +13,7 @@ from chimera.codecs.fields import output_for
 from chimera.codecs.held import Held
 from chimera.codecs.random_key import key_of
 from chimera.codecs.scratch import Scratch
-from chimera.core.device import copy_to, on_host, to_host
+from chimera.core.device import copy_to, host_memory, on_host, to_host
 from chimera.core.errors import CodecError, ConfigurationError, UnknownNameError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
@@ -91,7 +91,7 @@ class Codec(ABC):
         if self.on_device or on_host(vector):
             return self.encode(vector, layout)
         if self._host_copy is None or len(self._host_copy) != len(vector):
-            self._host_copy = np.empty(len(vector), np.float32)
+            self._host_copy = host_memory(len(vector), np.float32, vector)
         return self.encode(to_host(vector, self._host_copy), layout)
 
     def unpack(self, encoded: Encoded, out: Any = None) -> Flat:

@@ -73,10 +73,10 @@ def encode_levels(
         bounds, norms = [0, size], None
     spans = list(itertools.pairwise(bounds))
     ends = np.cumsum([0, *(packed_size(end - begin, width) for begin, end in spans)]).tolist()
-    packed = scratch.array("packed", ends[-1], np.uint8)
+    packed = scratch.message(vector, "packed", ends[-1], np.uint8)
     codes = scratch.array("codes", CHUNK, _code_type(how.levels))
     if how.block:
-        norms = scratch.array("norms", -(-size // how.block), np.float32)
+        norms = scratch.message(vector, "norms", -(-size // how.block), np.float32)
     elif norms is None:
         norms = _norms(vector, bounds, how.euclidean)
     if not how.block:

@@ -29,8 +29,8 @@ class Natural(Codec):
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:  # noqa: ARG002 - tensors do not matter here
         """Round the elements at random, and encode the exponents."""
-        exponents = self._scratch.array("exponents", len(vector), np.uint8)
-        signs = self._scratch.array("signs", packed_size(len(vector), 1), np.uint8)
+        exponents = self._scratch.message(vector, "exponents", len(vector), np.uint8)
+        signs = self._scratch.message(vector, "signs", packed_size(len(vector), 1), np.uint8)
         check_finite(kernels(vector).to_exponents(vector, *self.next_key(), exponents, signs))
         return Encoded("natural", len(vector), (exponents, signs))
 

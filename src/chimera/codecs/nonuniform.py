@@ -100,7 +100,7 @@ def encode_table(
         key = (np.uint32(0), np.uint32(0)) if next_key is None else next_key()
         k.to_table(vector[begin:end], norm, table, next_key is not None, *key, codes[begin:end])
     width = code_width(2 * table.size)
-    packed = scratch.array("packed", packed_size(len(vector), width), np.uint8)
+    packed = scratch.message(vector, "packed", packed_size(len(vector), width), np.uint8)
     k.pack(codes, width, packed)
     return Encoded(name, len(vector), (packed, norms, table, *lengths_of(bounds)))
 

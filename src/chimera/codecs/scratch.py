@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from chimera.core.device import empty
+from chimera.core.device import empty, host_memory
 
 _LINE = 64
 
@@ -23,6 +23,16 @@ class Scratch:
         found = self._arrays.get(name)
         if not isinstance(found, np.ndarray) or found.size != size or found.dtype != dtype:
             found = self._arrays[name] = _aligned(size, np.dtype(dtype))
+        return found
+
+    def message(self, vector: Any, name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
+        """Return memory for a part of the message of ``vector``: on the host, see `host_memory` if the vector is not."""
+        if isinstance(vector, np.ndarray):
+            return self.array(name, size, dtype)
+        place = f"message {name}"
+        found = self._arrays.get(place)
+        if found is None or found.size != size or found.dtype != dtype:
+            found = self._arrays[place] = host_memory(size, dtype, vector)
         return found
 
     def like(self, vector: Any, name: str, size: int, dtype: str) -> Any:

@@ -30,7 +30,7 @@ def encode_signs(
     ``columns`` names the moments that the values are computed from, see `moments`.
     """
     bounds = tensor_bounds(layout, len(vector))
-    packed = scratch.array("packed", packed_size(len(vector), 1), np.uint8)
+    packed = scratch.message(vector, "packed", packed_size(len(vector), 1), np.uint8)
     found = moments(vector, bounds, signs=packed, columns=columns)
     both = np.array([values(each) for each in found], np.float64).reshape(-1)
     limit = np.finfo(np.float32).max

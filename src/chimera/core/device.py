@@ -10,7 +10,7 @@ import importlib
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 _PLAIN: tuple[Literal["C", "W"], ...] = ("C", "W")  # memory as torch takes it
 
@@ -31,6 +31,18 @@ def empty(size: int, dtype: str, like: Any) -> Any:
         return np.empty(size, dtype)
     torch = namespace(like)
     return torch.empty(size, dtype=getattr(torch, dtype), device=like.device)
+
+
+def host_memory(size: int, dtype: DTypeLike, like: Any) -> NDArray[Any]:
+    """Return uninitialised memory on the host for copies from the device of ``like``.
+
+    For a GPU it is page-locked: copies to it are about five times as fast. Locking takes long, so callers reuse the memory.
+    """
+    if on_host(like) or like.device.type != "cuda":
+        return np.empty(size, dtype)
+    torch, kind = namespace(like), np.dtype(dtype)
+    locked: NDArray[Any] = torch.empty(size * kind.itemsize, dtype=torch.uint8, pin_memory=True).numpy()
+    return locked.view(kind)
 
 
 def arange(size: int, like: Any) -> Any:

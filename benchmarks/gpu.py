@@ -1,0 +1,321 @@
+"""Chimera on one GPU: workers that share it, DDP with a codec's hook, adapters of a language model, and codecs.
+
+- ``workers``: two workers with SGD, batch 64 each, that share the GPU (engine ``local``), beside one process of
+  ``DistributedDataParallel`` with the doubled batch over nccl, two processes of it over gloo, and two plain processes that
+  never communicate. All move each batch from the host to the GPU. Plain loops never wait for the GPU; Chimera reads each loss.
+- ``hooks``: one process of ``DistributedDataParallel`` over nccl, with and without a codec's hook. nccl accepts one rank per
+  GPU, so two ranks need two GPUs.
+- ``lora``: adapters of rank 8 on a new Llama of 110 million parameters, blocks of 512 tokens, AdamW: one worker beside a plain
+  loop with peft, in float32 and in mixed precision.
+- ``codecs``: see `gpu_codecs`.
+
+The variants alternate. Tables show medians over the repetitions; the spread is the range relative to the median. Without a GPU
+the script prints one line and exits with code 2::
+
+    python benchmarks/gpu.py [--turns 3] [--only workers hooks lora codecs] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import data_parallel
+import gpu_codecs
+from data_parallel import BATCH, NETWORKS, arrays, build
+
+LORA = {"r": 8, "alpha": 16, "targets": ["q_proj", "v_proj"]}
+PRECISIONS = {"fp32": None, "bf16-mixed": "bfloat16", "fp16-mixed": "float16"}
+HOOKS: dict[str, dict[str, Any] | None] = {
+    "no hook": None,
+    "cast": {"codec": "cast"},
+    "int8": {"codec": "int8", "error_feedback": True},
+    "top-k 1%": {"codec": "top-k", "ratio": 0.01, "sampled": True, "error_feedback": True},
+    "powersgd": {"codec": "powersgd"},
+}
+PLAIN = {  # title, backend or None, processes, batch of each
+    "independent": ("two processes, no communication", None, 2, BATCH),
+    "doubled": ("one DDP process, doubled batch", "nccl", 1, 2 * BATCH),
+    "ddp": ("two DDP processes, gloo", "gloo", 2, BATCH),
+}
+STRATEGIES = {"all-reduce": "Chimera all-reduce", "parameter-server": "Chimera parameter-server"}
+
+
+class Sizes(NamedTuple):
+    """The sizes of a measurement; ``steps`` are steps to warm up, and to measure."""
+
+    steps: dict[str, tuple[int, int]]
+    llama: dict[str, int]
+    vocabulary: int
+    block: int
+    batch: int
+    lora_steps: tuple[int, int]
+    codec_elements: int
+    repeats: int
+
+
+FULL = Sizes(
+    {"small": (200, 1000), "large": (5, 40)},
+    {"num_hidden_layers": 12, "hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12},
+    vocabulary=32_000, block=512, batch=8, lora_steps=(5, 40), codec_elements=25_000_000, repeats=9,
+)  # fmt: skip
+QUICK = Sizes(
+    {"small": (4, 8), "large": (1, 2)},
+    {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2},
+    vocabulary=256, block=16, batch=2, lora_steps=(2, 4), codec_elements=250_000, repeats=2,
+)  # fmt: skip
+
+
+class Clock:
+    """The time of steps after those that warm up."""
+
+    def __init__(self, warm_up: int) -> None:
+        self._left, self._began = warm_up, 0.0
+
+    def step(self) -> None:
+        """Count a step that begins."""
+        import torch
+
+        if self._left == 0:
+            torch.cuda.synchronize()
+            self._began = time.perf_counter()
+        self._left -= 1
+
+    def seconds(self) -> float:
+        """Return the seconds since the first step that counts."""
+        import torch
+
+        torch.cuda.synchronize()
+        return time.perf_counter() - self._began
+
+
+def plain_network(network: str, sizes: Sizes, batch: int, rank: int, backend: str | None, hook: Any) -> float:
+    """Train a network in a plain loop, under DDP if there is a backend; return samples per second of this process."""
+    import torch
+    import torch.distributed as dist
+
+    model: Any = build(network).cuda()
+    if backend is not None:
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    if hook is not None:
+        import chimera
+
+        options = dict(hook)
+        model.register_comm_hook(*chimera.ddp.hook(options.pop("codec"), **options))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    inputs, targets = arrays()
+    order = np.random.default_rng(rank).permutation(len(inputs))
+    warm_up, steps = sizes.steps[network]
+    dist.barrier()
+    clock = Clock(warm_up)
+    for step in range(warm_up + steps):
+        clock.step()
+        rows = order[step * batch % (len(inputs) - batch) :][:batch]
+        own, wanted = (torch.from_numpy(array[rows]).cuda() for array in (inputs, targets))
+        loss = torch.nn.functional.cross_entropy(model(own), wanted)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return steps * batch / clock.seconds()
+
+
+def plain_lora(sizes: Sizes, precision: str) -> float:
+    """Train adapters in a plain loop with peft; return tokens per second."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    warnings.filterwarnings("ignore", category=FutureWarning)  # of transformers, about peft's use of it
+    module = AutoModelForCausalLM.from_config(AutoConfig.for_model(**llama(sizes)))
+    options = {"r": LORA["r"], "lora_alpha": LORA["alpha"], "target_modules": LORA["targets"]}
+    model = get_peft_model(module, LoraConfig(task_type="CAUSAL_LM", **options)).cuda().train()
+    optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=1e-3)
+    scaler = torch.amp.GradScaler("cuda", enabled=precision == "fp16-mixed")
+    half = PRECISIONS[precision]
+    kind = None if half is None else getattr(torch, half)
+    tokens, following = blocks(sizes)
+    warm_up, steps = sizes.lora_steps
+    clock = Clock(warm_up)
+    for step in range(warm_up + steps):
+        clock.step()
+        begin = step * sizes.batch % (len(tokens) - sizes.batch)
+        own, wanted = (torch.from_numpy(array[begin : begin + sizes.batch]).cuda() for array in (tokens, following))
+        with torch.autocast("cuda", kind, enabled=kind is not None):
+            logits = model(input_ids=own, use_cache=False).logits
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return steps * sizes.batch * sizes.block / clock.seconds()
+
+
+def llama(sizes: Sizes) -> dict[str, Any]:
+    common = {"vocab_size": sizes.vocabulary, "max_position_embeddings": sizes.block, "tie_word_embeddings": True}
+    return {"model_type": "llama", **sizes.llama, **common}
+
+
+def blocks(sizes: Sizes) -> tuple[Any, Any]:
+    """Return random tokens, and the next tokens; shape (rows, block) each."""
+    tokens = np.random.default_rng(0).integers(0, sizes.vocabulary, (256, sizes.block + 1))
+    return np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:])
+
+
+def plain_process(variant: str, sizes: Sizes, rank: int, port: int) -> None:
+    """Measure a plain variant in this process, and print its figures by name."""
+    import torch.distributed as dist
+
+    if variant == "lora":
+        print(json.dumps({precision: plain_lora(sizes, precision) for precision in PRECISIONS}))
+        return
+    _, backend, size, batch = PLAIN["doubled" if variant == "hooks" else variant]
+    dist.init_process_group(backend or "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+    if variant == "hooks":
+        found = {name: plain_network("large", sizes, BATCH, rank, backend, hook) for name, hook in HOOKS.items()}
+    else:
+        found = {network: plain_network(network, sizes, batch, rank, backend, None) for network in NETWORKS}
+    dist.destroy_process_group()
+    print(json.dumps(found))
+
+
+def measure_plain(variant: str, *, quick: bool) -> dict[str, float]:
+    """Run the processes of a plain variant; return the sums of their figures."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, __file__, "--process", variant, "--port", str(port), *(["--quick"] if quick else [])]
+    size = PLAIN[variant][2] if variant in PLAIN else 1
+    processes = [
+        subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(size)
+    ]
+    found = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    return {name: sum(each[name] for each in found) for name in found[0]}
+
+
+def measure_chimera(model: Any, data: Any, steps: tuple[int, int], batch: int, workers: int, **options: Any) -> float:
+    """Train workers on the GPU; return samples per second after the rounds that warm up."""
+    from chimera.training.trainer import Trainer
+
+    warm_up, rounds = steps
+    with tempfile.TemporaryDirectory() as folder:
+        run = Trainer(
+            model, data, workers=workers, batch_size=batch, engine="local",
+            rounds=2 * warm_up + rounds,  # the last row includes the evaluation at the end
+            log_every=warm_up, evaluate_every=10**9, worker_resources={"gpus": 1}, out=Path(folder) / "run", **options,
+        ).fit()  # fmt: skip
+    rows = [row for row in run.rows if "loss" not in row]
+    first, last = rows[0], rows[-1]
+    return float((last["samples"] - first["samples"]) / (last["seconds"] - first["seconds"]))
+
+
+def measure_strategy(strategy: str, sizes: Sizes) -> dict[str, float]:
+    data = arrays(), tuple(array[:2] for array in arrays())
+    options = {"strategy": strategy, "optimizer": {"name": "sgd", "lr": 0.01}}
+    return {
+        network: measure_chimera(f"{data_parallel.__file__}:{network}", data, sizes.steps[network], BATCH, 2, **options)
+        for network in NETWORKS
+    }  # fmt: skip
+
+
+def measure_adapters(sizes: Sizes) -> dict[str, float]:
+    import chimera
+
+    samples = list(zip(*blocks(sizes), strict=True))
+    data = chimera.SampleDataset(samples), chimera.SampleDataset([tuple(part[:16] for part in samples[0])])
+    model = {"name": "huggingface", "task": "causal-lm", "from": "config", "config": llama(sizes), "lora": LORA}
+    options = {"strategy": "all-reduce", "optimizer": {"name": "adamw", "lr": 1e-3}}
+    return {
+        precision: sizes.block
+        * measure_chimera(model, data, sizes.lora_steps, sizes.batch, 1, precision=precision, **options)
+        for precision in PRECISIONS
+    }
+
+
+def table(title: str, variants: dict[str, Callable[[], dict[str, float]]], turns: int) -> None:
+    """Measure variants in turn, and print the medians of their figures beside those of the first variant."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in variants}
+    for _ in range(turns):
+        for name, measure in variants.items():
+            found[name].append(measure())
+            print(f"{name}: {found[name][-1]}", file=sys.stderr, flush=True)
+    first = next(iter(variants))
+    print(f"\n{title}")
+    for column in found[first][0]:
+        print(f"{column:34}{'per s':>12}{'of the first':>14}{'spread':>9}")
+        base = statistics.median(each[column] for each in found[first])
+        for name, each in found.items():
+            values = [figures[column] for figures in each]
+            median = statistics.median(values)
+            print(
+                f"  {name:32}{median:12,.0f}{median / base:14.2f}{(max(values) - min(values)) / median:9.0%}",
+                flush=True,
+            )
+
+
+def compare_hooks(turns: int, *, quick: bool) -> None:
+    """Print samples per second with each hook; one process measures all, so that they alternate."""
+    found = [measure_plain("hooks", quick=quick) for _ in range(turns)]
+    print("\nhooks: DDP over nccl, one rank, large network, samples/s")
+    base = statistics.median(each["no hook"] for each in found)
+    for name in HOOKS:
+        values = [each[name] for each in found]
+        median = statistics.median(values)
+        print(f"  {name:32}{median:12,.0f}{median / base:14.2f}{(max(values) - min(values)) / median:9.0%}")
+
+
+def main() -> int:
+    sections = ("workers", "hooks", "lora", "codecs")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=sections, default=sections)
+    parser.add_argument("--quick", action="store_true", help="small sizes and few steps: the figures mean nothing")
+    parser.add_argument("--process", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    import torch
+
+    if not torch.cuda.is_available():
+        print(f"this benchmark needs a GPU, and torch {torch.__version__} sees none", file=sys.stderr)
+        return 2
+    sizes = QUICK if args.quick else FULL
+    if args.process:
+        plain_process(args.process, sizes, args.rank, args.port)
+        return 0
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "peft", "numpy"))
+    print(
+        f"{torch.cuda.get_device_name()}, Python {platform.python_version()}, {versions}, {os.cpu_count()} processors"
+    )
+    if "workers" in args.only:
+        variants = {title: lambda n=name: measure_plain(n, quick=args.quick) for name, (title, *_) in PLAIN.items()}
+        variants |= {title: lambda n=name: measure_strategy(n, sizes) for name, title in STRATEGIES.items()}
+        table(f"workers: batch {BATCH} per worker, samples/s", variants, args.turns)
+    if "hooks" in args.only:
+        compare_hooks(args.turns, quick=args.quick)
+    if "lora" in args.only:
+        plain = {"plain loop with peft": lambda: measure_plain("lora", quick=args.quick)}
+        title = f"lora: batch {sizes.batch} x {sizes.block} tokens, tokens/s"
+        table(title, {**plain, "Chimera all-reduce, one worker": lambda: measure_adapters(sizes)}, args.turns)
+    if "codecs" in args.only:
+        gpu_codecs.compare(sizes.codec_elements, sizes.repeats)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
