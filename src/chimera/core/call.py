@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,13 @@ class ActorContext:
     def afterwards(self, prepare: Callable[[], None]) -> None:
         """See `afterwards` of this module; outside an engine there is no time between two calls."""
 
+    def now(self) -> float:
+        """Return the seconds of the clock of this actor's rows."""
+        return time.monotonic()
+
+    def record(self, name: str, began_s: float) -> None:
+        """See `record` of this module; outside an engine there is no trace."""
+
 
 _actor_context = ActorContext()
 
@@ -94,6 +102,19 @@ def afterwards(prepare: Callable[[], None]) -> None:
     exceptions are dropped: the next call must work without it.
     """
     _actor_context.afterwards(prepare)
+
+
+def now() -> float:
+    """Return the current time, in seconds of a clock of this actor, for `record`."""
+    return _actor_context.now()
+
+
+def record(name: str, began_s: float) -> None:
+    """Add a row named ``name`` to the trace, for a part of the running call that began at ``began_s`` and ends now.
+
+    The row has the bytes, waits and samples since the last row. The row of the call then covers the remainder only.
+    """
+    _actor_context.record(name, began_s)
 
 
 def bandwidth_bytes_s() -> float | None:

@@ -94,9 +94,9 @@ class Actor(Protocol):
 
 
 class Group(Protocol):
-    """Collectives between actors. Pass it to a method of every member; a call on it blocks until all members have made it.
+    """Collectives and messages between actors. Pass it to a method of every member.
 
-    If a member dies, the others raise `ActorLost`.
+    A collective blocks until all members have called it. If a member dies, the others raise `ActorLost`.
     """
 
     @property
@@ -111,6 +111,26 @@ class Group(Protocol):
 
     def barrier(self) -> None:
         """Return when all members have arrived."""
+
+    def send(self, values: Mapping[int, Any]) -> None:
+        """Send a value to each of these members, by rank: either all of them can receive theirs, or none can.
+
+        Arrays and encoded messages travel without pickle, and arrays in memory of `chimera.core.call.empty` without a copy. Do
+        not change an array until the member has answered, i.e. until `receive` has returned its next value.
+        Before its next value for a member, this member must receive an answer: a value that the member sent after it had
+        received this one.
+        """
+
+    def receive(self, members: Sequence[int], count: int | None = None) -> dict[int, Any]:
+        """Wait for the next value of each of these members, or of the first ``count`` of them; return the values by rank.
+
+        The values are in the order of ``members`` if all are awaited. Arrays are read-only, and may be read until this member
+        sends to the same member again. Values that were sent before a death can be received.
+
+        Raises
+        ------
+        ActorLost : a member of the group died before enough values were sent.
+        """
 
 
 class Engine(Protocol):

@@ -19,10 +19,13 @@ class Costs(Protocol):
     Attributes
     ----------
     waited_s, collective_bytes : seconds of waiting and bytes of collectives in the running call so far.
+    sent_bytes, received_bytes : array bytes of messages of groups in the running call so far.
     """
 
     waited_s: float
     collective_bytes: int
+    sent_bytes: int
+    received_bytes: int
 
     def alive(self) -> None:
         """Send a heartbeat."""
@@ -60,3 +63,22 @@ def flat_of(array: NDArray[np.float32]) -> NDArray[np.float32]:
     if array.dtype != np.float32 or not array.flags.c_contiguous or not array.flags.writeable:
         raise ConfigurationError("a collective needs a contiguous float32 array that can be written to")
     return array.reshape(-1)
+
+
+def check_ranks(ranks: Sequence[int], size: int) -> None:
+    """Raise ConfigurationError unless these are different ranks of a group of ``size``."""
+    if len(set(ranks)) < len(ranks) or not all(0 <= rank < size for rank in ranks):
+        raise ConfigurationError(f"messages of members {[*ranks]} of a group of {size}: use each rank from 0 once")
+
+
+def check_count(members: Sequence[int], count: int | None) -> int:
+    """Return the number of values that `receive` awaits: ``count``, or one of each member.
+
+    Raises
+    ------
+    ConfigurationError : there are fewer members, or the number is not above 0.
+    """
+    wanted = len(members) if count is None else count
+    if not 0 < wanted <= len(members):
+        raise ConfigurationError(f"receive waits for {wanted} values of {len(members)} members")
+    return wanted

@@ -26,6 +26,7 @@ Meetings: TypeAlias = "Mapping[SimulatedGroup, tuple[float, list[Call]]]"
 _SIZES = {type(None): 0, bool: 8, int: 8, float: 8, str: 8}  # of plain values, as `nbytes` counts them
 _size_of = _SIZES.__getitem__
 _NEVER = math.inf, math.inf, math.inf
+NO_PARTS: list[TraceRow] = []  # shared, and never changed
 NOTHING: Mapping[Any, Any] = MappingProxyType({})  # there are many calls, and most have nothing of most kinds
 
 
@@ -120,6 +121,7 @@ class Call:
     returns : number of results, each with its own ref; None for a single result.
     meetings : for each group in which it met others, the end of the last meeting and all calls of it.
     transit_s : transfer time of its last argument.
+    parts : rows of its recorded parts; its costs since the last of them are its own.
     planned : for a stuck call, when it would have started, ended and been known, and its meetings.
     """
 
@@ -143,6 +145,7 @@ class Call:
         "node",
         "opens",
         "order",
+        "parts",
         "planned",
         "refs",
         "returns",
@@ -174,6 +177,7 @@ class Call:
         self.bytes_in, self.bytes_out, self.samples = 0, 0, 0
         self.waiters: Sequence[Call] = ()
         self.meetings: Meetings = NOTHING
+        self.parts: list[TraceRow] = NO_PARTS
         self.error: BaseException | None = None
         self.planned: tuple[float, float, float, Meetings] | None = None
         self.call_thread: SuspendableThread | None = None
@@ -217,13 +221,27 @@ class Call:
         """When its message arrives; its arguments may arrive later."""
         return self.issued_s + self.sender.port.latency_to(self.node.port)
 
-    def row(self) -> TraceRow:
-        """Return its row of the trace."""
+    def record(self, name: str, began_s: float) -> None:
+        """Add a row for a part that ends now."""
+        if self.parts is NO_PARTS:
+            self.parts = []
+        self.parts.append(self._row(name, began_s, self.clock_s))
+        self.transfer_s, self.wait_s, self.bytes_in, self.bytes_out, self.samples = 0.0, 0.0, 0, 0, 0
+
+    def rows(self) -> list[TraceRow]:
+        """Return its rows of the trace: those of its parts until it ended, and that of the remainder."""
+        error = type(self.error).__name__ if self.error else ""
+        if self.parts is NO_PARTS:
+            return [self._row(self.method, self.start_s, self.end_s, error)]
+        parts = [part for part in self.parts if part.end_s <= self.end_s]
+        start_s = parts[-1].end_s if parts else self.start_s
+        return [*parts, self._row(self.method, start_s, self.end_s, error)]
+
+    def _row(self, name: str, start_s: float, end_s: float, error: str = "") -> TraceRow:
         return TraceRow(
-            actor=self.node.name, rank=self.node.rank, call=self.method, start_s=self.start_s, end_s=self.end_s,
+            actor=self.node.name, rank=self.node.rank, call=name, start_s=start_s, end_s=end_s,
             bytes_in=self.bytes_in, bytes_out=self.bytes_out, transfer_s=self.transfer_s,
-            wait_s=min(self.wait_s, self.end_s - self.start_s), samples=self.samples,
-            error=type(self.error).__name__ if self.error else "",
+            wait_s=min(self.wait_s, end_s - start_s), samples=self.samples, error=error,
         )  # fmt: skip
 
 

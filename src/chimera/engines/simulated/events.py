@@ -1,9 +1,9 @@
-"""Calls between actors: the choice of the next event in virtual time.
+"""Calls and messages between actors: the choice of the next event in virtual time.
 
-Once the handle of an actor has been sent, a call may come from any actor, so the order of issue is no longer that of virtual
-time. From then on every call waits in the queue of its actor, sorted by its arrival, until the driver waits. Then the earliest
-start or awaited result happens first, and none after the moment at which the driver wakes. No later event can precede it: code
-that continues at a moment calls others after that moment only.
+Once the handle of an actor or a message has been sent, a call or a message may come from any actor, so the order of issue is no
+longer that of virtual time. From then on every call waits in the queue of its actor, sorted by its arrival, until the driver
+waits. Then the earliest start or awaited result happens first, and none after the moment at which the driver wakes. No later
+event can precede it: code that continues at a moment calls others after that moment only.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from chimera.core.engine import Disturbance
 from chimera.core.errors import ConfigurationError, RunError, TimeLimitError
 from chimera.engines.simulated.call import Call, Node, Ref
 from chimera.engines.simulated.delivery import deliver
+from chimera.engines.simulated.messages import Awaited, Mail, Message
 from chimera.engines.suspendable_thread import Abandoned
 
 if TYPE_CHECKING:
@@ -41,24 +42,34 @@ class SimulatedContext(ActorContext):
             return self.events.get(refs, timeout_s)
         return self.events.get([refs], timeout_s)[0]
 
+    def now(self) -> float:
+        """Return the virtual time of the running call, with its work so far."""
+        return self.events.clock_s()
+
+    def record(self, name: str, began_s: float) -> None:
+        """Add a row for a part of the running call."""
+        self.events.record(name, began_s)
+
 
 class Events:
-    """The calls between actors, and the waits of actors.
+    """The calls and messages between actors, and the waits of actors.
 
     Attributes
     ----------
-    on : whether a handle has been sent.
+    on : whether a handle or a message has been sent.
+    mail : the messages between members of groups.
     waits : calls that wait inside for a result: for which, and their time limits.
     """
 
     def __init__(self, scheduler: Scheduler, nodes: list[Node]) -> None:
         self.on = False
+        self.mail = Mail()
         self.waits: dict[Call, tuple[Ref, float]] = {}
         self._scheduler, self._nodes = scheduler, nodes
         self._agenda: list[tuple[float, int, int]] = []  # (time, order of the call, rank); entries may be outdated
         self._due_s: dict[int, float] = {}  # by rank: the entry that counts
         self._begun = itertools.count(1 << 62)
-        self._held_back: dict[Call, float] = {}  # what hanging actors would have called, and when
+        self._held_back: dict[Call | Message, float] = {}  # what hanging actors would have called or sent, and when
 
     def enqueue(self, call: Call) -> None:
         """Insert a call in the queue of its actor, after all that arrive before it."""
@@ -79,6 +90,10 @@ class Events:
 
     def next_s(self) -> float:
         """Return the time of the next event; infinite if there is none."""
+        return min(self._next_progress_s(), self.mail.next_s())
+
+    def _next_progress_s(self) -> float:
+        """Return when the next call begins or continues."""
         while self._agenda:
             time_s, _, rank = self._agenda[0]
             node = self._nodes[rank + 1]  # the driver is the first
@@ -93,7 +108,10 @@ class Events:
 
     def step(self) -> None:
         """Execute the next event."""
-        time_s = self.next_s()
+        time_s = self._next_progress_s()
+        if self.mail.next_s() <= time_s:
+            self.schedule(self.mail.transfer())
+            return
         rank = heapq.heappop(self._agenda)[2]
         del self._due_s[rank]
         node = self._nodes[rank + 1]
@@ -114,14 +132,15 @@ class Events:
             self.step()
 
     def lose(self, node: Node) -> int:
-        """Withdraw the later calls of a killed actor, and end its wait; return their number."""
+        """Withdraw the later calls and messages of a killed actor, and end its wait; return the number of calls."""
         taken_back = 0
         for other in self._nodes:
             kept = deque(call for call in other.queue if call.sender is not node or call.issued_s <= node.crash_s)
             taken_back += len(other.queue) - len(kept)
             other.queue = kept
             self.schedule(other)
-        if node.suspended is not None and node.suspended in self.waits:
+        self.mail.withdraw(node)
+        if node.suspended is not None and (node.suspended in self.waits or node.suspended in self.mail.waits):
             self._scheduler.resume_later(node.suspended, Abandoned())
         return taken_back
 
@@ -138,25 +157,51 @@ class Events:
             )
 
     def disturb(self, node: Node, disturbance: Disturbance, hung_s: float) -> None:
-        """Delay the calls that an actor would have made from now on, like the actor itself.
+        """Delay the calls and messages that an actor would have sent from now on, like the actor itself.
 
         Parameters
         ----------
         hung_s : since when it hung before this, and still hangs.
         """
         now_s = self._scheduler.now_s
+
+        def delay(sent: Call | Message) -> None:
+            if sent in self._held_back:
+                sent.issued_s = self._held_back.pop(sent) + (now_s - hung_s)
+            if sent.issued_s > now_s and disturbance.what != "slow":
+                if disturbance.for_s == math.inf:
+                    self._held_back[sent] = sent.issued_s
+                over_s = now_s + disturbance.for_s
+                is_cut = disturbance.what == "cut off"
+                sent.issued_s = max(sent.issued_s, over_s) if is_cut else sent.issued_s + disturbance.for_s
+
+        self.mail.delay(node, delay)
         for other in self._nodes:
             for call in other.queue:
-                if call.sender is node and call in self._held_back:
-                    call.issued_s = self._held_back.pop(call) + (now_s - hung_s)
-                if call.sender is node and call.issued_s > now_s and disturbance.what != "slow":
-                    if disturbance.for_s == math.inf:
-                        self._held_back[call] = call.issued_s
-                    over_s = now_s + disturbance.for_s
-                    is_cut = disturbance.what == "cut off"
-                    call.issued_s = max(call.issued_s, over_s) if is_cut else call.issued_s + disturbance.for_s
+                if call.sender is node:
+                    delay(call)
             other.queue = deque(sorted(other.queue, key=attrgetter("arrives_s")))
             self.schedule(other)
+
+    def clock_s(self) -> float:
+        """Return the time of the running call, or the driver's."""
+        call = self._scheduler.charge()
+        return self._scheduler.now_s if call is None else call.clock_s
+
+    def record(self, name: str, began_s: float) -> None:
+        """Add a row for a part of the running call; see `chimera.core.call.record`."""
+        if (call := self._scheduler.charge()) is not None:
+            call.record(name, began_s)
+
+    def await_messages(self, call: Call, awaited: Awaited) -> None:
+        """Suspend the running call until messages have arrived, or a death ends the wait."""
+        self.mail.waits[call] = awaited
+        self._suspend(call, self.mail.waits)
+
+    def reschedule_receivers(self) -> None:
+        """Schedule the calls that wait for messages, because a member of a group was lost or may have left."""
+        for call in self.mail.waits:
+            self.schedule(call.node)
 
     def calling(self) -> Call | None:
         """Return the running call that calls another actor or waits for one, with its clock set; None for the driver."""
@@ -199,15 +244,9 @@ class Events:
                 f"{call.node.name} would wait forever: its call {other.method!r} on itself comes after this one"
             )
         self.waits[call] = ref, deadline_s
-        call.node.suspended = call
         if other.end_s == math.inf:
             call.awaits(other)
-        self.schedule(call.node)
-        try:
-            assert call.call_thread is not None
-            call.call_thread.suspend()
-        finally:
-            del self.waits[call]
+        self._suspend(call, self.waits)
         known_s = _known_s(other, call.node)
         call.clock_s = call.node.health.begins_s(max(call.clock_s, min(known_s, deadline_s)))
         if known_s > deadline_s:
@@ -215,14 +254,23 @@ class Events:
         if other.error is not None:
             raise other.error.with_traceback(None)
 
+    def _suspend(self, call: Call, waits: dict[Call, Any]) -> None:
+        """Suspend the running call until its event; ``waits`` holds what it waits for."""
+        call.node.suspended = call
+        self.schedule(call.node)
+        try:
+            assert call.call_thread is not None
+            call.call_thread.suspend()
+        finally:
+            del waits[call]
+
     def _next(self, node: Node) -> tuple[Call | None, float]:
         """Return the call of a node that continues or begins next, and when it can."""
         call = node.suspended
         if call is not None:
-            if call not in self.waits:
+            known_s = self._continues_s(call)
+            if known_s is None:
                 return None, math.inf  # a group resumes it
-            ref, deadline_s = self.waits[call]
-            known_s = max(call.clock_s, min(_known_s(ref.call, node), deadline_s))
             return call, min(node.health.begins_s(known_s), max(call.clock_s, node.crash_s))
         if not node.queue or (node.blocked and node.crash_s == math.inf):
             return None, math.inf
@@ -231,6 +279,15 @@ class Events:
         if ready_s == math.inf or node.blocked:
             ready_s = min(node.crash_s, node.leave_s)  # then it is known that it will not run
         return call, max(call.arrives_s, node.free_s, ready_s)
+
+    def _continues_s(self, call: Call) -> float | None:
+        """Return when a suspended call knows what it waits for; None in a collective."""
+        if (awaited := self.mail.waits.get(call)) is not None:
+            return max(call.clock_s, awaited.known_s())
+        if call not in self.waits:
+            return None
+        ref, deadline_s = self.waits[call]
+        return max(call.clock_s, min(_known_s(ref.call, call.node), deadline_s))
 
 
 def _known_s(call: Call, node: Node) -> float:

@@ -1,11 +1,11 @@
-"""Collectives in virtual time: the calls of all members meet, and continue when the last has arrived."""
+"""Groups in virtual time. In a collective, the calls of all members meet, and continue when the last has arrived."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -15,6 +15,7 @@ from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.core.parameters import reduce_in_order
 from chimera.engines.collectives import Op, check_op, check_root
 from chimera.engines.simulated.call import Call, Node
+from chimera.engines.simulated.messages import GroupMessages
 from chimera.engines.suspendable_thread import Abandoned
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def _find(number: int) -> SimulatedGroup:
 
 
 class SimulatedGroup:
-    """Collectives between actors of one simulated engine; see `chimera.core.engine.Group`.
+    """Collectives and messages between actors of one simulated engine; see `chimera.core.engine.Group`.
 
     All-reduce takes as long as a ring does (Patarasuk and Yuan, 2009): each member sends and receives 2 (n-1)/n of the
     array, at the speed of the slowest, in 2 (n-1) steps of one latency each. A broadcast is a pipeline through all
@@ -48,6 +49,7 @@ class SimulatedGroup:
         self._bandwidth_bytes_s = min(node.port.bandwidth_bytes_s for node in nodes)
         self._arrived: dict[int, tuple[Call, Collective, NDArray[np.float32]]] = {}
         self._lost: tuple[Node, float] | None = None
+        self._messages = GroupMessages(scheduler, nodes)
         _groups[self._number] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -74,6 +76,14 @@ class SimulatedGroup:
         """See `Group.barrier`."""
         self._meet("barrier", 0, np.empty(0, np.float32))
 
+    def send(self, values: Mapping[int, Any]) -> None:
+        """See `Group.send`."""
+        self._messages.send(values)
+
+    def receive(self, members: Sequence[int], count: int | None = None) -> dict[int, Any]:
+        """See `Group.receive`."""
+        return self._messages.receive(members, count)
+
     def missing(self) -> list[Node]:
         """The members for which others wait: those that have not arrived, and those that hang."""
         return [
@@ -97,6 +107,7 @@ class SimulatedGroup:
         arrived, self._arrived = self._arrived, {}
         for _, (call, _, _) in sorted(arrived.items()):
             self._scheduler.resume_later(call, Abandoned() if call.node is node else self._loss(call))
+        self._messages.member_lost(node)
 
     def _loss(self, call: Call) -> ActorLost:
         assert self._lost is not None

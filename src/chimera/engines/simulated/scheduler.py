@@ -175,7 +175,8 @@ class Scheduler:
 
     def explain(self, call: Call) -> str:
         """Describe the calls and actors for which the driver would wait forever."""
-        return explain(call, self._suspended, self.events.awaited_by, len(self._nodes))
+        receivers = {each: wait for each, wait in self.events.mail.waits.items() if each.node.health.hung_s == math.inf}
+        return explain(call, {**self._suspended, **receivers}, self.events.awaited_by, len(self._nodes))
 
     def close(self) -> None:
         """Stop all threads and release the actors."""
@@ -272,6 +273,8 @@ class Scheduler:
             call.bytes_out += value.nbytes
         call.error, call.call_thread = error, None
         node.free_s = end_s
+        if node.leave_s <= end_s:
+            self.events.reschedule_receivers()
         if node.queue:
             self._agenda.append(node)
         self._resolve(call, end_s, end_s + self._driver.port.latency_to(node.port))

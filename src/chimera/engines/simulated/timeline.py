@@ -38,7 +38,7 @@ class Timeline:
             nodes.add(call.sender)
             call.inputs, call.meetings = (), NOTHING  # otherwise each call would hold all earlier calls in memory
             if call.start_s < math.inf:
-                self._ended.append(call.row())
+                self._ended += call.rows()
         self._ahead[:] = ahead
         self._settle_at = 2 * len(ahead) + _MANY
         return nodes

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from chimera.engines.simulated.call import Call, Node
 from chimera.engines.simulated.group import SimulatedGroup
+from chimera.engines.simulated.messages import Awaited
 
 
 def losses(hung: Iterable[Node], groups: Iterable[SimulatedGroup]) -> Iterator[tuple[float, Node]]:
@@ -27,13 +28,16 @@ def losses(hung: Iterable[Node], groups: Iterable[SimulatedGroup]) -> Iterator[t
 
 
 def explain(
-    call: Call, suspended: Mapping[Call, SimulatedGroup], awaited_by: Callable[[Call], Call | None], limit: int
+    call: Call,
+    suspended: Mapping[Call, SimulatedGroup | Awaited],
+    awaited_by: Callable[[Call], Call | None],
+    limit: int,
 ) -> str:
     """Describe the calls and actors for which the driver would wait forever.
 
     Parameters
     ----------
-    suspended : in which group a call waits, if it does.
+    suspended : the collective or the messages that a call waits for, if it does.
     awaited_by : the call on another actor that a call waits for, if it does.
     limit : how many actors there are, to end a circle.
     """
