@@ -4,8 +4,10 @@ Loading a pickle runs the code that it names, and marshal is unsafe for foreign 
 run's own processes have written, on a channel that no other user can write to:
 
 - `engines/shared_memory/values`, `engines/stored`, `engines/failure`: values and exceptions between the driver and the workers
-  that it started, through their memory and pipes (`simulated`, `local`). On `ray` they pass through Ray as pickles.
-- `engines/local`: descriptions of calls (marshal, plain values), through the same memory and pipes.
+  that it started, through their memory and pipes (`simulated`, `local`). On `ray` they pass through Ray as pickles. Messages
+  between actors on different machines pass over TCP connections that need a secret from Ray's store.
+- `engines/local`, `engines/shared_memory/mailboxes`: descriptions of calls and messages (marshal, plain values), through the
+  same memory and pipes.
 - `models/flat_module`: a module within such a value, so that its parameters are sent once.
 - `models/pickling`: whether a model can be pickled; nothing is loaded.
 - `remote`: results of functions on workers that the same program started.

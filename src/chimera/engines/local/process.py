@@ -16,7 +16,7 @@ from chimera.core.pickling import unmarshalled, unpickled
 from chimera.engines.failure import Failure
 from chimera.engines.handle import CONSTRUCT, results
 from chimera.engines.local.memory_limit import MemoryLimit
-from chimera.engines.local.ring_buffers import has_call, read_call, write_row
+from chimera.engines.local.ring_buffers import has_call, read_call, write_part, write_row
 from chimera.engines.shared_memory.memory import (
     ARRAY_BYTES,
     DEAD,
@@ -55,13 +55,15 @@ class LocalContext(call.ActorContext):
     Attributes
     ----------
     nested_calls : makes calls on other actors (`chimera.engines.local.nested_calls.NestedCalls`).
-    waited_s, collective_bytes : seconds and bytes of collectives and waits in the running call so far.
+    waited_s, collective_bytes, sent_bytes, received_bytes : see `chimera.engines.collectives.Costs`.
+    recorded_s : the end of the last part of the running call that has a row of its own; 0 if there is none.
     """
 
     def __init__(self, memory: Memory, notifier: Notifier, nested_calls: Any) -> None:
         super().__init__()
         self.memory, self.notifier, self.nested_calls = memory, notifier, nested_calls
-        self.waited_s, self.collective_bytes = 0.0, 0
+        self.waited_s, self.collective_bytes, self.sent_bytes, self.received_bytes = 0.0, 0, 0, 0
+        self.recorded_s = 0.0
         self.groups: dict[int, Any] = {}
         self._next: Callable[[], None] | None = None
 
@@ -83,6 +85,26 @@ class LocalContext(call.ActorContext):
         if prepare is not None:
             with contextlib.suppress(Exception):  # the call that needs the result raises the same error
                 prepare()
+
+    def record(self, name: str, began_s: float) -> None:
+        """Add a row for a part of the running call; if the driver has read too few, its costs count in the next row."""
+        end, costs = time.monotonic(), (self.waited_s, *self.bytes_so_far(), self.work.samples)
+        if write_part(self.memory.own, (0, began_s, end, 0.0, *costs, name.encode()[:24])):
+            self.take_costs()
+            self.work.samples = 0
+        self.recorded_s = end
+
+    def bytes_so_far(self) -> tuple[int, int]:
+        """Return the bytes that came in and went out since the last row."""
+        received = self.received_bytes + self.collective_bytes + self.nested_calls.received_bytes
+        return received, self.sent_bytes + self.collective_bytes
+
+    def take_costs(self) -> tuple[float, int, int]:
+        """Return the seconds of waiting, and the bytes in and out, since the last row, and set them to 0."""
+        costs = self.waited_s, *self.bytes_so_far()
+        self.waited_s, self.collective_bytes, self.sent_bytes, self.received_bytes = 0.0, 0, 0, 0
+        self.nested_calls.received_bytes = 0
+        return costs
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
         """Wait for results of this actor's calls on other actors."""
@@ -159,11 +181,10 @@ class ActorProcess:
             bytes_out = self._write(outs, [Packed(failure)] * len(outs))
         actor_context = self._actor_context
         end = time.monotonic()
-        collective, waited = actor_context.collective_bytes, actor_context.waited_s
-        actor_context.collective_bytes, actor_context.waited_s = 0, 0.0
-        received, self._nested_calls.received_bytes = self._nested_calls.received_bytes, 0
-        counts = bytes_in + collective + received, bytes_out + collective, call.take_work().samples
-        write_row(self._memory.own, (number, start, end, start - self._there_s, waited, *counts, error))
+        waited, came, went = actor_context.take_costs()
+        counts = bytes_in + came, bytes_out + went, call.take_work().samples
+        begin, actor_context.recorded_s = actor_context.recorded_s or start, 0.0
+        write_row(self._memory.own, (number, begin, end, start - self._there_s, waited, *counts, error))
         for slot, generation in outs:  # after the row: a process that knows a result also finds the row of its call
             publish(self._memory, slot, generation, failed)
         self._notifier.ring_for_call(number + 1)

@@ -10,7 +10,7 @@ from typing import Any
 from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import ActorHandle
-from chimera.engines.local.ring_buffers import read_rows
+from chimera.engines.local.ring_buffers import Row, read_parts, read_rows
 from chimera.engines.shared_memory.memory import ROWS_WRITTEN, SIGN_NS, Memory
 from chimera.engines.shared_memory.result_slots import ResultSlots
 
@@ -67,33 +67,41 @@ class Channel(ResultSlots):
         return rows
 
     def keep_rows(self, began_s: float) -> None:
-        """Take the rows out of the ring buffer, for `trace` to return."""
-        self._rows.extend(self._new_rows(began_s))
+        """Take the rows out of the ring buffers, for `trace` to return."""
+        rows = list(self._new_rows(began_s))  # before the parts, so that a call's parts are among them
+        parts = [self._row(part, part[-1].rstrip(b"\0").decode(), began_s, b"") for part in read_parts(self.region)]
+        self._rows.extend(sorted([*parts, *rows], key=_start_s) if parts else rows)
 
     def _new_rows(self, began_s: float) -> Iterator[TraceRow]:
-        for _, start, end, transfer, wait, bytes_in, bytes_out, samples, error in read_rows(
-            self.region, self.rows_read
-        ):
+        for row in read_rows(self.region, self.rows_read):
             self.rows_read += 1
             if not self.calls:  # the actor survived its fork server for a moment: its calls have been reported as lost
                 continue
-            yield TraceRow(
-                actor=self.name,
-                rank=self.rank,
-                call=self.calls.popleft(),
-                start_s=start - began_s,
-                end_s=end - began_s,
-                bytes_in=bytes_in,
-                bytes_out=bytes_out,
-                transfer_s=transfer,
-                wait_s=wait,
-                samples=samples,
-                error=error.rstrip(b"\0").decode(),
-            )
+            yield self._row(row, self.calls.popleft(), began_s, row[-1])
         if self.died_s is not None:
             died_s = self.died_s - began_s
             while self.calls:
                 yield TraceRow(self.name, self.rank, self.calls.popleft(), died_s, died_s, error="ActorLost")
+
+    def _row(self, row: Row, call: str, began_s: float, error: bytes) -> TraceRow:
+        _, start, end, transfer, wait, bytes_in, bytes_out, samples, _ = row
+        return TraceRow(
+            actor=self.name,
+            rank=self.rank,
+            call=call,
+            start_s=start - began_s,
+            end_s=end - began_s,
+            bytes_in=bytes_in,
+            bytes_out=bytes_out,
+            transfer_s=transfer,
+            wait_s=wait,
+            samples=samples,
+            error=error.rstrip(b"\0").decode(),
+        )
+
+
+def _start_s(row: TraceRow) -> float:
+    return row.start_s
 
 
 class LocalActor(ActorHandle):

@@ -1,4 +1,4 @@
-"""The ring buffers between an actor and the driver: calls in one direction, trace rows in the other.
+"""The ring buffers between an actor and the driver: calls in one direction, rows of calls and of their parts in the other.
 
 Each has one writer and one reader.
 """
@@ -13,6 +13,9 @@ from chimera.engines.shared_memory.memory import (
     CALLS_BYTES,
     CALLS_READ,
     CALLS_WRITTEN,
+    PARTS_AT,
+    PARTS_READ,
+    PARTS_WRITTEN,
     ROWS_AT,
     ROWS_WRITTEN,
     Region,
@@ -40,6 +43,26 @@ def read_rows(region: Region, read: int) -> Iterator[Row]:
     """Yield the rows from number ``read`` on."""
     for number in range(read, region.words[ROWS_WRITTEN]):
         yield _ROW.unpack_from(region.bytes, ROWS_AT + number % ROWS * _ROW.size)
+
+
+def write_part(region: Region, row: Row) -> bool:
+    """Add a row of a part of a call, with the part's name as its error; return False if the driver must read some first."""
+    written = region.words[PARTS_WRITTEN]
+    if written - region.words[PARTS_READ] >= ROWS:
+        return False
+    _ROW.pack_into(region.bytes, PARTS_AT + written % ROWS * _ROW.size, *row)
+    fence()
+    region.words[PARTS_WRITTEN] = written + 1
+    return True
+
+
+def read_parts(region: Region) -> list[Row]:
+    """Return and remove all rows of parts of calls."""
+    read, written = region.words[PARTS_READ], region.words[PARTS_WRITTEN]
+    fence()
+    rows = [_ROW.unpack_from(region.bytes, PARTS_AT + number % ROWS * _ROW.size) for number in range(read, written)]
+    region.words[PARTS_READ] = written
+    return rows
 
 
 def write_call(region: Region, message: bytes) -> bool:

@@ -4,7 +4,7 @@ Each actor owns one region of the file, and the driver owns region 0. A region h
 
 - words with the state of its owner;
 - slots with the positions of results, and counters of their readers;
-- a ring for the calls that the driver sends, and a ring for trace rows;
+- a ring for the calls that the driver sends, a ring for trace rows, and one for trace rows of parts of calls;
 - a table of the driver's answers to calls that the owner makes on other actors;
 - a heap for data.
 
@@ -45,6 +45,7 @@ _ISSUED_AT = 2 * _MIB
 _DONE_AT = 10 * _MIB
 ROWS_AT = 18 * _MIB
 _ANSWERS_AT = 20 * _MIB
+PARTS_AT = 21 * _MIB
 CALLS_AT = 24 * _MIB
 CALLS_BYTES = 8 * _MIB
 _HEAP_AT = 32 * _MIB
@@ -57,6 +58,8 @@ CALLS_WRITTEN = 3  # driver: position in the ring of calls up to which it has wr
 CALLS_READ = 4  # owner: position in the ring of calls up to which it has read
 SIGN_NS = 5  # owner: time of its last heartbeat, on the monotonic clock
 PID, STARTED = 6, 7  # owner: its process as returned by `this_process`, set after it has mapped the file
+PARTS_WRITTEN = 8  # owner: rows of parts of calls written so far
+PARTS_READ = 9  # driver: rows of parts of calls read so far
 
 # Words of a slot, by writer.
 SLOT_WORDS = 8

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from chimera.core.errors import ActorLost
 from chimera.engines.shared_memory.memory import BELL_AT, Memory, fence
 
 _RECHECK_S = 0.25  # bounds the delay if a wake-up is ever lost, which is not known to happen
@@ -92,7 +93,11 @@ class Notifier:
 
             def ready_or_never() -> bool:
                 if not ready():
-                    check()
+                    try:
+                        check()
+                    except ActorLost:
+                        if not ready():  # otherwise the member made it true just before its death
+                            raise
                 return ready()
 
             self._sleep(ready_or_never, [(self._memory.region(member).gathering, 1) for member in members], None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from chimera.core.errors import ActorLost
 from chimera.core.parameters import reduce_in_order, shard_bounds
 from chimera.engines.collectives import Costs, Op, check_root, check_sizes, flat_of, scale_of
+from chimera.engines.shared_memory.mailboxes import Mailboxes
 from chimera.engines.shared_memory.memory import DEAD, DRIVER, Memory, fence
 from chimera.engines.shared_memory.notifier import Notifier
 
@@ -54,7 +56,11 @@ class SharedGroup:
         self._rank = self._members.index(memory.me)
         words = memory.block(DRIVER, table, _table_bytes(self.size))
         self._words = memoryview(words).cast("q")  # type: ignore[arg-type]
-        self._arrival_words = range(_ARRIVALS, self.size * _WORDS, _WORDS)
+        rows = range(0, self.size * _WORDS, _WORDS)
+        self._arrival_words = [row + _ARRIVALS for row in rows]
+        self._mailboxes = Mailboxes(
+            costs, memory, notifier, (self._words, rows), members, self._rank, self._ensure_alive
+        )
         self._arrivals = 0
         self._staging: NDArray[np.float32] | None = None
         self._partial = np.empty(_CHUNK, np.float32)
@@ -74,16 +80,12 @@ class SharedGroup:
         def all_here() -> bool:
             return all(words[place] >= arrivals for place in places)
 
-        def check() -> None:
-            if self._look is not None:
-                self._look()
-            self._check()  # any death fails the barrier, even of a member that had arrived: later barriers cannot complete
-
         self._costs.alive()
         self._notifier.ring_members(self._members)
         began = time.monotonic()
         try:
-            self._notifier.await_members(all_here, check, self._members, SPIN_S)
+            # Any death fails the barrier, even of a member that had arrived: later barriers cannot complete.
+            self._notifier.await_members(all_here, self._ensure_alive, self._members, SPIN_S)
         finally:
             self._costs.waited_s += time.monotonic() - began
         fence()
@@ -140,6 +142,19 @@ class SharedGroup:
         if self._memory.locate(array) is None:
             array.reshape(-1)[:] = mine
         return array
+
+    def send(self, values: Mapping[int, Any]) -> None:
+        """See `Group.send`."""
+        self._mailboxes.send(values)
+
+    def receive(self, members: Sequence[int], count: int | None = None) -> dict[int, Any]:
+        """See `Group.receive`."""
+        return self._mailboxes.receive(members, count)
+
+    def _ensure_alive(self) -> None:
+        if self._look is not None:
+            self._look()
+        self._check()
 
     def _check(self) -> None:
         for member, name in zip(self._members, self._names, strict=True):

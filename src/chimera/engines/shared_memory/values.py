@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -84,14 +83,18 @@ def unpack(block: NDArray[np.uint8], release: Callable[[], None] | None) -> Any:
     view = memoryview(lease)  # type: ignore[arg-type]
     form, count, length = _HEAD.unpack_from(view)
     head = _HEAD.size + _PLACE.size * count
-    stream = view[head : head + length]
+    places = [_PLACE.unpack_from(view, at) for at in range(_HEAD.size, head, _PLACE.size)]
+    return opened(form, view[head : head + length], [view[at : at + size] for at, size in places])
+
+
+def opened(form: int, stream: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:
+    """Return the value of a `Packed`, by its form, its description, and the bytes of its arrays, which are used in place."""
     if form == _PICKLED:
-        places = [_PLACE.unpack_from(view, at) for at in range(_HEAD.size, head, _PLACE.size)]
-        return unpickled(stream, buffers=[view[at : at + size] for at, size in places])
+        return unpickled(stream, buffers=buffers)
     if form == _ARRAY:
-        return _arrays(unmarshalled(stream), view, head + length)[0]
+        return _arrays(unmarshalled(stream), buffers)[0]
     codec, size, described, meta = unmarshalled(stream)
-    return Encoded(codec, size, tuple(_arrays(described, view, head + length)), meta)
+    return Encoded(codec, size, tuple(_arrays(described, buffers)), meta)
 
 
 def _is_plain(array: Any) -> bool:
@@ -104,12 +107,11 @@ def _described(arrays: Sequence[NDArray[Any]], buffers: list[memoryview]) -> lis
     return [(array.dtype.str, array.shape) for array in arrays]
 
 
-def _arrays(described: list[tuple[str, tuple[int, ...]]], view: memoryview, at: int) -> list[NDArray[Any]]:
-    """Return the arrays of a block; they follow the description, which ends at offset ``at``."""
+def _arrays(described: list[tuple[str, tuple[int, ...]]], buffers: Sequence[memoryview]) -> list[NDArray[Any]]:
+    """Return the arrays with these types and shapes, which view the buffers."""
     arrays = []
-    for dtype, shape in described:
-        flat = np.frombuffer(view, dtype, math.prod(shape), _aligned(at))
-        at = _aligned(at) + flat.nbytes
+    for (dtype, shape), buffer in zip(described, buffers, strict=True):
+        flat = np.frombuffer(buffer, dtype)
         arrays.append(flat if len(shape) == 1 else flat.reshape(shape))
     return arrays
 
