@@ -188,6 +188,9 @@ class Member:
         group.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def receive_from_first(self, group: Group) -> Any:
+        return group.receive([0])
+
     def meet_twice(self, group: Group) -> None:
         group.barrier()
         group.barrier()

@@ -72,11 +72,12 @@ def failure(world: World) -> dict[str, list[Any]]:
 
 
 def busy(world: World) -> dict[str, list[Any]]:
-    """Close with one actor hung, one waiting in a group, and results that were not fetched."""
+    """Close with one actor hung, two waiting in groups, and results that were not fetched."""
     with world.engine() as engine:
         relays, members = work_together(engine, world)
         seen = footprint()
-        refs = [world.hang(relays[0]), members[0].meet(engine.group(members)), relays[0].echo(np.zeros(100_000))]
+        waiting = [members[0].meet(engine.group(members)), members[1].receive_from_first(engine.group(members))]
+        refs = [world.hang(relays[0]), *waiting, relays[0].echo(np.zeros(100_000))]
         engine.wait(refs, timeout_s=0.1)
     return seen
 

@@ -10,6 +10,7 @@ import pytest
 from chimera.core.engine import Engine
 from chimera.core.trace import TraceRow
 from conformance.actors import Faulty, Member, OddError, Relay
+from conformance.message_members import Correspondent
 from conformance.worlds import World
 
 pytestmark = pytest.mark.sampled(2)
@@ -106,3 +107,39 @@ def test_collectives_count_in_both_directions_and_report_waiting(engine: Engine,
     apart_s = came_last.start_s - waited.start_s  # 0.1, less the delay until the first call began
     assert apart_s / 2 < waited.wait_s <= waited.end_s - waited.start_s
     assert came_last.wait_s < waited.wait_s
+
+
+def test_parts_of_a_call_have_rows_of_their_own(engine: Engine, world: World) -> None:
+    actors = [engine.spawn(Correspondent, rank) for rank in range(3)]
+    size, steps = 1000, 20
+    found: dict[str, list[TraceRow]] = {}
+    for method in ("train", "train_in_parts"):
+        group = engine.group(actors)
+        served = actors[0].serve(group, size, steps, "shared")
+        trained = [getattr(actor, method)(group, size, steps, "shared") for actor in actors[1:]]
+        engine.get([served, *trained], timeout_s=world.limit_s)
+        found[method] = [row for row in rows_of_calls(engine) if row.rank == 1]
+    (whole,), parts = found["train"], found["train_in_parts"]
+    assert [row.call for row in parts] == ["even step", "step"] * (steps // 2) + ["train_in_parts"]
+    assert sum(row.bytes_out for row in parts) == whole.bytes_out == steps * 4 * size
+    assert sum(row.bytes_in for row in parts) == whole.bytes_in
+    assert [row.samples for row in parts] == [1] * steps + [100]
+    for row in parts:
+        assert row.wait_s <= row.end_s - row.start_s
+    for before, after in itertools.pairwise(parts):
+        assert before.start_s <= before.end_s <= after.start_s + 1e-9
+    assert parts[-1].start_s == pytest.approx(parts[-2].end_s)
+    assert parts[-1].end_s <= engine.now()
+
+
+def test_a_message_to_several_members_counts_once_for_its_sender(engine: Engine, world: World) -> None:
+    actors = [engine.spawn(Correspondent, rank) for rank in range(3)]
+    group, nbytes = engine.group(actors), 4 * 1000
+    refs = [actors[0].serve(group, 1000, 5, "own"), *(actor.train(group, 1000, 5, "own") for actor in actors[1:])]
+    engine.get(refs, timeout_s=world.limit_s)
+    rows = {row.rank: row for row in rows_of_calls(engine)}
+    assert rows[0].bytes_out == 5 * nbytes + nbytes  # and its result
+    assert 2 * 5 * nbytes <= rows[0].bytes_in < 2 * 5 * nbytes + 100  # and its arguments
+    for rank in (1, 2):
+        assert rows[rank].bytes_out == 5 * nbytes
+        assert 5 * nbytes <= rows[rank].bytes_in < 5 * nbytes + 100

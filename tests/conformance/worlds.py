@@ -103,6 +103,9 @@ _NO_GROUPS = (
 _NO_HANDLES = "nodes do not reach one another, so handles stay in the driver: sending one is an error"
 HTTP_LACKS = {
     "test_groups": _NO_GROUPS,
+    "test_group_messages": _NO_GROUPS,
+    "test_parts_of_a_call_have_rows_of_their_own": _NO_GROUPS,
+    "test_a_message_to_several_members_counts_once_for_its_sender": _NO_GROUPS,
     "test_a_waiting_actor_is_not_silent": _NO_GROUPS,
     "test_a_group_waits_for_a_hanging_member_and_continues": _NO_GROUPS,
     "test_collectives_count_in_both_directions_and_report_waiting": _NO_GROUPS,
@@ -140,6 +143,7 @@ if importlib.util.find_spec("ray"):
         {
             "test_disturbance",
             "test_errors",
+            "test_group_messages",
             "test_handles",
             "test_immutability",
             "test_lifetime",

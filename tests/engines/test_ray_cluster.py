@@ -20,6 +20,7 @@ from chimera.engines.ray import Ray
 from chimera.engines.ray.session import HEALTH_CHECKS
 from chimera.training.progress.callback import Callback, Event, Progress
 from conformance.actors import Member, Party, Relay
+from conformance.message_members import Correspondent
 
 pytestmark = pytest.mark.long
 
@@ -146,6 +147,35 @@ def test_members_that_share_memory_and_those_that_do_not_get_the_same_bits(engin
             calls += [member.spread(group, 70_001, 1) for member in members]
             found.append([result.tobytes() for result, _ in engine.get(calls, timeout_s=LIMIT_S)])
         assert found[0] == found[1]
+
+
+def test_messages_reach_members_that_share_memory_and_those_that_do_not(engine: Ray, second_node: Any) -> None:
+    here = [engine.spawn(Correspondent, rank) for rank in range(3)]
+    away = engine.spawn(Correspondent, 2, resources=on_second())
+    found = []
+    for members in (here, [*here[:2], away]):
+        group = engine.group(members)
+        served = members[0].serve(group, 70_001, 5, "encoded")
+        trained = [member.train(group, 70_001, 5, "encoded") for member in members[1:]]
+        engine.get(trained, timeout_s=LIMIT_S)
+        found.append(engine.get(served, timeout_s=LIMIT_S).tobytes())
+    assert found[0] == found[1]
+
+
+def test_members_learn_of_the_death_of_a_node_while_they_wait_for_messages(
+    engine: Ray, joined: Any, second_node: Any
+) -> None:
+    actors = [engine.spawn(Correspondent, rank, resources=on_second() if rank == 2 else None) for rank in range(3)]
+    group = engine.group(actors)
+    refs = [actors[0].serve(group, 10, 1, "own"), *(actor.train(group, 10, 1, "own") for actor in actors[1:])]
+    engine.get(refs, timeout_s=LIMIT_S)
+    waiting = [actors[0].wait_for(group, 2), actors[1].wait_for(group, 0)]
+    joined.remove_node(second_node, allow_graceful=False)
+    died_s = time.monotonic()
+    for ref in waiting:
+        with pytest.raises(ActorLost):
+            engine.get(ref, timeout_s=LIMIT_S)
+    assert time.monotonic() - died_s < KNOWN_WITHIN_S
 
 
 def test_members_that_share_memory_need_no_torch(engine: Ray, second_node: Any) -> None:

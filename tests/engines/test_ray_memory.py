@@ -18,6 +18,7 @@ import chimera
 from chimera.core.errors import ActorLost
 from chimera.engines.ray import Ray
 from conformance.actors import LARGE, Party, lies_in_shared_memory
+from conformance.message_members import Correspondent
 
 pytestmark = pytest.mark.long
 
@@ -122,6 +123,21 @@ def test_what_the_dead_have_read_is_used_again(engine: Ray, end: str) -> None:
         else:
             os.kill(engine.get(victim.pid(), timeout_s=LIMIT_S), signal.SIGKILL)
     assert file_bytes(engine) - before < 4 * NBYTES
+
+
+def test_messages_of_the_dead_stay_readable_while_their_group_is_in_use(engine: Ray) -> None:
+    actors = [engine.spawn(Correspondent, rank) for rank in range(2)]
+    group = engine.group(actors)
+    engine.get([actors[0].serve(group, 10, 1, "own"), actors[1].train(group, 10, 1, "own")], timeout_s=LIMIT_S)
+    value = np.arange(LARGE, dtype=np.float32)
+    engine.wait([actors[0].send_and_end(group, True, value)], timeout_s=LIMIT_S)
+    assert engine.lost() == [actors[0]]
+    engine._registry.look_for_deaths(at_once=True)
+    np.testing.assert_array_equal(engine.get(actors[1].wait_for(group, 0), timeout_s=LIMIT_S), value)
+    before = file_bytes(engine)
+    del group
+    engine._registry.look_for_deaths(at_once=True)
+    assert before - file_bytes(engine) >= NBYTES
 
 
 def test_calls_that_ray_cannot_carry_out_hold_nothing(engine: Ray) -> None:

@@ -11,7 +11,8 @@ from chimera.core.trace import TraceRow
 from chimera.engines.failure import Failure
 from chimera.engines.handle import check_returns
 from chimera.engines.ray.actor_registry import ActorRegistry
-from chimera.engines.ray.refs import ROW, Channel, Issued, Ref
+from chimera.engines.ray.refs import Channel, Issued, Ref
+from chimera.engines.ray.row_format import packed_rows
 from chimera.engines.ray.rows import take_rows, take_rows_of_actors
 from chimera.engines.ray.shared import Given, Lent, Spot
 
@@ -100,7 +101,7 @@ class Calls:
         """Return refs that raise `ActorLost`, as do refs that depend on them."""
         error = ActorLost(f"{channel.name} died; the call {method!r} has no result")
         now = time.monotonic()
-        row = ROW.pack(now, now, now, 0, 0, 0, 0, 0, b"ActorLost")
+        row = packed_rows((now, now, now, 0, 0, 0, 0, 0, b"ActorLost"), {})
         issued = Issued(channel, method, now, (), self._ray.put(row))
         channel.calls.append(issued)
         refs = [Ref(issued, self._put(Failure(error, channel.name, method))) for _ in range(returns or 1)]

@@ -171,8 +171,13 @@ class Ray(RealTime):
         self._check_open()
         self._groups += 1
         channels = [actor._channel for actor in actors]
-        meeting = self._shared.meeting_of([channel.side for channel in channels])
-        return GroupHandle(f"{self.key}/{self._groups}", [(channel.key, channel.name) for channel in channels], meeting)
+        sides = [channel.side for channel in channels]
+        members = [(channel.key, channel.name) for channel in channels]
+        group = GroupHandle(f"{self.key}/{self._groups}", members, self._shared.meeting_of(sides))
+        for side in sides:
+            if side is not None:
+                side.groups.add(group)
+        return group
 
     def kill(self, actor: RayActor) -> None:
         """Kill the actor's process through Ray."""

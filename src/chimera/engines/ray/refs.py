@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from chimera.core.engine import Resources
@@ -13,11 +12,8 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import ActorHandle
 from chimera.engines.ray.heartbeat import Heartbeats
+from chimera.engines.ray.row_format import Row, row_of_call, rows_of_parts
 from chimera.engines.ray.shared import Lent, Side, Spot
-
-ROW = struct.Struct("dddddqqq24s")
-"""Start and end on the driver's clock, start of the idle time before, seconds moving data and waiting, bytes in and out,
-samples, error."""
 
 
 class Issued:
@@ -130,48 +126,53 @@ class Channel:
         """Keep the requested rows."""
         self._asked_for_rows = None
         for method, packed in rows:
-            start_s, end_s, _, moved_s, waited_s, *counts, kind = ROW.unpack(packed)
-            times = start_s - began_s, end_s - began_s, moved_s, waited_s
-            self._keep_row(method, times, counts, kind.rstrip(b"\0").decode())
+            self._keep_rows(method, row_of_call(packed), rows_of_parts(packed), began_s)
 
     def take_row(self, packed: bytes | None, error: str, began_s: float) -> None:
         """Keep the row of the oldest call, which has arrived or never will."""
         issued = self.calls.popleft()
+        parts: list[tuple[str, Row]] = []
         if packed is None:
-            start_s = end_s = max(issued.issued_s, self._last_end_s) if self.died_s is None else self.died_s
-            moved_s = waited_s = 0.0
-            bytes_in = bytes_out = samples = 0
+            end_s = max(issued.issued_s, self._last_end_s) if self.died_s is None else self.died_s
+            row: Row = end_s, end_s, end_s, 0.0, 0.0, 0, 0, 0, error.encode()
         else:
             self.placed = True
-            start_s, end_s, idle_s, moved_s, waited_s, bytes_in, bytes_out, samples, kind = ROW.unpack(packed)
-            error = kind.rstrip(b"\0").decode()
+            row, parts = row_of_call(packed), rows_of_parts(packed)
+            start_s, end_s, idle_s, *_ = row
             idle_s = max(issued.issued_s, self._last_end_s, idle_s, *(parent.end_s for parent in issued.parents), 0.0)
-            moved_s += max(start_s - idle_s, 0.0)
+            row = start_s, end_s, idle_s, *row[3:]
         issued.end_s = self._last_end_s = end_s
         if issued.lent is not None:
             if packed is None and self.died_s is None:
                 issued.lent.take_back(self.side)
             issued.lent = None
         issued.parents, issued.row = (), None
-        times = start_s - began_s, end_s - began_s, moved_s, waited_s
-        self._keep_row(issued.method, times, (bytes_in, bytes_out, samples), error)
+        self._keep_rows(issued.method, row, parts, began_s)
 
-    def _keep_row(self, method: str, times: tuple[float, ...], counts: Sequence[int], error: str) -> None:
-        start_s, end_s, moved_s, waited_s = times
-        bytes_in, bytes_out, samples = counts
+    def _keep_rows(self, method: str, row: Row, parts: list[tuple[str, Row]], began_s: float) -> None:
+        """Keep the rows of a call and of its parts. The time in which its arguments arrived counts in the first of them."""
+        arriving_s = max(row[0] - row[2], 0.0)
+        for call, each in parts:
+            self._keep_row(call, each, each[0] - began_s, arriving_s, began_s)
+            arriving_s = 0.0
+        start_s = parts[-1][1][1] if parts else row[0]
+        self._keep_row(method, row, start_s - began_s, arriving_s, began_s)
+
+    def _keep_row(self, call: str, row: Row, start_s: float, arriving_s: float, began_s: float) -> None:
+        _, end_s, _, moved_s, waited_s, bytes_in, bytes_out, samples, error = row
         self._rows.append(
             TraceRow(
                 actor=self.name,
                 rank=self.rank,
-                call=method,
+                call=call,
                 start_s=start_s,
-                end_s=end_s,
+                end_s=end_s - began_s,
                 bytes_in=bytes_in,
                 bytes_out=bytes_out,
-                transfer_s=moved_s,
+                transfer_s=moved_s + arriving_s,
                 wait_s=waited_s,
                 samples=samples,
-                error=error,
+                error=error.rstrip(b"\0").decode(),
             )
         )
 

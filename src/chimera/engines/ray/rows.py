@@ -1,4 +1,4 @@
-"""The rows of the trace. Actors measure them, and each call returns its row as one more small result."""
+"""The rows of the trace. Actors measure them, and each call returns its row, with those of its parts, as one more result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chimera.engines.ray.failure import translated
-from chimera.engines.ray.refs import ROW, Channel
+from chimera.engines.ray.refs import Channel
+from chimera.engines.ray.row_format import row_of_call
 
 _PATIENCE_S = 0.1
 
@@ -34,7 +35,7 @@ def take_rows(channels: Sequence[Channel], began_s: float, name_of: Callable[[st
             if issued.row not in packed:
                 break
             row, error = packed[issued.row]
-            end_s = max(end_s, issued.issued_s) if row is None else ROW.unpack(row)[1]
+            end_s = max(end_s, issued.issued_s) if row is None else row_of_call(row)[1]
             found.append((end_s, channel, row, error))
     for _, channel, row, error in sorted(
         found, key=lambda entry: entry[0]

@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from weakref import WeakSet
 
 from chimera.core.errors import RunError
 from chimera.engines.shared_memory.memory import (
@@ -121,12 +122,18 @@ class Shared:
 
 
 class Side(ResultSlots):
-    """The driver's record of one actor's region."""
+    """The driver's record of one actor's region.
+
+    Attributes
+    ----------
+    groups : the groups of the actor that the driver uses: the other members may read what it sent before its death.
+    """
 
     def __init__(self, memory: Memory, actor: int, name: str) -> None:
         super().__init__(memory, actor, name)
         self._issued = 0
         self._cleared = 0  # number of its slots without future readers
+        self.groups: WeakSet[Any] = WeakSet()
         self._void: set[tuple[int, int]] = set()  # uses of slots that will never be written, though the actor is alive
 
     @property
@@ -169,7 +176,7 @@ class Side(ResultSlots):
         return self._issued - number > BEGUN or self.region.begun[number % BEGUN] == number + 1
 
     def clear(self) -> bool:
-        """Return whether nothing is left of an ended actor: neither its process, nor a use of its values.
+        """Return whether nothing is left of an ended actor: neither its process, nor a use of its values, nor a group.
 
         After the end of the process, its slots as a reader can be reused; after the last use, its memory is released.
         """
@@ -182,6 +189,8 @@ class Side(ResultSlots):
             if dropped != generation or self.region.unread(self._cleared, self._memory.actors(), self._memory.dead):
                 return False
             self._cleared += 1
+        if self.groups:
+            return False
         self.region.empty()
         return True
 

@@ -18,7 +18,7 @@ from chimera.engines.handle import CONSTRUCT, results
 from chimera.engines.ray.actor.mapped_memory import MappedMemory
 from chimera.engines.ray.actor.nested_calls import NestedCalls
 from chimera.engines.ray.heartbeat import send_heartbeats
-from chimera.engines.ray.refs import ROW
+from chimera.engines.ray.row_format import ROW, packed_rows, row_of_call
 from chimera.engines.ray.shared import Borrowed, Place
 from chimera.engines.shared_memory.memory import Memory
 from chimera.engines.shared_memory.notifier import Notifier
@@ -37,16 +37,19 @@ class RayContext(call.ActorContext):
     ----------
     me : this actor's key, its name in Ray.
     nested_calls : makes calls on other actors (`chimera.engines.ray.actor.nested_calls.NestedCalls`).
-    waited_s, moved_s, collective_bytes : seconds and bytes of collectives and waits in the running call so far.
+    moved_s : seconds of data transfers in the running call, since its last row.
+    waited_s, collective_bytes, sent_bytes, received_bytes : see `chimera.engines.collectives.Costs`; since the last row.
+    parts : packed rows of the parts of the running call, by name.
     groups : the groups in which this actor has met others, by key.
     memory : the driver's shared file, as this actor maps it; None if it cannot.
     sign_s : time of the running call's last heartbeat, on this machine's monotonic clock; None between calls.
     """
 
-    def __init__(self, me: str, nested_calls: Any, memory: Memory | None) -> None:
+    def __init__(self, me: str, nested_calls: Any, memory: Memory | None, shift_s: float) -> None:
         super().__init__()
-        self.me, self.nested_calls, self.memory = me, nested_calls, memory
-        self.waited_s, self.moved_s, self.collective_bytes = 0.0, 0.0, 0
+        self.me, self.nested_calls, self.memory, self._shift_s = me, nested_calls, memory, shift_s
+        self.waited_s, self.moved_s, self.collective_bytes, self.sent_bytes, self.received_bytes = 0.0, 0.0, 0, 0, 0
+        self.parts: dict[str, bytearray] = {}
         self.groups: dict[str, Any] = {}
         self._notifier: Notifier | None = None
         self.sign_s: float | None = None
@@ -77,10 +80,19 @@ class RayContext(call.ActorContext):
         finally:
             self.waited_s += time.monotonic() - began_s
 
-    def take_costs(self) -> tuple[float, float, int]:
-        """Return seconds moving data, seconds waiting and bytes since the last call of this method, and reset them."""
-        costs = self.moved_s, self.waited_s, self.collective_bytes
-        self.waited_s, self.moved_s, self.collective_bytes = 0.0, 0.0, 0
+    def record(self, name: str, began_s: float) -> None:
+        """Add a row for a part of the running call."""
+        times = began_s + self._shift_s, time.monotonic() + self._shift_s
+        costs, self.work.samples = (*self.take_costs(), self.work.samples), 0
+        self.parts.setdefault(name, bytearray()).extend(ROW.pack(*times, times[0], *costs, b""))
+
+    def take_costs(self) -> tuple[float, float, int, int]:
+        """Return seconds moving data, seconds waiting, and bytes in and out since the last row, and reset them."""
+        received = self.received_bytes + self.nested_calls.received_bytes
+        bytes_in, bytes_out = received + self.collective_bytes, self.sent_bytes + self.collective_bytes
+        costs = self.moved_s, self.waited_s, bytes_in, bytes_out
+        self.waited_s, self.moved_s, self.collective_bytes, self.sent_bytes, self.received_bytes = 0.0, 0.0, 0, 0, 0
+        self.nested_calls.received_bytes = 0
         return costs
 
 
@@ -116,7 +128,7 @@ class Host:
         self._shift_s = 0.0 if machine == clock[0] else offset_s - clock[1]
         self._nested_calls = NestedCalls(key, self._shift_s)
         self._mapped = MappedMemory(place, machine, region)
-        self._actor_context = RayContext(key, self._nested_calls, self._mapped.memory)
+        self._actor_context = RayContext(key, self._nested_calls, self._mapped.memory, self._shift_s)
         self._idle_s = 0.0  # start of the idle time, on the driver's clock
         self._rows: list[tuple[str, bytes]] = []
         call.enter(self._actor_context)
@@ -140,6 +152,7 @@ class Host:
             failure = Failure(error, self._name, method)
         bytes_in = sum(call.nbytes(a) for i, a in enumerate(given) if own is None or i not in own)
         bytes_in += sum(call.nbytes(a) for a in kwargs.values())
+        self._actor_context.received_bytes = bytes_in
         failure = next((a for a in (*given, *kwargs.values()) if type(a) is Failure), failure)
         values: list[Any] = []
         bytes_out = 0
@@ -155,14 +168,14 @@ class Host:
                 self._unmade = failure
             values, bytes_out = self._mapped.lay(outs, [failure] * (returns or 1)), 0
         self._mapped.publish(outs)
-        moved_s, waited_s, collective = self._actor_context.take_costs()
+        moved_s, waited_s, bytes_in, sent_bytes = self._actor_context.take_costs()
         self._actor_context.sign_s = None
-        received, self._nested_calls.received_bytes = self._nested_calls.received_bytes, 0
         start_s, end_s = start_s + self._shift_s, time.monotonic() + self._shift_s
         times = start_s, end_s, self._idle_s, moved_s, waited_s
         self._idle_s = end_s
-        counts = bytes_in + collective + received, bytes_out + collective, call.take_work().samples
-        return (ROW.pack(*times, *counts, failure.kind.encode()[:24] if failure else b""), *values)
+        counts = bytes_in, bytes_out + sent_bytes, call.take_work().samples
+        parts, self._actor_context.parts = self._actor_context.parts, {}
+        return (packed_rows((*times, *counts, failure.kind.encode()[:24] if failure else b""), parts), *values)
 
     def call_of_actor(self, asked_s: float | None, _: bytes | None, /, *args: Any, **kwargs: Any) -> Any:
         """Run a call of another actor, and keep its row; return the results.
@@ -173,10 +186,9 @@ class Host:
         _ : refs for which the call had to wait.
         """
         packed, *values = self.call(*args, **kwargs)
-        row = list(ROW.unpack(packed))
-        if asked_s is not None:
-            row[3] += max(row[0] - max(asked_s, row[2]), 0.0)
-        self._rows.append((args[0][0], ROW.pack(*row)))
+        start_s, end_s, idle_s, *costs = row_of_call(packed)
+        idle_s = start_s if asked_s is None else max(asked_s, idle_s)
+        self._rows.append((args[0][0], ROW.pack(start_s, end_s, idle_s, *costs) + packed[ROW.size :]))
         return values[0] if len(values) == 1 else values
 
     def give_rows(self) -> list[tuple[str, bytes]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from chimera.core import call
 from chimera.core.errors import ActorLost
 from chimera.engines.collectives import Op
 from chimera.engines.ray.actor.host import RayContext
+from chimera.engines.ray.groups.connections import Connections
 from chimera.engines.ray.groups.link import connect, has_gpus_of_their_own, own_gpu
 from chimera.engines.ray.groups.rendezvous import LOOK_FOR_DEATHS_S, Members, RendezvousStore
 from chimera.engines.ray.groups.torch_group import TorchGroup
@@ -21,6 +22,8 @@ from chimera.engines.ray.shared import Meeting
 from chimera.engines.shared_memory.memory import PID, STARTED, Memory
 from chimera.engines.shared_memory.shared_group import SharedGroup
 from chimera.engines.signals import is_gone
+
+_LOOK_FOR_PROCESSES_S = 0.1
 
 
 class GroupHandle:
@@ -50,6 +53,8 @@ def _join(key: str, members: tuple[tuple[str, str], ...], meeting: Meeting | Non
     if not isinstance(actor_context, RayContext):
         return GroupHandle(key, members, meeting)
     if key not in actor_context.groups:
+        for former in actor_context.groups.values():
+            former.end_if_lost()
         actor_context.groups[key] = RayGroup(actor_context, key, members, meeting)
     group: RayGroup = actor_context.groups[key]
     return group
@@ -65,7 +70,7 @@ class RayGroup:
         self._members = Members(actor_context, actor_context.me, members)
         self._board = RendezvousStore(key, self._members.look_for_deaths)
         self._way: SharedGroup | TorchGroup | None = None
-        self._looked_s = 0.0
+        self._looked_s = self._next_look_s = 0.0
 
     @property
     def size(self) -> int:
@@ -84,8 +89,24 @@ class RayGroup:
         """Fill ``array`` with that of member ``root``, in place."""
         return self._chosen().broadcast(array, root)
 
-    def _chosen(self) -> SharedGroup | TorchGroup:
-        if self._members.lost is not None:
+    def send(self, values: Mapping[int, Any]) -> None:
+        """Send the values; if the members share no memory, with the weaker promise of `Connections`."""
+        self._chosen(after_loss=True).send(values)
+
+    def receive(self, members: Sequence[int], count: int | None = None) -> dict[int, Any]:
+        """See `Group.receive`."""
+        return self._chosen(after_loss=True).receive(members, count)
+
+    def end_if_lost(self) -> None:
+        """End the connections if a member is dead. The survivors then use another group."""
+        if self._members.lost is not None and self._way is not None:
+            if isinstance(self._way, TorchGroup):
+                self._way.close()
+            self._way = None
+
+    def _chosen(self, *, after_loss: bool = False) -> SharedGroup | TorchGroup:
+        """Return the transport; with ``after_loss`` also if a member is dead, because it may have sent values before."""
+        if self._members.lost is not None and (self._way is None or not after_loss):
             raise ActorLost(self._members.lost)
         if self._way is None:
             began_s = time.monotonic()
@@ -97,6 +118,8 @@ class RayGroup:
 
     def _choose(self) -> SharedGroup | TorchGroup:
         """Choose the transport. Each member reports its GPU and whether it maps the memory, so all members choose alike."""
+        from ray.util import get_node_ip_address
+
         memory, meeting, members, board = self._actor_context.memory, self._meeting, self._members, self._board
         maps = memory is not None and meeting is not None
         board.set(f"here/{members.rank}", b"%d %s" % (maps, own_gpu()))
@@ -104,18 +127,26 @@ class RayGroup:
         on_gpus = has_gpus_of_their_own([gpu for _, gpu in said])
         if memory is None or meeting is None or on_gpus or any(maps == b"0" for maps, _ in said):
             link = functools.partial(connect, board, members.rank, members.size, on_gpus=on_gpus)
-            return TorchGroup(self._actor_context, members, link)
+            messages = functools.partial(Connections, self._actor_context, members, board, host=get_node_ip_address())
+            return TorchGroup(self._actor_context, members, link, messages)
         look = functools.partial(self._look, memory, meeting.regions)
         notifier = self._actor_context.notifier()
         return SharedGroup(self._actor_context, memory, notifier, *meeting, members.names, look)
 
     def _look(self, memory: Memory, regions: Sequence[int]) -> None:
-        """Raise `ActorLost` if a process is gone, or if Ray reports a member as dead. This check also records a heartbeat."""
+        """Raise `ActorLost` if a process is gone, or if Ray reports a member as dead. This check also records a heartbeat.
+
+        A member that waits often does not check often: each check reads a file of each process.
+        """
         self._actor_context.alive()
+        now_s = time.monotonic()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + _LOOK_FOR_PROCESSES_S
         for region, name in zip(regions, self._members.names, strict=True):
             pid, started = memory.region(region).words[PID : STARTED + 1]
             if is_gone((pid, started)):
                 raise self._members.lose_to_death(name)
-        if time.monotonic() - self._looked_s > LOOK_FOR_DEATHS_S:
+        if now_s - self._looked_s > LOOK_FOR_DEATHS_S:
             self._members.look_for_deaths()
-            self._looked_s = time.monotonic()
+            self._looked_s = now_s

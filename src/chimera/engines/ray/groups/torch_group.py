@@ -1,9 +1,9 @@
-"""Collectives between Ray actors through torch.distributed."""
+"""Groups of Ray actors that do not share memory: collectives through torch.distributed, messages through TCP."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.engines.collectives import Costs, Op, check_root, check_sizes, flat_of, scale_of
+from chimera.engines.ray.groups.connections import Connections
 from chimera.engines.ray.groups.link import FOR_EVER, Link, c10d
 from chimera.engines.ray.groups.rendezvous import LOOK_FOR_DEATHS_S, Members
 
@@ -24,13 +25,18 @@ class TorchGroup:
     ----------
     costs : the engine object of this actor, which counts costs.
     members : the members.
-    connect : connects them; called when they first meet.
+    connect : connects them for collectives; called when they first meet.
+    connect_messages : connects them for messages; called when they first send or receive.
     """
 
-    def __init__(self, costs: Costs, members: Members, connect: Callable[[], Link]) -> None:
+    def __init__(
+        self, costs: Costs, members: Members, connect: Callable[[], Link], connect_messages: Callable[[], Connections]
+    ) -> None:
         self._costs, self._members, self._connect = costs, members, connect
+        self._connect_messages = connect_messages
         self.size = members.size
         self._link: Link | None = None
+        self._connections: Connections | None = None
         self._agreed: set[int] = set()  # lengths of former vectors
 
     def barrier(self) -> None:
@@ -74,6 +80,24 @@ class TorchGroup:
         if self._members.rank != root:
             self._costs.collective_bytes += flat.nbytes
         return array
+
+    def send(self, values: Mapping[int, Any]) -> None:
+        """See `Connections.send`."""
+        self._messages().send(values)
+
+    def receive(self, members: Sequence[int], count: int | None = None) -> dict[int, Any]:
+        """See `Group.receive`."""
+        return self._messages().receive(members, count)
+
+    def close(self) -> None:
+        """End the connections for messages. Those for collectives end with a loss."""
+        if self._connections is not None:
+            self._connections.close()
+
+    def _messages(self) -> Connections:
+        if self._connections is None:
+            self._connections = self._connect_messages()
+        return self._connections
 
     def _agree(self, size: int) -> None:
         """Exchange the lengths of the members' vectors, if a vector has a new length.
