@@ -12,7 +12,7 @@ import chimera
 from chimera.core import call
 from chimera.strategies.strategy import Round
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
-from chimera.training.run.in_flight import AHEAD, InFlight
+from chimera.training.run.in_flight import AHEAD, InFlight, Pace
 
 STEP_S = 1.0  # of virtual time, of a worker as of a server
 
@@ -44,7 +44,7 @@ def rounds_of(engine: Any, *, tells: bool) -> Iterator[Round]:
 
 
 def test_the_driver_wakes_at_hand_over_if_the_strategy_reports_it(engine: Any) -> None:
-    window = InFlight(SimpleNamespace(), HeartbeatMonitor(engine))
+    window = InFlight(SimpleNamespace(), HeartbeatMonitor(engine), Pace(engine))
     window.fill(rounds_of(engine, tells=True), 100)
     assert len(window) == AHEAD
     for over in range(2, AHEAD - 1, 2):
@@ -55,7 +55,7 @@ def test_the_driver_wakes_at_hand_over_if_the_strategy_reports_it(engine: Any) -
 
 
 def test_the_driver_seldom_wakes_without_reported_hand_over(engine: Any) -> None:
-    window = InFlight(SimpleNamespace(), HeartbeatMonitor(engine))
+    window = InFlight(SimpleNamespace(), HeartbeatMonitor(engine), Pace(engine))
     window.fill(rounds_of(engine, tells=False), 100)
     assert window.await_some() == AHEAD // 2
     assert engine.now() == pytest.approx(AHEAD * STEP_S)
@@ -64,7 +64,11 @@ def test_the_driver_seldom_wakes_without_reported_hand_over(engine: Any) -> None
 @pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.parametrize("horizon", [1, 2, 3, AHEAD - 1, AHEAD, 5 * AHEAD + 3])
 def test_rounds_up_to_the_horizon_end_once_and_in_order(engine: Any, horizon: int, tells: bool) -> None:
-    window, rounds, seen = InFlight(SimpleNamespace(), HeartbeatMonitor(engine)), rounds_of(engine, tells=tells), []
+    window, rounds, seen = (
+        InFlight(SimpleNamespace(), HeartbeatMonitor(engine), Pace(engine)),
+        rounds_of(engine, tells=tells),
+        [],
+    )
     while True:
         window.fill(rounds, horizon)
         if not window:

@@ -33,9 +33,6 @@ from chimera.cli.report import report
 from chimera.cli.train import train
 from chimera.version import __version__
 
-_YOUNG = 50_000
-"""New objects before a collection; Python's default is 700 to 2000, which is a fifth of the time of imports."""
-
 
 class _Program(typer.core.TyperGroup):
     """The group of commands; reports every exception on stderr and as an exit code."""
@@ -110,7 +107,6 @@ def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
 def main() -> None:
     """Run the command line of this process."""
     warnings.showwarning = _warn
-    gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])  # imports create many objects, and nearly all of them stay
     atexit.register(gc.freeze)  # before it exits, the interpreter would search all objects for cycles
     app()
 

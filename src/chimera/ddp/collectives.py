@@ -104,7 +104,7 @@ class Collectives:
     def _both_ways(self, own: Bytes, found: Bytes) -> None:
         """Exchange large arrays, in both directions at the same time.
 
-        The collective sends before it is ready to receive. Gloo reports readiness behind the data that it sends.
+        The collective takes longer over a slow link, probably because it sends before it reports that it is ready to receive.
         """
         import torch
 

@@ -22,6 +22,7 @@ class AsyncParameterServer(Strategy):
     """
 
     family = "asynchronous"
+    worker_extensions = ("server-group",)
 
     def __init__(self, *, shards: int = 1) -> None:
         if shards < 1:
@@ -29,8 +30,11 @@ class AsyncParameterServer(Strategy):
         self.shards = shards
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
-        """Yield one gradient a round."""
+        """Yield one gradient a round, or several at a time where one server and the workers form a group."""
         servers = cluster.servers(self.shards)
+        group = None if self._decides() or self.shards > 1 else cluster.group_with_servers()
+        if group is not None:
+            yield from self._in_group(cluster, servers[0], group)
         weights = [server.weights() for server in servers]
         version = 0
         asked: dict[str, list[Any]] = {}
@@ -48,6 +52,27 @@ class AsyncParameterServer(Strategy):
             weights, done = [list(refs) for refs in zip(*updates, strict=True)]
             yield Round(done, staleness=[version - then])
             version += 1
+
+    def _decides(self) -> bool:
+        """Return whether a derived strategy decides on each gradient, which needs the driver."""
+        own = type(self)
+        return any(
+            getattr(own, hook) is not getattr(AsyncParameterServer, hook) for hook in ("may_begin", "check", "update")
+        )
+
+    def _in_group(self, cluster: Cluster, server: Any, group: Any) -> Iterator[Round]:
+        """Yield several gradients at a time. The server and the workers exchange messages in one call each."""
+        first, fresh = cluster.round, True
+        served = cluster.get(server.rounds_served())
+        if served is not None and served > first:  # a loss interrupted a call
+            first = served
+            yield Round([], first - cluster.round)
+        while True:
+            count = cluster.horizon
+            done = [server.serve_each(count, group, range(1, group.size), first=first, fresh=fresh)]
+            done += [worker.train_with_servers(count + 1, group, 1) for worker in cluster.workers]
+            yield Round(done, count)
+            first, fresh = first + count, False
 
     def batches_per_round(self, workers: int) -> int:  # noqa: ARG002 - whatever their number
         """Return 1."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
@@ -25,6 +25,7 @@ class ParameterServer(Strategy):
     """
 
     family = "synchronous"
+    worker_extensions = ("server-group",)
 
     def __init__(
         self,
@@ -44,8 +45,11 @@ class ParameterServer(Strategy):
         self.aggregation = aggregation
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
-        """Yield one step of the servers a round."""
+        """Yield one step of the servers a round, or several steps at a time where servers and workers form a group."""
         servers = cluster.servers(self.shards)
+        group = cluster.group_with_servers() if self.quorum == 1 and self.timeout_s is None else None
+        if group is not None:
+            yield from self._in_group(cluster, servers, group)
         for worker in cluster.workers:  # a loss interrupted a round: workers compute its gradients again
             worker.go_to(cluster.round)
         weights = [server.weights() for server in servers]
@@ -61,6 +65,26 @@ class ParameterServer(Strategy):
             ]
             weights, done = [list(refs) for refs in zip(*updates, strict=True)]
             yield Round(done, computed=[pieces[0] for pieces in gradients])
+
+    def _in_group(self, cluster: Cluster, servers: Sequence[Any], group: Any) -> Iterator[Round]:
+        """Yield several steps at a time. Servers and workers exchange messages in one call each."""
+        first = cluster.round
+        served = [
+            rounds for rounds in cluster.get([server.rounds_served() for server in servers]) if rounds is not None
+        ]
+        if served and min(served) > first:  # a loss interrupted a call
+            first = min(served)
+            yield Round([], first - cluster.round)
+        for worker in cluster.workers:
+            worker.go_to(first)
+        workers, fresh = range(self.shards, group.size), True
+        while True:
+            count = cluster.horizon
+            options = {"first": first, "fresh": fresh, "aggregation": self.aggregation}
+            done = [server.serve(count, group, workers, **options) for server in servers]
+            done += [worker.train_with_servers(count, group, self.shards) for worker in cluster.workers]
+            yield Round(done, count)
+            first, fresh = first + count, False
 
     def aggregated(self, workers: int) -> Aggregated:
         """Return how servers aggregate the gradients of a quorum."""

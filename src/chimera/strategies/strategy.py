@@ -168,6 +168,9 @@ class Cluster(Protocol):
     def group(self, workers: Sequence[Any] | None = None) -> Any:
         """Return a group of ``workers``, by default of all living workers, in rank order."""
 
+    def group_with_servers(self) -> Any:
+        """Return a group of all servers and all living workers, in this order; None if rounds need the driver."""
+
     def get(self, refs: Any) -> Any:
         """Return the values of refs to the driver; for small values."""
 

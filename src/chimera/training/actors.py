@@ -52,6 +52,7 @@ class Actors(cluster.Actors):
     ----------
     addressed : servers send each worker a message of its own.
     by_rows : servers send each worker the rows that it requests.
+    private : the run is private.
 
     Raises
     ------
@@ -85,7 +86,7 @@ class Actors(cluster.Actors):
         self._engine, self._optimizer, self._seed = engine, optimizer, seed
         self._server_optimizer, self._codec, self._downlink = server_optimizer or optimizer, codec, downlink
         self.schedules = optimizer.schedule, self._server_optimizer.schedule
-        self._privacy = privacy
+        self._privacy, self.private = privacy, privacy is not None
         self._loading = {} if loading is None or not loading.workers or engine.one_process else {"loading": loading}
         self._extensions = [to_send(one, by_name=engine.nodes_own_data) for one in extensions]
         sends = CODECS.create(*downlink)

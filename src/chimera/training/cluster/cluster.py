@@ -25,6 +25,7 @@ class Actors(Protocol):
     Attributes
     ----------
     addressed, by_rows : how servers send weights, see `TrainingCluster.addressed`.
+    private : whether the run is private.
     schedules : schedules of the optimizers of new actors, of which the driver reduces those that are plateaus.
     bounds : indices of the first layers of all stages but the first, where the model is split by measured cost. Measured
         costs vary, so a resumed run takes these from the checkpoint.
@@ -32,6 +33,7 @@ class Actors(Protocol):
 
     addressed: bool
     by_rows: bool
+    private: bool = False
     schedules: Sequence[Schedule] = ()
     bounds: Sequence[int] = ()
 
@@ -165,6 +167,17 @@ class TrainingCluster(Gather, ClusterState):
     def group(self, workers: Sequence[Any] | None = None) -> Any:
         """Return a group of ``workers``; by default of all living workers in rank order."""
         return self._engine.group(list(self.workers if workers is None else workers))
+
+    def group_with_servers(self) -> Any:
+        """Return a group of all servers and all living workers, in this order; None if rounds need the driver.
+
+        In virtual time each message is modelled on its own. Nodes have no groups. The other cases are messages that differ
+        from worker to worker, and private runs, in which the driver counts what each round releases.
+        """
+        engine, actors = self._engine, self._actors
+        if engine.one_process or engine.nodes_own_data or actors.addressed or actors.by_rows or actors.private:
+            return None
+        return engine.group([*self.shards, *self.workers])
 
     def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
         """Return the parameters of the whole model, shape (P,), from its pieces; in ``out`` if it is given."""

@@ -62,6 +62,19 @@ class Applied(msgspec.Struct, frozen=True):
     mechanism: tuple[float, float] | None = None
 
 
+class Served(msgspec.Struct, frozen=True):
+    """The outcome of several rounds in one call of a server.
+
+    Attributes
+    ----------
+    rejecting : the outcome of each round in which a gradient was left out, by the number of rounds before it.
+    staleness : of each gradient, the updates between reading its weights and applying it; empty if none is stale.
+    """
+
+    rejecting: dict[int, Applied]
+    staleness: tuple[int, ...] = ()
+
+
 def fault(vector: Flat, what: str) -> str:
     """Return in one line why a vector, shape (n,), is rejected; an empty string if all of it is finite."""
     if all_finite(vector):
@@ -82,24 +95,38 @@ class Rejections:
     """Collects the rejected gradients of a run, round by round."""
 
     def __init__(self) -> None:
-        self._in_a_row = 0
+        self._in_a_row, self._last_round = 0, -1
 
     def of(self, values: Sequence[Any], workers: Sequence[Any]) -> Iterator[Rejected]:
-        """Yield each rejected gradient of a round once, whatever the number of shards.
+        """Yield each rejected gradient once, whatever the number of shards.
 
         Parameters
         ----------
-        values : values of `Round.done`; only those of type `Applied` are read.
+        values : values of `Round.done`; only those of type `Applied` or `Served` are read.
         workers : the living workers.
 
         Raises
         ------
         NonFiniteError : the gradients of all workers were rejected, or no update had a gradient many times in a row.
         """
-        applied = [value for value in values if isinstance(value, Applied)]
+        served = [value.rejecting for value in values if isinstance(value, Served)]
+        if not served:
+            yield from self._of_round([value for value in values if isinstance(value, Applied)], workers)
+            return
+        for number in sorted({number for rejecting in served for number in rejecting}):
+            everywhere = all(number in rejecting for rejecting in served)
+            if number != self._last_round + 1:
+                self._in_a_row = 0
+            self._last_round = number
+            yield from self._of_round([found for each in served if (found := each.get(number))], workers, everywhere)
+
+    def _of_round(
+        self, applied: Sequence[Applied], workers: Sequence[Any], everywhere: bool = True
+    ) -> Iterator[Rejected]:
+        """Yield those of one round; ``everywhere`` if no other shard stepped with all gradients."""
         rejected = list(dict.fromkeys(each for value in applied for each in value.rejected))
         yield from rejected
-        if not rejected or any(value.gradients for value in applied):
+        if not rejected or not everywhere or any(value.gradients for value in applied):
             self._in_a_row = 0
             return
         self._in_a_row += 1

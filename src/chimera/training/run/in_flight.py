@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from chimera.core.engine import Engine
+from chimera.core.errors import ActorLost
 from chimera.strategies.strategy import Round
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
@@ -19,6 +21,42 @@ _AT_ONCE = 2
 """The rounds that the driver issues and counts together, where the strategy says when that disturbs workers least."""
 
 
+_CALL_S = 0.5
+"""Seconds that a call of several rounds may take: Ctrl-C, limits of time and live displays wait for its end."""
+
+
+_LOOK_S = 2.0
+
+
+class Pace:
+    """The number of rounds that one call of an actor may run, by the time that rounds have taken so far.
+
+    Attributes
+    ----------
+    look_s : seconds after which the driver looks for errors of some refs while it waits for others; None in virtual time.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._since_s = engine, engine.now()
+        self._limited = not engine.virtual_time
+        self.look_s = _LOOK_S if self._limited else None
+        self._rounds = AHEAD
+
+    def limit(self, rounds: int) -> int:
+        """Return ``rounds``, or the number for which there is time."""
+        return min(rounds, self._rounds) if self._limited else rounds
+
+    def begin(self) -> None:
+        """Start to measure."""
+        self._since_s = self._engine.now()
+
+    def ended(self, rounds: int) -> None:
+        """Count rounds that have ended since the last call of this method."""
+        before_s, self._since_s = self._since_s, self._engine.now()
+        passed_s = max(self._since_s - before_s, 1e-6)
+        self._rounds = max(1, min(2 * self._rounds, int(rounds * _CALL_S / passed_s)))
+
+
 class InFlight:
     """Issues rounds ahead of their results, so that the driver is off the hot path.
 
@@ -26,14 +64,17 @@ class InFlight:
     ----------
     cluster : its ``horizon`` is set before each round.
     monitor : waits for results.
+    pace : limits the rounds of one call.
 
     Attributes
     ----------
     issued : rounds issued so far.
     """
 
-    def __init__(self, cluster: TrainingCluster, monitor: HeartbeatMonitor) -> None:
-        self._cluster, self._monitor, self.issued = cluster, monitor, 0
+    def __init__(self, cluster: TrainingCluster, monitor: HeartbeatMonitor, pace: Pace) -> None:
+        self._cluster, self._monitor, self._pace, self.issued = cluster, monitor, pace, 0
+        self._over = 0
+        pace.begin()
         self._open: deque[Round] = deque()
         # Refs after which the driver wakes, for each round; refs that are not waited for are not kept alive.
         self._moments: deque[Sequence[Any]] = deque()
@@ -48,34 +89,47 @@ class InFlight:
         ------
         ActorLost : an actor died. Rounds issued before still complete.
         """
-        while self.issued < horizon and len(self._open) < AHEAD:
-            self._cluster.horizon = horizon - self.issued
+        while self.issued < horizon and self._has_room():
+            self._cluster.horizon = self._pace.limit(horizon - self.issued)
             made = next(rounds)
             self.issued += made.rounds
             self._moments.append(made.computed if len(self._open) % _AT_ONCE == 0 else ())
             self._open.append(replace(made, computed=()) if made.computed else made)
+
+    def _has_room(self) -> bool:
+        return len(self._open) < 2 or self.issued - self._over < AHEAD
 
     def await_some(self) -> int:
         """Wait until a batch of rounds is over; return how many.
 
         While the driver issues and counts rounds, it takes a core from the workers. So it wakes when workers have just sent
         their results and servers compute. If the strategy does not say when that is, the driver wakes seldom: after half of
-        `AHEAD` rounds, or after all rounds in flight if they are fewer.
+        `AHEAD` rounds, or after all rounds in flight if they are fewer. A call of several rounds is awaited on its own.
         """
-        count = min(AHEAD // 2, len(self._open))
+        count = 1 if self._open[0].rounds > 1 else min(AHEAD // 2, len(self._open))
         if len(self._open) > _AT_ONCE and (computed := self._moments[_AT_ONCE]):
             self._moments[_AT_ONCE] = ()
             self._monitor.wait(computed, len(computed))
             count = _AT_ONCE
-        last = self._open[count - 1]
-        self._monitor.wait(last.done, len(last.done))
+        self._await(self._open[count - 1].done)
         return count
+
+    def _await(self, pending: Sequence[Any]) -> None:
+        """Wait until all refs are done. Raise an error of one of them at once: others may wait in a group for its actor."""
+        while pending:
+            done, pending = self._monitor.wait(pending, len(pending), self._pace.look_s)
+            if pending:
+                with contextlib.suppress(ActorLost):  # the other members learn of it themselves
+                    self._monitor.get(done)
 
     def over(self, count: int) -> Iterator[tuple[Round, list[Any]]]:
         """Yield the first ``count`` rounds, each when it is over, with the values of its ``done``."""
         rounds = [self._open.popleft() for _ in range(count)]
         for _ in rounds:
             self._moments.popleft()
+        ended = sum([over.rounds for over in rounds])
+        self._over += ended
+        self._pace.ended(ended)
         refs = [ref for over in rounds for ref in over.done]
         values: Iterator[Any] | None = None
         with contextlib.suppress(Exception):  # raised again below, after the rounds before it are counted

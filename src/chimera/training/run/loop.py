@@ -17,7 +17,7 @@ from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.fault_tolerance.injection import FaultScript
 from chimera.training.fault_tolerance.recovery import Recovery
-from chimera.training.messages.rejection import Rejections
+from chimera.training.messages.rejection import Rejections, Served
 from chimera.training.privacy.guarantee import Guarantee
 from chimera.training.progress.budget import Budget, Counters
 from chimera.training.progress.callback import Callback
@@ -27,7 +27,7 @@ from chimera.training.progress.notifier import Notifier
 from chimera.training.progress.peak import Peak
 from chimera.training.progress.usage import UsageMeter
 from chimera.training.run.evaluator import Evaluator
-from chimera.training.run.in_flight import AHEAD, InFlight
+from chimera.training.run.in_flight import AHEAD, InFlight, Pace
 from chimera.training.run.interrupt import Interrupt
 from chimera.training.run.intervals import Intervals
 from chimera.training.run.recorder import Recorder
@@ -77,6 +77,7 @@ class TrainingLoop:
         self._budget, self._intervals, self._history, self._checkpoints = budget, intervals, history, checkpoints
         self._recovery, self._faults, self._guarantee = recovery, faults, guarantee
         self._watched, self._stop_requested = watched, stop_requested
+        self._pace = Pace(engine)
         self._ended_at = -1  # the last round after which the run was over, evaluated, and written
         self._snapshot: dict[str, Any] | None = None
         self._in_round = False  # False during evaluation: a loss there interrupts no round
@@ -176,7 +177,7 @@ class TrainingLoop:
 
     def _advance(self, rounds: Iterator[Round], horizon: int) -> None:
         """Run ``horizon`` rounds, some of them issued ahead; fewer after Ctrl-C or when the time budget is used up."""
-        in_flight = InFlight(self._cluster, self._monitor)
+        in_flight = InFlight(self._cluster, self._monitor, self._pace)
         while True:
             try:
                 in_flight.fill(rounds, horizon)
@@ -199,6 +200,9 @@ class TrainingLoop:
             self.counters.rounds += over.rounds
             self.counters.samples += over.batches * self._batch_size
             self.staleness.update(over.staleness)
+            for value in values:
+                if isinstance(value, Served):
+                    self.staleness.update(value.staleness)
             self._cluster.round = self.counters.rounds
             rejected = self._rejections.of(values, self._cluster.workers)
             self._notifier.events(("gradient rejected", each.actor, each.detail) for each in rejected)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, decode, rows_of
-from chimera.core.call import work
+from chimera.core.call import empty, work
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite, reduce_in_order
@@ -22,11 +22,12 @@ from chimera.training.plugin import Named, named
 from chimera.training.privacy.secure_sum import SecureSum
 from chimera.training.privacy.settings import Privacy
 from chimera.training.server.downlink import Downlink
+from chimera.training.server.group_server import GroupServer
 
 _EPSILON = 1e-7  # as in the paper's experiments: keeps the division defined
 
 
-class ParameterShard(SecureSum):
+class ParameterShard(GroupServer, SecureSum):
     """One parameter server.
 
     Parameters
@@ -55,7 +56,9 @@ class ParameterShard(SecureSum):
         privacy: Privacy | None = None,
     ) -> None:
         self._privacy, self._noise_key = privacy, seed
-        self._weights = np.array(weights, self.precision)
+        shared = self.precision is np.float32  # members of a group then read it without a copy
+        self._weights = empty(len(weights)) if shared else np.empty(len(weights), self.precision)
+        np.copyto(self._weights, weights)
         self._mean: Flat | SparseRows = np.empty_like(self._weights)
         self._room, self._rows = self._mean, layout.rows
         self._rule: tuple[Named, Aggregation] | None = None  # the last aggregation rule
@@ -70,6 +73,7 @@ class ParameterShard(SecureSum):
         self._rooms: dict[int, Flat] = {}
         self._mean_square: Flat | None = None  # of gradients; created when it is needed
         self._steps = 0
+        self._copies: dict[int, Flat] = {}
         self._beside: Flat | None = None  # the vector that workers enclose with changes, see `enclose`
 
     def model(self) -> Encoded:
@@ -298,6 +302,7 @@ class ParameterShard(SecureSum):
                 f"the checkpoint has a server with {held} parameters, but the server has {self._weights.size} now: an older "
                 "version wrote it, which split shards within rows; start a new run, or resume with that version"
             )
+        self._round = None
         np.copyto(self._weights, state["weights"])
         self._optimizer.restore(state["optimizer"])
         self._steps = state["step"]

@@ -65,6 +65,14 @@ class WorkerContext:
         """Return the gradient of the next batch, shape (P,), and its rejection if it is not finite."""
         return self._learner._next_gradient(self.model)
 
+    def gradient(self, weights: Sequence[Encoded]) -> Sequence[Encoded | Rejected]:
+        """Load the weights of all shards, and return the gradient of the next batch, encoded, one message for each shard."""
+        return self._learner._answer(weights)
+
+    def prepare(self) -> None:
+        """Read the next batch while the worker waits for messages."""
+        self._learner._prepare()
+
     def local_step(self, clock: int) -> Rejected | None:
         """Take a step of the local optimizer; return the rejection if the gradient is not finite."""
         return self._learner._local_step(clock)

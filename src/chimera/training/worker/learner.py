@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -139,14 +139,10 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
 
         A non-finite gradient is rejected: the messages report it, and the batch does not change the worker.
         """
-        self._load(weights)
-        gradient, rejected = self._next_gradient(self._device_model)
-        if rejected is None:
-            self._falsify(gradient, self._step)
-        self._step += 1
+        messages = self._answer(weights)
         if self._rows is None:  # otherwise it must report the rows that it needs
-            call.afterwards(functools.partial(self._gradients.prepare, self._step))
-        return self._packed(gradient) if rejected is None else [rejected] * len(weights)
+            call.afterwards(self._prepare)
+        return messages
 
     def coded(
         self, *weights: Encoded, shares: Sequence[tuple[int, float]], block: int, step: int, again: bool = False
@@ -276,6 +272,19 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         """Read the data of another order from now on; ``since`` is the step at which the order starts."""
         self._gradients.order = order
         self.go_to(max(self._step, since))
+
+    def _answer(self, weights: Sequence[Encoded]) -> list[Any]:
+        """See `gradient`."""
+        self._load(weights)
+        gradient, rejected = self._next_gradient(self._device_model)
+        if rejected is None:
+            self._falsify(gradient, self._step)
+        self._step += 1
+        return self._packed(gradient) if rejected is None else [rejected] * len(weights)
+
+    def _prepare(self) -> None:
+        with contextlib.suppress(Exception):  # the call that needs the batch raises the same error
+            self._gradients.prepare(self._step)
 
     def _next_gradient(self, model: Any) -> tuple[Any, Rejected | None]:
         """Return the gradient of this step's batch, on the device of ``model``, and whether it must be rejected."""

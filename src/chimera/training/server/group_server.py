@@ -1,0 +1,160 @@
+"""Service of a group of workers: many steps in one call, without the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from chimera.core import call
+from chimera.core.engine import Group
+from chimera.core.message import Encoded
+from chimera.core.parameters import Flat
+from chimera.training.messages.end_of_call import END_OF_CALL, LEAVES
+from chimera.training.messages.rejection import Applied, Rejected, Served
+
+Named: TypeAlias = str | Mapping[str, Any]
+
+
+class GroupServer:
+    """The part of a `ParameterShard` that steps with the gradients of a group.
+
+    In a synchronous step, the server sends its weights to all workers, waits for their gradients, and updates its slice. The
+    result is the same, to the bit, as that of a call of `update` for each step. A message of None ends the exchange: a worker
+    that fails sends it to the servers. A server sends it to all workers if it fails, or if they have no gradient for it.
+    """
+
+    _message: Encoded | None = None  # what workers receive next
+    _round: int | None = None  # rounds of the run that this server has completed; None if it has not served a group
+    _left: Group | None = None  # a group whose exchange has ended
+    _copies: dict[int, Flat]  # of the slice, by the worker that reads them
+
+    def weights(self) -> Encoded:
+        """See `ParameterShard.weights`."""
+        raise NotImplementedError
+
+    def update(self, *gradients: Encoded | Rejected, aggregation: Named = "mean") -> tuple[Encoded, Applied]:
+        """See `ParameterShard.update`."""
+        raise NotImplementedError
+
+    def rounds_served(self) -> int | None:
+        """Return how many rounds of the run this server has completed; None if only the driver knows."""
+        return self._round
+
+    def serve(
+        self,
+        rounds: int,
+        group: Group,
+        workers: Sequence[int],
+        *,
+        first: int,
+        fresh: bool = False,
+        aggregation: Named = "mean",
+    ) -> Served:
+        """Take a step with the gradients of ``workers``, given by rank in the group, in each of ``rounds`` rounds.
+
+        Parameters
+        ----------
+        first : number of rounds of the run that are complete.
+        fresh : encode the weights, as `weights` does; otherwise workers first receive the message of the last update.
+        aggregation : see `update`.
+
+        Raises
+        ------
+        ActorLost : a member of the group died. `rounds_served` returns the number of complete rounds.
+        """
+        if self._left is group:
+            return Served({})
+        if fresh:
+            self._message = self.weights()
+        self._round, rejecting = first, {}
+        for _ in range(rounds):
+            group.send(dict.fromkeys(workers, self._message))
+            gradients = list(group.receive(workers).values())
+            if LEAVES in gradients:
+                self._leave(group, workers)
+                break
+            began_s = call.now()
+            try:
+                self._message, applied = self.update(*gradients, aggregation=aggregation)
+            except BaseException:
+                self._leave(group, workers)
+                raise
+            call.record("update", began_s)
+            if applied.rejected:
+                rejecting[self._round] = applied
+            self._round += 1
+            if not applied.gradients and all(isinstance(gradient, Rejected) for gradient in gradients):
+                self._leave(group, workers)
+                break
+        return Served(rejecting)
+
+    def serve_each(
+        self, rounds: int, group: Group, workers: Sequence[int], *, first: int, fresh: bool = False
+    ) -> Served:
+        """Take a step with each gradient on arrival, ``rounds`` in all, and send the new weights to its worker.
+
+        The parameters are those of `serve`. The outcome has the staleness of each gradient. There must be no other server.
+
+        Raises
+        ------
+        ActorLost : a member of the group died. `rounds_served` returns the number of complete rounds.
+        """
+        if self._left is group:
+            return Served({})
+        if fresh:
+            self._message = self.weights()
+        rejecting: dict[int, Applied] = {}
+        staleness: list[int] = []
+        self._round = first
+        read: dict[int, int] = {}  # by busy worker, in the order in which they began: the round of its weights
+        for worker in workers:
+            self._begin(worker, group, read, first + rounds)
+        while self._round < first + rounds:
+            [(worker, gradient)] = group.receive(list(read), 1).items()
+            if gradient is LEAVES:
+                self._leave(group, list(read), [other for other in read if other != worker])
+                return Served(rejecting, tuple(staleness))
+            began_s = call.now()
+            try:
+                self._message, applied = self.update(gradient)
+            except BaseException:
+                self._leave(group, list(read), [other for other in read if other != worker])
+                raise
+            call.record("update", began_s)
+            if applied.rejected:
+                rejecting[self._round] = applied
+            staleness.append(self._round - read.pop(worker))
+            self._round += 1
+            self._begin(worker, group, read, first + rounds)
+        group.receive(workers)
+        return Served(rejecting, tuple(staleness))
+
+    def _begin(self, worker: int, group: Group, read: dict[int, int], end: int) -> None:
+        """Send the weights to a free worker, unless the busy ones complete all rounds before ``end``."""
+        assert self._round is not None
+        assert self._message is not None
+        if self._round + len(read) >= end:
+            group.send({worker: END_OF_CALL})
+            return
+        message = self._message
+        if message.plain:  # the slice itself, which changes before the worker has answered
+            message = self._copied(message, worker)
+        read[worker] = self._round
+        group.send({worker: message})
+
+    def _copied(self, message: Encoded, worker: int) -> Encoded:
+        if worker not in self._copies:
+            self._copies[worker] = call.empty(message.size)
+        np.copyto(self._copies[worker], message.arrays[0])
+        copy = Encoded(message.codec, message.size, (self._copies[worker],))
+        copy.plain = True
+        return copy
+
+    def _leave(self, group: Group, workers: Sequence[int], busy: Sequence[int] = ()) -> None:
+        """End the exchange, for the ``busy`` workers after their gradients; later calls on this group do nothing."""
+        self._left = group
+        if busy:
+            group.receive(busy)
+        group.send(dict.fromkeys(workers, LEAVES))
