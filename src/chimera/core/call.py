@@ -112,7 +112,8 @@ def now() -> float:
 def record(name: str, began_s: float) -> None:
     """Add a row named ``name`` to the trace, for a part of the running call that began at ``began_s`` and ends now.
 
-    The row has the bytes, waits and samples since the last row. The row of the call then covers the remainder only.
+    The row has the bytes, waits and samples since the last row, so ``began_s`` precedes these waits. The row of the call then
+    covers the remainder only.
     """
     _actor_context.record(name, began_s)
 

@@ -25,7 +25,7 @@ _CALL_S = 0.5
 """Seconds that a call of several rounds may take: Ctrl-C, limits of time and live displays wait for its end."""
 
 
-_LOOK_S = 2.0
+_LOOK_S = 1.0
 
 
 class Pace:

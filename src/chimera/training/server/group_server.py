@@ -70,12 +70,12 @@ class GroupServer:
             self._message = self.weights()
         self._round, rejecting = first, {}
         for _ in range(rounds):
+            began_s = call.now()
             group.send(dict.fromkeys(workers, self._message))
             gradients = list(group.receive(workers).values())
             if LEAVES in gradients:
                 self._leave(group, workers)
                 break
-            began_s = call.now()
             try:
                 self._message, applied = self.update(*gradients, aggregation=aggregation)
             except BaseException:
@@ -112,11 +112,11 @@ class GroupServer:
         for worker in workers:
             self._begin(worker, group, read, first + rounds)
         while self._round < first + rounds:
+            began_s = call.now()
             [(worker, gradient)] = group.receive(list(read), 1).items()
             if gradient is LEAVES:
                 self._leave(group, list(read), [other for other in read if other != worker])
                 return Served(rejecting, tuple(staleness))
-            began_s = call.now()
             try:
                 self._message, applied = self.update(gradient)
             except BaseException:

@@ -29,6 +29,7 @@ class ServerGroup(WorkerExtension):
         if self._left is group:
             return
         for _ in range(steps):
+            began_s = call.now()
             weights = list(group.receive(servers).values())
             if weights[0] == END_OF_CALL:
                 group.send(dict.fromkeys(servers, END_OF_CALL))
@@ -36,7 +37,6 @@ class ServerGroup(WorkerExtension):
             if LEAVES in weights:
                 self._leave(group, [server for server in servers if weights[server] is not LEAVES])
                 return
-            began_s = call.now()
             try:
                 gradients = self.worker.gradient(weights)
             except BaseException:
