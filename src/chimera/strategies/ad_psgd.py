@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from chimera.core.errors import ConfigurationError
+from chimera.strategies.cluster import Cluster
 from chimera.strategies.decentralised import Decentralised
-from chimera.strategies.strategy import STRATEGIES, Cluster, Round
+from chimera.strategies.strategy import STRATEGIES, Round
 
 
 @STRATEGIES.register("ad-psgd")

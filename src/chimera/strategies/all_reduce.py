@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from chimera.strategies.strategy import STRATEGIES, Cluster, Family, Round, Strategy
+from chimera.strategies.cluster import Cluster
+from chimera.strategies.strategy import STRATEGIES, Family, Round, Strategy
 
 
 @STRATEGIES.register("all-reduce")

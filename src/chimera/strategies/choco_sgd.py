@@ -7,8 +7,9 @@ from itertools import count
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
+from chimera.strategies.cluster import Cluster
 from chimera.strategies.decentralised import Decentralised, from_neighbours
-from chimera.strategies.strategy import STRATEGIES, Cluster, Round
+from chimera.strategies.strategy import STRATEGIES, Round
 
 
 @STRATEGIES.register("choco-sgd")

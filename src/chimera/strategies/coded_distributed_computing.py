@@ -9,9 +9,10 @@ from typing import Any
 from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.strategies.all_reduce import AllReduce
+from chimera.strategies.cluster import Cluster
 from chimera.strategies.shuffle import Shuffle
 from chimera.strategies.shuffled_step import Load, ShuffledStep, by_place
-from chimera.strategies.strategy import STRATEGIES, Cluster, Round
+from chimera.strategies.strategy import STRATEGIES, Round
 
 
 @STRATEGIES.register("coded-distributed-computing")

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import TooFewWorkersError
+from chimera.strategies.cluster import Cluster
 from chimera.strategies.codes import Code, blocks_of, decoding, first_like, most_missed
-from chimera.strategies.strategy import Cluster
 
 
 class CodedStep:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from chimera.strategies.strategy import Cluster, Strategy
+from chimera.strategies.cluster import Cluster
+from chimera.strategies.strategy import Strategy
 from chimera.strategies.topologies.mixing import Mixing, Row
 from chimera.strategies.topologies.topology import topology_of
 

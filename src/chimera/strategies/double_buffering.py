@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
-from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
+from chimera.strategies.cluster import Cluster
+from chimera.strategies.strategy import STRATEGIES, Round, Strategy
 
 
 @STRATEGIES.register("double-buffering")

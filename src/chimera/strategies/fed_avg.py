@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Literal
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.low_rank import adapter_rank
+from chimera.strategies.cluster import Cluster
 from chimera.strategies.local_steps import LocalSteps
 from chimera.strategies.participation import Participation, Work
-from chimera.strategies.strategy import STRATEGIES, Aggregated, Cluster, Family, Round
+from chimera.strategies.strategy import STRATEGIES, Aggregated, Family, Round
 
 
 @STRATEGIES.register("fed-avg")

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from chimera.core.errors import ConfigurationError
+from chimera.strategies.cluster import Cluster
 from chimera.strategies.coded_step import CodedStep
 from chimera.strategies.codes import Code, blocks_of, code_of, fewest
-from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
+from chimera.strategies.strategy import STRATEGIES, Round, Strategy
 
 
 @STRATEGIES.register("gradient-coding")

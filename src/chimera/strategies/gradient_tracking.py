@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
+from chimera.strategies.cluster import Cluster
 from chimera.strategies.decentralised import Decentralised, from_neighbours
-from chimera.strategies.strategy import STRATEGIES, Cluster, Round
+from chimera.strategies.strategy import STRATEGIES, Round
 
 
 @STRATEGIES.register("gradient-tracking")

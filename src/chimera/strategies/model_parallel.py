@@ -8,10 +8,11 @@ from typing import Any, Literal, NamedTuple
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
+from chimera.strategies.cluster import Cluster
 from chimera.strategies.model_partition import ModelPartition
 from chimera.strategies.pipeline_bubble import PipelineBubble
 from chimera.strategies.schedules import SCHEDULES, in_turn
-from chimera.strategies.strategy import Cluster, Round, Strategy
+from chimera.strategies.strategy import Round, Strategy
 
 
 class Shape(NamedTuple):

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
-from chimera.strategies.strategy import STRATEGIES, Aggregated, Cluster, Round, Strategy
+from chimera.strategies.cluster import Cluster
+from chimera.strategies.strategy import STRATEGIES, Aggregated, Round, Strategy
 
 
 @STRATEGIES.register("parameter-server")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chimera.strategies.all_reduce import AllReduce
-from chimera.strategies.strategy import STRATEGIES, Cluster, Round
+from chimera.strategies.cluster import Cluster
+from chimera.strategies.strategy import STRATEGIES, Round
 
 
 @STRATEGIES.register("ring-all-reduce")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from chimera.strategies.cluster import Cluster
 from chimera.strategies.fed_avg import FedAvg
 from chimera.strategies.participation import Work
-from chimera.strategies.strategy import STRATEGIES, Cluster
+from chimera.strategies.strategy import STRATEGIES
 
 
 @STRATEGIES.register("scaffold")

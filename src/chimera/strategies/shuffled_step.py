@@ -7,8 +7,8 @@ from typing import Any
 
 from chimera.core.errors import TooFewWorkersError
 from chimera.core.trace import TraceRow
+from chimera.strategies.cluster import Cluster
 from chimera.strategies.shuffle import Shuffle
-from chimera.strategies.strategy import Cluster
 
 
 class ShuffledStep:

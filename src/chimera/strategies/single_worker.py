@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
+from chimera.strategies.cluster import Cluster
+from chimera.strategies.strategy import STRATEGIES, Round, Strategy
 
 
 @STRATEGIES.register("single-worker")

@@ -7,7 +7,8 @@ from typing import Any
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.strategies.async_parameter_server import AsyncParameterServer
-from chimera.strategies.strategy import STRATEGIES, Cluster, Round
+from chimera.strategies.cluster import Cluster
+from chimera.strategies.strategy import STRATEGIES, Round
 
 
 @STRATEGIES.register("stale-synchronous")

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
+from chimera.strategies.cluster import Cluster
 from chimera.strategies.diloco import DiLoCo
-from chimera.strategies.strategy import STRATEGIES, Cluster, Round
+from chimera.strategies.strategy import STRATEGIES, Round
 
 
 @STRATEGIES.register("streaming-diloco")

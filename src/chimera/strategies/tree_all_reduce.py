@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from chimera.strategies.all_reduce import AllReduce
-from chimera.strategies.strategy import STRATEGIES, Cluster, Round
+from chimera.strategies.cluster import Cluster
+from chimera.strategies.strategy import STRATEGIES, Round
 
 
 @STRATEGIES.register("tree-all-reduce")

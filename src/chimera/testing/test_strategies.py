@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from chimera.core.engine import ENGINES
-from chimera.strategies.strategy import STRATEGIES, Cluster, Round, Strategy
+from chimera.strategies.cluster import Cluster
+from chimera.strategies.strategy import STRATEGIES, Round, Strategy
 from chimera.testing.training import (
     BATCH,
     ROUNDS,
