@@ -15,10 +15,16 @@ from hypothesis import strategies as st
 import chimera
 from chimera.core.call import work
 from chimera.core.errors import ActorLost
+from chimera.core.parameters import Layout
 from chimera.data.order import GlobalOrder, Order
 from chimera.data.provider import DataProvider
 from chimera.training.cluster.cluster import TrainingCluster
+from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.cluster.sharding import Sharding
+from chimera.training.fault_tolerance.recovery import Recovery
+from chimera.training.fault_tolerance.settings import FaultTolerance
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.server.parameter_shard import ParameterShard
 
 
 class Runner:
@@ -56,6 +62,20 @@ class Dealt(DataProvider):
     def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[Order]:
         places = {"world_size": world_size, "batch_size": self.batch_size, "since": since, "begin": begin}
         return [GlobalOrder(self.samples, rank=rank, seed=0, **places) for rank in range(world_size)]
+
+
+class WithServers(Runners):
+    """Makes servers too."""
+
+    private = False
+
+    def servers(self, shards: int) -> list[Any]:
+        return [self.server(index, shards) for index in range(shards)]
+
+    def server(self, index: int, shards: int) -> Any:
+        weights = np.zeros(4, np.float32)
+        layout, optimizer = Layout(("w",), ((4,),)), OptimizerSettings("sgd", {"lr": 0.1})
+        return self.engine.spawn(ParameterShard, weights, layout, optimizer=optimizer, name=f"server {index}")
 
 
 def dealing(world_size: int, samples: int = 100, batch_size: int = 1) -> Sharding:
@@ -132,3 +152,17 @@ def test_idle_workers_come_first_and_stale_results_are_ignored() -> None:
             worker.name: worker.run(samples) for worker, samples in zip(cluster.workers, [30, 20, 10], strict=True)
         }
         assert cluster.first(pending) == "2"
+
+
+@pytest.mark.parametrize("rounds", [(3, 3), (3, 4)])
+def test_a_run_goes_back_if_servers_completed_different_rounds_when_a_worker_died(rounds: tuple[int, int]) -> None:
+    with chimera.engine("local") as engine:
+        cluster = TrainingCluster(engine, WithServers(engine), dealing(2))
+        servers = cluster.servers(2)
+        group = cluster.group_with_servers()
+        engine.get([server.serve(0, group, (), first=first) for server, first in zip(servers, rounds, strict=True)])
+        recovery = Recovery(engine, cluster, HeartbeatMonitor(engine), FaultTolerance(on_worker_loss="drop"))
+        recovery.go_back = lambda: "the snapshot"
+        engine.kill(cluster.workers[0])
+        events = [event for event, _, _ in recovery.survive(ActorLost("0 died"))]
+    assert events == ["0 lost", *(["went back"] if rounds == (3, 4) else [])]

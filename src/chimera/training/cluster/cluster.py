@@ -107,6 +107,7 @@ class TrainingCluster(Gather, ClusterState):
         self.attacks: dict[str, Attack] = {}
         self.released_sums: list[tuple[float, float]] = []
         self.round, self.horizon = 0, 1
+        self._grouped = False  # whether servers and workers have formed a group
         self._session = (
             0  # incremented when a strategy starts: servers then assume that workers hold no earlier weights
         )
@@ -177,7 +178,17 @@ class TrainingCluster(Gather, ClusterState):
         engine, actors = self._engine, self._actors
         if engine.one_process or engine.nodes_own_data or actors.addressed or actors.by_rows or actors.private:
             return None
+        self._grouped = True
         return engine.group([*self.shards, *self.workers])
+
+    def servers_differ(self) -> bool:
+        """Return whether servers of a group completed different numbers of rounds when a member died.
+
+        Members that share memory agree on what was sent. On several machines, a worker can die while it sends.
+        """
+        if not self._grouped:
+            return False
+        return len(set(self.get([server.rounds_served() for server in self.shards]))) > 1
 
     def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
         """Return the parameters of the whole model, shape (P,), from its pieces; in ``out`` if it is given."""

@@ -88,6 +88,7 @@ class Recovery:
         self._servers += servers
         held = self._cluster.shards or self._cluster.workers
         self._parameters_lost |= bool(servers) or not held or (bool(workers) and self._cluster.replicas == "parts")
+        self._parameters_lost = self._parameters_lost or self._cluster.servers_differ()
         if self._policy == "respawn":
             self._workers += workers
         self._data_left |= bool(workers) and self._policy == "redistribute"
