@@ -27,6 +27,8 @@ class GroupServer:
 
     _message: Encoded | None = None  # what workers receive next
     _round: int | None = None  # rounds of the run that this server has completed; None if it has not served a group
+    _rejecting: dict[int, Applied]  # not reported yet
+    _staleness: list[int]
     _left: Group | None = None  # a group whose exchange has ended
     _copies: dict[int, Flat]  # of the slice, by the worker that reads them
 
@@ -68,27 +70,26 @@ class GroupServer:
             return Served({})
         if fresh:
             self._message = self.weights()
-        self._round, rejecting = first, {}
-        for _ in range(rounds):
+        self._round = first
+        for left in range(rounds, 0, -1):
             began_s = call.now()
-            group.send(dict.fromkeys(workers, self._message))
+            if left == rounds:
+                group.send(dict.fromkeys(workers, self._message))
             gradients = list(group.receive(workers).values())
             if LEAVES in gradients:
                 self._leave(group, workers)
                 break
-            try:
-                self._message, applied = self.update(*gradients, aggregation=aggregation)
-            except BaseException:
+            applied = self._step(gradients, group, workers, aggregation=aggregation)
+            self._count(applied)
+            none = not applied.gradients and all(isinstance(gradient, Rejected) for gradient in gradients)
+            if none:
                 self._leave(group, workers)
-                raise
+            elif left > 1:  # at once: the workers wait
+                group.send(dict.fromkeys(workers, self._message))
             call.record("update", began_s)
-            if applied.rejected:
-                rejecting[self._round] = applied
-            self._round += 1
-            if not applied.gradients and all(isinstance(gradient, Rejected) for gradient in gradients):
-                self._leave(group, workers)
+            if none:
                 break
-        return Served(rejecting)
+        return self._outcome()
 
     def serve_each(
         self, rounds: int, group: Group, workers: Sequence[int], *, first: int, fresh: bool = False
@@ -105,8 +106,6 @@ class GroupServer:
             return Served({})
         if fresh:
             self._message = self.weights()
-        rejecting: dict[int, Applied] = {}
-        staleness: list[int] = []
         self._round = first
         read: dict[int, int] = {}  # by busy worker, in the order in which they began: the round of its weights
         for worker in workers:
@@ -116,20 +115,48 @@ class GroupServer:
             [(worker, gradient)] = group.receive(list(read), 1).items()
             if gradient is LEAVES:
                 self._leave(group, list(read), [other for other in read if other != worker])
-                return Served(rejecting, tuple(staleness))
-            try:
-                self._message, applied = self.update(gradient)
-            except BaseException:
-                self._leave(group, list(read), [other for other in read if other != worker])
-                raise
-            call.record("update", began_s)
-            if applied.rejected:
-                rejecting[self._round] = applied
-            staleness.append(self._round - read.pop(worker))
-            self._round += 1
+                return self._outcome()
+            applied = self._step([gradient], group, list(read), [other for other in read if other != worker])
+            self._staleness.append(self._round - read.pop(worker))
+            self._count(applied)
             self._begin(worker, group, read, first + rounds)
+            call.record("update", began_s)
         group.receive(workers)
-        return Served(rejecting, tuple(staleness))
+        return self._outcome()
+
+    def _forget_rounds(self) -> None:
+        """Forget the rounds that were served: the slice is that of another round."""
+        self._round, self._rejecting, self._staleness = None, {}, []
+
+    def _count(self, applied: Applied) -> None:
+        """Count a complete round."""
+        assert self._round is not None
+        if applied.rejected:
+            self._rejecting[self._round] = applied
+        self._round += 1
+
+    def _outcome(self) -> Served:
+        """Return the outcome of the rounds since the last call that returned it; a call that a loss interrupts does not."""
+        outcome = Served(self._rejecting, tuple(self._staleness))
+        self._rejecting, self._staleness = {}, []
+        return outcome
+
+    def _step(
+        self,
+        gradients: Sequence[Any],
+        group: Group,
+        workers: Sequence[int],
+        busy: Sequence[int] = (),
+        *,
+        aggregation: Named = "mean",
+    ) -> Applied:
+        """Update the slice; if that fails, end the exchange."""
+        try:
+            self._message, applied = self.update(*gradients, aggregation=aggregation)
+        except BaseException:
+            self._leave(group, workers, busy)
+            raise
+        return applied
 
     def _begin(self, worker: int, group: Group, read: dict[int, int], end: int) -> None:
         """Send the weights to a free worker, unless the busy ones complete all rounds before ``end``."""

@@ -74,6 +74,7 @@ class ParameterShard(GroupServer, SecureSum):
         self._mean_square: Flat | None = None  # of gradients; created when it is needed
         self._steps = 0
         self._copies: dict[int, Flat] = {}
+        self._forget_rounds()
         self._beside: Flat | None = None  # the vector that workers enclose with changes, see `enclose`
 
     def model(self) -> Encoded:
@@ -302,7 +303,7 @@ class ParameterShard(GroupServer, SecureSum):
                 f"the checkpoint has a server with {held} parameters, but the server has {self._weights.size} now: an older "
                 "version wrote it, which split shards within rows; start a new run, or resume with that version"
             )
-        self._round = None
+        self._forget_rounds()
         np.copyto(self._weights, state["weights"])
         self._optimizer.restore(state["optimizer"])
         self._steps = state["step"]
