@@ -46,7 +46,7 @@ def decode_signs(encoded: Encoded, buffer: DecodeBuffer) -> Iterator[tuple[slice
     for low, high in buffer.cut(0, encoded.size):
         out = buffer.memory_of(low, high)
         for begin, end, tensor in _runs(bounds, low, high):
-            part, run = packed[begin // 8 :], out[begin - low : end - low]
+            part, run = packed[begin // 8 : begin // 8 + packed_size(end - begin, 1)], out[begin - low : end - low]
             if tensor is not None:
                 k.unpack_signs(part, *values[2 * tensor : 2 * tensor + 2], run)
             else:
