@@ -30,6 +30,7 @@ pytestmark = [
     ),
 ]
 WAIT_S = 240.0
+ROUNDS = 3000  # enough for three kills
 FUNCTION = """
 def total(worker, count):
     return worker.all_reduce(sum(range(worker.rank, count, worker.world_size)))
@@ -93,12 +94,12 @@ def killed_at(cluster: Running, job: str, progress: float, process: Callable[[],
 
 
 def test_jobs_run_on_ray_and_survive_the_death_of_the_ray_job_the_driver_and_a_worker(ray: str, tmp_path: Path) -> None:
-    file = experiment(tmp_path, rounds=600)
+    file = experiment(tmp_path, rounds=ROUNDS)
     with running(tmp_path / "runs" / "cluster", ray=ray, workers=3) as cluster:
         whole = json_output("submit", file, cwd=tmp_path)["job"]
         assert cluster.client.wait(whole, WAIT_S)["state"] == "done", cluster.folder.job(whole).log.read_text()
         assert chimera("fetch", whole, "-o", "mine", cwd=tmp_path).returncode == 0
-        assert json.loads((tmp_path / "mine" / "summary.json").read_bytes())["rounds"] == 600
+        assert json.loads((tmp_path / "mine" / "summary.json").read_bytes())["rounds"] == ROUNDS
         assert json.loads((tmp_path / "mine" / "environment.json").read_bytes())
         assert 'name = "ray"' in (tmp_path / "mine" / "experiment.toml").read_text()
         killed = json_output("submit", file, cwd=tmp_path)["job"]

@@ -140,13 +140,11 @@ def run(options: dict[str, Any]) -> NoReturn:
     """Import the requested modules, then serve as the fork server."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     sys.path[:] = options["path"]
-    gc.disable()  # while modules are imported, nearly all new objects stay
     for name in options["preload"]:
         with contextlib.suppress(Exception):  # the actor that needs the module reports the error
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # the collector must not write to pages that all actors share
-    gc.enable()
     control, requests = (socket.socket(fileno=options[name]) for name in ("control", "requests"))
     server = ForkServer(control, requests, options["memory"])
     try:
