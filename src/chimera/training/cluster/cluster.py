@@ -12,6 +12,7 @@ from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError, TimeLimitError, TooFewWorkersError
 from chimera.core.parameters import Flat
 from chimera.training.cluster.gather import Gather
+from chimera.training.cluster.groups import Groups
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.cluster.sharding import Sharding
 from chimera.training.cluster.state import ClusterState
@@ -62,7 +63,7 @@ class Actors(Protocol):
         return np.concatenate(pieces)
 
 
-class TrainingCluster(Gather, ClusterState):
+class TrainingCluster(Gather, Groups, ClusterState):
     """The cluster of one run, as the trainer passes it to a strategy.
 
     Parameters
@@ -82,6 +83,9 @@ class TrainingCluster(Gather, ClusterState):
     attacks : attack of each attacking worker, by name. A worker that is respawned under that name attacks too.
     released_sums : in a private run, for each sum that was unmasked: its noise multiplier and the share of clients in it.
     """
+
+    _engine: Engine
+    _actors: Actors
 
     def __init__(
         self,
@@ -107,7 +111,6 @@ class TrainingCluster(Gather, ClusterState):
         self.attacks: dict[str, Attack] = {}
         self.released_sums: list[tuple[float, float]] = []
         self.round, self.horizon = 0, 1
-        self._grouped = False  # whether servers and workers have formed a group
         self._session = (
             0  # incremented when a strategy starts: servers then assume that workers hold no earlier weights
         )
@@ -164,31 +167,6 @@ class TrainingCluster(Gather, ClusterState):
     def announce(self, work: Mapping[str, tuple[int, int]]) -> None:
         """Announce the number of local steps, and the first one, of each worker in the next calls, by name."""
         self._actors.announce({self.rank_of[name]: steps for name, steps in work.items()})
-
-    def group(self, workers: Sequence[Any] | None = None) -> Any:
-        """Return a group of ``workers``; by default of all living workers in rank order."""
-        return self._engine.group(list(self.workers if workers is None else workers))
-
-    def group_with_servers(self) -> Any:
-        """Return a group of all servers and all living workers, in this order; None if rounds need the driver.
-
-        In virtual time each message is modelled on its own. Nodes have no groups. The other cases are messages that differ
-        from worker to worker, and private runs, in which the driver counts what each round releases.
-        """
-        engine, actors = self._engine, self._actors
-        if engine.one_process or engine.nodes_own_data or actors.addressed or actors.by_rows or actors.private:
-            return None
-        self._grouped = True
-        return engine.group([*self.shards, *self.workers])
-
-    def servers_differ(self) -> bool:
-        """Return whether servers of a group completed different numbers of rounds when a member died.
-
-        Members that share memory agree on what was sent. On several machines, a worker can die while it sends.
-        """
-        if not self._grouped:
-            return False
-        return len(set(self.get([server.rounds_served() for server in self.shards]))) > 1
 
     def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
         """Return the parameters of the whole model, shape (P,), from its pieces; in ``out`` if it is given."""

@@ -66,10 +66,8 @@ class GroupServer:
         ------
         ActorLost : a member of the group died. `rounds_served` returns the number of complete rounds.
         """
-        if self._left is group:
+        if not self._begins(group, fresh):
             return Served({})
-        if fresh:
-            self._message = self.weights()
         self._round = first
         for left in range(rounds, 0, -1):
             began_s = call.now()
@@ -102,10 +100,8 @@ class GroupServer:
         ------
         ActorLost : a member of the group died. `rounds_served` returns the number of complete rounds.
         """
-        if self._left is group:
+        if not self._begins(group, fresh):
             return Served({})
-        if fresh:
-            self._message = self.weights()
         self._round = first
         read: dict[int, int] = {}  # by busy worker, in the order in which they began: the round of its weights
         for worker in workers:
@@ -127,6 +123,14 @@ class GroupServer:
     def _forget_rounds(self) -> None:
         """Forget the rounds that were served: the slice is that of another round."""
         self._round, self._rejecting, self._staleness = None, {}, []
+
+    def _begins(self, group: Group, fresh: bool) -> bool:
+        """Prepare the first message of a call; return False if the exchange of the group has ended."""
+        if self._left is group:
+            return False
+        if fresh:
+            self._message = self.weights()
+        return True
 
     def _count(self, applied: Applied) -> None:
         """Count a complete round."""
