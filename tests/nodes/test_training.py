@@ -81,6 +81,15 @@ def test_two_nodes_train_as_neighbours(tmp_path: Path) -> None:
     assert 0 < run.metrics["consensus_distance"] < 1
 
 
+def test_edge_servers_of_nodes_are_in_the_driver(tmp_path: Path) -> None:
+    options = {"batch_size": 20, "rounds": 3}
+    with two_nodes(tmp_path) as urls:
+        flat_run = fit(urls, strategy={"name": "fed-avg", "local_steps": 4}, **options)
+        hierarchical = {"name": "fed-avg", "local_steps": 2, "hierarchical": {"edges": 2, "rounds": 2}}
+        through = fit(urls, strategy=hierarchical, out=Path("through"), **options)
+    np.testing.assert_allclose(flat(through), flat(flat_run), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.long
 def test_rows_of_the_test_set_stay_raw_as_those_of_the_nodes(tmp_path: Path) -> None:
     large = tuple((100 * inputs, targets) for inputs, targets in (TRAIN, TEST))

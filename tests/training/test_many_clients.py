@@ -154,6 +154,11 @@ def both(fit: Fit, **options: Any) -> tuple[chimera.Run, chimera.Run, int]:
         pytest.param({"model": LOGISTIC}, 2, id="logistic regression"),
         pytest.param({"model": SMALL, "faults": ["label flip worker 1 at step 0"]}, 2, id="attacker"),
         pytest.param(
+            {"model": SMALL, "strategy": {"hierarchical": {"edges": 2, "rounds": 2}}},
+            8,  # two sites, two rounds of edges, two steps; of one round of the two, as CountedCalls counts them
+            id="edge servers",
+        ),
+        pytest.param(
             {"model": SMALL, "partition": "quantity", "strategy": {"send": "weights", "over_selection": 1.5}},
             2,
             id="over-selection",

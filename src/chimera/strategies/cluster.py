@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+
+class Announced(NamedTuple):
+    """The local steps of one worker in its next call.
+
+    Attributes
+    ----------
+    steps : their number.
+    first : index of the first one.
+    site : number of the site; all workers of a site start from the same weights.
+    """
+
+    steps: int
+    first: int
+    site: int = 0
 
 
 class Cluster(Protocol):
@@ -36,6 +51,9 @@ class Cluster(Protocol):
     def servers(self, shards: int) -> Sequence[Any]:
         """Return the parameter shards. The first call creates them from the initial weights."""
 
+    def edges(self, count: int) -> Sequence[Any]:
+        """Return the edge servers, each of which holds all parameters. Those that are missing are created."""
+
     def addressed(
         self, worker: Any, weights: Sequence[Any], batches: int = 1, shard: int | None = None, first: int | None = None
     ) -> Sequence[Any]:
@@ -49,10 +67,10 @@ class Cluster(Protocol):
           ``batches`` must be the number that the call computes.
         """
 
-    def announce(self, work: Mapping[str, tuple[int, int]]) -> None:
-        """Announce the number of local steps, and the first one, of each worker in the next calls, by name.
+    def announce(self, work: Mapping[str, Announced]) -> None:
+        """Announce the local steps of each worker in the next calls, by name.
 
-        Workers of one process may then take these steps together, from the same weights, if that is faster.
+        Workers of one process may then take the steps of a site together, if that is faster.
         """
 
     def gather(self, ask: Callable[[Any], Any], quorum: float = 1.0, timeout_s: float | None = None) -> list[Any]:

@@ -10,13 +10,14 @@ from typing import Any, ClassVar, Literal
 from chimera.core.errors import ConfigurationError
 from chimera.core.low_rank import adapter_rank
 from chimera.strategies.cluster import Cluster
-from chimera.strategies.local_steps import LocalSteps
+from chimera.strategies.hierarchy import Hierarchy, Site
 from chimera.strategies.participation import Participation, Work
+from chimera.strategies.site_rounds import SiteRounds
 from chimera.strategies.strategy import STRATEGIES, Aggregated, Family, Round
 
 
 @STRATEGIES.register("fed-avg")
-class FedAvg(LocalSteps):
+class FedAvg(SiteRounds):
     """Each round, workers train ``local_steps`` batches from the same weights; servers step by the mean of their changes.
 
     In round t, worker i trains from w_t to w_i. The servers step by sum_i (n_i / n) (w_i - w_t), with n_i samples of worker i;
@@ -54,6 +55,9 @@ class FedAvg(LocalSteps):
         Fine-tuning of On-Device Foundation Models"). Messages have the size of the largest rank.
     batched : ``auto`` lets clients of one process (engine ``simulated``) take their local steps together where that is faster,
         with the same result but for rounding (docs/federated.md). Default ``off``.
+    hierarchical : edge servers between clients and servers, a table with ``edges`` and ``rounds``, see `Hierarchy`. A round
+        then has ``rounds`` rounds of the edge servers, each of which takes the mean of its own clients. ``fraction`` and
+        ``over_selection`` apply to the clients of each edge server. Default: none.
     """
 
     family: ClassVar[Family] = "federated"
@@ -79,9 +83,11 @@ class FedAvg(LocalSteps):
         shards: int = 1,
         ranks: Sequence[int] = (),
         batched: Literal["off", "auto"] = "off",
+        hierarchical: Mapping[str, Any] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(server_optimizer=server_optimizer)
+        self._hierarchy = Hierarchy.of(hierarchical)
         for key, value in (("local_steps", local_steps), ("shards", shards)):
             if value < 1:
                 raise ConfigurationError(f"{key} must be at least 1, not {value}")
@@ -93,6 +99,8 @@ class FedAvg(LocalSteps):
             raise ConfigurationError(f"send is 'change' or 'weights', not {send!r}")
         if ranks and (min(ranks) < 1 or send == "weights" or aggregation != "mean"):
             raise ConfigurationError("ranks must be at least 1, and need send = 'change' and aggregation = 'mean'")
+        if ranks and self._hierarchy:
+            raise ConfigurationError("ranks need the changes of all clients at the servers: remove hierarchical")
         self._local_steps, self._local_epochs, self._keep_state = local_steps, local_epochs, keep_state
         self._participation = Participation(fraction, over_selection, deadline_s, stragglers, seed)
         self._weighted, self._shards, self._batched = weighted, shards, batched == "auto"
@@ -109,9 +117,10 @@ class FedAvg(LocalSteps):
         weights = [server.weights() for server in servers]
         self._survey(cluster)
         for round_ in itertools.count(cluster.round):
-            plan = self._plan(cluster, round_)
-            # No variable holds the answers: each is as large as the model and must be freed before the next round runs.
-            weights, done = self._step(servers, plan, self._answers(cluster, plan, round_, weights))
+            if self._hierarchy is None:
+                ((weights, done),) = self._exchange(cluster, [Site(servers, cluster.workers, weights)], round_)
+            else:
+                weights, done = self._through_edges(cluster, self._hierarchy, servers, weights, round_)
             yield Round(done)
 
     def _survey(self, cluster: Cluster) -> None:
@@ -127,22 +136,22 @@ class FedAvg(LocalSteps):
             batches = cluster.get([worker.batches_per_pass() for worker in cluster.workers])
             self._steps = {n: math.ceil(self._local_epochs * b - 1e-9) for n, b in zip(names, batches, strict=True)}
 
-    def _plan(self, cluster: Cluster, round_: int) -> list[Work]:
+    def _plan(self, workers: Sequence[Any], round_: int, site: int) -> list[Work]:
         """Return the work of each participant of a round, in rank order; without partial work, unless it counts."""
-        chosen = self._participation.chosen(cluster.workers, round_)
+        chosen = self._participation.chosen(workers, round_, site)
         steps = [self._steps.get(worker.name, self._local_steps) for worker in chosen]
         plan = [Work(worker, count, round_ * count) for worker, count in zip(chosen, steps, strict=True)]
         plan = self._participation.cut_short(plan, round_)
         return plan if self.takes_partial else [work for work in plan if not work.partial]
 
-    def _options(self, plan: Sequence[Work], round_: int) -> list[dict[str, Any]]:
+    def _options(self, plan: Sequence[Work], round_: int, *, kept: bool) -> list[dict[str, Any]]:
         """Return the options of each participant's call, see `Learner.delta`."""
         common: dict[str, Any] = {
             "keep_state": self._keep_state,
             "reached": self._reached,
             "rule": self._rule,
             "clock": None if self._local_epochs is None else round_,
-            "round_": round_,
+            "round_": round_ if kept else None,
         }
         options = [{**common, "weight": weight} for weight in self._weights(plan)]
         if self._ranks:
@@ -166,23 +175,6 @@ class FedAvg(LocalSteps):
         samples = [self._samples.get(work.worker.name, 1) for work in plan]
         total = sum(samples)
         return [each * len(plan) / total for each in samples]
-
-    def _answers(
-        self, cluster: Cluster, plan: Sequence[Work], round_: int, weights: Sequence[Any]
-    ) -> Mapping[str, list[Any]]:
-        """Start training by the plan; return the answers that make the round, by name of the worker, in rank order."""
-        if self._batched:
-            cluster.announce({work.worker.name: (work.steps, work.first) for work in plan})
-        calls = {work.worker.name: (work, own) for work, own in zip(plan, self._options(plan, round_), strict=True)}
-
-        def ask(worker: Any) -> list[Any]:
-            work, options = calls[worker.name]
-            return self._ask(work, cluster.addressed(worker, weights, work.steps, first=work.first), options)
-
-        chosen = [work.worker for work in plan]
-        all_of_them = self._participation.waits_for_all
-        count = None if all_of_them else min(self._participation.wanted(len(cluster.workers)), len(chosen))
-        return cluster.soonest(chosen, ask, count, self._participation.deadline_s)
 
     def _ask(self, work: Work, weights: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
         """Start training of one worker from ``weights``; return refs of its messages, one for each server."""
@@ -212,10 +204,23 @@ class FedAvg(LocalSteps):
             raise ConfigurationError("scaled multiplies the learning rate of workers: set it, train.optimizer.lr")
         return {**optimizer, "lr": optimizer["lr"] * self._participation.wanted(workers)}
 
+    def world_size(self, workers: int) -> int:
+        """Return the number of workers; check that each edge server has one."""
+        if self._hierarchy is not None:
+            self._hierarchy.check(workers)
+        return workers
+
     def aggregated(self, workers: int) -> Aggregated:
-        """Return how servers aggregate the answers of the participants."""
-        contributors = self._participation.wanted(workers)
-        return Aggregated(self._aggregation, contributors, self._shards, weighted=self._weighted, reached=self._reached)
+        """Return how servers, or edge servers if there are any, aggregate the answers of the participants."""
+        sizes = [workers] if self._hierarchy is None else self._hierarchy.sizes(workers)
+        return Aggregated(
+            self._aggregation,
+            min(self._participation.wanted(size) for size in sizes),
+            self._shards if self._hierarchy is None else 1,
+            weighted=self._weighted,
+            reached=self._reached,
+            edges=0 if self._hierarchy is None else self._hierarchy.edges,
+        )
 
     def keeps(self, model: Any) -> Collection[int]:
         """Return no parameters; check that the model has adapters of these ranks."""
@@ -225,14 +230,22 @@ class FedAvg(LocalSteps):
 
     def steps_per_round(self) -> int:
         """Return the number of batches that a worker trains on in a round; 1 if workers differ in it."""
-        return self._local_steps if self._local_epochs is None else 1
+        if self._local_epochs is not None:
+            return 1
+        return self._local_steps * (1 if self._hierarchy is None else self._hierarchy.rounds)
+
+    def _asked(self, workers: int) -> int:
+        """Return how often a worker is asked in a round, in all."""
+        if self._hierarchy is None:
+            return self._participation.asked(workers)
+        return self._hierarchy.rounds * sum(map(self._participation.asked, self._hierarchy.sizes(workers)))
 
     def batches_per_round(self, workers: int) -> int:
         """Return the number of batches of all workers asked."""
-        return self._participation.asked(workers) * self._local_steps
+        return self._asked(workers) * self._local_steps
 
     def samples_per_round(self, workers: int, batch_size: int, train_size: int) -> int:
         """Return the number of samples of a round; an estimate with ``local_epochs``."""
         if self._local_epochs is None:
             return super().samples_per_round(workers, batch_size, train_size)
-        return max(round(self._local_epochs * train_size * self._participation.asked(workers) / workers), 1)
+        return max(round(self._local_epochs * train_size * self._asked(workers) / workers), 1)

@@ -83,18 +83,22 @@ class Participation:
         """Return the number of workers asked."""
         return min(math.ceil(self.wanted(workers) * self.over_selection - 1e-9), workers)
 
-    def chosen(self, workers: Sequence[Any], round_: int) -> list[Any]:
-        """Return the workers asked in a round, in rank order."""
+    def count_of(self, workers: int, asked: int) -> int:
+        """Return the number of answers to wait for, of ``workers`` workers of which ``asked`` were asked."""
+        return min(self.wanted(workers), asked)
+
+    def chosen(self, workers: Sequence[Any], round_: int, site: int = 0) -> list[Any]:
+        """Return those of the workers of a site that are asked in a round, in rank order."""
         count = self.asked(len(workers))
         if count == len(workers):
             return list(workers)
         block, which = divmod(round_, _AT_ONCE)
-        return [workers[place] for place in _drawn(self.seed, block, len(workers), count)[which]]
+        return [workers[place] for place in _drawn(self.seed, block, len(workers), count, site)[which]]
 
     def cut_short(self, plan: Sequence[Work], round_: int) -> list[Work]:
         """Return the same plan, with the work of stragglers made partial."""
         late = min(round(self.stragglers * len(plan)), len(plan) - 1)
-        if late == 0:
+        if late <= 0:
             return list(plan)
         rng = np.random.default_rng([self.seed, round_, *b"stragglers"])
         short = {int(place): float(rng.random()) for place in rng.choice(len(plan), late, replace=False)}
@@ -105,12 +109,13 @@ class Participation:
 
 
 @lru_cache(maxsize=8)
-def _drawn(seed: int, block: int, workers: int, count: int) -> list[list[int]]:
+def _drawn(seed: int, block: int, workers: int, count: int, site: int) -> list[list[int]]:
     """Return the places of the workers asked in each round of a block, in rank order.
 
     Drawing one round at a time takes ten times as long: training evicts the code and data of the draw from the processor's
     caches.
     """
     rounds = range(block * _AT_ONCE, (block + 1) * _AT_ONCE)
-    drawn = [np.random.default_rng([seed, round_]).choice(workers, count, replace=False) for round_ in rounds]
+    of_site = [site] if site else []
+    drawn = [np.random.default_rng([seed, round_, *of_site]).choice(workers, count, replace=False) for round_ in rounds]
     return [sorted(places.tolist()) for places in drawn]

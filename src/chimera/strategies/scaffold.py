@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from chimera.core.errors import ConfigurationError
 from chimera.strategies.cluster import Cluster
 from chimera.strategies.fed_avg import FedAvg
 from chimera.strategies.participation import Work
@@ -30,6 +31,8 @@ class Scaffold(FedAvg):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        if self._hierarchy is not None:
+            raise ConfigurationError("scaffold needs the controls of all clients at the servers: remove hierarchical")
         self._rule = {"name": "control-variates"}
         self._controls: Sequence[Any] = ()  # c, by server
         self._workers = 1

@@ -58,6 +58,7 @@ class Aggregated:
     weighted : whether workers multiply their vectors by a weight, such as their number of samples.
     reached : whether workers send weights, and not changes or gradients.
     by_samples : whether the result depends on the workers' numbers of samples in another way.
+    edges : number of edge servers, which take the mean of a part of the workers and forward it.
     """
 
     rule: str | Mapping[str, Any]
@@ -66,6 +67,7 @@ class Aggregated:
     weighted: bool = False
     reached: bool = False
     by_samples: bool = False
+    edges: int = 0
 
 
 class Strategy(ABC):

@@ -17,10 +17,12 @@ from chimera.models.device import GPU, check_movable
 from chimera.models.model import Model
 from chimera.models.pickling import ensure_picklable
 from chimera.models.shared_model import SharedInstance, SharedModel
+from chimera.strategies.cluster import Announced
 from chimera.training.cluster import cluster
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.privacy.settings import Privacy
 from chimera.training.privacy.worker import PrivateWorker
+from chimera.training.server.edge_server import EdgeServer
 from chimera.training.server.parameter_shard import ParameterShard
 from chimera.training.worker.dormant_learner import DormantLearner, Population
 from chimera.training.worker.driver_schema import DriverSchema
@@ -151,7 +153,7 @@ class Actors(cluster.Actors):
         self._population = Population(model, self._engine.get(self._dataset), **options)
         self._population_ref = self._engine.put(self._population)
 
-    def announce(self, work: Mapping[int, tuple[int, int]]) -> None:
+    def announce(self, work: Mapping[int, Announced]) -> None:
         """Let the workers with this work take their steps together, where model and data offer it."""
         if self._population is not None and self._population.side_by_side is not None:
             self._population.side_by_side.announce(work)
@@ -169,13 +171,9 @@ class Actors(cluster.Actors):
     def server(self, index: int, shards: int) -> Any:
         """Start one server, with the initial parameters of its slice."""
         begin, end = list(itertools.pairwise(self._layout.bounds(shards)))[index]
-        # Fetched each time, which is seldom: a copy in the driver would be as large as the model.
-        initial = self._engine.get(self._replica).parameters() if self._initial is None else self._initial
-        if self._part is not None:
-            initial = self._part.of(initial)
         return self._engine.spawn(
             ParameterShard,
-            initial[begin:end],
+            self._initial_parameters()[begin:end],
             self._layout.cut(begin, end),
             optimizer=self._server_optimizer,
             codec=self._downlink,
@@ -185,3 +183,22 @@ class Actors(cluster.Actors):
             resources=self._server_resources,
             name=f"server {index}",
         )
+
+    def edge(self, number: int) -> Any:
+        """Start an edge server."""
+        self._engine.reserve([self._server_resources])
+        return self._engine.spawn(
+            EdgeServer,
+            self._initial_parameters(),
+            self._layout,
+            codec=self._downlink,
+            uplink=self._codec,
+            seed=self._seed * 1_000_003 - 1 - number,
+            resources=self._server_resources,
+            name=f"edge {number}",
+        )
+
+    def _initial_parameters(self) -> Flat:
+        # Fetched each time, which is seldom: a copy in the driver would be as large as the model.
+        initial = self._engine.get(self._replica).parameters() if self._initial is None else self._initial
+        return initial if self._part is None else self._part.of(initial)

@@ -11,6 +11,8 @@ import numpy as np
 from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError, TimeLimitError, TooFewWorkersError
 from chimera.core.parameters import Flat
+from chimera.strategies.cluster import Announced
+from chimera.training.cluster.edges import Edges
 from chimera.training.cluster.gather import Gather
 from chimera.training.cluster.groups import Groups
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
@@ -44,7 +46,7 @@ class Actors(Protocol):
     def worker(self, rank: int, order: Any) -> Any:
         """Start the worker of a rank."""
 
-    def announce(self, work: Mapping[int, tuple[int, int]]) -> None:  # noqa: ARG002 - most workers take steps alone
+    def announce(self, work: Mapping[int, Announced]) -> None:  # noqa: ARG002 - most workers take steps alone
         """Announce the steps that workers will take, see `TrainingCluster.announce`, by rank; by default do nothing."""
         return
 
@@ -53,6 +55,10 @@ class Actors(Protocol):
 
     def server(self, index: int, shards: int) -> Any:
         """Start one server with the initial parameters."""
+
+    def edge(self, number: int) -> Any:
+        """Start one edge server."""
+        raise ConfigurationError(f"there is no edge server {number} where the model is cut, or nodes have their own")
 
     def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
         """Return the parameters of the whole model, shape (P,), from its pieces; by default, concatenate them."""
@@ -63,7 +69,7 @@ class Actors(Protocol):
         return np.concatenate(pieces)
 
 
-class TrainingCluster(Gather, Groups, ClusterState):
+class TrainingCluster(Gather, Groups, Edges, ClusterState):
     """The cluster of one run, as the trainer passes it to a strategy.
 
     Parameters
@@ -108,12 +114,18 @@ class TrainingCluster(Gather, Groups, ClusterState):
         self.rank_of = {started[rank].name if rank in started else f"worker {rank}": rank for rank, _ in orders}
         self._places = dict(self.rank_of)  # index into the orders of the sharding
         self.shards: list[Any] = []
+        self.edge_servers: dict[int, Any] = {}
         self.attacks: dict[str, Attack] = {}
         self.released_sums: list[tuple[float, float]] = []
         self.round, self.horizon = 0, 1
         self._session = (
             0  # incremented when a strategy starts: servers then assume that workers hold no earlier weights
         )
+
+    @property
+    def actors(self) -> list[Any]:
+        """All workers, servers and edge servers."""
+        return [*self.workers, *self.shards, *self.edge_servers.values()]
 
     @property
     def ranks(self) -> list[int]:
@@ -164,8 +176,8 @@ class TrainingCluster(Gather, Groups, ClusterState):
         servers = self.shards if shard is None else [self.shards[shard]]
         return [server.message(worker.name, self._session) for server in servers]
 
-    def announce(self, work: Mapping[str, tuple[int, int]]) -> None:
-        """Announce the number of local steps, and the first one, of each worker in the next calls, by name."""
+    def announce(self, work: Mapping[str, Announced]) -> None:
+        """Announce the local steps of each worker in the next calls, by name."""
         self._actors.announce({self.rank_of[name]: steps for name, steps in work.items()})
 
     def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
@@ -197,13 +209,14 @@ class TrainingCluster(Gather, Groups, ClusterState):
             called = [*self.workers, *self.shards] if actors is None else actors
             self.get([actor.reduce_rates(*factors) for actor in called])
 
-    def drop_lost(self) -> tuple[list[str], list[int]]:
-        """Remove dead workers; return their names and the indices of dead servers."""
+    def drop_lost(self) -> tuple[list[str], list[int], list[str]]:
+        """Remove dead actors; return the names of the workers, the indices of the servers, and the names of edge servers."""
         dead = self._dead()
         lost = [worker.name for worker in self.workers if worker.name in dead]
         self.workers = [worker for worker in self.workers if worker.name not in dead]
         self._late = {name: ref for name, ref in self._late.items() if name not in dead}
-        return lost, [index for index, server in enumerate(self.shards) if server.name in dead]
+        servers = [index for index, server in enumerate(self.shards) if server.name in dead]
+        return lost, servers, self.drop_lost_edges(dead)
 
     def start(self, name: str) -> Any:
         """Start a replacement of a lost worker, or an additional worker, and return it. `admit` adds it to the cluster."""
@@ -299,9 +312,10 @@ class TrainingCluster(Gather, Groups, ClusterState):
 
     def _end_actors(self) -> None:
         dead = self._dead()
-        for actor in (*self.workers, *self.shards):
+        for actor in self.actors:
             if actor.name not in dead:
                 self._engine.kill(actor)
+        self.edge_servers = {}
 
     def _hand_out(self) -> None:
         orders = self._sharding.orders
@@ -310,4 +324,4 @@ class TrainingCluster(Gather, Groups, ClusterState):
     def _dead(self) -> set[str]:
         """Return the names of the dead actors of this run. The engine may also report actors of earlier runs."""
         lost = set(map(id, self._engine.lost()))
-        return {actor.name for actor in (*self.workers, *self.shards) if id(actor) in lost} if lost else set()
+        return {actor.name for actor in self.actors if id(actor) in lost} if lost else set()

@@ -165,11 +165,17 @@ def check_codecs(
         CODECS.reduction(*codec)
 
 
-def check_aggregation(strategy: Strategy, codec: str, workers: int) -> None:
+def check_aggregation(strategy: Strategy, codec: str, downlink: tuple[str, dict[str, Any]], workers: int) -> None:
     """Raise ConfigurationError if the aggregation rule does not fit what the strategy's workers send."""
     asked = strategy.aggregated(workers)
     if asked is None:
         return
+    sends = CODECS.create(*downlink)
+    if asked.edges and (sends.chained or sends.by_rows):
+        raise ConfigurationError(
+            f"downlink {downlink[0]!r} sends each worker a message of its own, but edge servers forward one message to all: "
+            "use another downlink, or remove hierarchical"
+        )
     name, options = named(asked.rule)
     rule = AGGREGATIONS.create(name, options)
     rule.check(asked.contributors)

@@ -106,7 +106,7 @@ class Settings:
         given, servers = options["optimizer"], strategy.server_optimizer
         optimizer = optimizer_table(given, strategy.default_optimizer)
         used = strategy.world_size(workers)
-        check_aggregation(strategy, codec[0], used)
+        check_aggregation(strategy, codec[0], downlink, used)
         if options["evaluate_clients"] and strategy.replicas == "parts":
             raise ConfigurationError(
                 f"evaluate_clients: with {name!r} each worker holds a part of the model, so none can evaluate all of it"

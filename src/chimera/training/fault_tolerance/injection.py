@@ -18,7 +18,7 @@ from chimera.training.worker.attack import KINDS, Attack
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _WHAT = re.compile(
     rf"(kill|hang|slow(?: down)?|cut off|{'|'.join(KINDS)}) "
-    r"((?:any )?(?:worker|server|pipeline|tokenizer|filter|batcher)(?: \d+)?)"
+    r"((?:any )?(?:worker|server|edge|pipeline|tokenizer|filter|batcher)(?: \d+)?)"
     rf"(?: by {_NUMBER})?(?: for {_NUMBER} ?s)?"
 )
 _WHEN = re.compile(rf"step (\d+)|{_NUMBER} ?s")
@@ -52,8 +52,8 @@ class Fault:
 
         - ``kill``, ``hang``, ``slow`` or ``cut off``; for workers also the attacks ``sign flip``, ``noise`` or ``label flip``,
           which last until the end of the run, see `Attack`.
-        - ``worker 2``, ``server 0``, ``any worker``, or a stage that prepares data: ``pipeline 0``, or ``tokenizer``,
-          ``filter`` or ``batcher`` where these are separate actors.
+        - ``worker 2``, ``server 0``, ``edge 1``, ``any worker``, or a stage that prepares data: ``pipeline 0``, or
+          ``tokenizer``, ``filter`` or ``batcher`` where these are separate actors.
         - optional: ``by`` and the factor of ``slow`` or the scale of an attack; ``for 2 s``, the duration.
         - ``at step 50`` or ``at 1.5 s``.
 
@@ -121,7 +121,7 @@ class FaultScript:
         if not due:
             return
         dead = set(map(id, engine.lost()))
-        actors = [a for a in (*cluster.workers, *cluster.shards, *cluster.feeders) if id(a) not in dead]
+        actors = [a for a in (*cluster.actors, *cluster.feeders) if id(a) not in dead]
         self._faults = [f for f in self._faults if f not in due]
         for fault in due:
             kind = fault.actor.removeprefix("any ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from chimera.core.engine import Engine
 from chimera.core.errors import ActorLost, RunError, TooFewWorkersError
@@ -73,19 +73,20 @@ class Recovery:
         RunError : a server is dead and no restarts are left.
         TooFewWorkersError : fewer than ``min_workers`` are left, or the policy is ``stop``.
         """
-        workers, servers = self._cluster.drop_lost()
+        workers, servers, edges = self._cluster.drop_lost()
         replaced = list(self._replace_lost_feeders())
         waiting = any(map(self._nodes.is_there, self._workers))
         unfinished = waiting or self._servers or self._parameters_lost or self._data_left
-        if not (workers or servers or unfinished or replaced):
+        if not (workers or servers or edges or unfinished or replaced):
             raise error
         yield from replaced
-        names = [*workers, *(f"server {index}" for index in servers)]
+        names = [*workers, *(f"server {index}" for index in servers), *edges]
         yield from ((f"{name.split()[0]} lost", name, self._how(name)) for name in names)
         if self._policy == "stop" and names:
             said = f"{', '.join(names)} died, and on_worker_loss is 'stop'"
             raise TooFewWorkersError(f"{said}; resume the run from its last checkpoint")
         self._servers += servers
+        yield from self._replace_edges(edges)
         held = self._cluster.shards or self._cluster.workers
         self._parameters_lost |= bool(servers) or not held or (bool(workers) and self._cluster.replicas == "parts")
         self._parameters_lost = self._parameters_lost or self._cluster.servers_differ()
@@ -156,12 +157,21 @@ class Recovery:
         for name in self._cluster.replace_lost_feeders():
             yield "pipeline respawned", name, "the workers prepared their data themselves meanwhile"
 
+    def _replace_edges(self, names: Sequence[str]) -> Iterator[EventText]:
+        """Count lost edge servers, which the strategy replaces when it starts again."""
+        for name in names:
+            self._use_restart(name)
+            yield "edge respawned", name, f"the round of the cloud is repeated; {self._restarts_left} restarts are left"
+
+    def _use_restart(self, name: str) -> None:
+        if self._restarts_left == 0:
+            raise RunError(f"{name} died, and no restarts are left: resume the run from its last checkpoint")
+        self._restarts_left -= 1
+
     def _start_servers(self) -> Iterator[EventText]:
         while self._servers:
             name = f"server {self._servers[0]}"
-            if self._restarts_left == 0:
-                raise RunError(f"{name} died, and no restarts are left: resume the run from its last checkpoint")
-            self._restarts_left -= 1
+            self._use_restart(name)
             self._cluster.respawn_server(self._servers.pop(0))
             yield "server respawned", name, f"in a new process; {self._restarts_left} restarts are left"
 

@@ -113,6 +113,10 @@ class Privacy:
                 asked is None or not strategy.private,
                 f"workers of strategy {name!r} send more than one change of weights a round: use 'fed-avg'",
             ),
+            (
+                asked is not None and asked.edges > 0,
+                "edge servers would read the sums of few clients: remove hierarchical",
+            ),
             (asked is not None and asked.reached, "clients cannot clip weights, only changes: set send to 'change'"),
             (rule != "mean", f"aggregation {rule!r} needs each update, but privacy reveals the sum only: use 'mean'"),
             (codec != ("identity", {}), f"codec {codec[0]!r} changes clipped updates: use 'identity'"),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from chimera.core.batch import Batch
 from chimera.core.parameters import Flat, all_finite
 from chimera.data.dataset import Dataset
+from chimera.strategies.cluster import Announced
 
 
 class Reached(NamedTuple):
@@ -21,10 +22,9 @@ class Reached(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """The local steps that clients can take together: their number, the index of the first, and the rate of each."""
+    """The local steps that clients can take together, and the rate of each."""
 
-    steps: int
-    first: int
+    work: Announced
     rates: tuple[float, ...]
 
 
@@ -45,10 +45,10 @@ class SideBySide:
         self._batched, self._dataset, self._orders = batched, dataset, orders
         self.announce({})
 
-    def announce(self, work: Mapping[int, tuple[int, int]]) -> None:
-        """Set the number of steps, and the index of the first, of each client in the next calls, by rank."""
+    def announce(self, work: Mapping[int, Announced]) -> None:
+        """Set the steps of each client in the next calls, by rank."""
         self._work = work
-        self._begin: Flat | None = None  # the weights at which the first client starts
+        self._begins: dict[int, Flat] = {}  # the weights at which the first client of each site starts
         self._taken: set[_Request] = set()
         self._reached: dict[int, Reached] = {}
 
@@ -57,21 +57,23 @@ class SideBySide:
 
         The result is returned once. A result that is not finite is not returned.
         """
-        request = _Request(len(rates), first, tuple(rates))
-        if self._work.get(rank) != (request.steps, first):
+        announced = self._work.get(rank)
+        if announced is None or announced[:2] != (len(rates), first):
             return None
-        if self._begin is None:
-            self._begin = begin.copy()
-        elif not np.array_equal(begin, self._begin):
+        request = _Request(announced, tuple(rates))
+        site = announced.site
+        if site not in self._begins:
+            self._begins[site] = begin.copy()
+        elif not np.array_equal(begin, self._begins[site]):
             return None
         if request not in self._taken:
             self._taken.add(request)
-            self._take(request, self._begin)
+            self._take(request, self._begins[site])
         return self._reached.pop(rank, None)
 
     def _take(self, request: _Request, begin: Flat) -> None:
         """Compute the steps of all announced clients with the same steps."""
-        ranks = [rank for rank, work in self._work.items() if work == (request.steps, request.first)]
+        ranks = [rank for rank, work in self._work.items() if work == request.work]
         for start in range(0, len(ranks), self._batched.copies):
             together = ranks[start : start + self._batched.copies]
             if len(together) > 1:
@@ -79,7 +81,7 @@ class SideBySide:
 
     def _take_together(self, ranks: Sequence[int], request: _Request, begin: Flat) -> None:
         copies = np.repeat(begin[np.newaxis], len(ranks), axis=0)
-        numbered = enumerate(request.rates, request.first)
+        numbered = enumerate(request.rates, request.work.first)
         try:
             losses = [self._batched.step(copies, *self._batches(ranks, number), rate) for number, rate in numbered]
         except (IndexError, RuntimeError):
