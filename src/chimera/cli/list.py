@@ -51,6 +51,7 @@ def list_plugins(
         Shown("paper", 3, long=True, style="italic"),
         Shown("options", 4, long=True),
         Shown("needs", 5, long=True, style="yellow"),
+        Shown("from", 6, style="magenta"),
     )
     for name in [family] if family else FAMILIES:
         rows = [_row(entry, GIVEN.get(name, ())) for entry in load_object(FAMILIES[name]).entries()]
@@ -68,6 +69,7 @@ def _row(entry: Entry[Any], given: Collection[str]) -> dict[str, str]:
         "paper": entry.paper,
         "options": "  ".join(options_of(entry, given)),
         "needs": _needs(entry),
+        "from": entry.distribution,
     }
 
 

@@ -232,7 +232,11 @@ class Codecs(Registry[Codec]):
 
 
 CODECS = Codecs(
-    "codec", "chimera.codecs", Codec, preload=["chimera.core.jit_warm_up", "chimera.codecs.kernels.compiled"]
+    "codec",
+    "chimera.codecs",
+    Codec,
+    preload=["chimera.core.jit_warm_up", "chimera.codecs.kernels.compiled"],
+    family="codecs",
 )
 
 _decoders: dict[str, Codec] = {}
@@ -242,7 +246,7 @@ def decode(encoded: Encoded, size: int, out: Any = None) -> Flat:
     """Decode a message of any codec. The message names its codec; ``size`` is the expected number of elements.
 
     The vector is in ``out`` if that is a tensor, or if the message does not already hold it. A codec that is not registered
-    must have been created in this process before: a message cannot cause an import.
+    must have been created in this process before: a message can cause the import of a registered plug-in only.
 
     Raises
     ------

@@ -237,4 +237,4 @@ class Engine(Protocol):
     ) -> None: ...
 
 
-ENGINES: Registry[Engine] = Registry("engine", "chimera.engines")
+ENGINES: Registry[Engine] = Registry("engine", "chimera.engines", family="engines")

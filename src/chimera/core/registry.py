@@ -1,7 +1,8 @@
 """Names of plug-ins: a decorator registers a class under a name, which files and command lines use.
 
 The plug-ins of a family are in one package, which is imported when a name is first needed. A list of names is thus cheap, and
-a plug-in with a missing library does not affect the others. Plug-ins therefore import heavy libraries inside functions.
+a plug-in with a missing library does not affect the others. Plug-ins therefore import heavy libraries inside functions. Other
+distributions add plug-ins by entry points (docs/plug-ins.md).
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import importlib
 import inspect
 import pkgutil
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from chimera.core import installed_plugins
 from chimera.core.errors import CodeRefusedError, ConfigurationError, MissingExtraError, UnknownNameError, did_you_mean
 from chimera.core.file_modules import load_file
 from chimera.core.signatures import hints_of, parameters_of
@@ -41,6 +44,7 @@ class Entry(Generic[T]):
     requires : the top-level module that it needs beyond the base installation; None if there is none.
     extra : the extra of the distribution that installs that module.
     preload : modules that it always needs and that take long to import.
+    distribution : name and version of the distribution that it comes from; empty if it is Chimera.
     """
 
     name: str
@@ -48,6 +52,7 @@ class Entry(Generic[T]):
     requires: str | None = None
     extra: str | None = None
     preload: tuple[str, ...] = ()
+    distribution: str = ""
 
     @property
     def summary(self) -> str:
@@ -79,10 +84,13 @@ class Registry(Generic[T]):
     package : the package whose modules hold the plug-ins of Chimera.
     base : the base class of all plug-ins; None if there is none.
     preload : default of `preload` for plug-ins that do not set it.
+    family : other distributions add plug-ins by entry points of the group ``chimera.<family>``; empty if they cannot.
     """
 
-    def __init__(self, kind: str, package: str, base: type | None = None, *, preload: Sequence[str] = ()) -> None:
-        self.kind, self.package, self._base, self._preload = kind, package, base, preload
+    def __init__(
+        self, kind: str, package: str, base: type | None = None, *, preload: Sequence[str] = (), family: str = ""
+    ) -> None:
+        self.kind, self.package, self._base, self._preload, self._family = kind, package, base, preload, family
         self._entries: dict[str, Entry[T]] = {}
         self._complete = False
 
@@ -103,12 +111,34 @@ class Registry(Generic[T]):
         return decorate
 
     def entries(self) -> list[Entry[T]]:
-        """Return all entries, by name."""
+        """Return all entries, by name. Warn of plug-ins of other distributions that cannot be loaded."""
+        self._import_all()
+        for name, point in installed_plugins.installed(self._family).items() if self._family else ():
+            if name in self._entries and not self._entries[name].distribution:
+                origin = installed_plugins.distribution_of(point)
+                warnings.warn(f"the {self.kind} {name!r} of {origin} is ignored: Chimera has one", stacklevel=2)
+            try:
+                self._add_installed(name)
+            except ConfigurationError as error:
+                warnings.warn(str(error), stacklevel=2)
+        return sorted(self._entries.values(), key=lambda entry: entry.name)
+
+    def _import_all(self) -> None:
         if not self._complete:
             for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__):
                 importlib.import_module(f"{self.package}.{module.name}")
             self._complete = True
-        return sorted(self._entries.values(), key=lambda entry: entry.name)
+
+    def _add_installed(self, name: str) -> None:
+        """Load the plug-in of another distribution if it has this name, and none of Chimera has."""
+        point = installed_plugins.installed(self._family).get(name) if self._family else None
+        if point is None or name in self._entries:
+            return
+        factory = installed_plugins.load(point, self.kind)
+        own = self._entries.get(
+            name, Entry(name, factory, preload=tuple(self._preload))
+        )  # its module may have registered it, with more details
+        self._entries[name] = replace(own, distribution=installed_plugins.distribution_of(point))
 
     def find(self, name: str) -> Entry[T]:
         """Return the entry of ``name``, which may also be ``package.module:attribute`` or ``file.py:attribute``.
@@ -125,9 +155,10 @@ class Registry(Generic[T]):
             if name.replace("-", "").isalnum() and importlib.util.find_spec(own) is not None:
                 importlib.import_module(own)
         if name not in self._entries:
-            self.entries()
+            self._import_all()
+        self._add_installed(name)
         if name not in self._entries:
-            raise UnknownNameError(self.kind, name, self._entries)
+            raise UnknownNameError(self.kind, name, [entry.name for entry in self.entries()])
         entry = self._entries[name]
         if not entry.available:
             raise MissingExtraError(f"the {self.kind} {name!r}", entry.requires or "", entry.extra or "all")

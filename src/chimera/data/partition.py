@@ -45,7 +45,7 @@ class Partitioner(Protocol):
         """
 
 
-PARTITIONERS: Registry[Partitioner] = Registry("partition", "chimera.data")
+PARTITIONERS: Registry[Partitioner] = Registry("partition", "chimera.data", family="partitions")
 
 
 @PARTITIONERS.register("iid")

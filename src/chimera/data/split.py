@@ -198,4 +198,4 @@ def _with_classes(part: Dataset, classes: tuple[str, ...] | None) -> Dataset:
     return replace(part, targets=places[part.targets], classes=classes)
 
 
-DATASETS: Registry[Split] = Registry("data set", "chimera.data")
+DATASETS: Registry[Split] = Registry("data set", "chimera.data", family="datasets")

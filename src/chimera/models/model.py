@@ -76,7 +76,7 @@ class Model(Protocol):
         """Set the buffers from one vector."""
 
 
-MODELS: Registry[Any] = Registry("model", "chimera.models")
+MODELS: Registry[Any] = Registry("model", "chimera.models", family="models")
 """Factories by name. They return anything that `chimera.models.conversion.as_model` can convert to a `Model`.
 
 Factories with parameters named ``input_shape``, ``outputs``, ``task``, ``counts`` (number of samples of each class, if known)

@@ -205,4 +205,4 @@ class Strategy(ABC):
         """Restore a state that `state` returned."""
 
 
-STRATEGIES: Registry[Strategy] = Registry("strategy", "chimera.strategies", Strategy)
+STRATEGIES: Registry[Strategy] = Registry("strategy", "chimera.strategies", Strategy, family="strategies")

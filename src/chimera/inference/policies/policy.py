@@ -63,4 +63,4 @@ class Policy(ABC):
         """
 
 
-POLICIES: Registry[Policy] = Registry("inference policy", "chimera.inference.policies")
+POLICIES: Registry[Policy] = Registry("inference policy", "chimera.inference.policies", family="policies")

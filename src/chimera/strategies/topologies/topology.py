@@ -105,4 +105,4 @@ def topology_of(given: Any) -> Topology:
     raise ConfigurationError(f"the topology {said} is no name, table, graph of networkx, or list of these")
 
 
-TOPOLOGIES: Registry[Topology] = Registry("topology", "chimera.strategies.topologies", Topology)
+TOPOLOGIES: Registry[Topology] = Registry("topology", "chimera.strategies.topologies", Topology, family="topologies")

@@ -49,7 +49,9 @@ class Aggregation(ABC):
         raise NotImplementedError
 
 
-AGGREGATIONS: Registry[Aggregation] = Registry("aggregation", "chimera.training.aggregation", Aggregation)
+AGGREGATIONS: Registry[Aggregation] = Registry(
+    "aggregation", "chimera.training.aggregation", Aggregation, family="aggregations"
+)
 
 
 def blocks(vectors: Sequence[Flat]) -> Iterator[tuple[slice, NDArray[np.float32]]]:
