@@ -27,6 +27,7 @@ from chimera.cli.failure import exit_code_of
 from chimera.cli.hub import app as hub
 from chimera.cli.infer import app as infer
 from chimera.cli.list import list_plugins
+from chimera.cli.new import new
 from chimera.cli.node import app as node
 from chimera.cli.nodes import app as nodes
 from chimera.cli.report import report
@@ -70,6 +71,7 @@ app.command("data")(data)
 app.command("compare")(compare)
 app.command("demo")(demo)
 app.command("list")(list_plugins)
+app.command("new")(new)
 app.command("report")(report)
 app.add_typer(audit, name="audit")
 app.add_typer(cluster, name="cluster")
