@@ -32,6 +32,7 @@ class Series:
     label : its tooltip.
     x, y : shape (n,), finite, n at least 1.
     samples : x and y of single values, if the line goes through medians of several values.
+    band : lower and upper y, each of shape (n,), if the line is a mean.
     """
 
     place: int
@@ -40,6 +41,7 @@ class Series:
     x: Floats
     y: Floats
     samples: tuple[Floats, Floats] | None = None
+    band: tuple[Floats, Floats] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +123,7 @@ class _Drawing:
         self._chart = chart
         pairs = [(series.x, series.y) for series in chart.series]
         pairs += [series.samples for series in chart.series if series.samples is not None]
+        pairs += [(series.x, edge) for series in chart.series for edge in self._edges(series)]
         pairs += [chart.ideal] if chart.ideal is not None else []
         xs, ys = (np.concatenate(values) for values in zip(*pairs, strict=True))
         self._x = _Axis(xs, chart.log_x, _LEFT, _WIDTH - _RIGHT)
@@ -140,6 +143,8 @@ class _Drawing:
         if chart.ideal is not None:
             path = "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(*self._placed(chart.ideal), strict=True))
             self._parts.append(f'<path class="ideal" d="M{path}"><title>ideal</title></path>')
+        for series in chart.series:
+            self._band(series)
         for series in chart.series:
             self._samples(series)
             self._line(series)
@@ -172,6 +177,20 @@ class _Drawing:
 
     def _placed(self, points: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
         return self._x.at(points[0]), self._y.at(points[1])
+
+    def _edges(self, series: Series) -> list[Floats]:
+        """Return the edges of a band, within what the axis can show: a logarithm needs values above zero."""
+        if series.band is None:
+            return []
+        least = series.y / 10 if self._chart.log_y else np.full(len(series.y), -np.inf)
+        return [np.clip(edge, least, self._chart.y_most) for edge in series.band]
+
+    def _band(self, series: Series) -> None:
+        edges = self._edges(series)
+        if len(series.x) > 1 and edges:
+            low, high = (list(zip(*self._placed((series.x, edge)), strict=True)) for edge in edges)
+            path = "L".join(f"{a:.1f} {b:.1f}" for a, b in [*high, *low[::-1]])
+            self._parts.append(f'<path class="{_class("band", series.place)}" d="M{path}Z"/>')
 
     def _samples(self, series: Series) -> None:
         if series.samples is None:

@@ -20,6 +20,7 @@ from chimera.report.comparison_page.names import cell_name, safe
 from chimera.report.comparison_page.scaling import speed_up, time_charts
 from chimera.report.comparison_page.table import baseline_note, columns, metric_names
 from chimera.report.curves import FRACTIONS
+from chimera.report.mean_curves import BAND
 from chimera.report.run_files import finite, read_metrics, replace_file
 from chimera.report.units import bytes_unit, clock, number, time_unit
 
@@ -36,13 +37,32 @@ def write_comparison(folder: str | os.PathLike[str]) -> Path:
     ConfigurationError : ``folder`` is not the folder of a comparison, or cannot be written.
     """
     folder = Path(folder)
+    path = folder / "comparison.html"
+    replace_file(path, page(read_comparison(folder), folder).encode())
+    return path
+
+
+def read_comparison(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the content of ``comparison.json``.
+
+    Raises
+    ------
+    ConfigurationError : ``folder`` is not the folder of a comparison.
+    """
     try:
-        comparison = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads((Path(folder) / "comparison.json").read_text(encoding="utf-8"))
+        if not isinstance(found, dict) or not found.keys() >= {
+            "experiment",
+            "varied",
+            "target",
+            "rows",
+            "runs",
+            "notes",
+        }:
+            raise ValueError("comparison.json has other keys")
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{str(folder)!r} is not the folder of a comparison: {error}") from error
-    path = folder / "comparison.html"
-    replace_file(path, page(comparison, folder).encode())
-    return path
+    return found
 
 
 def page(comparison: Mapping[str, Any], folder: Path) -> str:
@@ -197,9 +217,14 @@ def _figures(comparison: Mapping[str, Any], folder: Path) -> str:
     return f'<div class="figures">{table}</div>{note}'
 
 
+def runs_of(row: Row, runs: Iterable[Row]) -> list[Row]:
+    """Return the runs of a cell, one for each seed."""
+    return [run for run in runs if run["settings"] == row["settings"]]
+
+
 def _links(row: Row, runs: Iterable[Row], folder: Path) -> str:
     """Return the cell's name as a link to its report; with several seeds, one link for each seed after the name."""
-    own = [run for run in runs if run["settings"] == row["settings"]]
+    own = runs_of(row, runs)
     if len(own) == 1:
         return _link(own[0], str(row["cell"]), folder)
     return f"{cell_name(row['cell'])} (seeds {', '.join(_link(run, str(run['seed']), folder) for run in own)})"
@@ -215,9 +240,10 @@ def _learning(comparison: Mapping[str, Any], folder: Path, drawn: Sequence[int])
     rows, names = comparison["rows"], metric_names(comparison)
     if not drawn:
         return ""
-    found = {i: read_metrics(folder / rows[i]["folder"]) for i in drawn}
+    found = {i: [read_metrics(folder / run["folder"]) for run in runs_of(rows[i], comparison["runs"])] for i in drawn}
     wanted = list(dict.fromkeys([names[0], *(["loss"] if "loss" in names else [])]))
     charts = [chart for metric in wanted for chart in learning_curves(rows, found, drawn, metric)]
     figures = "".join(f"<figure><figcaption>{safe(c.title)}</figcaption>{draw(c)}</figure>" for c in charts)
-    seeds = "<p class='note'>Curves show the first seed.</p>" if any("seeds" in row for row in rows) else ""
+    several = any(len(row.get("seeds", ())) > 1 for row in rows)
+    seeds = f"<p class='note'>Curves are means over the seeds; bands show {BAND}.</p>" if several else ""
     return f'{_legend(rows, drawn)}<div class="row wide">{figures}</div>{seeds}'

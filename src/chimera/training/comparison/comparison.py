@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -83,6 +83,71 @@ class Comparison:
         from chimera.report.comparison_page.table import as_text
 
         return as_text(self.plain())
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Comparison:
+        """Return the comparison that was written to a folder.
+
+        Raises
+        ------
+        ConfigurationError : the folder holds no comparison.
+        """
+        from chimera.report.comparison_page.page import read_comparison
+
+        found = read_comparison(folder)
+        kept = ("experiment", "varied", "target", "rows", "runs", "notes")
+        return cls(folder=Path(folder), **{key: found[key] for key in kept})
+
+    def plot(
+        self,
+        path: str | Path,
+        *,
+        x: Literal["bytes", "seconds", "rounds", "samples"] = "bytes",
+        y: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        size: Literal["column", "page"] | tuple[float, float] = "column",
+    ) -> str:
+        """Write the curves of all cells as a figure for a paper; return a caption.
+
+        With several seeds, lines are means and bands one standard deviation over the seeds; the caption says so.
+
+        Parameters
+        ----------
+        path : the file; its suffix selects the format, such as ``.pdf``, ``.svg`` or ``.png``.
+        x : the axis: bytes sent up and down by all workers, seconds of training, rounds, or samples of all workers.
+        y : a metric on the test set; default: the first of the target, or accuracy, or loss.
+        labels : texts of the legend, by cell; default: the cells as the table names them.
+        size : over one ``column`` (3.35 inches wide) or the whole ``page`` (6.9 inches), or width and height in inches.
+
+        Raises
+        ------
+        ConfigurationError : there is no such metric, cell, axis or format, or no run has recorded the metric.
+        """
+        from chimera.report.paper import save_curves
+
+        return save_curves(self.plain(), path, x=x, y=y, labels=labels, size=size)
+
+    def latex(self, *, columns: Sequence[str] | None = None, labels: Mapping[str, str] | None = None) -> str:
+        """Return the figures as a ``tabular`` for LaTeX, with the rules of the package booktabs.
+
+        Parameters
+        ----------
+        columns : headings of the columns, in order; default: all columns of `table`.
+        labels : names of cells; default: as `table` names them.
+
+        Raises
+        ------
+        ConfigurationError : there is no such column or cell.
+        """
+        from chimera.report.paper import table_of
+
+        return table_of(self.plain(), "latex", headings=columns, labels=labels)
+
+    def markdown(self, *, columns: Sequence[str] | None = None, labels: Mapping[str, str] | None = None) -> str:
+        """Return the figures as a Markdown table; see `latex`."""
+        from chimera.report.paper import table_of
+
+        return table_of(self.plain(), "markdown", headings=columns, labels=labels)
 
 
 def compare(
