@@ -16,7 +16,7 @@ def pixels(image: Image.Image) -> np.ndarray:
 
 
 def augmented(image: Image.Image) -> np.ndarray:
-    """Return the pixels of the image, mirrored at random; drawn anew in each epoch, from the run's seed."""
+    """Return the pixels of the image, mirrored at random in each epoch, from the run's seed."""
     return pixels(ImageOps.mirror(image) if random.random() < 0.5 else image)
 
 
