@@ -101,6 +101,9 @@ BAD = [
     ("WORKERS_MAPPED_PORTS", "[65536]"),
     ("WORKERS_MAPPED_PORTS", "[5001, 5001]"),
     ("WORKERS_MAPPED_PORTS", "['5001']"),
+    ("WORKERS_ADDRESSES", "['host:5000']"),
+    ("WORKERS_ADDRESSES", "['http://a:1', 'http://a:1/']"),
+    ("WORKERS_ADDRESSES", "['http://user:word@a:1']"),
     ("WORKERS_HOST", "a b"),
     ("WORKERS_HOST", "1.2.3.400"),
     ("WORKERS_PORT", "-1"),
@@ -148,6 +151,22 @@ def test_lists_of_different_lengths_are_refused(monkeypatch):
     message = refused()
     for part in ("NODES_NAMES has 2", "CPU_SHARES has 1", "MAPPED_PORTS has 2"):
         assert f"CHIMERA_WORKERS_{part}" in message
+
+
+def test_addresses_of_workers_replace_their_ports(monkeypatch):
+    monkeypatch.setenv("CHIMERA_WORKERS_NODES_NAMES", '["a", "b"]')
+    monkeypatch.setenv("CHIMERA_WORKERS_ADDRESSES", '["http://10.0.0.1:5000/", "http://10.0.0.2:5000"]')
+    assert read_settings().workers_urls == ("http://10.0.0.1:5000", "http://10.0.0.2:5000")
+    monkeypatch.setenv("CHIMERA_WORKERS_ADDRESSES", '["http://10.0.0.1:5000"]')
+    assert "CHIMERA_WORKERS_ADDRESSES has 1" in refused()
+
+
+def test_a_token_is_not_sent_to_addresses_of_workers_in_clear(monkeypatch):
+    monkeypatch.setenv("CHIMERA_TOKEN", "sesame")
+    monkeypatch.setenv("CHIMERA_WORKERS_ADDRESSES", '["http://10.0.0.1:5000"]')
+    assert refused().startswith("a token would travel to http://10.0.0.1:5000 in clear")
+    monkeypatch.setenv("CHIMERA_WORKERS_ADDRESSES", '["https://10.0.0.1:5000"]')
+    assert read_settings().workers_urls == ("https://10.0.0.1:5000",)
 
 
 def test_a_network_must_have_no_host_bits_and_enough_addresses():

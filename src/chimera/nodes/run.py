@@ -134,7 +134,7 @@ def wait_until_healthy(
     while pending:
         for name, how in launcher.exited().items():
             if name in pending:
-                raise LauncherError(f"the worker {name} {how} before it was ready{_log_tail(launcher, name)}")
+                raise LauncherError(f"the worker {name} {how} before it was ready{_log_tail(launcher, pending[name])}")
         for name, worker in list(pending.items()):
             why[name] = health_problem(
                 worker.url, token=settings.token, tls_cert=settings.tls_cert, tls_key=settings.client_key
@@ -146,20 +146,24 @@ def wait_until_healthy(
             reasons = "; ".join(f"{name} ({why[name]})" for name in pending)
             raise LauncherError(
                 f"not ready within {settings.start_timeout:g} s (CHIMERA_START_TIMEOUT): {reasons}"
-                + "".join(_log_tail(launcher, name) for name in pending)
+                + "".join(_log_tail(launcher, worker) for worker in pending.values())
             )
         if pending:
             time.sleep(POLL_S)
 
 
-def _log_tail(launcher: Launcher, name: str) -> str:
-    log = launcher.log(name, LOG_LINES).strip()
-    return f"\n--- the end of the log of {name}\n{log}" if log else f"; the log of {name} is empty"
+def _log_tail(launcher: Launcher, worker: Worker) -> str:
+    if worker.port is None:
+        return ""
+    log = launcher.log(worker.name, LOG_LINES).strip()
+    return f"\n--- the end of the log of {worker.name}\n{log}" if log else f"; the log of {worker.name} is empty"
 
 
 def _check_data(workers: Sequence[Worker]) -> None:
     """Refuse invalid training data before any worker is started."""
     for worker in workers:
+        if worker.port is None:  # it was started elsewhere, where its data are
+            continue
         try:
             read_training_data(worker.data)
         except DataError as error:
@@ -170,6 +174,8 @@ def _check_ports(settings: Settings, workers: Sequence[Worker], port: int) -> No
     if isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65_535:
         raise ConfigurationError(f"port: {port!r} cannot be used; allowed: a port from 1 to 65535")
     for worker in workers:
+        if worker.port is None:
+            continue
         if worker.port == port:
             raise ConfigurationError(
                 f"port {port} belongs to the worker {worker.name}; choose another port for the master"

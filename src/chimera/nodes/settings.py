@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+from chimera.core.address import Address
 from chimera.core.errors import ConfigurationError, MissingExtraError
 from chimera.core.toml import read_toml
 from chimera.nodes.validators import is_host, parse_list, strict_integer, within_bounds
@@ -49,6 +50,7 @@ _ALLOWED = {
     "workers_nodes_names": "a list of different names (letters, digits, '-' and '_'), as JSON or a Python literal",
     "workers_cpu_shares": f"a list of whole numbers from {MIN_CPU_SHARES} to {MAX_CPU_SHARES}, one for each worker",
     "workers_mapped_ports": "a list of different ports from 1 to 65535, one for each worker",
+    "workers_addresses": "a list of different addresses such as 'http://host:5000', one for each worker",
     "workers_host": "an IP address or a host name",
     "workers_port": "a port from 0 to 65535 (0: any free port)",
     "workers_endpoints_max_retries": "a whole number from 0 to 1000",
@@ -90,6 +92,7 @@ class Settings(BaseSettings):
     workers_nodes_names : name of each worker; its file is ``chimera_workers/<name>.py``, its data ``<train_data>/<name>``.
     workers_cpu_shares : weight of each worker when processors are scarce; only their ratios matter.
     workers_mapped_ports : port of each worker on this machine.
+    workers_addresses : addresses of workers that were started elsewhere; the master then starts none.
     workers_host : address on which masters, and workers started by hand, listen.
     workers_port : port of a worker in its container, or of a worker started by hand.
     workers_endpoints_max_retries : how often a master retries a failed request to a worker.
@@ -117,6 +120,7 @@ class Settings(BaseSettings):
     workers_nodes_names: Names = Field(("worker",), min_length=1)
     workers_cpu_shares: Numbers = (2,)
     workers_mapped_ports: Numbers = (101,)
+    workers_addresses: Names = ()
     workers_host: str = "127.0.0.1"
     workers_port: Integer = Field(80, ge=0, le=65_535)
     workers_endpoints_max_retries: Integer = Field(0, ge=0, le=1000)
@@ -139,6 +143,8 @@ class Settings(BaseSettings):
     @property
     def workers_urls(self) -> tuple[str, ...]:
         """Address of each worker from this machine, in the order of the names."""
+        if self.workers_addresses:
+            return self.workers_addresses
         scheme = "https" if self.tls_cert else "http"
         return tuple(f"{scheme}://localhost:{port}" for port in self.workers_mapped_ports)
 
@@ -216,6 +222,14 @@ class Settings(BaseSettings):
             raise ValueError("not different")
         return within_bounds(value, 1, 65_535)
 
+    @field_validator("workers_addresses")
+    @classmethod
+    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        found = tuple(Address.of(url, "the address of a worker").url for url in value)
+        if len(set(found)) < len(found):
+            raise ValueError("not different")
+        return found
+
     @field_validator("tls_cert", "tls_key", "tls_client_ca")
     @classmethod
     def _file(cls, value: Path | None) -> Path | None:
@@ -225,13 +239,14 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        counts = {
-            name: len(getattr(self, name))
-            for name in ("workers_nodes_names", "workers_cpu_shares", "workers_mapped_ports")
-        }
+        started_here = ("workers_cpu_shares", "workers_mapped_ports")
+        of_workers = ("workers_addresses",) if self.workers_addresses else started_here
+        counts = {name: len(getattr(self, name)) for name in ("workers_nodes_names", *of_workers)}
         if len(set(counts.values())) > 1:
             lengths = ", ".join(f"{_variable(name)} has {count}" for name, count in counts.items())
             raise ConfigurationError(f"the lists must have the same length, one element for each worker: {lengths}")
+        for url in self.workers_addresses if self.token else ():
+            Address.of(url).check_token_is_protected()
         if (self.tls_cert is None) != (self.tls_key is None):
             given, missing = ("CERT", "KEY") if self.tls_cert else ("KEY", "CERT")
             raise ConfigurationError(f"CHIMERA_TLS_{given} is set, but CHIMERA_TLS_{missing} is not: set both or none")

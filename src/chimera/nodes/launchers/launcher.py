@@ -26,19 +26,19 @@ class Worker:
     Attributes
     ----------
     name : name of the worker, its container and its log.
+    url : its address.
     file : its program.
     data : folder of its data.
     cpu_shares : its weight when processors are scarce.
-    port : its port on this machine.
-    url : its address.
+    port : its port on this machine; None if the worker was started elsewhere, which has its own file and data.
     """
 
     name: str
-    file: Path
-    data: Path
-    cpu_shares: int
-    port: int
     url: str
+    file: Path = Path()
+    data: Path = Path()
+    cpu_shares: int = 2
+    port: int | None = None
 
 
 class Launcher(Protocol):
@@ -70,7 +70,7 @@ class Launcher(Protocol):
         """Return the last lines of a worker's log."""
 
     def log_locations(self) -> dict[str, str]:
-        """Return the location of each worker's log, for `read_log`: ``file:<path>`` or ``container:<name>``."""
+        """Return the location of each worker's log, for `read_log`: ``file:PATH``, ``container:NAME`` or ``remote:URL``."""
 
     def stop(self) -> None:
         """Stop all started workers, by SIGTERM first. It may be called twice, and after a failed `start`."""
@@ -83,8 +83,10 @@ def configured_workers(settings: Settings) -> list[Worker]:
     ------
     ConfigurationError : files or folders are missing; the message lists them all in one line.
     """
+    if settings.workers_addresses:
+        return [Worker(*pair) for pair in zip(settings.workers_nodes_names, settings.workers_urls, strict=True)]
     workers = [
-        Worker(name, WORKERS_FOLDER.absolute() / f"{name}.py", settings.train_data.absolute() / name, shares, port, url)
+        Worker(name, url, WORKERS_FOLDER.absolute() / f"{name}.py", settings.train_data.absolute() / name, shares, port)
         for name, shares, port, url in zip(
             settings.workers_nodes_names,
             settings.workers_cpu_shares,
@@ -107,13 +109,18 @@ def configured_workers(settings: Settings) -> list[Worker]:
 def choose_launcher(wanted: str, settings: Settings, echo: Echo) -> Launcher:
     """Return the launcher with this name. ``auto`` means Docker if its daemon answers, otherwise processes.
 
+    If the settings have addresses of workers, return a launcher that starts nothing.
+
     Raises
     ------
     ConfigurationError : no launcher has this name.
     LauncherError : the name is ``docker``, and its daemon does not answer.
     """
     from chimera.nodes.launchers.processes import ProcessLauncher
+    from chimera.nodes.launchers.remote import RemoteWorkers
 
+    if settings.workers_addresses:
+        return RemoteWorkers()
     if wanted not in ("auto", "docker", "process"):
         raise ConfigurationError(f"launcher: {wanted!r} cannot be used; allowed: 'auto', 'docker' or 'process'")
     if wanted == "process":
@@ -132,6 +139,8 @@ def choose_launcher(wanted: str, settings: Settings, echo: Echo) -> Launcher:
 def read_log(place: str, lines: int | None) -> str:
     """Return the last lines of a log at a location from `Launcher.log_locations`; with ``lines`` None, all lines."""
     kind, _, where = place.partition(":")
+    if kind == "remote":
+        return f"the worker at {where} was started elsewhere: its log is there\n"
     if kind == "file":
         from chimera.nodes.launchers.processes import tail
 
