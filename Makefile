@@ -7,6 +7,7 @@
 # make bench-codecs    measure the speed of each codec, compared with a copy of memory
 # make bench-accuracy  measure the accuracy of each codec on MNIST, which is downloaded unless $CHIMERA_DATA has it
 # make mutants         plant each bug of tests/mutants in turn, and check that the tests detect it; takes an hour
+# make wheel           build the source distribution and the wheel into dist, and check them by twine
 # make audit           check the versions in constraints.txt for known vulnerabilities; needs the network
 # make clean           remove all generated files except runs
 #
@@ -25,12 +26,12 @@ INSTALLED := $(VENV)/installed
 TESTABLE := $(VENV)/testable
 unexport PYTHONDONTWRITEBYTECODE # tests start many processes; compiling modules again in each would double their time
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
-UNTIMED := $(addprefix tests/,codecs data embeddings ensembles inference/test_raft.py remote reproductions strategies testing training)
+UNTIMED := $(addprefix tests/,codecs data embeddings ensembles inference/test_raft.py test_distribution.py remote reproductions strategies testing training)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 TORCH_INDEX ?=
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
-.PHONY: demo test test-long test-long-parallel test-long-serial check types format layers english audit mutants bench bench-codecs \
+.PHONY: demo test test-long test-long-parallel test-long-serial check types format layers english audit mutants wheel bench bench-codecs \
 	bench-accuracy clean install
 .DEFAULT_GOAL := demo
 
@@ -66,6 +67,11 @@ layers: $(TESTABLE)
 
 english: $(TESTABLE)
 	$(BIN)/python tests/english.py
+
+wheel: $(TESTABLE) # twine has its own environment, as it needs twenty packages
+	$(BIN)/python -m hatchling build --clean
+	test -x $(VENV)/twine/bin/twine || { $(BIN)/python -m venv $(VENV)/twine && $(VENV)/twine/bin/pip install -q twine; }
+	$(VENV)/twine/bin/twine check --strict dist/*
 
 audit: $(INSTALLED) # pip-audit has its own environment, separate from the tested packages
 	test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/pip install -q pip-audit; } || \

@@ -63,7 +63,6 @@ app = typer.Typer(
     name="chimera",
     cls=_Program,
     help="Distributed machine learning from a laptop to a cluster.",
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command("train")(train)
