@@ -80,6 +80,7 @@ def test_the_citation_has_the_version():
     assert f"\nversion: {chimera.__version__}\n" in text
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_shell_completes_commands(shell):
     environment = {

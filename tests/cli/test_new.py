@@ -38,6 +38,7 @@ def test_the_test_of_a_new_project_passes(invoke, tmp_path, kind):
     assert "passed" in done.stdout
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_project_has_the_files_that_are_printed_and_a_next_command(invoke, tmp_path, kind):
     folder = tmp_path / "mine"
@@ -89,6 +90,7 @@ def test_mistakes_are_answered_in_one_line(invoke, arguments, message):
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("answer", ["1", "tabular"])
 def test_a_user_at_a_terminal_is_asked(tmp_path, answer):
     terminal, side = pty.openpty()

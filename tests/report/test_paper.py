@@ -85,6 +85,7 @@ def test_the_page_shows_the_mean_over_all_seeds(comparison):
     assert page.count('<path class="band c0 d0"') == 4  # accuracy and loss, over bytes and time
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["pdf", "svg", "png"])
 def test_a_figure_is_written_in_the_format_of_its_suffix(comparison, tmp_path, kind):
     path = tmp_path / f"figure.{kind}"

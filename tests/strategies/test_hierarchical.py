@@ -58,6 +58,7 @@ def parameters(run: chimera.Run) -> np.ndarray:
 # --- algebra
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("edges", [1, 2, 5])
 @pytest.mark.parametrize("own", [{}, {"weighted": True}, {"send": "weights"}, {"shards": 3}], ids=str)
 def test_one_round_of_edges_is_one_round_of_fed_avg(fit, edges, own):
@@ -82,6 +83,7 @@ def test_rounds_of_edges_lie_between_fed_avg_with_few_and_with_many_steps(fit):
     assert not np.allclose(parameters(fit(edges=2, edge_rounds=3)), parameters(fit(edges=1, edge_rounds=3)), **CLOSE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "strategy", ["fed-prox", "fed-nova", "fed-adam", "fed-yogi", "fed-adagrad", "fed-avg-m", "diloco"]
 )
@@ -180,7 +182,8 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(fit, tmp_path):
 # --- engines
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["local", "ray"])
 def test_engines_compute_the_same(fit, engine):
     np.testing.assert_array_equal(
         parameters(fit(edges=2, edge_rounds=2, engine=engine)), parameters(fit(edges=2, edge_rounds=2))
