@@ -15,6 +15,7 @@ from chimera.core.errors import (
     NoSpaceError,
     UnavailableError,
 )
+from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -36,7 +37,8 @@ def _described(error: BaseException) -> tuple[int, str, str]:
     if callable(usage):
         return 2, _one_line(usage()), ""
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
-        return 130, "interrupted", ""
+        stop = error.__context__ if type(error).__name__ == "Abort" else error  # typer raises Abort in place of it
+        return exit_code_of_stop(stop), reason_of_stop(stop), ""
     if isinstance(error, ConfigurationError):
         return 2, _one_line(str(error)), ""
     remote = error if isinstance(error, ActorError) else error.__cause__

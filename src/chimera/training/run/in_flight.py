@@ -22,14 +22,14 @@ _AT_ONCE = 2
 
 
 _CALL_S = 0.5
-"""Seconds that a call of several rounds may take: Ctrl-C, limits of time and live displays wait for its end."""
+"""Seconds that the rounds of one call, or those issued ahead, may take: signals, limits of time and displays wait for them."""
 
 
 _LOOK_S = 1.0
 
 
 class Pace:
-    """The number of rounds that one call of an actor may run, by the time that rounds have taken so far.
+    """The number of rounds that one call of an actor may run, or that are issued ahead, by the time that rounds have taken.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class InFlight:
             self._open.append(replace(made, computed=()) if made.computed else made)
 
     def _has_room(self) -> bool:
-        return len(self._open) < 2 or self.issued - self._over < AHEAD
+        return len(self._open) < 2 or self.issued - self._over < self._pace.limit(AHEAD)
 
     def await_some(self) -> int:
         """Wait until a batch of rounds is over; return how many.
