@@ -1,9 +1,10 @@
 """The stall of training at a checkpoint, with a large model on the local engine.
 
-For each optimizer, runs of a parameter server with two workers alternate: one with a checkpoint every few rounds, one without
-any but the last. The script reports the time in which the driver collects the state, before it continues while a thread writes;
-the seconds that a checkpoint adds to the run in all, and their share of a minute; the time of the write; the size of the file;
-and the peak of the driver's own memory. Run it on an idle machine::
+For each optimizer, runs of a parameter server with two workers write a checkpoint every few rounds. The script reports the time
+in which the driver collects the state, before it continues while a thread writes; the seconds that a checkpoint adds to the run
+in all, as it also takes processors from the rounds after it; both also as a share of a minute; the time of the write; the size
+of the file; and the peak of the driver's own memory. The first two checkpoints get new memory from the system and are reported on
+their own: later ones use it again. Run it on an idle machine::
 
     python benchmarks/checkpoints.py [--parameters 100] [--optimizers sgd adam] [--turns 3] [--folder DIR]
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import itertools
 import os
 import platform
 import statistics
@@ -28,7 +30,7 @@ from chimera.training.artifacts.checkpoint import Checkpoints
 from chimera.training.run.loop import TrainingLoop
 
 INPUTS, OUTPUTS, ROWS, WORKERS, BATCH = 1000, 10, 64, 2, 4
-ROUNDS, EVERY = 24, 8
+ROUNDS, EVERY, WARM_UP = 48, 8, 2
 NEVER = 10**9
 MILLION = int(os.environ.setdefault("CHECKPOINTS_MILLIONS", "100"))
 
@@ -75,8 +77,8 @@ def arrays():
     return rng.standard_normal((ROWS, INPUTS), np.float32), rng.integers(0, OUTPUTS, ROWS)
 
 
-def run(folder: Path, optimizer: str, every: int) -> tuple[float, int]:
-    """Return the seconds from the first round to the last, and the size of a checkpoint."""
+def run(folder: Path, optimizer: str) -> tuple[list[float], int]:
+    """Return the seconds that each checkpoint after the warm-up adds, and the size of a file."""
     clock = Clock()
     data = arrays()
     chimera.train(
@@ -88,16 +90,25 @@ def run(folder: Path, optimizer: str, every: int) -> tuple[float, int]:
         log_every=1,
         evaluate_every=NEVER,
         snapshot_every=NEVER,
-        checkpoint_every=every,
+        checkpoint_every=EVERY,
         optimizer={"name": optimizer, "lr": 1e-4},
         callbacks=[clock],
         progress=False,
         worker_timeout_s=600.0,
         out=folder,
     )
-    # The last row is that of the end, after the last round and its evaluation.
-    seconds = clock.rows[ROUNDS - 2] - clock.rows[0]
-    return seconds, max(path.stat().st_size for path in (folder / "checkpoints").iterdir())
+    added = []
+    for first in range((WARM_UP + 1) * EVERY, ROUNDS, EVERY):  # a row is reported before the checkpoint of its round
+        rows = clock.rows[first - 1 : first + EVERY - 1]
+        usual = statistics.median(later - row for row, later in itertools.pairwise(rows[EVERY // 2 :]))
+        added.append(rows[-1] - rows[0] - (len(rows) - 1) * usual)
+    return added, max(path.stat().st_size for path in (folder / "checkpoints").iterdir())
+
+
+def shown(seconds: list[float]) -> str:
+    """Return the median of these seconds, and its share of a minute."""
+    median = statistics.median(seconds)
+    return f"{1e3 * median:5.0f} ms ({median / 0.6:.2f} % of a minute)"
 
 
 def main() -> None:
@@ -111,30 +122,25 @@ def main() -> None:
         os.environ["CHECKPOINTS_MILLIONS"] = str(options.parameters)
         os.execv(sys.executable, [sys.executable, *sys.argv])
     collected, written = Timed(TrainingLoop, "_checkpoint"), Timed(Checkpoints, "write_content")
-    between = ROUNDS // EVERY - 1  # checkpoints before the last round
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("chimera-dml", "torch", "numpy"))
     print(f"{MILLION} M parameters, {WORKERS} workers, {os.cpu_count()} processors, {platform.platform()}, {versions}")
     for optimizer in options.optimizers:
-        stalls, writes, added, sizes, memory = [], [], [], [], []
+        first, stalls, writes, added, size, memory = [], [], [], [], 0, 0
         for _ in range(options.turns):
-            seconds = {}
-            for every in (EVERY, NEVER):
-                with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-                    seconds[every], size = run(Path(folder) / "run", optimizer, every)
-                if every == EVERY:
-                    stalls += collected.seconds[:between]
-                    writes += written.seconds[:between]
-                    memory += written.memory
-                    sizes.append(size)
-                for timed in (collected, written):
-                    timed.seconds.clear()
-                    timed.memory.clear()
-            added.append((seconds[EVERY] - seconds[NEVER]) / between)
-        stall, more = statistics.median(stalls), statistics.median(added)
+            with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+                more, size = run(Path(folder) / "run", optimizer)
+            added += more
+            first += collected.seconds[:WARM_UP]
+            stalls += collected.seconds[WARM_UP:-1]  # the last one is that of the end
+            writes += written.seconds
+            memory = max(memory, *written.memory)
+            for timed in (collected, written):
+                timed.seconds.clear()
+                timed.memory.clear()
         print(
-            f"{optimizer:5}  stall {1e3 * stall:6.0f} ms ({stall / 0.6:.2f} % of a minute), at most {1e3 * max(stalls):.0f} ms;"
-            f"  added in all {1e3 * more:6.0f} ms ({more / 0.6:.2f} %);  write {statistics.median(writes):5.1f} s;"
-            f"  file {statistics.median(sizes) / 1e9:.2f} GB;  driver's memory {max(memory) / 1e9:.2f} GB"
+            f"{optimizer:5} stall {shown(stalls)}, at most {1e3 * max(stalls):.0f} ms, of the first two"
+            f" {1e3 * max(first):.0f} ms; added in all {shown(added)}; write {statistics.median(writes):.1f} s;"
+            f" file {size / 1e9:.2f} GB; driver's memory {memory / 1e9:.2f} GB; load {os.getloadavg()[0]:.1f}"
         )
 
 
