@@ -3,8 +3,8 @@
 For each optimizer, runs of a parameter server with two workers write a checkpoint every few rounds. The script reports the time
 in which the driver collects the state, before it continues while a thread writes; the seconds that a checkpoint adds to the run
 in all, as it also takes processors from the rounds after it; both also as a share of a minute; the time of the write; the size
-of the file; and the peak of the driver's own memory. The first two checkpoints get new memory from the system and are reported on
-their own: later ones use it again. Run it on an idle machine::
+of the file; and the peak of the driver's own memory. The first two checkpoints get new memory from the system and are reported
+on their own: later ones use it again. Run it on an idle machine::
 
     python benchmarks/checkpoints.py [--parameters 100] [--optimizers sgd adam] [--turns 3] [--folder DIR]
 """

@@ -37,8 +37,7 @@ def _described(error: BaseException) -> tuple[int, str, str]:
     if callable(usage):
         return 2, _one_line(usage()), ""
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
-        stop = error.__context__ if type(error).__name__ == "Abort" else error  # typer raises Abort in place of it
-        return exit_code_of_stop(stop), reason_of_stop(stop), ""
+        return exit_code_of_stop(error), reason_of_stop(error), ""
     if isinstance(error, ConfigurationError):
         return 2, _one_line(str(error)), ""
     remote = error if isinstance(error, ActorError) else error.__cause__

@@ -31,7 +31,7 @@ from chimera.cli.node import app as node
 from chimera.cli.nodes import app as nodes
 from chimera.cli.report import report
 from chimera.cli.train import train
-from chimera.core.stop_signals import terminable
+from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop, terminable
 from chimera.version import __version__
 
 
@@ -57,6 +57,14 @@ class _Program(typer.core.TyperGroup):
         if standalone_mode:
             sys.exit(code)
         return code
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; after a signal that it has not handled, exit with the signal's code and a line."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:  # typer would exit with 130 and no line
+            typer.echo(reason_of_stop(error), err=True)
+            raise typer.Exit(exit_code_of_stop(error)) from None
 
 
 app = typer.Typer(

@@ -38,12 +38,12 @@ def stop_of(number: int) -> KeyboardInterrupt:
     return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
 
 
-def exit_code_of_stop(error: BaseException | None) -> int:
+def exit_code_of_stop(error: BaseException) -> int:
     """Return the exit code of a program that a signal has stopped: 143 for `Terminated`, 130 for Ctrl-C."""
     return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
 
 
-def reason_of_stop(error: BaseException | None) -> str:
+def reason_of_stop(error: BaseException) -> str:
     """Return how a signal has stopped a program, as a phrase: ``ended by SIGTERM``, or ``interrupted`` for Ctrl-C."""
     return str(error) if isinstance(error, Terminated) else "interrupted"
 
