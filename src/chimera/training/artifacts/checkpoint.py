@@ -80,6 +80,7 @@ class Checkpoints:
                 write_tensors(file, {**content.arrays, _TREE: tree}, {"format": _FORMAT})
                 self._synchronize(file)
             self._fs.mv(unfinished, path)
+            self._synchronize_folder()
         except OSError as error:
             self._discard(unfinished)
             raise RunError(
@@ -103,6 +104,15 @@ class Checkpoints:
         if self._is_local:
             file.flush()
             os.fsync(file.fileno())
+
+    def _synchronize_folder(self) -> None:
+        """Wait until the new name is on the disk, before older checkpoints are deleted."""
+        if self._is_local:
+            folder = os.open(self._root, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
     @property
     def _is_local(self) -> bool:

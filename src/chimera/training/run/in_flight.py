@@ -25,6 +25,9 @@ _CALL_S = 0.5
 """Seconds that the rounds of one call, or those issued ahead, may take: signals, limits of time and displays wait for them."""
 
 
+_FIRST = 2
+"""Rounds that are issued before the time of a round is known: it may be long, and a signal would wait for all of them."""
+
 _LOOK_S = 1.0
 
 
@@ -40,7 +43,7 @@ class Pace:
         self._engine, self._since_s = engine, engine.now()
         self._limited = not engine.virtual_time
         self.look_s = _LOOK_S if self._limited else None
-        self._rounds = AHEAD
+        self._rounds = _FIRST
 
     def limit(self, rounds: int) -> int:
         """Return ``rounds``, or the number for which there is time."""
