@@ -189,7 +189,9 @@ class TrainingLoop(RunState):
 
     def _stopped(self) -> bool:
         """Return whether the user has stopped the run while it waits for nodes; raise after Ctrl-C or a preemption."""
-        self._interrupt.check()
+        if self._interrupt.requested is not None:
+            self._writer.finish()
+            self._interrupt.check()
         return self._stop_requested()
 
     def _limit(self) -> str | None:
