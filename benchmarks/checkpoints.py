@@ -1,10 +1,10 @@
 """The stall of training at a checkpoint, with a large model on the local engine.
 
 For each optimizer, runs of a parameter server with two workers write a checkpoint every few rounds. The script reports the time
-in which the driver collects the state, before it continues while a thread writes; the seconds that a checkpoint adds to the run
-in all, as it also takes processors from the rounds after it; both also as a share of a minute; the time of the write; the size
-of the file; and the peak of the driver's own memory. The first two checkpoints get new memory from the system and are reported
-on their own: later ones use it again. Run it on an idle machine::
+in which the driver collects the state, before it continues while a thread writes, and the processor time of all processes in
+it; the seconds that a checkpoint adds to the run in all, as it also takes processors from the rounds after it; all also as a
+share of a minute; the time of the write; the size of the file; and the peak of the driver's own memory. The first two
+checkpoints get new memory from the system and are reported on their own: later ones use it again. Run it on an idle machine::
 
     python benchmarks/checkpoints.py [--parameters 100] [--optimizers sgd adam] [--turns 3] [--folder DIR]
 """
@@ -36,22 +36,34 @@ MILLION = int(os.environ.setdefault("CHECKPOINTS_MILLIONS", "100"))
 
 
 class Timed:
-    """The seconds of a method's calls, and the private memory of this process at their ends."""
+    """The seconds of a method's calls, with those of processors, and the private memory of this process at their ends."""
 
     def __init__(self, owner: type, name: str) -> None:
-        self.seconds: list[float] = []
-        self.memory: list[int] = []
+        self.clear()
         method = getattr(owner, name)
 
         def timed(*args, **kwargs):
-            began = time.perf_counter()
+            began, worked = time.perf_counter(), processor_seconds()
             try:
                 return method(*args, **kwargs)
             finally:
                 self.seconds.append(time.perf_counter() - began)
+                self.worked.append(processor_seconds() - worked)
                 self.memory.append(psutil.Process().memory_full_info().uss)
 
         setattr(owner, name, timed)
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self.seconds: list[float] = []
+        self.worked: list[float] = []
+        self.memory: list[int] = []
+
+
+def processor_seconds() -> float:
+    """Return the seconds that this thread and all actors have computed: on a busy machine, fewer than have passed."""
+    used = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
+    return time.thread_time() + sum(each.user + each.system for each in used)
 
 
 class Clock(chimera.Callback):
@@ -125,22 +137,23 @@ def main() -> None:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("chimera-dml", "torch", "numpy"))
     print(f"{MILLION} M parameters, {WORKERS} workers, {os.cpu_count()} processors, {platform.platform()}, {versions}")
     for optimizer in options.optimizers:
-        first, stalls, writes, added, size, memory = [], [], [], [], 0, 0
+        first, stalls, worked, writes, added, size, memory = [], [], [], [], [], 0, 0
         for _ in range(options.turns):
             with tempfile.TemporaryDirectory(dir=options.folder) as folder:
                 more, size = run(Path(folder) / "run", optimizer)
             added += more
             first += collected.seconds[:WARM_UP]
             stalls += collected.seconds[WARM_UP:-1]  # the last one is that of the end
+            worked += collected.worked[WARM_UP:-1]
             writes += written.seconds
             memory = max(memory, *written.memory)
             for timed in (collected, written):
-                timed.seconds.clear()
-                timed.memory.clear()
+                timed.clear()
         print(
             f"{optimizer:5} stall {shown(stalls)}, at most {1e3 * max(stalls):.0f} ms, of the first two"
-            f" {1e3 * max(first):.0f} ms; added in all {shown(added)}; write {statistics.median(writes):.1f} s;"
-            f" file {size / 1e9:.2f} GB; driver's memory {memory / 1e9:.2f} GB; load {os.getloadavg()[0]:.1f}"
+            f" {1e3 * max(first):.0f} ms; processor time {shown(worked)}; added in all {shown(added)};"
+            f" write {statistics.median(writes):.1f} s; file {size / 1e9:.2f} GB;"
+            f" driver's memory {memory / 1e9:.2f} GB; load {os.getloadavg()[0]:.1f}"
         )
 
 

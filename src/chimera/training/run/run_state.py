@@ -80,7 +80,6 @@ class RunState:
         rounds = self.counters.rounds
         self._cluster.settle()
         weights = self._evaluator.weights()
-        weights.flags.writeable = False  # made for this checkpoint, which need not copy them
         self._recorder.collect_losses(of_all=True)
         cluster = self._cluster.state()
         self._meter.count(between_rounds=True)
