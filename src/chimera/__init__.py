@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from chimera.cli.script import train
     from chimera.core.call import get
     from chimera.core.engine import Engine
+    from chimera.core.stop_signals import Terminated
     from chimera.data.dataset import Dataset
     from chimera.data.iterable import IterableSamples
     from chimera.data.samples import SampleDataset
@@ -53,6 +54,7 @@ _PLACES = {
     "SampleDataset": "chimera.data.samples",
     "SklearnModel": "chimera.models.sklearn_model",
     "Split": "chimera.data.split",
+    "Terminated": "chimera.core.stop_signals",
     "TorchModel": "chimera.models.torch_model",
     "Trainer": "chimera.training.trainer",
     "compare": "chimera.training.comparison.comparison",
@@ -80,6 +82,7 @@ __all__ = [
     "SampleDataset",
     "SklearnModel",
     "Split",
+    "Terminated",
     "TorchModel",
     "Trainer",
     "__version__",

@@ -1,5 +1,6 @@
 """Tests of ``chimera compare``: its output, its exit, and that no process is left."""
 
+import contextlib
 import json
 import os
 import pty
@@ -11,9 +12,11 @@ import threading
 import psutil
 import pytest
 
+from chimera.training.run.interrupt import ECHO_S
 from terminal_kit import plain, shown_on
 
 LIMIT_S = 120
+STOPS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
 TWO = ("--vary", "strategy=parameter-server,all-reduce")
 LONG = ("--set", "train.rounds=1500", "--set", "train.evaluate_every=25")
 
@@ -128,13 +131,19 @@ def test_a_failed_cell_is_reported_and_does_not_stop_the_others(invoke, experime
 
 
 @pytest.mark.long
-def test_ctrl_c_checkpoints_all_cells_and_resume_gives_the_same_result(guarded, invoke, experiment, tmp_path):
+@pytest.mark.parametrize(("number", "code", "why"), STOPS)
+def test_a_signal_checkpoints_all_cells_and_resume_gives_the_same_result(
+    guarded, invoke, experiment, tmp_path, number, code, why
+):
     process = guarded(experiment, *TWO, *LONG, "--out", "out dir", "--jobs", 2)
     until(process, r"^parameter-server: round [1-9]", r"^all-reduce: round [1-9]")
     cells = cells_of(process)
-    process.send_signal(signal.SIGINT)
+    for cell in cells if number == signal.SIGTERM else ():  # a scheduler may signal all processes
+        cell.send_signal(number)
+    process.send_signal(number)
     _, stderr = process.communicate()
-    assert process.returncode == 130, stderr
+    assert process.returncode == code, stderr
+    assert f"{why}; unfinished runs have their checkpoints" in stderr
     assert "Traceback" not in stderr
     assert not [cell for cell in cells if cell.is_running() and cell.status() != psutil.STATUS_ZOMBIE]
     for name in ("parameter-server", "all-reduce"):
@@ -186,7 +195,8 @@ def test_cells_exit_with_the_command(guarded, experiment, engine):
 
 
 @pytest.mark.long
-def test_a_second_ctrl_c_kills_an_unresponsive_cell(guarded, experiment, tmp_path):
+@pytest.mark.parametrize(("number", "code", "why"), STOPS)
+def test_a_second_signal_kills_an_unresponsive_cell(guarded, experiment, tmp_path, number, code, why):
     (tmp_path / "deaf_strategy.py").write_text(
         "import time\n\n"
         "from chimera.strategies.parameter_server import ParameterServer\n\n\n"
@@ -199,11 +209,14 @@ def test_a_second_ctrl_c_kills_an_unresponsive_cell(guarded, experiment, tmp_pat
     process = guarded(experiment, "--vary", "strategy=deaf_strategy.py:Deaf", "--out", "out")
     until(process, r"Deaf: round 0")
     (cell,) = cells_of(process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
     until(process, "interrupted: the runs under way")
-    process.send_signal(signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(2 * ECHO_S)  # a scheduler's signal that follows at once counts as the first
+    process.send_signal(number)
     _, stderr = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == code
+    assert why in stderr
     assert "Traceback" not in stderr
     assert not cell.is_running()
 

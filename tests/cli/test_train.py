@@ -193,24 +193,43 @@ def test_an_error_of_user_code_is_one_line_and_its_traceback(invoke, experiment,
     assert "Traceback" in rest
 
 
-def test_ctrl_c_names_the_last_checkpoint_and_how_to_resume(start, experiment):
+@pytest.mark.parametrize(
+    ("number", "code", "why"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "ended by SIGTERM"),
+        pytest.param(signal.SIGUSR1, 143, "ended by SIGUSR1", marks=pytest.mark.long),
+    ],
+)
+@pytest.mark.takes("it starts a process that imports torch")
+def test_a_signal_names_the_last_checkpoint_and_how_to_resume(start, experiment, number, code, why):
     process = start("train", experiment, "--out", "out dir", "--set", "train.rounds=100000000")
     assert process.stdout is not None
     limit = threading.Timer(LIMIT_S, process.kill)
     limit.start()
     try:
         begun = any(line.startswith("round ") for line in process.stdout)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, stderr = process.communicate()
     finally:
         limit.cancel()
     assert begun, stderr
-    assert process.returncode == 130, stderr
-    found = re.search(r"^interrupted; the last checkpoint is (.+)\nto resume: (.+)\n", stderr)
+    assert process.returncode == code, stderr
+    found = re.search(rf"^{why}; the last checkpoint is (.+)\nto resume: (.+)\n", stderr)
     assert found, stderr
     assert "Traceback" not in stderr
     assert (experiment.parent / found[1]).exists()
     assert found[2] == f"chimera train {experiment} --set train.rounds=100000000 --out 'out dir' --resume"
+
+
+@pytest.mark.long
+def test_a_signal_while_the_engine_starts_ends_the_command(start, experiment):
+    process = start("train", experiment, "--engine", "local", "--out", "out")
+    assert process.stdout is not None
+    assert process.stdout.readline()  # the title
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, stderr) == (143, "ended by SIGTERM before the first checkpoint\n")
 
 
 @pytest.mark.long

@@ -19,6 +19,7 @@ from tests.jobs.cluster_kit import Running, experiment, running
 import chimera
 from chimera.jobs.store.states import TERMINAL
 from chimera.jobs.store.store import Store
+from chimera.training.artifacts.checkpoint import Checkpoints
 
 PATIENCE_S = 120.0
 ROUNDS = 800
@@ -94,6 +95,20 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillScenario]
 def test_a_kill_at_any_moment_does_not_change_the_outcome(scenario: KillScenario, victim: str) -> None:
     for moment in (random.uniform(0.0, 0.5), random.uniform(0.5, 1.0)):
         scenario.run(victim, moment)
+
+
+@pytest.mark.long
+def test_a_driver_that_is_terminated_writes_a_checkpoint_and_the_job_resumes(scenario: KillScenario) -> None:
+    cluster = scenario.cluster
+    job = chimera.submit(scenario.file, cluster=cluster.folder.path)
+    folder, deadline_s = cluster.folder.job(job.id), time.monotonic() + PATIENCE_S
+    while not Checkpoints(str(folder.run / "checkpoints")).paths():
+        assert time.monotonic() < deadline_s
+    (driver,) = cluster.pids("driver")
+    os.kill(driver, signal.SIGTERM)
+    assert cluster.client.wait(job.id, PATIENCE_S)["state"] == "done"
+    assert "ended by SIGTERM" in folder.log.read_text()
+    assert cluster.weights(job.id) == scenario.weights
 
 
 @pytest.mark.slow

@@ -61,6 +61,17 @@ def test_the_driver_seldom_wakes_without_reported_hand_over(engine: Any) -> None
     assert engine.now() == pytest.approx(AHEAD * STEP_S)
 
 
+def test_rounds_that_are_issued_ahead_take_half_a_second_of_real_time() -> None:
+    clock = SimpleNamespace(now_s=0.0)
+    pace = Pace(SimpleNamespace(virtual_time=False, now=lambda: clock.now_s))  # type: ignore[arg-type]
+    limits = [pace.limit(AHEAD)]
+    for seconds_per_round in (1e-3, 1e-3, 1e-3, 0.1, 1.0, 100.0):
+        clock.now_s += limits[-1] * seconds_per_round
+        pace.ended(limits[-1])
+        limits.append(pace.limit(AHEAD))
+    assert limits == [2, 4, 8, AHEAD, 5, 1, 1]
+
+
 @pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.parametrize("horizon", [1, 2, 3, AHEAD - 1, AHEAD, 5 * AHEAD + 3])
 def test_rounds_up_to_the_horizon_end_once_and_in_order(engine: Any, horizon: int, tells: bool) -> None:

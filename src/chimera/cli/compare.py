@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chimera.cli.train import Json, Quiet
+from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop, stop_of
 
 if TYPE_CHECKING:
     from chimera.training.experiment.experiment import Experiment
@@ -120,8 +122,9 @@ def run_grid(
         answers.flush()
     if comparison.interrupted:
         again = shlex.join([*command, "--out", str(comparison.folder), "--resume"])
-        typer.echo(f"interrupted; unfinished runs have their checkpoints\nto resume: {again}", err=True)
-        raise typer.Exit(130)
+        stop = stop_of(comparison.signal or signal.SIGINT)
+        typer.echo(f"{reason_of_stop(stop)}; unfinished runs have their checkpoints\nto resume: {again}", err=True)
+        raise typer.Exit(exit_code_of_stop(stop))
     failed = [run for run in comparison.runs if run["state"] == "failed"]
     for run in failed:
         seed = f", seed {run['seed']}" if "seed" in run else ""

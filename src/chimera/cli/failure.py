@@ -15,6 +15,7 @@ from chimera.core.errors import (
     NoSpaceError,
     UnavailableError,
 )
+from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -36,7 +37,7 @@ def _described(error: BaseException) -> tuple[int, str, str]:
     if callable(usage):
         return 2, _one_line(usage()), ""
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
-        return 130, "interrupted", ""
+        return exit_code_of_stop(error), reason_of_stop(error), ""
     if isinstance(error, ConfigurationError):
         return 2, _one_line(str(error)), ""
     remote = error if isinstance(error, ActorError) else error.__cause__

@@ -1,6 +1,6 @@
 """The program ``chimera``: its commands and exit codes.
 
-Exit codes: 0 success, 1 failed run, 2 mistake in the command line or the configuration, 130 Ctrl-C. Each command
+Exit codes: 0 success, 1 failed run, 2 mistake in the command line or the configuration, 130 Ctrl-C, 143 SIGTERM. Each command
 imports the heavy modules that it needs, so that ``--help`` and mistakes are answered at once.
 """
 
@@ -32,6 +32,7 @@ from chimera.cli.node import app as node
 from chimera.cli.nodes import app as nodes
 from chimera.cli.report import report
 from chimera.cli.train import train
+from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop, terminable
 from chimera.version import __version__
 
 
@@ -57,6 +58,14 @@ class _Program(typer.core.TyperGroup):
         if standalone_mode:
             sys.exit(code)
         return code
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; after a signal that it has not handled, exit with the signal's code and a line."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:  # typer would exit with 130 and no line
+            typer.echo(reason_of_stop(error), err=True)
+            raise typer.Exit(exit_code_of_stop(error)) from None
 
 
 app = typer.Typer(
@@ -96,6 +105,8 @@ def _program(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
+    if context.invoked_subcommand in ("train", "compare", "embed"):
+        context.with_resource(terminable())  # before the run begins: its own handlers write a checkpoint
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

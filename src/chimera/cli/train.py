@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop
+
 if TYPE_CHECKING:
     from chimera.training.experiment.experiment import Experiment
     from chimera.training.progress.callback import Callback
@@ -103,9 +105,10 @@ def run_experiment(
         try:
             with display:
                 run = trainer.fit()
-        except KeyboardInterrupt:
-            _say_interrupted(trainer.run_dir, shlex.join([*command, "--out", str(trainer.run_dir), "--resume"]))
-            raise typer.Exit(130) from None
+        except KeyboardInterrupt as error:
+            again = shlex.join([*command, "--out", str(trainer.run_dir), "--resume"])
+            _say_interrupted(trainer.run_dir, reason_of_stop(error), again)
+            raise typer.Exit(exit_code_of_stop(error)) from None
         display.finish(run.summary(), _report_of(run.run_dir))
         if as_json:
             answers.write(_json(run.summary()) + "\n")
@@ -136,14 +139,14 @@ def _answers(alone: bool) -> Iterator[TextIO]:
         os.close(kept)
 
 
-def _say_interrupted(run_dir: Path, again: str) -> None:
+def _say_interrupted(run_dir: Path, why: str, again: str) -> None:
     from chimera.training.artifacts.checkpoint import Checkpoints
 
     checkpoints = Checkpoints(str(run_dir / "checkpoints")).paths()
     if checkpoints:
-        typer.echo(f"interrupted; the last checkpoint is {checkpoints[-1]}\nto resume: {again}", err=True)
+        typer.echo(f"{why}; the last checkpoint is {checkpoints[-1]}\nto resume: {again}", err=True)
     else:
-        typer.echo("interrupted before the first checkpoint", err=True)
+        typer.echo(f"{why} before the first checkpoint", err=True)
 
 
 def _report_of(run_dir: Path) -> Path:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ import msgspec
 from chimera.core.batch import Batch
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.processes import end_with_parent
+from chimera.core.stop_signals import STOP_SIGNALS, ignore_stop_signals, preemptions
 from chimera.core.validation_message import validation_message
 from chimera.data.iterable import IterableSamples
 from chimera.data.order import Order
@@ -128,7 +130,7 @@ class Reader:
             num_workers=self._loading.workers,
             prefetch_factor=self._loading.ahead,
             multiprocessing_context="fork",
-            worker_init_fn=partial(_start, os.getpid()),
+            worker_init_fn=partial(_start, os.getpid(), [] if preemptions() else STOP_SIGNALS),
         )
         return iter(loader)
 
@@ -149,6 +151,11 @@ class _Steps:
         return self.dataset.take(self.order.batch(step), (self.seed, self.rank, step))
 
 
-def _start(parent: int, _: int) -> None:
-    """Make this reading process end with its worker. Elsewhere than on Linux, torch checks that every 5 s."""
+def _start(parent: int, ignored: Collection[signal.Signals], _: int) -> None:
+    """Make this reading process end with its worker, and only then. Elsewhere than on Linux, torch checks that every 5 s.
+
+    It leaves the process group, which a terminal or a scheduler may signal, and ignores what its worker ignores.
+    """
     end_with_parent(parent)
+    os.setsid()
+    ignore_stop_signals(ignored)

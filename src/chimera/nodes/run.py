@@ -7,13 +7,13 @@ import errno
 import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from types import FrameType, TracebackType
+from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError
+from chimera.core.stop_signals import exit_code_of_stop, handlers, terminable
 from chimera.nodes.health import health_problem
 from chimera.nodes.launchers.launcher import Launcher, LauncherError, Worker, choose_launcher, configured_workers
 from chimera.nodes.settings import Settings
@@ -40,10 +40,6 @@ class Master(Protocol):
         """Return the master's web application."""
 
 
-class _Terminated(BaseException):
-    """SIGTERM was received. Like `KeyboardInterrupt`, it is not an `Exception`."""
-
-
 def run(master: Master, port: int = DEFAULT_PORT, launcher: str | None = None) -> None:
     """Start the workers, wait until each passes its health check, and serve the master until it is stopped.
 
@@ -67,10 +63,8 @@ def run(master: Master, port: int = DEFAULT_PORT, launcher: str | None = None) -
     except ChimeraError as error:
         _print_without_traceback(error)
         raise
-    except KeyboardInterrupt:  # while the workers were starting
-        raise SystemExit(128 + signal.SIGINT) from None
-    except _Terminated:
-        raise SystemExit(128 + signal.SIGTERM) from None
+    except KeyboardInterrupt as error:  # while the workers were starting
+        raise SystemExit(exit_code_of_stop(error)) from None
 
 
 def _run(master: Master, port: int, launcher: str | None) -> None:
@@ -82,7 +76,7 @@ def _run(master: Master, port: int, launcher: str | None) -> None:
 
     check_exposure(settings.workers_host, settings)
     served = False
-    with StartupDisplay(worker.name for worker in workers) as display, State() as state, _sigterm_raises():
+    with StartupDisplay(worker.name for worker in workers) as display, State() as state, terminable([signal.SIGTERM]):
         chosen = choose_launcher(launcher or settings.launcher, settings, display.echo)
         chosen.clear(workers)
         _check_ports(settings, workers, port)
@@ -102,7 +96,7 @@ def _run(master: Master, port: int, launcher: str | None) -> None:
                 state.write({**content, "serving": True})
                 display.echo(f"the master serves at {url}; Ctrl-C stops it and its workers")
 
-            with contextlib.suppress(KeyboardInterrupt, _Terminated):  # these stop the server normally
+            with contextlib.suppress(KeyboardInterrupt):  # these stop the server normally
                 served = True
                 serve(
                     master.app(),
@@ -112,7 +106,7 @@ def _run(master: Master, port: int, launcher: str | None) -> None:
                     on_started=on_started,
                 )
         finally:
-            with _signals_ignored():
+            with handlers(dict.fromkeys([signal.SIGTERM, signal.SIGINT], signal.SIG_IGN)):  # a few seconds at most
                 display.end()
                 if served:
                     display.echo("stopping the workers")
@@ -202,37 +196,6 @@ def check_can_listen(host: str, port: int, node: str) -> None:
         in_use = error.errno == errno.EADDRINUSE
         why = "another process listens there" if in_use else error.strerror or str(error)
         raise ConfigurationError(f"{node} cannot listen on {host} port {port}: {why}; choose another port") from None
-
-
-@contextlib.contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """Let SIGTERM interrupt the block, as Ctrl-C does. Outside the main thread, which receives signals, do nothing."""
-
-    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-        raise _Terminated
-
-    with _handlers({signal.SIGTERM: end}):
-        yield
-
-
-@contextlib.contextmanager
-def _signals_ignored() -> Iterator[None]:
-    """Ignore SIGTERM and SIGINT in the block, which takes a few seconds at most."""
-    with _handlers({signal.SIGTERM: signal.SIG_IGN, signal.SIGINT: signal.SIG_IGN}):
-        yield
-
-
-@contextlib.contextmanager
-def _handlers(wanted: dict[signal.Signals, Any]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _print_without_traceback(error: ChimeraError) -> None:

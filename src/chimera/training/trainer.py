@@ -63,7 +63,10 @@ class Trainer:
         its labels; at least one row. A worker with a single row trains on it and is not evaluated. Each worker then has rows of
         its own with every partition. Default: workers are evaluated on the rows on which they train.
     evaluate_every, log_every, checkpoint_every : rounds between evaluations (default: one epoch), log rows (default: a hundred
-        in a run, fewer with many workers) and checkpoints (default: one at each evaluation).
+        in a run, fewer with many workers) and checkpoints (default: one at each evaluation, unless ``checkpoint_seconds`` is
+        set).
+    checkpoint_seconds : seconds of the engine's clock, virtual ones on ``simulated``, after which a checkpoint is due; default:
+        not set. With ``checkpoint_every`` too, a checkpoint is written when either is due.
     min_workers : the run stops with fewer living workers than this.
     max_workers : up to this many workers may run if more join during the run and the engine has room; default: no worker joins.
     on_worker_loss : ``respawn`` a lost worker with its rank and data; ``redistribute`` its data to the others; ``drop`` the
@@ -124,6 +127,7 @@ class Trainer:
         evaluate_every: int | None = None,
         log_every: int | None = None,
         checkpoint_every: int | None = None,
+        checkpoint_seconds: float | None = None,
         min_workers: int = 1,
         max_workers: int | None = None,
         on_worker_loss: OnWorkerLoss = "respawn",
@@ -169,6 +173,7 @@ class Trainer:
                 "evaluate_every": evaluate_every,
                 "log_every": log_every,
                 "checkpoint_every": checkpoint_every,
+                "checkpoint_seconds": checkpoint_seconds,
                 "min_workers": min_workers,
                 "max_workers": max_workers,
                 "on_worker_loss": on_worker_loss,
@@ -245,6 +250,9 @@ class Trainer:
         ------
         ConfigurationError : a part of the experiment cannot be used.
         RunError : the run started and cannot continue. Its folder holds the last checkpoint.
-        KeyboardInterrupt : Ctrl-C. A checkpoint was written first.
+        KeyboardInterrupt : Ctrl-C. Rounds in flight were completed, and a checkpoint was written first. A second one ends the
+            run at once.
+        Terminated : SIGTERM or SIGUSR1, with the same effect; a subclass of KeyboardInterrupt. A program that does not catch it
+            exits with code 143.
         """
         return self._execution.run(self.callbacks)

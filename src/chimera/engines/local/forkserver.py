@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from chimera.core.engine import Disturbance
 from chimera.core.processes import end_with_parent
+from chimera.core.stop_signals import blocked_stop_signals, ignore_stop_signals
 from chimera.engines.local.memory_limit import MemoryLimit
 from chimera.engines.local.nested_calls import NestedCalls
 from chimera.engines.local.process import ActorProcess
@@ -82,9 +83,10 @@ class ForkServer:
             return
         actor = request["spawn"]
         parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            self._become_actor(actor, request, parent)
+        with blocked_stop_signals():
+            pid = os.fork()
+            if pid == 0:
+                self._become_actor(actor, request, parent)
         self._actors[pid] = actor
 
     def _processes_of(self, actor: int) -> list[int]:
@@ -98,7 +100,7 @@ class ForkServer:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            ignore_stop_signals()
             self._control.close()
             sys.path[:] = request["path"]  # the driver's path may have grown since this server started
             _prepare_process(request["threads"], parent)
@@ -138,7 +140,7 @@ def _prepare_process(threads: int, parent: int) -> None:
 
 def run(options: dict[str, Any]) -> NoReturn:
     """Import the requested modules, then serve as the fork server."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
+    ignore_stop_signals()
     sys.path[:] = options["path"]
     for name in options["preload"]:
         with contextlib.suppress(Exception):  # the actor that needs the module reports the error

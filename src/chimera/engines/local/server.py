@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from chimera.core.stop_signals import blocked_stop_signals
 from chimera.engines.local.refs import Channel
 from chimera.engines.local.relay import Relay
 from chimera.engines.local.standby import Standby, take
@@ -36,13 +37,14 @@ def start_server(
         standby.serve(options, descriptors)
         return standby
     threads = {name: os.environ.get(name, "1") for name in _THREAD_VARIABLES}
-    return subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
-        [sys.executable, "-u", "-m", "chimera.engines.local.forkserver", json.dumps({**options, **descriptors})],
-        stdin=subprocess.DEVNULL,
-        pass_fds=tuple(descriptors.values()),
-        env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        start_new_session=True,
-    )
+    with blocked_stop_signals():
+        return subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
+            [sys.executable, "-u", "-m", "chimera.engines.local.forkserver", json.dumps({**options, **descriptors})],
+            stdin=subprocess.DEVNULL,
+            pass_fds=tuple(descriptors.values()),
+            env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            start_new_session=True,
+        )
 
 
 class Deaths:

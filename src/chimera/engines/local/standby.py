@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from chimera.core.stop_signals import blocked_stop_signals, ignore_stop_signals
+
 _POLL_S = 0.002
 _waiting: list[Standby] = []
 
@@ -24,9 +26,10 @@ class Standby:
 
     def __init__(self) -> None:
         self._ours, theirs = socket.socketpair()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _wait(theirs)
+        with blocked_stop_signals():
+            self.pid = os.fork()
+            if self.pid == 0:
+                _wait(theirs)
         theirs.close()
         self._status: int | None = None
 
@@ -68,6 +71,7 @@ def take() -> Standby | None:
 
 def _wait(ours: socket.socket) -> NoReturn:
     try:
+        ignore_stop_signals()
         os.setsid()
         close_all_but(0, 1, 2, ours.fileno())
         head, descriptors, *_ = socket.recv_fds(ours, 8, 3)

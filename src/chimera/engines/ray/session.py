@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -97,15 +99,16 @@ def _start(stack: contextlib.ExitStack, cpus: int | None, object_store_bytes: in
     stack.enter_context(_environment({**_ENVIRONMENT, **_LOOPBACK}))
     stack.enter_context(_switches(show_output, only_this_machine=True))
     stack.callback(ray.shutdown)
-    ray.init(
-        num_cpus=cpus or max(os.cpu_count() or 1, 64),
-        object_store_memory=object_store_bytes or _default_store_bytes(),
-        include_dashboard=False,
-        logging_level="ERROR",
-        log_to_driver=show_output,
-        _temp_dir=folder,
-        _system_config={**HEALTH_CHECKS, **_NOT_NICE, "prestart_worker_first_driver": False},
-    )
+    with _sigterm_handler_kept():
+        ray.init(
+            num_cpus=cpus or max(os.cpu_count() or 1, 64),
+            object_store_memory=object_store_bytes or _default_store_bytes(),
+            include_dashboard=False,
+            logging_level="ERROR",
+            log_to_driver=show_output,
+            _temp_dir=folder,
+            _system_config={**HEALTH_CHECKS, **_NOT_NICE, "prestart_worker_first_driver": False},
+        )
 
 
 def _join(stack: contextlib.ExitStack, address: str, working_dir: str | None, show_output: bool) -> None:
@@ -120,12 +123,13 @@ def _join(stack: contextlib.ExitStack, address: str, working_dir: str | None, sh
             working_dir = shipping.enter_context(tempfile.TemporaryDirectory(prefix="chimera-code-"))
             stage(Path(working_dir))
         try:
-            ray.init(
-                address=address,
-                logging_level="ERROR",
-                log_to_driver=show_output,
-                runtime_env={"working_dir": working_dir, "py_modules": [str(CHIMERA)]},
-            )
+            with _sigterm_handler_kept():
+                ray.init(
+                    address=address,
+                    logging_level="ERROR",
+                    log_to_driver=show_output,
+                    runtime_env={"working_dir": working_dir, "py_modules": [str(CHIMERA)]},
+                )
         except (ConnectionError, ValueError) as error:
             said = str(error).splitlines()[0] if str(error) else type(error).__name__
             if "AuthToken" in str(
@@ -197,6 +201,18 @@ def _switches(show_output: bool, only_this_machine: bool) -> Iterator[None]:
     finally:
         for module, name, value in before:
             setattr(module, name, value)
+
+
+@contextlib.contextmanager
+def _sigterm_handler_kept() -> Iterator[None]:
+    """Restore the program's handler of SIGTERM, if it has one, at the end of the block: `ray.init` replaces it."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        main = threading.current_thread() is threading.main_thread()
+        if main and before not in (signal.SIG_DFL, None):
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from chimera.core.errors import ActorError, ActorLost, ChimeraError, RunError, TimeLimitError, TooFewWorkersError
 from chimera.core.private import FILE, make_folder
+from chimera.core.stop_signals import PREEMPTIONS, exit_code_of_stop, reason_of_stop, terminable
 from chimera.engines.local.standby import close_all_but, stand_by
 from chimera.jobs.cluster.folder import JobFolder, Outcome
 from chimera.jobs.driver.progress_file import ProgressWriter
@@ -71,28 +72,30 @@ def stop(folder: JobFolder, pid: int) -> None:
 
 
 def _become_driver(folder: JobFolder, attempt: int, submission: Submission, lock: int, ray: str) -> NoReturn:
+    code = 1
     try:
         os.setsid()
         os.environ.pop(TOKEN, None)  # a job has no access to the cluster
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGCHLD):
+        for number in (*PREEMPTIONS, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         write_lock_holder(lock, os.getpid())
         redirect_output(folder)
         close_all_but(0, 1, 2, lock)
-        folder.write_outcome(
-            attempt, _run_on_ray(folder, attempt, submission, ray) if ray else run_job(folder, submission)
-        )
-        _flush()
-        os._exit(0)
-    except KeyboardInterrupt:  # the last checkpoint is written
-        sys.stderr.write("interrupted\n")
+        with terminable():
+            folder.write_outcome(
+                attempt, _run_on_ray(folder, attempt, submission, ray) if ray else run_job(folder, submission)
+            )
+        code = 0
+    except KeyboardInterrupt as error:  # the last checkpoint is written
+        sys.stderr.write(f"{reason_of_stop(error)}\n")
+        code = exit_code_of_stop(error)
     except BaseException:
         traceback.print_exc()
     finally:
         _flush()
-        os._exit(1)  # without teardown: open files and exit handlers belong to the parent
+        os._exit(code)  # without teardown: open files and exit handlers belong to the parent
 
 
 def redirect_output(folder: JobFolder) -> None:
@@ -128,6 +131,8 @@ def run_job(folder: JobFolder, submission: Submission, engine: str = "local") ->
         run(folder, submission, engine)
     except _AttemptLostError as error:
         return Outcome("broke", str(error))
+    except KeyboardInterrupt:
+        raise
     except (Exception, SystemExit) as error:
         if isinstance(error, TimeLimitError) and engine != "local":  # Ray had no room in time
             return Outcome("refused", str(error))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from chimera.core.stop_signals import terminable
 from chimera.jobs.cluster.folder import JobFolder
 from chimera.jobs.driver.driver import redirect_output, run_job
 from chimera.jobs.driver.ray_submission import submission_file
@@ -34,8 +35,8 @@ def main() -> None:
     import ray
 
     ray.init(address="auto", logging_level="ERROR")
-    signal.signal(signal.SIGTERM, _interrupt)  # Ray stops a job with it, and init has set Ray's handler
-    folder.write_outcome(attempt, run_job(folder, submission, engine="ray"))
+    with terminable():  # Ray stops a job with SIGTERM, and init has set Ray's handler
+        folder.write_outcome(attempt, run_job(folder, submission, engine="ray"))
     os.close(lock)
 
 
@@ -50,15 +51,13 @@ def _acquire_lock(file: Path) -> int:
 
 
 def _interrupt_with(folder: JobFolder, driver: int) -> None:
-    """Interrupt this process when the driver that waits for it has exited, since no process would apply its outcome."""
+    """Stop this process when the driver that waits for it has exited, since no process would apply its outcome.
+
+    As when Ray stops it, it writes a checkpoint, if it reaches one soon.
+    """
     while folder.driver_pid() == driver:
         time.sleep(_POLL_S)
-    _interrupt()
-
-
-def _interrupt(*_: object) -> None:
-    """Stop as a driver does on SIGINT: after a checkpoint, if it reaches one soon."""
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

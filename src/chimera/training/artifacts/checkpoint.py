@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import make_folder, write
@@ -22,6 +25,26 @@ _MARK, _LIKE_MARK = "__array__", re.compile("_*__array__")
 _TREE = "tree"  # everything but the arrays, as MessagePack, which keeps infinities
 
 
+@dataclass(frozen=True)
+class Content:
+    """The content of a checkpoint, which no code changes any more.
+
+    Attributes
+    ----------
+    tree : everything but the arrays, as MessagePack.
+    arrays : the arrays by the names that the tree has for them.
+    """
+
+    tree: bytes
+    arrays: Mapping[str, NDArray[Any]]
+
+
+def frozen(state: Mapping[str, Any]) -> Content:
+    """Return the content of a nested mapping of arrays and plain values; arrays that could change later are copied."""
+    arrays: dict[str, Any] = {}
+    return Content(msgspec.msgpack.encode(_without_arrays(state, "", arrays)), arrays)
+
+
 class Checkpoints:
     """The checkpoints of one run, in a folder of any file system that fsspec supports.
 
@@ -31,55 +54,81 @@ class Checkpoints:
     keep : number of newest checkpoints to keep.
     """
 
-    def __init__(self, url: str, keep: int = 3) -> None:
+    def __init__(self, url: str, keep: int = 2) -> None:
         import fsspec
 
         self._fs, self._root = fsspec.core.url_to_fs(url)
         self._keep = keep
 
     def write(self, round_: int, state: Mapping[str, Any]) -> str:
-        """Write a nested mapping of arrays and plain values; return the path.
+        """Write a nested mapping of arrays and plain values, as `write_content` does."""
+        return self.write_content(round_, frozen(state))
+
+    def write_content(self, round_: int, content: Content) -> str:
+        """Write a checkpoint, delete old ones, and return the path.
 
         Raises
         ------
         RunError : the file cannot be written, for example on a full disk. Older checkpoints are unchanged.
         """
-        arrays: dict[str, Any] = {}
-        tree = msgspec.msgpack.encode(_without_arrays(state, "", arrays))
         path = f"{self._root}/round-{round_:09d}.safetensors"
         unfinished = f"{path}.part"
         try:
             self._begin(unfinished)
             with self._fs.open(unfinished, "wb") as file:
-                write_tensors(file, {**arrays, _TREE: np.frombuffer(tree, np.uint8)}, {"format": _FORMAT})
+                tree = np.frombuffer(content.tree, np.uint8)
+                write_tensors(file, {**content.arrays, _TREE: tree}, {"format": _FORMAT})
+                self._synchronize(file)
             self._fs.mv(unfinished, path)
+            self._synchronize_folder()
         except OSError as error:
             self._discard(unfinished)
             raise RunError(
                 f"the checkpoint {path} cannot be written: {error.strerror or error}; {self._last_good()}"
             ) from error
-        for old in self.paths()[: -self._keep]:
+        for old in [*self.paths()[: -self._keep], *self._unfinished()]:
             self._discard(old)
         return path
 
     def _begin(self, unfinished: str) -> None:
         """Create the folder; on this machine also an empty private file, since `fsspec` would create both by the umask."""
-        if "file" in self._protocols():
+        if self._is_local:
             make_folder(Path(self._root))
             Path(unfinished).unlink(missing_ok=True)  # a link would be followed
             write(Path(unfinished), b"")
         else:
             self._fs.makedirs(self._root, exist_ok=True)
 
-    def _protocols(self) -> tuple[str, ...]:
+    def _synchronize(self, file: IO[bytes]) -> None:
+        """Wait until the content is on the disk: after a loss of power, a name must not lead to an incomplete file."""
+        if self._is_local:
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _synchronize_folder(self) -> None:
+        """Wait until the new name is on the disk, before older checkpoints are deleted."""
+        if self._is_local:
+            folder = os.open(self._root, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    @property
+    def _is_local(self) -> bool:
         found = self._fs.protocol
-        return (found,) if isinstance(found, str) else tuple(found)
+        return "file" in ((found,) if isinstance(found, str) else found)
 
     def paths(self) -> list[str]:
         """Return the complete checkpoints, oldest first."""
-        if not self._fs.isdir(self._root):
-            return []
-        return sorted(path for path in self._fs.ls(self._root, detail=False) if _NAME.search(path))
+        return sorted(path for path in self._files() if _NAME.search(path))
+
+    def _unfinished(self) -> list[str]:
+        """Return the files of writes that were killed."""
+        return [path for path in self._files() if path.endswith(".part")]
+
+    def _files(self) -> list[str]:
+        return list(self._fs.ls(self._root, detail=False)) if self._fs.isdir(self._root) else []
 
     def read_last(self) -> dict[str, Any] | None:
         """Return the content of the newest checkpoint; None if there is none.
@@ -111,7 +160,7 @@ def _without_arrays(value: Any, path: str, arrays: dict[str, Any]) -> Any:
     """Return ``value`` with each array replaced by a marker; add the arrays to ``arrays`` under unique names."""
     if isinstance(value, np.ndarray):
         name = f"{len(arrays)}{path}"  # the number makes it unique: keys may contain slashes
-        arrays[name] = value if value.flags.c_contiguous else value.copy()
+        arrays[name] = value if value.flags.c_contiguous and not value.flags.writeable else value.copy()
         return {_MARK: name}
     if isinstance(value, Mapping):
         return {_escaped(str(key)): _without_arrays(item, f"{path}/{key}", arrays) for key, item in value.items()}

@@ -61,8 +61,15 @@ class Actors(Protocol):
         raise ConfigurationError(f"there is no edge server {number} where the model is cut, or nodes have their own")
 
     def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
-        """Return the parameters of the whole model, shape (P,), from its pieces; by default, concatenate them."""
-        return np.concatenate(pieces, out=out)
+        """Return the parameters of the whole model, shape (P,), from its pieces; by default, concatenate them.
+
+        Without ``out`` the result is read-only, or a single piece itself, so that a checkpoint need not copy it.
+        """
+        if out is None and len(pieces) == 1:
+            return pieces[0]
+        whole = np.concatenate(pieces, out=out)
+        whole.flags.writeable = out is not None
+        return whole
 
     def joined_buffers(self, pieces: Sequence[Flat]) -> Flat:
         """Return the buffers of the whole model from those of its parts."""

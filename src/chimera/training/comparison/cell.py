@@ -18,6 +18,7 @@ import msgspec
 
 from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.core.pickling import unpickled
+from chimera.core.stop_signals import PREEMPTIONS, ignore_stop_signals
 from chimera.training.progress.callback import Callback, Event, Progress
 
 PROGRESS_INTERVAL_S = 0.1  # minimum interval of progress messages without an evaluation
@@ -83,6 +84,8 @@ def run(task: dict[str, Any], pipe: IO[bytes]) -> int:
 
 def main() -> None:
     """Read the task from stdin, and run it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also if the parent process ignores it
+    ignore_stop_signals(PREEMPTIONS)  # the parent process receives them, and interrupts this one
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
     length = int.from_bytes(sys.stdin.buffer.read(LENGTH_BYTES), "big")

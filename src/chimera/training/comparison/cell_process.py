@@ -14,6 +14,7 @@ import msgspec
 
 from chimera.core.pickling import pickled_by_value
 from chimera.core.private import opener
+from chimera.core.stop_signals import blocked_stop_signals
 from chimera.training.comparison.cell import INTERRUPTED, LENGTH_BYTES, EventText
 from chimera.training.comparison.grid import Cell
 
@@ -41,7 +42,7 @@ class CellProcess:
         content = pickled_by_value({**task, "argv": list(sys.argv)})
         try:
             log.unlink(missing_ok=True)  # a link would be followed
-            with open(log, "wb", opener=opener) as output:
+            with open(log, "wb", opener=opener) as output, blocked_stop_signals():
                 self._process = subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
                     [sys.executable, "-P", "-m", "chimera.training.comparison.cell", str(write_end)],
                     stdin=subprocess.PIPE,

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ import msgspec
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import make_folder
+from chimera.core.stop_signals import terminable
 from chimera.report.csv_cells import csv_cell
 from chimera.training.comparison.figures import Row, rows_of, run_row, with_speed_ups
 from chimera.training.comparison.grid import Cell, check, grid_of
@@ -41,6 +42,7 @@ class Comparison:
         means over them.
     runs : one for each run: as ``rows``, where there is one seed.
     notes : what a reader of the figures must know.
+    signal : number of the signal that stopped the comparison: Ctrl-C, SIGTERM or SIGUSR1; None if there was none.
     """
 
     folder: Path
@@ -50,6 +52,7 @@ class Comparison:
     rows: list[Row] = field(repr=False)
     runs: list[Row] = field(repr=False)
     notes: list[str] = field(default_factory=list)
+    signal: int | None = None
 
     @property
     def report(self) -> Path:
@@ -63,7 +66,7 @@ class Comparison:
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C has kept a run from starting or finishing."""
+        """Whether a signal has kept a run from starting or finishing."""
         return any(run["state"] in ("interrupted", "waiting", "running") for run in self.runs)
 
     def plain(self) -> dict[str, Any]:
@@ -175,7 +178,8 @@ def compare(
     Raises
     ------
     ConfigurationError : the variations, a cell or the folder are invalid; no run has started then.
-    KeyboardInterrupt : a second Ctrl-C; after the first, the comparison reports the results so far.
+    KeyboardInterrupt : a second Ctrl-C; after the first, the comparison reports the results so far. SIGTERM and SIGUSR1 have
+        the same effect; the second one raises its subclass `Terminated`.
     """
     if not isinstance(experiment, Experiment):
         experiment = Experiment.load(experiment)
@@ -187,6 +191,21 @@ def compare(
         raise ConfigurationError("no key varies: give values, such as --vary codec=identity,top-k:ratio=0.01")
     check(cells)
     folder = _folder(out, experiment, resume=resume)
+    with terminable():
+        return _run(folder, experiment, variations, cells, jobs=jobs, resume=resume, callbacks=callbacks)
+
+
+def _run(
+    folder: Path,
+    experiment: Experiment,
+    variations: Sequence[Variation],
+    cells: Sequence[Cell],
+    *,
+    jobs: int | None,
+    resume: bool,
+    callbacks: Sequence[GridCallback],
+) -> Comparison:
+    """Run the cells that have no result in the folder, and write the comparison of all."""
     _begin(folder, cells)
     for callback in callbacks:
         callback.on_cells(cells)
@@ -197,8 +216,8 @@ def compare(
                 callback.on_end(cell, "finished", "")
     left = [cell for cell in cells if cell.name not in ended]
     outcomes: Outcomes = dict.fromkeys(ended, ("finished", ""))
-    outcomes |= run_cells(left, folder, jobs=jobs, resume=resume, callbacks=callbacks)
-    return _written(folder, experiment, variations, cells, outcomes, jobs)
+    ran, stopped_by = run_cells(left, folder, jobs=jobs, resume=resume, callbacks=callbacks)
+    return replace(_written(folder, experiment, variations, cells, outcomes | ran, jobs), signal=stopped_by)
 
 
 def _written(

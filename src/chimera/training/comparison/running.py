@@ -38,7 +38,7 @@ class GridCallback:
         """Called when the cell has ended; at the start for ended cells of a resumed comparison."""
 
     def on_interrupt(self) -> None:
-        """Called at Ctrl-C, when running cells write their checkpoints."""
+        """Called at Ctrl-C or a preemption, when running cells write their checkpoints."""
 
     def on_poll(self) -> None:
         """Called about ten times a second."""
@@ -51,16 +51,16 @@ def cores() -> int:
 
 def run_cells(
     cells: Sequence[Cell], folder: Path, *, jobs: int | None, resume: bool, callbacks: Sequence[GridCallback]
-) -> Outcomes:
-    """Run the cells, each in its folder below ``folder``; return their final states.
+) -> tuple[Outcomes, int | None]:
+    """Run the cells, each in its folder below ``folder``; return their final states, and the signal that stopped them, if any.
 
     Parameters
     ----------
     jobs : number of cells at a time. By default, virtual-time cells run first, one a core; the others run one by one, because
         they would slow each other down.
 
-    On Ctrl-C the cells under way write a checkpoint and end, the others do not begin; at a second one, KeyboardInterrupt, all
-    are killed. Whatever happens, no process is left.
+    On Ctrl-C, SIGTERM or SIGUSR1 the cells under way write a checkpoint and end, the others do not begin. A second signal
+    raises KeyboardInterrupt or `Terminated`, and all are killed. Whatever happens, no process is left.
     """
     together = [cell for cell in cells if jobs is not None or cell.is_virtual]
     alone = [cell for cell in cells if jobs is None and not cell.is_virtual]
@@ -69,7 +69,7 @@ def run_cells(
         for batch, at_once in ((together, jobs or cores()), (alone, 1)):
             if not interrupt.requested:
                 _Batch(folder, resume, callbacks, interrupt, outcomes).run(batch, at_once)
-    return outcomes
+    return outcomes, interrupt.requested
 
 
 class _Batch:
@@ -89,7 +89,7 @@ class _Batch:
         self._selector = selectors.DefaultSelector()
 
     def run(self, cells: Sequence[Cell], at_once: int) -> None:
-        """Run all cells, or until Ctrl-C."""
+        """Run all cells, or until a signal."""
         waiting = deque(cells)
         interrupted = False
         try:

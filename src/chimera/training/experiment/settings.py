@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -48,7 +49,7 @@ class Settings:
     workers : number of workers that the strategy uses.
     batch_size : samples of a worker per step, all accumulated batches together.
     loading, compute : reading of batches, and computing of gradients.
-    every : intervals in rounds; None where not set.
+    every : intervals in rounds, and one in seconds; None where not set.
     faults : sentences.
     test_per_client : share of its rows that each worker keeps for its evaluation; None: they are evaluated on all.
     peak : the peak of a worker in FLOPs per second.
@@ -91,6 +92,8 @@ class Settings:
         for key in ("workers", "batch_size", *_EVERY):
             if options[key] is not None and options[key] < 1:
                 raise ConfigurationError(f"{key} must be at least 1, not {options[key]}")
+        if (seconds := options["checkpoint_seconds"]) is not None and not 0 < seconds < math.inf:
+            raise ConfigurationError(f"checkpoint_seconds must be above 0 and finite, not {seconds}")
         if not 0 <= options["seed"] < 2**63:
             raise ConfigurationError(f"the seed is {options['seed']}: it must be 0 or more, and below 2**63")
         workers, name = options["workers"], label(options["strategy"])
@@ -135,7 +138,7 @@ class Settings:
             budget=budget,
             stopping=Stopping(**{key: options[key] for key in _STOPPING}),
             tolerance=tolerance,
-            every={key: options[key] for key in _EVERY},
+            every={key: options[key] for key in (*_EVERY, "checkpoint_seconds")},
             faults=faults,
             privacy=privacy,
             evaluate_clients=options["evaluate_clients"],

@@ -9,6 +9,7 @@ from typing import Any
 from chimera.core.engine import Engine
 from chimera.core.errors import RunError
 from chimera.core.safe_path import safe_path
+from chimera.core.stop_signals import terminable
 from chimera.data.description import described
 from chimera.data.split import Split
 from chimera.models.model import Model
@@ -91,6 +92,10 @@ class Execution:
 
     def run(self, callbacks: Sequence[Callback]) -> Run:
         """Train, write the run's folder and its report, and return the result; `Trainer.fit` lists the errors."""
+        with terminable():
+            return self._run(callbacks)
+
+    def _run(self, callbacks: Sequence[Callback]) -> Run:
         settings = self.settings
         # The engine starts before the data is loaded: its processes import libraries meanwhile.
         codecs = settings.codec[0], settings.downlink[0]

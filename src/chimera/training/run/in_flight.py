@@ -22,14 +22,17 @@ _AT_ONCE = 2
 
 
 _CALL_S = 0.5
-"""Seconds that a call of several rounds may take: Ctrl-C, limits of time and live displays wait for its end."""
+"""Seconds that the rounds of one call, or those issued ahead, may take: signals, limits of time and displays wait for them."""
 
+
+_FIRST = 2
+"""Rounds that are issued before the time of a round is known: it may be long, and a signal would wait for all of them."""
 
 _LOOK_S = 1.0
 
 
 class Pace:
-    """The number of rounds that one call of an actor may run, by the time that rounds have taken so far.
+    """The number of rounds that one call of an actor may run, or that are issued ahead, by the time that rounds have taken.
 
     Attributes
     ----------
@@ -40,7 +43,7 @@ class Pace:
         self._engine, self._since_s = engine, engine.now()
         self._limited = not engine.virtual_time
         self.look_s = _LOOK_S if self._limited else None
-        self._rounds = AHEAD
+        self._rounds = _FIRST
 
     def limit(self, rounds: int) -> int:
         """Return ``rounds``, or the number for which there is time."""
@@ -97,7 +100,7 @@ class InFlight:
             self._open.append(replace(made, computed=()) if made.computed else made)
 
     def _has_room(self) -> bool:
-        return len(self._open) < 2 or self.issued - self._over < AHEAD
+        return len(self._open) < 2 or self.issued - self._over < self._pace.limit(AHEAD)
 
     def await_some(self) -> int:
         """Wait until a batch of rounds is over; return how many.

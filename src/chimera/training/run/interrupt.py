@@ -1,36 +1,55 @@
-"""Handling of Ctrl-C: the run stops after the rounds in flight."""
+"""Handling of Ctrl-C and preemption: the run stops after the rounds in flight."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
-import threading
+import time
 from types import FrameType
-from typing import Any
+
+from chimera.core.stop_signals import handlers, preemptions, stop_of
+
+ECHO_S = 0.2
+"""Seconds in which further signals of a scheduler count as the first one: a batch script may forward what all have received."""
 
 
 class Interrupt:
-    """A context in which the first Ctrl-C only sets ``requested``. The second one has the effect it had before.
+    """A context in which the first Ctrl-C, SIGTERM or SIGUSR1 only sets ``requested``. A second one raises its exception.
 
-    Python delivers signals to the main thread only. In another thread this context has no effect.
+    Python delivers signals to the main thread only. In another thread this context has no effect. A process that ignores
+    SIGTERM or SIGUSR1 continues to ignore it.
+
+    Attributes
+    ----------
+    requested : number of the first signal; None before that.
     """
 
     def __init__(self) -> None:
-        self.requested = False
-        self._before: Any = None
+        self.requested: int | None = None
+        self._requested_s = 0.0
+        self._handlers = contextlib.ExitStack()
 
     def __enter__(self) -> Interrupt:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._note)
+        self._handlers.enter_context(handlers(dict.fromkeys([signal.SIGINT, *preemptions()], self._note)))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._restore()
+        self._handlers.close()
+
+    def check(self) -> None:
+        """Raise the exception of the first signal, if there was one.
+
+        Raises
+        ------
+        KeyboardInterrupt : it was Ctrl-C.
+        Terminated : it was another signal.
+        """
+        if self.requested is not None:
+            raise stop_of(self.requested)
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a handler
-        self.requested = True
-        self._restore()
-
-    def _restore(self) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-            self._before = None
+        now = time.monotonic()
+        if self.requested is None:
+            self.requested, self._requested_s = number, now
+        elif number == signal.SIGINT or now > self._requested_s + ECHO_S:
+            raise stop_of(number)

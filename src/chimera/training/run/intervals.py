@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from chimera.training.progress.budget import Budget
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Intervals in rounds.
+    """Intervals in rounds, and one in seconds.
 
     Attributes
     ----------
     log_every : between rows of metrics with the training loss.
     evaluate_every : between evaluations on the test set.
-    checkpoint_every : between checkpoints.
+    checkpoint_every : between checkpoints; None if only their time counts.
     snapshot_every : between snapshots in memory; a checkpoint counts as one.
+    checkpoint_seconds : seconds of the engine's clock between checkpoints; None if only rounds count.
     """
 
     log_every: int
     evaluate_every: int
-    checkpoint_every: int
+    checkpoint_every: int | None
     snapshot_every: int
+    checkpoint_seconds: float | None = None
 
     @classmethod
     def of(
@@ -35,18 +37,31 @@ class Intervals:
         log_every: int | None = None,
         evaluate_every: int | None = None,
         checkpoint_every: int | None = None,
+        checkpoint_seconds: float | None = None,
         snapshot_every: int = 100,
     ) -> Intervals:
-        """Return the intervals, with defaults: evaluate and checkpoint once an epoch, log a hundred times a run."""
+        """Return the intervals, with defaults: evaluate and checkpoint once an epoch, log a hundred times a run.
+
+        With ``checkpoint_seconds``, no number of rounds between checkpoints is the default.
+        """
         per_epoch = math.ceil(rounds_per_epoch)
         ends = [budget.rounds, None if budget.epochs is None else math.ceil(budget.epochs * per_epoch)]
         known = [end for end in ends if end is not None]
         # A row needs a call to each worker that computed since the last row: the more workers, the fewer rows.
         log = log_every or max(min(known, default=per_epoch) // 100, workers // 10, 1)
         evaluate = evaluate_every or per_epoch
-        return cls(log, evaluate, checkpoint_every or evaluate, snapshot_every)
+        checkpoint = checkpoint_every or (evaluate if checkpoint_seconds is None else None)
+        return cls(log, evaluate, checkpoint, snapshot_every, checkpoint_seconds)
 
     def until_next(self, rounds: int) -> int:
         """Return the number of rounds until the next of these is due."""
-        every: tuple[int, ...] = astuple(self)
-        return min(step - rounds % step for step in every)
+        every = self.log_every, self.evaluate_every, self.checkpoint_every, self.snapshot_every
+        return min(step - rounds % step for step in every if step is not None)
+
+    def checkpoint_due(self, rounds: int) -> bool:
+        """Return whether a checkpoint is due after this number of rounds."""
+        return self.checkpoint_every is not None and rounds % self.checkpoint_every == 0
+
+    def checkpoint_overdue(self, seconds: float) -> bool:
+        """Return whether a checkpoint is due when so many seconds have passed since the last one."""
+        return self.checkpoint_seconds is not None and seconds >= self.checkpoint_seconds

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
 
 from chimera.core.engine import Engine
 from chimera.core.errors import ActorLost
-from chimera.core.parameters import Flat
 from chimera.strategies.strategy import Round, Strategy
 from chimera.training.artifacts.checkpoint import Checkpoints
-from chimera.training.artifacts.frozen_part import frozen_part
+from chimera.training.artifacts.checkpoint_writer import CheckpointWriter
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.fault_tolerance.injection import FaultScript
 from chimera.training.fault_tolerance.recovery import Recovery
 from chimera.training.messages.rejection import Rejections, Served
 from chimera.training.privacy.guarantee import Guarantee
-from chimera.training.progress.budget import Budget, Counters
+from chimera.training.progress.budget import Budget
 from chimera.training.progress.callback import Callback
 from chimera.training.progress.history import History
 from chimera.training.progress.metric_monitor import MetricMonitor
@@ -31,9 +28,10 @@ from chimera.training.run.in_flight import AHEAD, InFlight, Pace
 from chimera.training.run.interrupt import Interrupt
 from chimera.training.run.intervals import Intervals
 from chimera.training.run.recorder import Recorder
+from chimera.training.run.run_state import RunState
 
 
-class TrainingLoop:
+class TrainingLoop(RunState):
     """The loop of one run, whose actors have been started.
 
     Parameters
@@ -74,14 +72,12 @@ class TrainingLoop:
         recovery.stopped = self._stopped
         self._engine, self._monitor, self._strategy, self._cluster = engine, monitor, strategy, cluster
         self._evaluator, self._train_size, self._batch_size = evaluator, train_size, batch_size
-        self._budget, self._intervals, self._history, self._checkpoints = budget, intervals, history, checkpoints
+        self._budget, self._intervals, self._history = budget, intervals, history
         self._recovery, self._faults, self._guarantee = recovery, faults, guarantee
         self._watched, self._stop_requested = watched, stop_requested
         self._pace = Pace(engine)
-        self._ended_at = -1  # the last round after which the run was over, evaluated, and written
-        self._snapshot: dict[str, Any] | None = None
         self._in_round = False  # False during evaluation: a loss there interrupts no round
-        self._interrupt = Interrupt()
+        self._interrupt, self._writer = Interrupt(), CheckpointWriter(checkpoints)
         self._rejections = Rejections()
         self._meter = UsageMeter(engine, cluster, history, strategy.traced, counted=strategy.counts, peak=peak)
         self._notifier = Notifier(self._meter, history, callbacks)
@@ -91,11 +87,6 @@ class TrainingLoop:
         self.peak_mb = self._meter.peak_mb
         self.metrics: dict[str, float] = {}
         self.staleness: Counter[int] = Counter()
-
-    @property
-    def counters(self) -> Counters:
-        """What the run has used so far."""
-        return self._meter.counters
 
     @property
     def peak_flops(self) -> float | None:
@@ -113,14 +104,16 @@ class TrainingLoop:
         Raises
         ------
         KeyboardInterrupt : Ctrl-C. Rounds in flight were completed and a checkpoint was written. A second one stops at once.
-        RunError : the run cannot continue.
+        Terminated : SIGTERM or SIGUSR1, with the same effect.
+        RunError : the run cannot continue, or a checkpoint could not be written.
         """
         self._notifier.begin(self._recorder.progress())
         self._monitor.alarm = self._strike
         self._monitor.alarm_s = self._meter.began_s + self._faults.next_s()
-        with self._interrupt:
+        with self._interrupt, self._writer:
             rounds = self._strategy.rounds(self._cluster)
             while True:
+                self._writer.check()
                 reason = self._limit()
                 if reason is not None and self._ended_at == self.counters.rounds:
                     self._notifier.events(self._faults.missed())
@@ -138,32 +131,13 @@ class TrainingLoop:
                         # A run that resumes here restarts the strategy. So does this one: both then compute the same weights.
                         rounds = self._strategy.rounds(self._cluster)
                     if self._interrupt.requested:
-                        self._checkpoint(self._evaluator.model.buffers())
-                        raise KeyboardInterrupt
+                        if not saved:
+                            self._checkpoint(self._evaluator.model.buffers())
+                        self._writer.finish()
+                        self._interrupt.check()
                 except ActorLost as error:
                     self._survive(error)
                     rounds = self._strategy.rounds(self._cluster)
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore the state of a checkpoint. Call this before `run`."""
-        self._meter.counters = Counters(**state["counters"])
-        self._recorder.restore(state)
-        self._ended_at = state.get("ended_at", self.counters.rounds)  # older checkpoints have none
-        self._watched.restore(state.get("watched", {}))
-        self.staleness = _staleness(state)
-        self._guarantee.restore(state.get("guarantee", {}))  # older checkpoints have none
-        self._cluster.round = self.counters.rounds
-        self._strategy.restore(state["strategy"])
-        self._cluster.restore(state["cluster"])
-        self._cluster.reduce_rates()
-        self._snapshot = state
-        self._evaluator.model.load(state["weights"])
-        self._evaluator.model.load_buffers(state["buffers"])
-        self._faults.forget(self.counters.rounds, self.counters.seconds)
-        self._engine.restore(state["engine"])  # last: the time that restoring took does not count
-        self._engine.trace()
-        goes_on = state["engine"] and self._engine.now() == state["engine"]["now_s"]
-        self._meter.began_s = state["began_s"] if goes_on else self._engine.now() - self.counters.seconds
 
     def _horizon(self) -> int:
         # Where other workers hold the data of lost workers, a round computes all of it.
@@ -176,7 +150,10 @@ class TrainingLoop:
         return min(rounds for rounds in ends if rounds is not None)
 
     def _advance(self, rounds: Iterator[Round], horizon: int) -> None:
-        """Run ``horizon`` rounds, some of them issued ahead; fewer after Ctrl-C or when the time budget is used up."""
+        """Run ``horizon`` rounds, some of them issued ahead.
+
+        Run fewer after Ctrl-C or a preemption, when the time budget is used up, or when a checkpoint is due by its time.
+        """
         in_flight = InFlight(self._cluster, self._monitor, self._pace)
         while True:
             try:
@@ -189,7 +166,8 @@ class TrainingLoop:
             self._end(in_flight, in_flight.await_some())
             max_seconds = self._budget.max_seconds
             time_is_over = max_seconds is not None and self._meter.seconds() >= max_seconds
-            if self._interrupt.requested or self._stop_requested() or time_is_over or self._recovery.arrived:
+            asked = self._interrupt.requested or self._stop_requested() or self._recovery.arrived
+            if asked or time_is_over or self._overdue():
                 horizon = in_flight.issued
 
     def _end(self, in_flight: InFlight, count: int) -> None:
@@ -210,9 +188,10 @@ class TrainingLoop:
         self._guarantee.count_released_sums(self._cluster.released_sums)
 
     def _stopped(self) -> bool:
-        """Return whether the user has stopped the run while it waits for nodes; raise KeyboardInterrupt after Ctrl-C."""
-        if self._interrupt.requested:
-            raise KeyboardInterrupt
+        """Return whether the user has stopped the run while it waits for nodes; raise after Ctrl-C or a preemption."""
+        if self._interrupt.requested is not None:
+            self._writer.finish()
+            self._interrupt.check()
         return self._stop_requested()
 
     def _limit(self) -> str | None:
@@ -242,7 +221,7 @@ class TrainingLoop:
             self._watched.load_kept(self._evaluator.model)
         if evaluate or over:
             self._notifier.evaluated(self._evaluator.model, over)
-        checkpoint = over or rounds % intervals.checkpoint_every == 0
+        checkpoint = over or intervals.checkpoint_due(rounds) or self._overdue()
         if unevaluated or ((evaluate or log or over) and recorder.recorded_at != rounds):
             recorder.record(of_all=checkpoint)  # so that the metrics do not depend on whether the run ends here
         if checkpoint:
@@ -250,56 +229,6 @@ class TrainingLoop:
         elif rounds % intervals.snapshot_every == 0:
             self._take_snapshot()
         return checkpoint
-
-    def _checkpoint(self, buffers: Flat, *, over: bool = False) -> None:
-        rounds = self.counters.rounds
-        self._cluster.settle()
-        weights = self._evaluator.weights()
-        self._recorder.collect_losses(of_all=True)
-        cluster = self._cluster.state()
-        self._meter.count(between_rounds=True)
-        state = {
-            **self._take_snapshot(cluster),
-            **self._recorder.state(),
-            "ended_at": rounds if over else self._ended_at,
-            "files": self._history.sizes(),
-            "weights": weights,
-            "buffers": buffers,
-            **frozen_part(self._evaluator.model),
-            "began_s": self._meter.began_s,
-            "guarantee": self._guarantee.state(),
-            "engine": self._engine.state(),
-        }
-        self._checkpoints.write(rounds, state)
-        self._ended_at = state["ended_at"]
-
-    def _take_snapshot(self, cluster: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Keep the state from which the run continues after a loss of parameters."""
-        self._snapshot = {
-            "counters": asdict(self.counters),
-            "staleness": dict(self.staleness),
-            "strategy": self._strategy.state(),
-            "cluster": cluster or self._cluster.parameters(),
-            "watched": self._watched.state(),
-        }
-        return self._snapshot
-
-    def _go_back(self) -> str:
-        """Return the run to its last snapshot, or to its start; return a description for the event."""
-        snapshot = self._snapshot
-        then = Counters(**snapshot["counters"]) if snapshot else Counters()
-        lost = self._meter.go_back_to(then)
-        self._cluster.round = then.rounds
-        self._ended_at = self._recorder.evaluated_at = -1
-        self._watched.restore(snapshot["watched"] if snapshot else {})
-        self.staleness = _staleness(snapshot) if snapshot else Counter()
-        if snapshot:
-            self._strategy.restore(snapshot["strategy"])
-            self._cluster.restore_parameters(snapshot["cluster"])
-            self._cluster.reduce_rates()
-        else:
-            self._cluster.start_over()
-        return f"{'the snapshot' if snapshot else 'the parameters'} of round {then.rounds}; {lost} rounds are lost"
 
     def _strike(self) -> float:
         """Inject the faults that are due; return the time, on the engine's clock, of the next one."""
@@ -323,7 +252,3 @@ class TrainingLoop:
         if self._notifier.events(self._recovery.survive(error)):
             self.counters.lost_rounds += self._in_round  # the round that the loss interrupted
             self._in_round = False
-
-
-def _staleness(state: dict[str, Any]) -> Counter[int]:
-    return Counter({int(updates): count for updates, count in state["staleness"].items()})

@@ -1,0 +1,135 @@
+"""Checkpoints are written in the background, and are due by rounds or by seconds."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.training.artifacts.checkpoint import Checkpoints, Content, frozen
+from chimera.training.artifacts.checkpoint_writer import CheckpointWriter
+from training.conftest import Fit
+
+LIMIT_S = 30.0
+
+
+class Slow(Checkpoints):
+    """Checkpoints on a disk that writes when `proceed` is set."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.proceed = threading.Event()
+
+    def write_content(self, round_: int, content: Content) -> str:
+        assert self.proceed.wait(LIMIT_S)
+        return super().write_content(round_, content)
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """A limit of the size of files, which has the effect of a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, before)
+
+
+def test_a_write_does_not_stop_the_caller_and_holds_the_state_of_its_call(tmp_path: Path) -> None:
+    slow = Slow(str(tmp_path))
+    state: dict[str, Any] = {"weights": np.ones(3), "clocks": {"worker 0": 1}}
+    with CheckpointWriter(slow) as writer:
+        writer.write(1, state)
+        assert writer.busy
+        state["weights"] += 1
+        state["clocks"]["worker 0"] = 2
+        slow.proceed.set()
+    assert not writer.busy
+    saved = slow.read_last()
+    assert saved is not None
+    assert saved["weights"].tolist() == [1, 1, 1]
+    assert saved["clocks"] == {"worker 0": 1}
+
+
+def test_arrays_that_cannot_change_are_not_copied() -> None:
+    array = np.ones(3)
+    array.flags.writeable = False
+    assert next(iter(frozen({"a": array}).arrays.values())) is array
+
+
+def test_a_failed_write_is_reported_by_the_next_one_and_keeps_older_checkpoints(
+    tmp_path: Path, full_disk: None
+) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    checkpoints.write(1, {"round": 1})
+    writer = CheckpointWriter(checkpoints)
+    writer.write(2, {"a": np.ones(100_000)})
+    with pytest.raises(RunError, match=r"cannot be written: .*the last complete checkpoint is .*round-000000001"):
+        writer.write(3, {})
+    writer.finish()  # an error is raised once
+    assert [path.name for path in tmp_path.iterdir()] == ["round-000000001.safetensors"]
+
+
+def test_an_error_of_the_run_names_a_failed_write_too(tmp_path: Path, full_disk: None) -> None:
+    def run() -> None:
+        with CheckpointWriter(Checkpoints(str(tmp_path))) as writer:
+            writer.write(2, {"a": np.ones(100_000)})
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        run()
+    assert "cannot be written" in caught.value.__notes__[0]
+
+
+def test_files_of_killed_writes_are_deleted(tmp_path: Path) -> None:
+    (tmp_path / "round-000000001.safetensors.part").write_bytes(b"half")
+    Checkpoints(str(tmp_path)).write(2, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["round-000000002.safetensors"]
+
+
+def written(monkeypatch: pytest.MonkeyPatch, fit: Fit, name: str, **options: Any) -> list[int]:
+    """Return the rounds of all checkpoints of a run."""
+    rounds = []
+    write = Checkpoints.write_content
+
+    def noted(self: Checkpoints, round_: int, content: Content) -> str:
+        rounds.append(round_)
+        return write(self, round_, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "write_content", noted)
+        fit(name, **options)
+    return rounds
+
+
+def test_checkpoints_by_virtual_seconds_are_written_at_the_same_rounds_each_time(
+    monkeypatch: pytest.MonkeyPatch, fit: Fit
+) -> None:
+    plain = fit("plain", rounds=40)
+    every = {"rounds": 40, "checkpoint_seconds": plain.cost.seconds / 4}
+    rounds = written(monkeypatch, fit, "first", **every)
+    assert 3 <= len(rounds) <= 5
+    assert rounds == written(monkeypatch, fit, "second", **every)
+    assert rounds[-1] == 40
+    both = written(monkeypatch, fit, "both", checkpoint_every=30, **every)
+    assert 30 in both
+
+
+def test_checkpoints_by_seconds_change_no_weights_of_a_synchronous_strategy(fit: Fit) -> None:
+    runs = [fit(name, rounds=20, **more) for name, more in (("plain", {}), ("often", {"checkpoint_seconds": 1e-9}))]
+    plain, often = ((run.run_dir / "weights.safetensors").read_bytes() for run in runs)
+    assert plain == often
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("inf"), float("nan")])
+def test_seconds_between_checkpoints_must_be_above_zero(fit: Fit, seconds: float) -> None:
+    with pytest.raises(ConfigurationError, match="checkpoint_seconds must be above 0 and finite"):
+        fit(checkpoint_seconds=seconds)
