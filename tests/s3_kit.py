@@ -74,20 +74,25 @@ def s3_server() -> Iterator[S3]:
         process.communicate()
 
 
+def answer(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     port = server.get_host_and_port()[1]
-    print(port, flush=True)
+    answer(str(port))
     for line in sys.stdin:
         if line == "away\n":
             server.stop()
         else:
             server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
             server.start()
-        print(line, end="", flush=True)
+        answer(line.strip())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A training script for the tests of object stores.
 
-Arguments: the run's folder or URL, and a JSON object: ``kill_at`` (kill this process after this round, when the location has the
-checkpoint of ``kill_with``), ``paced`` (print events, and run until stdin ends), and arguments of `chimera.train`.
+Arguments: the run's folder or URL, and a JSON object: ``kill_at`` (kill this process after this round, when the location has
+the checkpoint of ``kill_with``), ``paced`` (print events, and run until stdin ends), and arguments of `chimera.Trainer`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import chimera
 from chimera.training.artifacts.object_store import ObjectStore
@@ -35,7 +36,7 @@ class KillWhenStored(chimera.Callback):
     def checkpoints(self) -> list[str]:
         if "://" in self.location:
             return ObjectStore(self.location).checkpoints()
-        return os.listdir(f"{self.location}/checkpoints")
+        return [path.name for path in Path(self.location, "checkpoints").iterdir()]
 
 
 class Paced(chimera.Callback):
@@ -43,7 +44,12 @@ class Paced(chimera.Callback):
         time.sleep(0.02)
 
     def on_event(self, event: chimera.Event) -> None:
-        print(event.event, flush=True)
+        say(event.event)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def main() -> None:
@@ -72,7 +78,7 @@ def main() -> None:
     if paced:
         threading.Thread(target=lambda: (sys.stdin.read(), trainer.stop()), daemon=True).start()
     run = trainer.fit()
-    print(run.summary()["run_dir"], flush=True)
+    say(run.summary()["run_dir"])
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ def test_a_comparison_with_a_url_is_refused(tmp_path: Path) -> None:
 
 
 def test_unknown_stores_are_refused(fit: Fit) -> None:
-    with pytest.raises(ConfigurationError, match="the object store nowhere://bucket/run cannot be used: .*nowhere"):
+    with pytest.raises(ConfigurationError, match=r"the object store nowhere://bucket/run cannot be used: .*nowhere"):
         fit(out="nowhere://bucket/run")
 
 

@@ -108,7 +108,7 @@ def test_training_continues_while_the_store_is_away(s3: S3, url: str, tmp_path: 
         finally:
             s3.say("back")
         assert process.stdout.readline() == "object store available\n"
-        stdout, stderr = process.communicate("", timeout=LIMIT_S)
+        stderr = process.communicate("", timeout=LIMIT_S)[1]
     finally:
         process.kill()
     assert (process.returncode, stderr) == (0, "")
@@ -125,7 +125,7 @@ def test_a_store_that_stays_away_fails_the_run_and_keeps_its_files(s3: S3, url: 
     s3.say("away")
     try:
         assert process.stdout.readline() == "object store unavailable\n"
-        stdout, stderr = process.communicate("", timeout=LIMIT_S)
+        stderr = process.communicate("", timeout=LIMIT_S)[1]
     finally:
         s3.say("back")
         process.kill()
