@@ -1,17 +1,18 @@
 """A server of S3 for tests: moto's, in a process of its own.
 
-Usage: ``python -m s3_kit`` prints the port; the lines ``away`` and ``back`` on stdin close and open it. Objects are in memory.
+Usage: ``python s3_kit.py`` prints the port; the lines ``away`` and ``back`` on stdin close and open it. Objects are in memory.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ class S3:
             **os.environ,
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,
-            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_DEFAULT_REGION": "eu-west-1",
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
             "AWS_MAX_ATTEMPTS": "2",
         }
@@ -41,7 +42,7 @@ class S3:
         """Return a file system of the server without caches."""
         import s3fs
 
-        where = {"endpoint_url": f"http://127.0.0.1:{self.port}", "region_name": "us-east-1"}
+        where = {"endpoint_url": f"http://127.0.0.1:{self.port}", "region_name": "eu-west-1"}
         return s3fs.S3FileSystem(
             key=KEY, secret=SECRET, client_kwargs=where, use_listings_cache=False, skip_instance_cache=True
         )
@@ -58,12 +59,10 @@ class S3:
 @contextmanager
 def s3_server() -> Iterator[S3]:
     """Start a server with an empty bucket."""
-    pytest.importorskip("s3fs", reason="runs in S3 need s3fs: pip install 'chimera-dml[s3]'")
-    pytest.importorskip("moto.server", reason="a server of S3 needs moto: pip install 'moto[server]'")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "s3_kit"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    if not all(map(find_spec, ("s3fs", "moto", "flask", "flask_cors"))):
+        pytest.skip("a server of S3 needs packages: pip install 's3fs' 'moto[s3]' flask flask-cors")
+    command = [sys.executable, __file__]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         server = S3(process, int(process.stdout.readline()))
@@ -82,6 +81,7 @@ def answer(text: str) -> None:
 def main() -> None:
     from moto.server import ThreadedMotoServer
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     port = server.get_host_and_port()[1]

@@ -1,13 +1,15 @@
 """A training script for the tests of object stores.
 
 Arguments: the run's folder or URL, and a JSON object: ``kill_at`` (kill this process after this round, when the location has
-the checkpoint of ``kill_with``), ``paced`` (print events, and run until stdin ends), and arguments of `chimera.Trainer`.
+the checkpoint of ``kill_with``), ``paced`` (print the start and events, and run until stdin ends), and arguments of
+`chimera.Trainer`. The last line on stdout is the location and the peak memory of this process in MB.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -40,6 +42,9 @@ class KillWhenStored(chimera.Callback):
 
 
 class Paced(chimera.Callback):
+    def on_start(self, progress: chimera.Progress) -> None:
+        say("training")
+
     def on_progress(self, progress: chimera.Progress) -> None:
         time.sleep(0.02)
 
@@ -78,7 +83,8 @@ def main() -> None:
     if paced:
         threading.Thread(target=lambda: (sys.stdin.read(), trainer.stop()), daemon=True).start()
     run = trainer.fit()
-    say(run.summary()["run_dir"])
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    say(f"{run.location} {peak_kb // 1000}")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ def content(url: str, name: str) -> bytes:
     return memory.cat_file(f"{url}/{name}")
 
 
+@pytest.mark.takes("it imports torch")
 def test_a_run_in_a_store_has_the_files_of_a_run_in_a_folder(fit: Fit, tmp_path: Path, url: str) -> None:
     here, there = fit("run", evaluate_every=10), fit(out=url, evaluate_every=10)
     local = {str(path.relative_to(here.run_dir)) for path in here.run_dir.rglob("*") if path.is_file()}
@@ -66,6 +67,7 @@ def test_a_second_run_with_one_url_is_refused(fit: Fit, url: str) -> None:
         fit(out=url + "/", rounds=2)
 
 
+@pytest.mark.long
 def test_a_model_and_a_plot_are_made_from_a_store(fit: Fit, tmp_path: Path, url: str) -> None:
     run = fit(out=url, rounds=2)
     assert chimera.load(url).state_dict().keys() == run.model.state_dict().keys()
@@ -95,7 +97,7 @@ def test_the_report_of_a_run_in_a_store_is_made_there(fit: Fit, url: str, capsys
         ("s3://secret@bucket/run", "a user name or a password"),
         ("sftp://user:secret@host/run", "a user name or a password"),
         ("gs://bucket/run?token=secret", "has options"),
-        ("simplecache::s3://bucket/run", "has options"),
+        ("simplecache::s3://key:secret@bucket/run", "is not one URL"),
         ("s3://bucket/../run", "is not the folder of a run"),
         ("s3://bucket//run", "is not the folder of a run"),
         ("s3://", "is not the folder of a run"),

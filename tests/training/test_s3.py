@@ -8,10 +8,12 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import fsspec
 import pytest
 
 from s3_kit import BUCKET, KEY, S3, SECRET, s3_server
@@ -42,6 +44,14 @@ def start(s3: S3, out: str | Path, tmp_path: Path, **options: Any) -> subprocess
     return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
+def start_paced(s3: S3, out: str, tmp_path: Path, **options: Any) -> tuple[subprocess.Popen[str], IO[str]]:
+    """Start a run that ends with its stdin, and wait until it trains; return its stdout, too."""
+    process = start(s3, out, tmp_path, paced=True, rounds=100_000, **options)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "training\n"
+    return process, process.stdout
+
+
 def train(s3: S3, out: str | Path, tmp_path: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     process = start(s3, out, tmp_path, **options)
     stdout, stderr = process.communicate(timeout=LIMIT_S)
@@ -64,7 +74,7 @@ def test_a_run_killed_and_resumed_from_s3_equals_one_from_a_folder(s3: S3, url: 
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         again = train(s3, out, tmp_path, workers=2)
         assert (again.returncode, again.stderr) == (0, "")
-        assert again.stdout == f"{out}\n"
+        assert again.stdout.split()[0] == str(out)
     there = stored(s3, url)
     for name in ("weights.safetensors", "metrics.jsonl", "trace.jsonl", "signature.json", "data.json"):
         assert there[name] == (tmp_path / "run" / name).read_bytes(), name
@@ -76,6 +86,27 @@ def test_a_run_killed_and_resumed_from_s3_equals_one_from_a_folder(s3: S3, url: 
     for name, content in there.items():
         assert KEY.encode() not in content, name
         assert SECRET.encode() not in content, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["s3", "folder"])
+def test_a_model_of_100_million_parameters_resumes_from_s3(s3: S3, url: str, tmp_path: Path, place: str) -> None:
+    out, began_s = url if place == "s3" else tmp_path / "run", time.monotonic()
+    options = {"model": {"name": "mlp", "hidden": [10_000, 9_930]}, "engine": "local", "batch_size": 8}
+    options |= {"rounds": 4, "checkpoint_every": 2, "evaluate_every": 4}
+    killed = train(s3, out, tmp_path, kill_at=3, kill_with=2, **options)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed_s = time.monotonic()
+    again = train(s3, out, tmp_path, workers=2, **options)
+    assert again.returncode == 0, again.stderr
+    ended_s, peak_mb = time.monotonic(), again.stdout.split()[-1]
+    files = s3.files() if place == "s3" else fsspec.filesystem("file")
+    [size] = [files.size(path) for path in files.glob(f"{out}/checkpoints/round-000000004*")]
+    print(
+        f"{place}: to the kill {killed_s - began_s:.0f} s, resumed to the end {ended_s - killed_s:.0f} s, "
+        f"a checkpoint {size / 1e6:.0f} MB, peak memory of the driver that resumed {peak_mb} MB"
+    )
+    assert size > 100_000_000 * 4
 
 
 def test_the_command_line_trains_reports_and_refuses(s3: S3, url: str, tmp_path: Path) -> None:
@@ -99,15 +130,14 @@ def test_the_command_line_trains_reports_and_refuses(s3: S3, url: str, tmp_path:
 
 
 def test_training_continues_while_the_store_is_away(s3: S3, url: str, tmp_path: Path) -> None:
-    process = start(s3, url, tmp_path, paced=True, rounds=100_000, checkpoint_every=20)
-    assert process.stdout is not None
+    process, output = start_paced(s3, url, tmp_path, checkpoint_every=20)
     try:
         s3.say("away")
         try:
-            assert process.stdout.readline() == "object store unavailable\n"
+            assert output.readline() == "object store unavailable\n"
         finally:
             s3.say("back")
-        assert process.stdout.readline() == "object store available\n"
+        assert output.readline() == "object store available\n"
         stderr = process.communicate("", timeout=LIMIT_S)[1]
     finally:
         process.kill()
@@ -120,11 +150,10 @@ def test_training_continues_while_the_store_is_away(s3: S3, url: str, tmp_path: 
 
 
 def test_a_store_that_stays_away_fails_the_run_and_keeps_its_files(s3: S3, url: str, tmp_path: Path) -> None:
-    process = start(s3, url, tmp_path, paced=True, rounds=100_000, checkpoint_every=20)
-    assert process.stdout is not None
+    process, output = start_paced(s3, url, tmp_path, checkpoint_every=20)
     s3.say("away")
     try:
-        assert process.stdout.readline() == "object store unavailable\n"
+        assert output.readline() == "object store unavailable\n"
         stderr = process.communicate("", timeout=LIMIT_S)[1]
     finally:
         s3.say("back")
@@ -139,10 +168,8 @@ def test_a_store_that_stays_away_fails_the_run_and_keeps_its_files(s3: S3, url: 
 
 
 def test_ctrl_c_leaves_a_checkpoint_in_the_store(s3: S3, url: str, tmp_path: Path) -> None:
-    process = start(s3, url, tmp_path, paced=True, rounds=100_000, checkpoint_every=1_000_000, evaluate_every=1_000_000)
+    process, _ = start_paced(s3, url, tmp_path, checkpoint_every=1_000_000, evaluate_every=1_000_000)
     files = s3.files()
-    while not files.exists(f"{url}/data.json"):  # the run trains, and the first upload has ended
-        assert process.poll() is None
     process.send_signal(signal.SIGINT)
     stderr = process.communicate(timeout=LIMIT_S)[1]
     assert f"out='{url}', resume=True" in stderr

@@ -27,6 +27,8 @@ def folder_of(location: str | os.PathLike[str]) -> Path | None:
     text = os.fspath(location)
     match = _URL.fullmatch(text)
     if match is None:
+        if "://" in text:
+            raise ConfigurationError("the location of a run has '://', but is not one URL such as s3://bucket/folder")
         if broken := _AS_A_PATH.match(text):
             raise ConfigurationError(
                 f"{text} has one slash after {broken[1]}: give the URL as a text, {broken[1]}://..."

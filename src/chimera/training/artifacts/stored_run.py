@@ -14,9 +14,10 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.private import make_folder
 from chimera.training.artifacts.download import download, download_checkpoint
 from chimera.training.artifacts.growing_file import is_of
-from chimera.training.artifacts.mirror import GROWING, Mirror, StoreEvents
+from chimera.training.artifacts.mirror import Mirror, StoreEvents
 from chimera.training.artifacts.object_store import ObjectStore, StoreError
 from chimera.training.progress.callback import Callback
+from chimera.training.progress.history import FILES as GROWING
 from chimera.training.progress.history import History
 
 _RESUMED = ("signature.json", *GROWING)
@@ -83,7 +84,7 @@ class StoredRun:
             left = [name for name in self._store.sizes() if is_of(name, ("data.json", *GROWING))]
             self._store.delete(left)
         for path in self.folder.iterdir():
-            if path.is_file():
+            if path.is_file() and path.name not in GROWING:
                 self._store.put_file(path, path.name)
 
     def recorded(self, history: History, callbacks: Sequence[Callback]) -> Callback:
