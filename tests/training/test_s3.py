@@ -102,10 +102,11 @@ def test_a_model_of_100_million_parameters_resumes_from_s3(s3: S3, url: str, tmp
     ended_s, peak_mb = time.monotonic(), again.stdout.split()[-1]
     files = s3.files() if place == "s3" else fsspec.filesystem("file")
     [size] = [files.size(path) for path in files.glob(f"{out}/checkpoints/round-000000004*")]
-    print(
+    figures = (
         f"{place}: to the kill {killed_s - began_s:.0f} s, resumed to the end {ended_s - killed_s:.0f} s, "
         f"a checkpoint {size / 1e6:.0f} MB, peak memory of the driver that resumed {peak_mb} MB"
     )
+    sys.stdout.write(f"{figures}\n")  # shown by pytest -s
     assert size > 100_000_000 * 4
 
 
