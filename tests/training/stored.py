@@ -19,7 +19,7 @@ from pathlib import Path
 import chimera
 from chimera.training.artifacts.object_store import ObjectStore
 
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 
 
 class KillWhenStored(chimera.Callback):

@@ -172,11 +172,13 @@ def test_files_that_are_too_large_are_not_read(tmp_path: Path, url: str) -> None
         chimera.load(url)
 
 
-def test_a_file_that_is_larger_than_its_store_states_is_not_read(tmp_path: Path, url: str) -> None:
-    store = ObjectStore(url)
+def test_a_file_that_has_another_size_than_its_store_states_is_not_read_further(tmp_path: Path, url: str) -> None:
+    store, path = ObjectStore(url), tmp_path / "weights"
     memory.pipe_file(f"{url}/weights.safetensors", bytes(100))
-    with pytest.raises(StoreError, match="larger than the 99 bytes"):
-        store.get("weights.safetensors", tmp_path / "weights", 99)
+    store.get("weights.safetensors", path, 99)
+    assert path.read_bytes() == bytes(99)
+    with pytest.raises(StoreError, match=r"weights.safetensors does not have the 101 bytes"):
+        store.get("weights.safetensors", path, 101)
 
 
 def test_what_a_failed_run_left_in_a_store_is_replaced(fit: Fit, url: str) -> None:

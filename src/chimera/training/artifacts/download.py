@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.private import make_folder, opener
-from chimera.training.artifacts.growing_file import SEGMENT_BYTES, segments_of
+from chimera.training.artifacts.growing_file import segments_of
 from chimera.training.artifacts.location import folder_of
 from chimera.training.artifacts.object_store import CHECKPOINTS, ObjectStore, StoreError
 
@@ -50,11 +50,8 @@ def download(store: ObjectStore, names: Iterable[str], folder: Path) -> None:
             continue
         _check_size(store, name, size, _MOST_BYTES[name], folder)
         with _private(folder / name) as path:
-            if not segments:
-                store.get(name, path, size)
-            for segment in segments:
-                with path.open("ab") as file:
-                    file.write(store.read(segment, SEGMENT_BYTES))
+            for part in segments or [name]:
+                store.get(part, path, sizes[part])
 
 
 def download_checkpoint(store: ObjectStore, folder: Path) -> None:

@@ -15,7 +15,9 @@ from chimera.training.artifacts.location import store_url
 
 CHECKPOINTS = "checkpoints"
 """The folder of checkpoints in the folder of a run."""
-
+PART_BYTES = 16 << 20
+"""Bytes that one request sends or receives, where the library allows to set it."""
+_S3, _S3_PARTS = ("s3", "s3a"), 10_000
 _EXTRAS = {"s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "gcs": ("gcsfs", "gcs")}
 _WHOLE = frozenset({"abfs", "abfss", "az", "gcs", "gs", "memory", "oci", "oss", "s3", "s3a"})
 """File systems in which an uploaded object appears completely or not at all. A move there would be a copy."""
@@ -49,7 +51,7 @@ class ObjectStore:
 
         self.url = store_url(url)
         self.active_at = time.monotonic()
-        scheme = self.url.partition(":")[0]
+        self._scheme = scheme = self.url.partition(":")[0]
         try:
             self._files, self._root = fsspec.core.url_to_fs(self.url)
         except ImportError as error:
@@ -88,8 +90,10 @@ class ObjectStore:
         """Upload a file, which gets its name only when it is complete. Large files are sent in parts."""
         from fsspec.callbacks import Callback
 
-        progress = Callback(hooks={"active": self._note})
-        self._put(name, lambda path: self._files.put_file(str(source), path, callback=progress))
+        options: dict[str, Any] = {"callback": Callback(hooks={"active": self._note})}
+        if self._scheme in _S3:  # by default the library holds ten parts of 50 MiB in memory, and copies of them
+            options |= {"chunksize": max(PART_BYTES, -(-source.stat().st_size // _S3_PARTS)), "max_concurrency": 4}
+        self._put(name, lambda path: self._files.put_file(str(source), path, **options))
 
     def put(self, content: bytes, name: str) -> None:
         """Upload a small file."""
@@ -105,21 +109,20 @@ class ObjectStore:
                 self._files.mv(f"{path}.part", path)
 
     def get(self, name: str, target: Path, size: int) -> None:
-        """Download a file of ``size`` bytes; stop if it is larger."""
-        from fsspec.callbacks import Callback
+        """Append the first ``size`` bytes of a file to another one on this machine.
 
-        class Limit(Callback):  # type: ignore[misc]
-            def call(self, *_: Any, **__: Any) -> None:
-                if self.value > size:
-                    raise StoreError(f"{name} is larger than the {size:,} bytes that its store states")
-
-        with self._errors(f"cannot be read: {name}"):
-            self._files.get_file(f"{self._root}/{name}", str(target), callback=Limit())
-
-    def read(self, name: str, size: int) -> bytes:
-        """Return the first ``size`` bytes of a file."""
-        with self._errors(f"cannot be read: {name}"):
-            return bytes(self._files.cat_file(f"{self._root}/{name}", start=0, end=size))
+        Raises
+        ------
+        StoreError : the file cannot be read, or is shorter.
+        """
+        with target.open("ab") as file:
+            for begin in range(0, size, PART_BYTES):
+                end = min(begin + PART_BYTES, size)
+                with self._errors(f"cannot be read: {name}"):
+                    part = self._files.cat_file(f"{self._root}/{name}", start=begin, end=end)
+                if len(part) != end - begin:
+                    raise StoreError(f"{self.url}/{name} does not have the {size:,} bytes that its store states")
+                file.write(part)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; they may be gone already."""
