@@ -31,7 +31,7 @@ def s3() -> Iterator[S3]:
 
 @pytest.fixture
 def url(s3: S3, request: pytest.FixtureRequest) -> str:
-    return f"s3://{BUCKET}/{request.node.name}/run"
+    return f"s3://{BUCKET}/{re.sub('[^a-z0-9_]', '-', request.node.name)}/run"
 
 
 def start(s3: S3, out: str | Path, tmp_path: Path, **options: Any) -> subprocess.Popen[str]:
