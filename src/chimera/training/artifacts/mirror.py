@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from chimera.training.artifacts.checkpoint import Checkpoints
@@ -77,14 +78,13 @@ class Mirror:
     def missing(self) -> list[str]:
         """Return the names of the files that are not in the store as they are here."""
         growing = [name for name, file in zip(GROWING, self._growing, strict=True) if file.pending(whole=False)]
-        others = [*self._newest(), *self._others()]
-        return growing + [path.name for path in others if self._sent.get(path) != _state(path)]
+        others = [path.name for path in self._others() if self._sent.get(path) != _state(path)]
+        return growing + [path.name for path in self._new_checkpoints()] + others
 
     def _run(self) -> None:
         due = time.monotonic() + INTERVAL_S
         while not self._ended.wait(_POLL_S):
-            new = self._available and any(path not in self._sent for path in self._newest())
-            if new or time.monotonic() >= due:
+            if (self._available and self._new_checkpoints()) or time.monotonic() >= due:
                 failure = self._attempt(finished=False)
                 self._report(failure is None, f"{failure}; the run continues and tries again")
                 due = time.monotonic() + INTERVAL_S
@@ -110,7 +110,7 @@ class Mirror:
             self.reports.append(("object store available", "") if available else ("object store unavailable", detail))
 
     def _upload(self, *, finished: bool) -> None:
-        checkpoints = self._newest()  # read first: the growing files then have all rows that it counts
+        checkpoints = self._new_checkpoints()  # first: the growing files then have all rows that it counts
         for file in self._growing:
             file.send(whole=finished)
         for path in checkpoints:
@@ -121,11 +121,9 @@ class Mirror:
 
     def _send_checkpoint(self, path: Path) -> None:
         """Upload a checkpoint, then delete those in the store that the run itself has deleted."""
-        if path in self._sent:
-            return
         try:
             self._send(path)
-        except StoreError:
+        except (FileNotFoundError, StoreError):
             if not path.exists():  # newer ones have replaced it
                 return
             raise
@@ -142,6 +140,12 @@ class Mirror:
     def _newest(self) -> list[Path]:
         """Return the newest checkpoint on this machine, if there is one."""
         return [Path(path) for path in self._checkpoints.paths()[-1:]]
+
+    def _new_checkpoints(self) -> list[Path]:
+        """Return the newest checkpoint, unless it is in the store as it is here."""
+        with suppress(FileNotFoundError):  # the run deletes checkpoints meanwhile
+            return [path for path in self._newest() if self._sent.get(path) != _state(path)]
+        return []
 
     def _others(self) -> Iterator[Path]:
         """Yield the files in the run's folder that do not grow; the summary is the last one."""
