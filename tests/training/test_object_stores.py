@@ -219,3 +219,15 @@ def test_what_a_failed_run_left_in_a_store_is_replaced(fit: Fit, url: str) -> No
     fit(out=url, rounds=2)
     assert "trace.jsonl.00003" not in names(url)
     assert b"rubbish" not in content(url, "metrics.jsonl") + content(url, "data.json")
+
+
+@pytest.mark.long
+def test_word_vectors_are_read_from_a_store(tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.txt").write_text("one two three four five six seven eight.\n" * 400)
+    run = chimera.embed(
+        tmp_path / "text.txt", out=url, learners=2, rounds=3, dim=4, engine="simulated", data={"test_windows": 10}
+    )
+    assert run.location == url
+    assert {"embeddings.csv", "vocabulary.txt", "weights.safetensors", "report.html"} <= set(names(url))
+    assert app(["embed", "neighbours", url, "two", "--json"], standalone_mode=False) == 0
+    assert '"similarity"' in capsys.readouterr().out
