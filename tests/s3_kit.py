@@ -36,6 +36,7 @@ class S3:
             "AWS_DEFAULT_REGION": "eu-west-1",
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
             "AWS_MAX_ATTEMPTS": "2",
+            "FSSPEC_S3": '{"config_kwargs": {"read_timeout": 110}}',  # the server joins the parts of a file slowly
         }
 
     def files(self) -> Any:

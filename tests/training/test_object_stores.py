@@ -9,6 +9,7 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 import chimera
 from chimera.cli.main import app
@@ -219,6 +220,29 @@ def test_what_a_failed_run_left_in_a_store_is_replaced(fit: Fit, url: str) -> No
     fit(out=url, rounds=2)
     assert "trace.jsonl.00003" not in names(url)
     assert b"rubbish" not in content(url, "metrics.jsonl") + content(url, "data.json")
+
+
+class Remote(LocalFileSystem):
+    """A file system with moves, and with files that appear before they are complete, as that of a server of SFTP."""
+
+    protocol = "remote"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return super()._strip_protocol(path.removeprefix("remote://"))
+
+
+@pytest.mark.long
+def test_a_run_resumes_from_a_file_system_that_shows_incomplete_files(fit: Fit, tmp_path: Path) -> None:
+    fsspec.register_implementation("remote", Remote, clobber=True)
+    there = f"remote://{tmp_path}/there/run"
+    for out in (there, tmp_path / "run"):
+        fit(out=out, rounds=10, evaluate_every=5)
+        run = fit(out=out, rounds=15, evaluate_every=5, resume=True)
+    assert not list((tmp_path / "there").rglob("*.part"))
+    weights = [(folder / "run" / "weights.safetensors").read_bytes() for folder in (tmp_path, tmp_path / "there")]
+    assert weights[0] == weights[1]
+    assert run.cost.rounds == 15
 
 
 @pytest.mark.long

@@ -105,6 +105,7 @@ class ObjectStore:
             if self._whole:
                 upload(path)
             else:
+                self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
                 upload(f"{path}.part")
                 self._files.mv(f"{path}.part", path)
 

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from chimera.core.errors import ConfigurationError
@@ -121,7 +121,10 @@ class StoredRun:
     def _kept(self, mirror: Mirror, why: str) -> str:
         """Keep the folder, and return what it holds."""
         self.location = str(self.folder)
+        missing = ""
+        with suppress(OSError):  # of the folder itself, which may be the reason
+            missing = ", ".join(mirror.missing())
         return (
-            f"{', '.join(mirror.missing()) or 'its files'} could not be uploaded to {self._store.url}: {why}. All files are in "
+            f"{missing or 'its files'} could not be uploaded to {self._store.url}: {why}. All files are in "
             f"{self.folder}: copy them to the store, or resume with --out {self.folder} --resume"
         )
