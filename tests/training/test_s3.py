@@ -20,7 +20,6 @@ from s3_kit import BUCKET, KEY, S3, SECRET, s3_server
 
 SCRIPT = Path(__file__).with_name("stored.py")
 LIMIT_S = 500.0
-pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +67,7 @@ def stored(s3: S3, url: str) -> dict[str, bytes]:
     return {path.partition("/run/")[2]: files.cat_file(path) for path in files.find(url)}
 
 
+@pytest.mark.long
 def test_a_run_killed_and_resumed_from_s3_equals_one_from_a_folder(s3: S3, url: str, tmp_path: Path) -> None:
     for out in (url, tmp_path / "run"):
         killed = train(s3, out, tmp_path, kill_at=14, kill_with=12)
@@ -115,6 +115,7 @@ def test_a_model_of_100_million_parameters_resumes_from_s3(s3: S3, url: str, tmp
     assert size > 100_000_000 * 4
 
 
+@pytest.mark.long
 def test_the_command_line_trains_reports_and_refuses(s3: S3, url: str, tmp_path: Path) -> None:
     experiment = tmp_path / "experiment.toml"
     experiment.write_text(
@@ -135,6 +136,7 @@ def test_the_command_line_trains_reports_and_refuses(s3: S3, url: str, tmp_path:
     assert re.fullmatch(r"error: the object store s3://nowhere/run does not accept .*\n", nowhere.stderr)
 
 
+@pytest.mark.long
 def test_training_continues_while_the_store_is_away(s3: S3, url: str, tmp_path: Path) -> None:
     process, output = start_paced(s3, url, tmp_path, checkpoint_every=20)
     try:
@@ -155,6 +157,7 @@ def test_training_continues_while_the_store_is_away(s3: S3, url: str, tmp_path: 
     assert not list((tmp_path / "private").iterdir())
 
 
+@pytest.mark.long
 def test_a_store_that_stays_away_fails_the_run_and_keeps_its_files(s3: S3, url: str, tmp_path: Path) -> None:
     process, output = start_paced(s3, url, tmp_path, checkpoint_every=20)
     s3.say("away")
@@ -173,6 +176,7 @@ def test_a_store_that_stays_away_fails_the_run_and_keeps_its_files(s3: S3, url: 
     assert again.returncode == 0, again.stderr
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_a_checkpoint_in_the_store(s3: S3, url: str, tmp_path: Path) -> None:
     process, _ = start_paced(s3, url, tmp_path, checkpoint_every=1_000_000, evaluate_every=1_000_000)
     files = s3.files()
@@ -184,6 +188,7 @@ def test_ctrl_c_leaves_a_checkpoint_in_the_store(s3: S3, url: str, tmp_path: Pat
     assert train(s3, url, tmp_path, rounds=1).returncode == 0
 
 
+@pytest.mark.long
 def test_credentials_that_are_missing_are_reported_in_one_line(s3: S3, url: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "chimera", "demo", "--out", url]
     bare = {key: value for key, value in s3.environment.items() if not key.startswith("AWS_")}
