@@ -19,7 +19,7 @@ PART_BYTES = 16 << 20
 """Bytes that one request sends or receives, where the library allows to set it."""
 _S3, _S3_PARTS = ("s3", "s3a"), 10_000
 _EXTRAS = {"s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "gcs": ("gcsfs", "gcs")}
-_WHOLE = frozenset({"abfs", "abfss", "az", "gcs", "gs", "memory", "oci", "oss", "s3", "s3a"})
+_WHOLE = frozenset({"abfs", "abfss", "az", "gcs", "gs", "oci", "oss", "s3", "s3a"})
 """File systems in which an uploaded object appears completely or not at all. A move there would be a copy."""
 _USER = re.compile(r"//[^/@\s]*@")
 
