@@ -90,6 +90,8 @@ def test_registered_names_are_listed_without_extras(run, command):
         ("train experiment.toml --engine ray", "ray"),
         ("train experiment.toml --engine http", "nodes"),
         ("train experiment.toml --set model=mlp", "train"),
+        ("train experiment.toml --out s3://bucket/run", "s3"),
+        ("report gs://bucket/run", "gcs"),
         ("train experiment.toml --set train.optimizer.name=adam", "train"),
         ("compare experiment.toml --vary model=mlp,cnn", "train"),
     ],

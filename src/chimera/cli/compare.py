@@ -49,7 +49,7 @@ def compare(
         typer.Option("--repeat", metavar="N|SEED,...", help="Run each cell with N seeds, or with these seeds."),
     ] = None,
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--out", metavar="DIR", help="Write the comparison to this folder; default: a new folder below runs/."
         ),
@@ -85,7 +85,7 @@ def run_grid(
     *,
     jobs: int | None,
     repeat: str | None,
-    out: Path | None,
+    out: str | None,
     resume: bool,
     as_json: bool,
     quiet: bool,

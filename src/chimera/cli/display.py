@@ -73,7 +73,7 @@ class Display(Callback):
     def say(self, text: str) -> None:
         """Show a line that a process of the run printed."""
 
-    def finish(self, summary: Mapping[str, Any], report: Path | None) -> None:
+    def finish(self, summary: Mapping[str, Any], report: Path | str | None) -> None:
         """Show the outcome of a run, and the path of its report if there is one."""
 
 
@@ -115,7 +115,7 @@ class PlainDisplay(Display):
         """Write a line that a process of the run printed."""
         self._line(text)
 
-    def finish(self, summary: Mapping[str, Any], report: Path | None) -> None:
+    def finish(self, summary: Mapping[str, Any], report: Path | str | None) -> None:
         """Write the outcome, one figure a line."""
         for name, value in outcome(summary):
             self._line(f"{name + ':':<14}{value}")
@@ -188,7 +188,7 @@ class LiveDisplay(Display):
         """Print a line of a process of the run above the view."""
         self._console.print(text, markup=False, soft_wrap=True)
 
-    def finish(self, summary: Mapping[str, Any], report: Path | None) -> None:
+    def finish(self, summary: Mapping[str, Any], report: Path | str | None) -> None:
         """Print the last events, the outcome and the path of the report."""
         for event in self._events:
             self._console.print(self._event_text(event))
@@ -197,7 +197,8 @@ class LiveDisplay(Display):
             for name, value in outcome(summary)
         ]
         if report is not None:
-            rows.append(("report", Figures([Text(str(report), f"cyan link {report.resolve().as_uri()}")])))
+            link = f" link {report.resolve().as_uri()}" if isinstance(report, Path) else ""  # browsers open no s3://
+            rows.append(("report", Figures([Text(str(report), f"cyan{link}")])))
         names, values = zip(*rows, strict=True)
         columns = TextColumn("", names, style="dim"), TextColumn("", values, importance=1, least=_LEAST_VALUE)
         print_table(TextTable(columns, title=self._title, headings=False), self._console)

@@ -13,7 +13,7 @@ from chimera.cli.train import Json
 if TYPE_CHECKING:
     from chimera.embeddings.word_vectors import WordVectors
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or a file of vectors.")]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="The folder or URL of a run, or a file of vectors.")]
 Count = Annotated[int, typer.Option("--count", min=1, metavar="N", help="Show N words.")]
 
 
@@ -68,11 +68,14 @@ def save(run: Run, file: Annotated[Path, typer.Argument(metavar="FILE")]) -> Non
     _vectors(run).save(file)
 
 
-def _vectors(run: Path) -> WordVectors:
-    from chimera.embeddings.run_files import vectors_of
+def _vectors(run: str) -> WordVectors:
+    from chimera.embeddings.run_files import VECTORS, vectors_of
     from chimera.embeddings.word_vectors import WordVectors
+    from chimera.training.artifacts.download import local_copy
+    from chimera.training.artifacts.signature import FILE
 
-    return WordVectors.load(run) if run.is_file() else vectors_of(run)
+    with local_copy(run, (VECTORS, FILE)) as folder:
+        return WordVectors.load(folder) if folder.is_file() else vectors_of(folder)
 
 
 def _show(words: list[tuple[str, float]], as_json: bool) -> None:

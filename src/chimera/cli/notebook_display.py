@@ -63,7 +63,7 @@ class NotebookDisplay(Display):
         self._event = " ".join(part for part in (event.event, event.actor) if part)
         self._draw()
 
-    def finish(self, summary: Mapping[str, Any], report: Path | None) -> None:
+    def finish(self, summary: Mapping[str, Any], report: Path | str | None) -> None:
         """Show what ended the run, and the path of its report."""
         self._draw(f"stopped by {summary['stopped_by']} · {report}")
 

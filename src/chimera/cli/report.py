@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
 def report(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run, e.g. runs/demo.")],
+    run_dir: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_DIR|URL", help="The folder of a run, e.g. runs/demo, or its URL in an object store."
+        ),
+    ],
 ) -> None:
     """Write report.html from the files of a run, and print its path."""
     from chimera.core.errors import ConfigurationError
+    from chimera.training.artifacts.download import REPORTED, local_copy
+    from chimera.training.artifacts.location import beside, folder_of
 
-    if not run_dir.is_dir():
-        raise ConfigurationError(f"there is no run folder {str(run_dir)!r}")
+    folder = folder_of(run_dir)
+    if folder is not None and not folder.is_dir():
+        raise ConfigurationError(f"there is no run folder {run_dir!r}")
     from chimera.report.html import write_report
 
-    typer.echo(write_report(run_dir))
+    with local_copy(run_dir, REPORTED) as copy:
+        path = write_report(copy)
+        if folder is None:
+            from chimera.training.artifacts.object_store import ObjectStore
+
+            ObjectStore(run_dir).put_file(path, path.name)
+    typer.echo(beside(run_dir, path.name))

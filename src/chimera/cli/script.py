@@ -30,7 +30,7 @@ def _trains(trainer_of: Callable[P, Trainer]) -> Callable[P, Run]:
         trainer.callbacks.append(display)
         with display:
             run = trainer.fit()
-        display.finish(run.summary(), run.run_dir / "report.html")
+        display.finish(run.summary(), run.report)
         return run
 
     signature = inspect.signature(trainer_of)

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from chimera.training.progress.callback import Callback
 
 Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Write the run to this folder; default: a new folder below runs/."),
+    str | None,
+    typer.Option(
+        "--out",
+        metavar="DIR|URL",
+        help="Write the run to this folder, or to an object store, e.g. s3://bucket/run; default: a new folder below runs/.",
+    ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume from the last checkpoint of this run.")]
 Json = Annotated[
@@ -84,7 +88,7 @@ def train(
 def run_experiment(
     experiment: Experiment,
     *,
-    out: Path | None,
+    out: str | None,
     resume: bool,
     as_json: bool,
     quiet: bool,
@@ -106,10 +110,10 @@ def run_experiment(
             with display:
                 run = trainer.fit()
         except KeyboardInterrupt as error:
-            again = shlex.join([*command, "--out", str(trainer.run_dir), "--resume"])
-            _say_interrupted(trainer.run_dir, reason_of_stop(error), again)
+            again = shlex.join([*command, "--out", str(trainer.location), "--resume"])
+            _say_interrupted(trainer.location, reason_of_stop(error), again)
             raise typer.Exit(exit_code_of_stop(error)) from None
-        display.finish(run.summary(), _report_of(run.run_dir))
+        display.finish(run.summary(), _report_of(run.location))
         if as_json:
             answers.write(_json(run.summary()) + "\n")
             answers.flush()
@@ -139,28 +143,30 @@ def _answers(alone: bool) -> Iterator[TextIO]:
         os.close(kept)
 
 
-def _say_interrupted(run_dir: Path, why: str, again: str) -> None:
+def _say_interrupted(location: Path | str, why: str, again: str) -> None:
     from chimera.training.artifacts.checkpoint import Checkpoints
 
-    checkpoints = Checkpoints(str(run_dir / "checkpoints")).paths()
+    checkpoints = Checkpoints(f"{location}/checkpoints").paths()
     if checkpoints:
         typer.echo(f"{why}; the last checkpoint is {checkpoints[-1]}\nto resume: {again}", err=True)
     else:
         typer.echo(f"{why} before the first checkpoint", err=True)
 
 
-def _report_of(run_dir: Path) -> Path:
-    path = run_dir / "report.html"
-    if path.exists():
+def _report_of(location: Path | str) -> Path | str:
+    from chimera.training.artifacts.location import beside
+
+    path = beside(location, "report.html")
+    if isinstance(path, str) or path.exists():
         return path
     from chimera.core.errors import ChimeraError
     from chimera.report.html import write_report
 
     try:
-        return write_report(run_dir)
+        return write_report(path.parent)
     except (ChimeraError, OSError) as error:  # the run itself succeeded, and its files are complete
         typer.echo(f"no report: {error}", err=True)
-        return run_dir
+        return path.parent
 
 
 def _json(summary: dict[str, Any]) -> str:

@@ -85,7 +85,7 @@ class Trainer:
         aggregation (docs/privacy.md). By default servers see each update.
     seed : seed of the model, the partition, the order of the data, and dropout.
     callbacks : receive progress and events.
-    out : the run's folder; by default a new folder ``runs/<name>``.
+    out : the run's folder, or its URL in an object store (docs/object-stores.md); by default a new folder ``runs/<name>``.
     name : name of the run; by default the names of model and data.
     resume : continue from the last checkpoint in the run's folder, if there is one.
     progress : whether `chimera.train` shows the progress; `fit` shows none, but for callbacks.
@@ -199,8 +199,13 @@ class Trainer:
 
     @property
     def run_dir(self) -> Path:
-        """The folder that the run writes to."""
+        """The folder that the run writes to; for a run in an object store, one that exists during the run only."""
         return self._execution.folder.path
+
+    @property
+    def location(self) -> Path | str:
+        """The folder of the run, or the URL of its files in an object store."""
+        return self._execution.folder.location
 
     @property
     def optimizers(self) -> str:

@@ -7,7 +7,8 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ import msgspec
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import make_folder
 from chimera.core.worker_counts import WorkerCounts
+from chimera.training.artifacts.location import folder_of
 from chimera.training.artifacts.result import Run
 from chimera.training.artifacts.signature import Signature
-from chimera.training.progress.history import write_atomically
+from chimera.training.artifacts.stored_run import StoredRun
+from chimera.training.progress.callback import Callback
+from chimera.training.progress.history import History, write_atomically
 from chimera.version import __version__
 
 _LIBRARIES = ("numpy", "scikit-learn", "torch", "pandas", "safetensors", "msgspec")
@@ -39,23 +43,34 @@ class RunFolder:
     ----------
     path : the folder.
     resumes : whether the run resumes from a checkpoint in it.
+    stored : the object store to which the files are uploaded; None if they stay in the folder.
     """
 
     path: Path
     resumes: bool
+    stored: StoredRun | None = None
+
+    @property
+    def location(self) -> Path | str:
+        """The folder, or the URL of the files in an object store."""
+        return self.path if self.stored is None else self.stored.location
 
     @classmethod
     def choose(cls, out: str | Path | None, name: str, *, resume: bool) -> RunFolder:
         """Return the folder ``out``, by default ``runs/<name>``, with a number if an earlier run has that name.
 
-        With ``resume``, return the folder of the newest run of that name.
+        With ``resume``, return the folder of the newest run of that name. ``out`` may be the URL of an object store.
 
         Raises
         ------
-        ConfigurationError : ``out`` contains a run, and ``resume`` is not set.
+        ConfigurationError : ``out`` contains a run, and ``resume`` is not set; or it is a URL that cannot be used.
+        StoreError : the object store cannot be read.
         """
         if out is not None:
-            path = Path(out)
+            path = folder_of(out)
+            if path is None:
+                stored = StoredRun(str(out), resumes=resume)
+                return cls(stored.folder, resume, stored)
             if not resume and _holds_run(path):
                 raise ConfigurationError(f"{path} already contains a run: resume it, or choose another folder")
             return cls(path, resume)
@@ -67,6 +82,10 @@ class RunFolder:
         if resume:
             return cls(taken[-1], True)
         return cls(first.with_name(f"{first.name}-{max(_number(taken[-1]), 1) + 1}"), False)
+
+    def opened(self) -> AbstractContextManager[None]:
+        """Return a context around the whole run. Files in an object store are on this machine meanwhile."""
+        return nullcontext() if self.stored is None else self.stored.opened()
 
     def begin(self, experiment: str, seed: int, signature: Signature | None) -> None:
         """Create the folder, and write experiment, model signature and environment.
@@ -92,6 +111,12 @@ class RunFolder:
             "libraries": {name: version for name in _LIBRARIES if (version := _version(name))},
         }
         write_atomically(self.path / "environment.json", msgspec.json.format(msgspec.json.encode(environment)))
+        if self.stored is not None:
+            self.stored.begin()
+
+    def recorded(self, history: History, callbacks: Sequence[Callback]) -> list[Callback]:
+        """Return callbacks that the run needs while it records in ``history``."""
+        return [] if self.stored is None else [self.stored.recorded(history, callbacks)]
 
     def describe_data(self, counts: WorkerCounts | Mapping[str, Any] | None) -> None:
         """Write what each worker holds, or what nodes agreed on, to ``data.json``.
@@ -109,12 +134,19 @@ class RunFolder:
             write_atomically(path, msgspec.json.encode(counts) + b"\n")
 
     def finish(self, run: Run) -> None:
-        """Write weights, summary and report."""
+        """Write weights, summary and report; upload all files, if they belong in an object store.
+
+        Raises
+        ------
+        RunError : a file cannot be written, or not be uploaded.
+        """
         from chimera.report.html import write_report
 
-        run.save()
+        run.save(self.path / "weights.safetensors")
         write_atomically(self.path / "summary.json", msgspec.json.format(msgspec.json.encode(run.summary())))
         write_report(self.path)
+        if self.stored is not None:
+            self.stored.finish()
 
 
 def _holds_run(path: Path) -> bool:

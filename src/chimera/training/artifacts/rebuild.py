@@ -16,12 +16,14 @@ from chimera.core.toml import read_toml
 from chimera.models.conversion import build_model
 from chimera.models.instantiation import parameter_limit
 from chimera.models.model import MODELS, Model
+from chimera.training.artifacts.download import local_copy
 from chimera.training.artifacts.result import load_weights
 from chimera.training.artifacts.signature import FILE as SIGNATURE
 from chimera.training.artifacts.signature import Signature
 from chimera.training.plugin import named
 
 WEIGHTS = "weights.safetensors"
+_LOADED = "experiment.toml", SIGNATURE
 _OF_SIGNATURE = frozenset({"input_shape", "outputs", "counts"})
 
 
@@ -30,7 +32,7 @@ def load(run_dir: str | Path, *, trust_code: bool = False, merge: bool = False) 
 
     Parameters
     ----------
-    run_dir : the folder of a finished run, such as ``runs/mlp-digits``.
+    run_dir : the folder of a finished run, such as ``runs/mlp-digits``, or its URL in an object store.
     trust_code : whether to run the code that the folder's ``experiment.toml`` names by path (``file.py:factory``). A folder of
         another user may name any code.
     merge : whether to add the adapters of a model ``huggingface`` to its weights, which makes it a plain model of transformers.
@@ -39,8 +41,13 @@ def load(run_dir: str | Path, *, trust_code: bool = False, merge: bool = False) 
     ------
     ConfigurationError : the folder is not that of a finished run; its model was a Python object without a name; it names code
         by path and ``trust_code`` is not set; the weights do not fit; or there are no adapters to merge.
+    StoreError : the object store cannot be read.
     """
-    folder = Path(run_dir)
+    with local_copy(run_dir, (*_LOADED, WEIGHTS)) as folder:
+        return _loaded(folder, trust_code=trust_code, merge=merge)
+
+
+def _loaded(folder: Path, *, trust_code: bool, merge: bool) -> Any:
     if not safe_path(folder, WEIGHTS).is_file():
         raise ConfigurationError(f"{folder} is not the folder of a finished run: it has no {WEIGHTS}")
     hint = (

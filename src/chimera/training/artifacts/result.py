@@ -14,7 +14,9 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.scaling import Scaling
 from chimera.models.model import Model
 from chimera.report.units import format_duration, number
+from chimera.training.artifacts.download import REPORTED, local_copy
 from chimera.training.artifacts.frozen_part import check_frozen_part, frozen_part
+from chimera.training.artifacts.location import beside, folder_of
 from chimera.training.progress.callback import Event
 from chimera.training.progress.peak import utilisation
 
@@ -95,7 +97,7 @@ class Run:
 
     Attributes
     ----------
-    run_dir : the run's folder.
+    location : the run's folder, or the URL of its files in an object store.
     model : the trained module or estimator, of the type that was given.
     trained : the same model as a `Model`, with flat parameters, `predict` and `evaluate`.
     cost : cost of the run.
@@ -109,7 +111,7 @@ class Run:
         ``input_scaling.apply(rows)``, and ``target_scaling.undo`` returns predicted values in the units of the targets.
     """
 
-    run_dir: Path
+    location: Path | str
     model: Any
     trained: Model
     cost: Cost
@@ -129,7 +131,7 @@ class Run:
         metrics = [f"{name.replace('_', ' ')} {number(value)}" for name, value in self.metrics.items()]
         took = [f"{cost.rounds:,} rounds", format_duration(cost.seconds, virtual=cost.virtual_time)]
         what = f"{names['strategy']}, {names['workers']} workers on {names['engine']}"
-        return f"<Run {self.run_dir}: {'; '.join([what, *took, *metrics, f'stopped by {self.stopped_by}'])}>"
+        return f"<Run {self.location}: {'; '.join([what, *took, *metrics, f'stopped by {self.stopped_by}'])}>"
 
     def _repr_html_(self) -> str:
         """Return the figures and learning curves for a notebook."""
@@ -139,6 +141,26 @@ class Run:
             return run_card(self.run_dir)
         except ConfigurationError:  # the folder was removed
             return f"<code>{escape(repr(self))}</code>"
+
+    @property
+    def run_dir(self) -> Path:
+        """The run's folder.
+
+        Raises
+        ------
+        ConfigurationError : the files are in an object store.
+        """
+        folder = folder_of(self.location)
+        if folder is None:
+            raise ConfigurationError(
+                f"the files of this run are in {self.location}: give a path, or download them first"
+            )
+        return folder
+
+    @property
+    def report(self) -> Path | str:
+        """The path or URL of the run's report."""
+        return beside(self.location, "report.html")
 
     @property
     def lost_workers(self) -> int:
@@ -173,7 +195,7 @@ class Run:
             "stopped_by": self.stopped_by,
             **self.figures,
             **({"staleness": {str(updates): n for updates, n in self.staleness.items()}} if self.staleness else {}),
-            "run_dir": str(self.run_dir),
+            "run_dir": str(self.location),
         }
 
     def save(self, path: str | Path | None = None) -> Path:
@@ -227,7 +249,8 @@ class Run:
         from chimera.report.plots import save_plot
 
         target = self.run_dir / "plot.png" if path is None else Path(path)
-        save_plot(self.run_dir, target)
+        with local_copy(self.location, REPORTED) as folder:
+            save_plot(folder, target)
         return target
 
 

@@ -16,6 +16,7 @@ from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import make_folder
 from chimera.core.stop_signals import terminable
 from chimera.report.csv_cells import csv_cell
+from chimera.training.artifacts.location import folder_of
 from chimera.training.comparison.figures import Row, rows_of, run_row, with_speed_ups
 from chimera.training.comparison.grid import Cell, check, grid_of
 from chimera.training.comparison.running import GridCallback, Outcomes, run_cells
@@ -279,7 +280,11 @@ def _seeds(experiment: Experiment, repeat: int | Sequence[int] | None) -> list[i
 
 def _folder(out: str | Path | None, experiment: Experiment, *, resume: bool) -> Path:
     if out is not None:
-        path = Path(out)
+        path = folder_of(out)
+        if path is None:
+            raise ConfigurationError(
+                f"{out} is not on this machine: a comparison writes its runs to a folder here; copy it when it has ended"
+            )
         if path.is_dir() and any(path.iterdir()) and not (resume and (path / _GRID).exists()):
             why = (
                 "holds no comparison to resume: choose" if resume else "is not empty: resume its comparison, or choose"

@@ -18,7 +18,7 @@ from chimera.training.progress.callback import Event
 
 T = TypeVar("T")
 
-_FILES = ("metrics.jsonl", "events.jsonl", "trace.jsonl")
+FILES = ("metrics.jsonl", "events.jsonl", "trace.jsonl")
 _encoder = msgspec.json.Encoder()
 
 
@@ -39,7 +39,7 @@ class History:
         self.metrics: list[dict[str, Any]] = []
         self.events: list[Event] = []
         self._files: dict[str, IO[bytes]] = {}
-        paths = {name: safe_path(folder, name) for name in _FILES}
+        paths = {name: safe_path(folder, name) for name in FILES}
         for name, path in paths.items():
             if path.exists():
                 os.truncate(path, min((sizes or {}).get(name, 0), path.stat().st_size))

@@ -92,7 +92,7 @@ class Execution:
 
     def run(self, callbacks: Sequence[Callback]) -> Run:
         """Train, write the run's folder and its report, and return the result; `Trainer.fit` lists the errors."""
-        with terminable():
+        with terminable(), self.folder.opened():
             return self._run(callbacks)
 
     def _run(self, callbacks: Sequence[Callback]) -> Run:
@@ -145,7 +145,7 @@ class Execution:
             )
         except KeyboardInterrupt as error:
             if checkpoints.paths():
-                again = f"out={str(self.folder.path)!r}, resume=True"
+                again = f"out={str(self.folder.location)!r}, resume=True"
                 error.add_note(f"the run has a checkpoint; to resume, call it again with {again}")
             raise
         finally:
@@ -248,7 +248,7 @@ class Execution:
             intervals=Intervals.of(settings.budget, rounds, settings.workers, **settings.every),
             history=history,
             checkpoints=checkpoints,
-            callbacks=[*callbacks, Reports(engine)],
+            callbacks=[*callbacks, Reports(engine), *self.folder.recorded(history, callbacks)],
             recovery=self._recovery,
             faults=FaultScript(settings.faults),
             guarantee=guarantee,
@@ -266,7 +266,7 @@ class Execution:
             self._recovery = None
             history.close()
         run = result_of(
-            loop, engine, settings, split, model, history=history, guarantee=guarantee, folder=self.folder.path,
+            loop, engine, settings, split, model, history=history, guarantee=guarantee, location=self.folder.location,
             names=self._names(), stopped_by=stopped_by, train_size=train_size,
         )  # fmt: skip
         self.folder.finish(run)

@@ -27,7 +27,7 @@ def result_of(
     *,
     history: History,
     guarantee: Guarantee,
-    folder: Path,
+    location: Path | str,
     names: Mapping[str, Any],
     stopped_by: str,
     train_size: int,
@@ -36,7 +36,7 @@ def result_of(
     used, data = loop.counters, cast(Any, split.train)
     of_nodes = _of_nodes(loop, history) if isinstance(data, AgreedData) else {}
     return Run(
-        run_dir=folder,
+        location=location,
         model=getattr(model, "module", getattr(model, "estimator", model)),
         cost=Cost(
             **asdict(used),
