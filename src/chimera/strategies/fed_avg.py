@@ -129,7 +129,7 @@ class FedAvg(LocalSteps):
 
     def _plan(self, cluster: Cluster, round_: int) -> list[Work]:
         """Return the work of each participant of a round, in rank order; without partial work, unless it counts."""
-        chosen = self._participation.chosen(cluster.workers, round_)
+        chosen = self._participation.chosen(cluster.workers, round_, cluster.connected)
         steps = [self._steps.get(worker.name, self._local_steps) for worker in chosen]
         plan = [Work(worker, count, round_ * count) for worker, count in zip(chosen, steps, strict=True)]
         plan = self._participation.cut_short(plan, round_)

@@ -19,7 +19,8 @@ from chimera.engines.simulated.events import SimulatedContext
 from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.models.availability import Availability
 from chimera.engines.simulated.models.compute import Compute
-from chimera.engines.simulated.models.network import Network
+from chimera.engines.simulated.models.devices import Device, Devices
+from chimera.engines.simulated.models.network import Connections, Network
 from chimera.engines.simulated.options import options
 from chimera.engines.simulated.scheduler import CONSTRUCTOR, Scheduler
 from chimera.engines.stored import Stored
@@ -38,7 +39,7 @@ class Simulated:
     Parameters
     ----------
     seed : seed of the speeds of actors and of the stragglers.
-    network, compute, availability : the models of time, or tables with their options.
+    network, compute, devices, availability : the models of time, or tables with their options.
     """
 
     nodes_own_data = False
@@ -51,16 +52,21 @@ class Simulated:
         seed: int = 0,
         network: Network | Mapping[str, Any] | None = None,
         compute: Compute | Mapping[str, Any] | None = None,
+        devices: Devices | Mapping[str, Any] | None = None,
         availability: Availability | Mapping[str, Any] | None = None,
     ) -> None:
         self._seed = seed
-        self._network = options(Network, network, "engine 'simulated', network")
+        wires = options(Network, network, "engine 'simulated', network")
         self._compute = options(Compute, compute, "engine 'simulated', compute")
+        self._devices = options(Devices, devices, "engine 'simulated', devices")
         self._availability = options(Availability, availability, "engine 'simulated', availability")
-        self._driver = Node("driver", -1, self._network.port("driver"))
+        bytes_s = wires.bandwidth_bytes_s
+        self._typical = Device(self._compute.seconds_per_sample, bytes_s, bytes_s, wires.latency_s)
+        self._connections = Connections(wires)
+        self._driver = Node("driver", -1, self._connections.port("driver", self._typical))
         self._order, self._nodes, self._names = itertools.count(), list[Node](), set[str]()
         self._handles: list[ActorHandle] = []
-        self._scheduler = Scheduler(self._driver, self._compute, seed)
+        self._scheduler = Scheduler(self._driver, self._compute, seed, self._connections.trunks)
         self._driver_waits = DriverWaits(self._scheduler, self._driver)
         self._give_back_threads: Callable[[], None] | None = None
         # Actors with the same bandwidth share one object: what a call declares is charged before another call runs.
@@ -87,21 +93,33 @@ class Simulated:
             self._give_back_threads = limit_threads(1)
         rank = len(self._nodes)
         name = f"actor {rank}" if name is None else name
-        node = Node(name, rank, self._network.port(name))
-        node.target, node.actor_context = actor_type, self._actor_context(node.port.bandwidth_bytes_s)
+        device = self._devices.of(self._seed, name, self._typical)
+        node = Node(name, rank, self._connections.port(name, device))
+        node.target, node.actor_context = actor_type, self._actor_context(node.port.uplink_bytes_s)
         node.factor = self._compute.actor_factor(self._seed, name)
+        node.seconds_per_sample = device.seconds_per_sample
         if name not in self._names:
-            node.join_s = self._availability.join.get(name, 0.0)
-            node.leave_s = self._availability.leave.get(name, math.inf)
-            node.crash_s = self._availability.crash.get(name, math.inf)
-            if min(node.leave_s, node.crash_s) < math.inf:
-                self._scheduler.mortal.add(node)
+            self._schedule_absences(node)
         call = Call(self._driver, node, CONSTRUCTOR, next(self._order), self._scheduler.now_s, args, kwargs)
         self._nodes.append(node)
         self._names.add(name)
         self._scheduler.issue(call)
         self._handles.append(ActorHandle(self, node))
         return self._handles[-1]
+
+    def _schedule_absences(self, node: Node) -> None:
+        """Set the times at which a new actor joins, leaves, crashes, and is on."""
+        name, given = node.name, self._availability
+        node.join_s = given.join.get(name, 0.0)
+        node.leave_s = given.leave.get(name, math.inf)
+        node.crash_s = given.crash.get(name, math.inf)
+        presence = given.presence(self._seed, name, getattr(node.target, "administrative", ()))
+        if presence is not None:
+            node.presence = presence
+            if presence.ends_s < node.crash_s:
+                node.crash_s, node.fate = presence.ends_s, "left for good"
+        if min(node.leave_s, node.crash_s) < math.inf:
+            self._scheduler.mortal.add(node)
 
     def put(self, value: Any) -> Ref:
         """See `Engine.put`."""
@@ -121,7 +139,7 @@ class Simulated:
         scheduler, sender = self._scheduler, self._driver
         issued_s = scheduler.now_s
         if (caller := scheduler.running and scheduler.events.calling()) is not None:
-            sender, issued_s = caller.node, caller.node.health.sends_s(caller.clock_s)
+            sender, issued_s = caller.node, caller.node.sends_s(caller.clock_s)
         call = Call(sender, node, method, next(self._order), issued_s, args, kwargs, returns)
         refs = call.refs
         scheduler.issue(call)
@@ -173,6 +191,11 @@ class Simulated:
         node: Node = actor._node
         if node.gone_s > self._scheduler.now_s:
             self._scheduler.disturb(node, disturbance)
+
+    def connected(self, actor: Any) -> bool:
+        """Return whether an actor is on now, see `Availability`: others are answered late or not at all."""
+        presence = actor._node.presence
+        return presence is None or presence.is_on(self._scheduler.now_s)
 
     def silent(self, after_s: float) -> list[ActorHandle]:
         """See `Engine.silent`. Actors with a long computation are not returned: the engine knows that they compute."""
@@ -233,6 +256,8 @@ class Simulated:
             node.free_s = min(node.free_s, state["now_s"])
             node.port.uplink.forget(math.inf)
             node.port.downlink.forget(math.inf)
+        for link in self._connections.trunks:
+            link.forget(math.inf)
 
     def __enter__(self) -> Self:
         return self

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
 
 from chimera.core.call import Work, enter
 from chimera.core.engine import Disturbance
-from chimera.core.errors import ActorLost
+from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.engines.simulated.call import NOTHING, Call, Node
 from chimera.engines.simulated.delivery import arrival_s
 from chimera.engines.simulated.events import Events
 from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.health import SOUND
 from chimera.engines.simulated.models.compute import Compute
+from chimera.engines.simulated.models.link import Link
 from chimera.engines.simulated.running import Outcome, construct, run
 from chimera.engines.simulated.timeline import Timeline
 from chimera.engines.simulated.wait_analysis import explain, losses
@@ -39,10 +41,10 @@ class Scheduler:
     mortal : the nodes whose end is known, now or in the future. A search for lost actors reads only these.
     """
 
-    def __init__(self, driver: Node, compute: Compute, seed: int) -> None:
+    def __init__(self, driver: Node, compute: Compute, seed: int, trunks: Sequence[Link] = ()) -> None:
         self.now_s = 0.0
         self.timeline = Timeline()
-        self._driver, self._compute, self._seed = driver, compute, seed
+        self._driver, self._compute, self._seed, self._trunks = driver, compute, seed, trunks
         self._nodes: list[Node] = [driver]
         self.events = Events(self, self._nodes)
         self._deferred = 0
@@ -93,6 +95,8 @@ class Scheduler:
             for node in settled:
                 node.port.uplink.forget(self.now_s)
                 node.port.downlink.forget(self.now_s)
+            for link in self._trunks:
+                link.forget(self.now_s)
 
     def mark_dead(self, node: Node, lost_s: float) -> None:
         """End all waits for an actor that died at ``lost_s``, killed by the driver or after a hang."""
@@ -151,12 +155,13 @@ class Scheduler:
         if call is not None:
             node, compute = call.node, self._compute
             work = node.actor_context.work
-            work_s = call.factor * (
-                compute.seconds_per_sample * work.effort + compute.seconds_per_element * work.elements
-            )
+            work_s = call.factor * (node.seconds_per_sample * work.effort + compute.seconds_per_element * work.elements)
             call.samples += work.samples
             work.samples, work.elements, work.effort = 0, 0, 0.0
-            call.clock_s = node.health.ends_s(call.clock_s, work_s)
+            if node.presence is None:
+                call.clock_s = node.health.ends_s(call.clock_s, work_s)
+            else:
+                call.clock_s = call.works_until_s(work_s)
         return call
 
     def suspend(self, call: Call, group: SimulatedGroup) -> None:
@@ -202,7 +207,8 @@ class Scheduler:
             return self._refuse(call)
         call.start_s = start_s
         call.factor = node.factor * self._compute.call_factor(self._seed, node.name, node.calls)
-        call.clock_s = node.health.ends_s(start_s, call.factor * self._compute.seconds_per_call)
+        call.clock_s, work_s = start_s, call.factor * self._compute.seconds_per_call
+        call.clock_s = node.health.ends_s(start_s, work_s) if node.presence is None else call.works_until_s(work_s)
         node.calls += 1
         if node.groups or self.events.on:
             return self._run_on_strand(call, partial(run, call))
@@ -255,7 +261,10 @@ class Scheduler:
 
     def _finish(self, call: Call, outcome: Outcome) -> None:
         """Give the results of a call that ran to its refs, unless its actor is lost before its end."""
-        self.charge()
+        try:
+            self.charge()
+        except ConfigurationError as failure:  # no interval in which the actor is on is long enough
+            outcome = (), failure
         node, (stored, error) = call.node, outcome
         end_s = call.clock_s
         ended = error is not None and isinstance(error, _ENDED)

@@ -1,0 +1,23 @@
+"""Random numbers by hashing a key: there is no generator, so no draw depends on the order of any others."""
+
+from __future__ import annotations
+
+import math
+from hashlib import blake2b
+
+
+def uniform(*key: str | int) -> float:
+    """Draw from (0, 1)."""
+    return _uniforms(key)[0]
+
+
+def standard_normal(*key: str | int) -> float:
+    """Draw from N(0, 1)."""
+    first, second = _uniforms(key)
+    return math.sqrt(-2.0 * math.log(first)) * math.cos(2.0 * math.pi * second)  # Box and Muller
+
+
+def _uniforms(key: tuple[str | int, ...]) -> tuple[float, float]:
+    digest = blake2b(repr(key).encode(), digest_size=16).digest()
+    first, second = ((int.from_bytes(part, "big") + 0.5) / 2.0**64 for part in (digest[:8], digest[8:]))
+    return first, second
