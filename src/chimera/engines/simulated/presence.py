@@ -67,6 +67,8 @@ class Presence:
         ----------
         call_s : when the call began. If calls restart, all that it did since then is done again after an absence.
         """
+        if work_s == 0:
+            return begin_s  # work may end at the very moment at which the client goes off
         if not self.restarts:
             return self._passed_s(begin_s, work_s)
         begin_s = self.begins_s(begin_s)
