@@ -266,9 +266,13 @@ def test_participants_that_are_off_are_replaced_by_others_that_are_on() -> None:
         assert len(chosen) == len(set(chosen)) == 20
         assert set(plain) & on <= set(chosen) <= on
         assert chosen == sorted(chosen) == choice.chosen(workers, round_, on.__contains__)
-        assert plain == choice.chosen(workers, round_, lambda _: True) == choice.chosen(workers, round_, lambda _: False)
+        assert (
+            plain == choice.chosen(workers, round_, lambda _: True) == choice.chosen(workers, round_, lambda _: False)
+        )
     assert Participation(1.0).chosen(range(4), 0, {1, 3}.__contains__) == [1, 3]
-    counts = np.bincount([place for r in range(600) for place in choice.chosen(range(10), r, {0, 1, 2, 3}.__contains__)])
+    counts = np.bincount(
+        [place for r in range(600) for place in choice.chosen(range(10), r, {0, 1, 2, 3}.__contains__)]
+    )
     assert counts[:4] == pytest.approx([300] * 4, abs=60)  # two of these four, each as often as any other
 
 
@@ -284,7 +288,10 @@ def test_participants_that_are_off_are_replaced_by_others_that_are_on() -> None:
         ("client,on_s,off_s\n0,1\n", "line 2: 2 values, and the header has 3 columns"),
         ("client,on_s,off_s\n,1,2\n", "line 2, column 'client': the value is empty"),
         ("client,on_s,off_s\n0,2,2\n", "line 2, column 'off_s': the value is 2: it must be above on_s = 2"),
-        ("client,on_s,off_s\n0,0,5\n0,4,6\n", "line 3, column 'on_s': the value is 4: the interval before of this client"),
+        (
+            "client,on_s,off_s\n0,0,5\n0,4,6\n",
+            "line 3, column 'on_s': the value is 4: the interval before of this client",
+        ),
         ("client,on_s,off_s\n0,0,11\n", "line 2, column 'off_s': the value is 11: it must be at most period_s = 10"),
         ("client,on_s,off_s\n0,0,\xff\n", "is no CSV file in UTF-8"),
         ('client,on_s,off_s\n"0,0,1\n', "is no CSV file in UTF-8"),

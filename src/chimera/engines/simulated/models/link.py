@@ -105,7 +105,8 @@ def cross(hops: Iterable[Hop], size: int, ready_s: float) -> float:
     first_s = last_s = ready_s
     for link, bytes_s, latency_s in hops:
         lasts_s = size / bytes_s
-        earliest_s = max(first_s, last_s - lasts_s)
+        earliest_s = max(first_s, last_s - lasts_s)  # the last byte passes this link after it has passed the one before
         begin_s = link.reserve(earliest_s, lasts_s) if lasts_s else earliest_s
-        first_s, last_s = begin_s + latency_s, begin_s + lasts_s + latency_s
+        first_s += begin_s - earliest_s + latency_s  # only a queue delays the first byte
+        last_s = begin_s + lasts_s + latency_s
     return last_s
