@@ -43,6 +43,7 @@ class Node:
     fate : the meaning of ``crash_s``: it crashed, was killed, or exited.
     factor : duration of a call here, as a multiple of that on the median machine.
     seconds_per_sample : duration of a call here per sample, before the factor.
+    uploads : whether results leave as soon as they are computed, as from a client; else when a call takes them.
     presence : when the actor is on; None if it always is.
     queue : issued calls that cannot run yet: an argument is not computed, or an earlier call is suspended.
     suspended : the call that waits inside for a group, or for another actor.
@@ -71,6 +72,7 @@ class Node:
         "stuck",
         "suspended",
         "target",
+        "uploads",
     )  # fmt: skip
 
     def __init__(self, name: str, rank: int, port: Port) -> None:
@@ -80,6 +82,7 @@ class Node:
         self.free_s, self.join_s, self.leave_s, self.crash_s = 0.0, 0.0, math.inf, math.inf
         self.factor, self.seconds_per_sample, self.calls, self.fate = 1.0, 0.0, 0, "crashed"
         self.presence: Presence | None = None
+        self.uploads = False
         self.actor_context = ActorContext()
         self.queue: deque[Call] = deque()
         self.suspended: Call | None = None

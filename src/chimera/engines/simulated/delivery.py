@@ -49,7 +49,7 @@ def deliver(
     size = 0
     for ref in sorted(refs, key=_end_s) if len(refs) > 1 else refs:
         sender, of_sender = ref.call.node, None
-        leaves_s = ref.call.end_s if ref.call.end_s > ready_s else ready_s
+        leaves_s = ref.call.end_s if ref.call.end_s > ready_s or sender.uploads else ready_s
         if not sender.health.sound:
             leaves_s = sender.health.sends_s(leaves_s)
         if sender.presence is not None and (of_sender := ref.call.presence) is not None:

@@ -100,6 +100,7 @@ class Simulated:
         node.seconds_per_sample = device.seconds_per_sample
         if name not in self._names:
             self._schedule_absences(node)
+        node.uploads = node.presence is not None or device is not self._typical
         call = Call(self._driver, node, CONSTRUCTOR, next(self._order), self._scheduler.now_s, args, kwargs)
         self._nodes.append(node)
         self._names.add(name)

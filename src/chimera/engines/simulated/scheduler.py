@@ -286,7 +286,11 @@ class Scheduler:
             self.events.reschedule_receivers()
         if node.queue:
             self._agenda.append(node)
-        self._resolve(call, end_s, end_s + self._driver.port.latency_to(node.port))
+        known_s = end_s + self._driver.port.latency_to(node.port)
+        if node.uploads:  # the notice follows the results
+            known_s += sum(value.nbytes for value in stored) / node.port.uplink_bytes_s
+            known_s = known_s if (presence := call.presence) is None else presence.arrives_s(end_s, known_s)
+        self._resolve(call, end_s, known_s)
 
     def _refuse(self, call: Call) -> None:
         node = call.node
