@@ -188,7 +188,8 @@ def test_drawn_devices_have_their_medians_tails_and_correlation() -> None:
 def test_paths_in_inner_tables_start_at_the_folder_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_text("client,seconds_per_sample\n0,1\n", encoding="utf-8")
     (tmp_path / "x.toml").write_text(
-        'data.name = "digits"\nmodel.name = "mlp"\n[engine]\nname = "simulated"\ndevices.path = "d.csv"\nnetwork.topology = { name = "matrix", path = "m.csv" }\n'
+        'data.name = "digits"\nmodel.name = "mlp"\n[engine]\nname = "simulated"\n'
+        'devices.path = "d.csv"\nnetwork.topology = { name = "matrix", path = "m.csv" }\n'
     )
     engine = Experiment.load(tmp_path / "x.toml").tables["engine"]
     assert engine["devices"]["path"] == str(tmp_path / "d.csv")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -28,6 +28,7 @@ _SIZES = {type(None): 0, bool: 8, int: 8, float: 8, str: 8}  # of plain values, 
 _size_of = _SIZES.__getitem__
 _NEVER = math.inf, math.inf, math.inf
 NO_PARTS: list[TraceRow] = []  # shared, and never changed
+NO_METHODS: Collection[str] = frozenset()
 NOTHING: Mapping[Any, Any] = MappingProxyType({})  # there are many calls, and most have nothing of most kinds
 
 
@@ -43,7 +44,8 @@ class Node:
     fate : the meaning of ``crash_s``: it crashed, was killed, or exited.
     factor : duration of a call here, as a multiple of that on the median machine.
     seconds_per_sample : duration of a call here per sample, before the factor.
-    uploads : whether results leave as soon as they are computed, as from a client; else when a call takes them.
+    uploads : whether the actor is a client: its results leave as soon as they are computed, not when a call takes them.
+    administrative : calls of a client by which the driver observes it or sets its state.
     presence : when the actor is on; None if it always is.
     queue : issued calls that cannot run yet: an argument is not computed, or an earlier call is suspended.
     suspended : the call that waits inside for a group, or for another actor.
@@ -53,6 +55,7 @@ class Node:
 
     __slots__ = (
         "actor_context",
+        "administrative",
         "calls",
         "crash_s",
         "factor",
@@ -82,7 +85,7 @@ class Node:
         self.free_s, self.join_s, self.leave_s, self.crash_s = 0.0, 0.0, math.inf, math.inf
         self.factor, self.seconds_per_sample, self.calls, self.fate = 1.0, 0.0, 0, "crashed"
         self.presence: Presence | None = None
-        self.uploads = False
+        self.uploads, self.administrative = False, NO_METHODS
         self.actor_context = ActorContext()
         self.queue: deque[Call] = deque()
         self.suspended: Call | None = None
@@ -229,9 +232,8 @@ class Call:
 
     @property
     def presence(self) -> Presence | None:
-        """The presence on which the call depends; None if its actor is always on, or answers the call in any case."""
-        presence = self.node.presence
-        return None if presence is None or self.method in presence.exempt else presence
+        """The presence on which the call depends; None if its actor is always on, or the call is administrative."""
+        return None if self.method in self.node.administrative else self.node.presence
 
     @property
     def ready(self) -> bool:

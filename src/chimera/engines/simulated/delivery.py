@@ -29,7 +29,7 @@ def arrival_s(call: Call) -> float:
     if message_s >= arrived_s:
         arrived_s, left_s = message_s, ready_s
     call.bytes_in = call.given_bytes + size
-    free_s = node.free_s
+    free_s = 0.0 if call.method in node.administrative else node.free_s
     idle_s = arrived_s - (left_s if left_s > free_s else free_s)
     call.transfer_s = idle_s if idle_s > 0 else 0.0
     start_s = arrived_s if arrived_s > free_s else free_s

@@ -13,7 +13,7 @@ from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError, EngineClosedError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import check_returns, handle_of, receive_handles
-from chimera.engines.simulated.call import ActorHandle, Call, Node, Ref
+from chimera.engines.simulated.call import NO_METHODS, ActorHandle, Call, Node, Ref
 from chimera.engines.simulated.driver_waits import DriverWaits
 from chimera.engines.simulated.events import SimulatedContext
 from chimera.engines.simulated.group import SimulatedGroup
@@ -100,7 +100,8 @@ class Simulated:
         node.seconds_per_sample = device.seconds_per_sample
         if name not in self._names:
             self._schedule_absences(node)
-        node.uploads = node.presence is not None or device is not self._typical
+        if node.presence is not None or device is not self._typical:
+            node.uploads, node.administrative = True, getattr(actor_type, "administrative", NO_METHODS)
         call = Call(self._driver, node, CONSTRUCTOR, next(self._order), self._scheduler.now_s, args, kwargs)
         self._nodes.append(node)
         self._names.add(name)
@@ -114,7 +115,7 @@ class Simulated:
         node.join_s = given.join.get(name, 0.0)
         node.leave_s = given.leave.get(name, math.inf)
         node.crash_s = given.crash.get(name, math.inf)
-        presence = given.presence(self._seed, name, getattr(node.target, "administrative", ()))
+        presence = given.presence(self._seed, name)
         if presence is not None:
             node.presence = presence
             if presence.ends_s < node.crash_s:
@@ -238,10 +239,23 @@ class Simulated:
         gone = [(node.gone_s, node.rank) for node in mortal if node.gone_s <= self._scheduler.now_s]
         return [self._handles[rank] for _, rank in sorted(gone)]
 
+    @property
+    def keeps_work(self) -> bool:
+        """Whether `state` holds until when actors work, so that a checkpoint need not wait for them. Only clients do."""
+        return self._devices.given or self._availability.varies
+
     def state(self) -> dict[str, Any]:
-        """Return the clock and each actor's number of calls, which determines the stragglers of its next calls."""
+        """Return the clock, each actor's number of calls, which determines its next stragglers, and the work of clients."""
         self._scheduler.events.catch_up()
-        return {"now_s": self.now(), "calls": {node.name: node.calls for node in self._nodes}}
+        self._forget_transfers()  # a resumed run does not know them either
+        now_s, timeline = self.now(), self._scheduler.timeline
+        timeline.settle(now_s, at_once=True)
+        return {
+            "now_s": now_s,
+            "calls": {node.name: node.calls for node in self._nodes},
+            "busy_s": {node.name: node.free_s for node in self._nodes if node.uploads and node.free_s > now_s},
+            "in_flight": timeline.in_flight(),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set the clock and the numbers of calls. All calls issued before have ended by the restored time.
@@ -252,9 +266,15 @@ class Simulated:
         if not state:
             return
         self._scheduler.now_s = state["now_s"]
+        busy_s = state.get("busy_s", {})  # older checkpoints have none
         for node in (self._driver, *self._nodes):
             node.calls = state["calls"].get(node.name, node.calls)
-            node.free_s = min(node.free_s, state["now_s"])
+            node.free_s = busy_s.get(node.name, min(node.free_s, state["now_s"]))
+        self._scheduler.timeline.announce(state.get("in_flight", ()))
+        self._forget_transfers()
+
+    def _forget_transfers(self) -> None:
+        for node in (self._driver, *self._nodes):
             node.port.uplink.forget(math.inf)
             node.port.downlink.forget(math.inf)
         for link in self._connections.trunks:

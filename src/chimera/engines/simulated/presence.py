@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from chimera.core.errors import ConfigurationError
@@ -13,7 +13,7 @@ Intervals: TypeAlias = Iterable[tuple[float, float]]
 """The times from which and until which a client is on, in order."""
 
 _MAX_INTERVALS = 10_000_000
-_MAX_RESTARTS = 10_000
+_MAX_RESTARTS = 10
 
 
 class Presence:
@@ -26,14 +26,13 @@ class Presence:
     name : name of the client, for errors.
     intervals : starts the sequence of its intervals.
     restarts : whether a call that is interrupted starts again when the client returns, instead of continuing.
-    exempt : calls that do not need the client: the driver reads or sets state by them.
 
     Attributes
     ----------
     ends_s : when the last interval ends; infinite unless the client leaves for good.
     """
 
-    __slots__ = ("_borders_s", "_intervals", "_start", "ends_s", "exempt", "name", "restarts")
+    __slots__ = ("_borders_s", "_intervals", "_start", "ends_s", "name", "restarts")
 
     def __init__(
         self,
@@ -42,9 +41,8 @@ class Presence:
         *,
         restarts: bool = False,
         ends_s: float = math.inf,
-        exempt: Collection[str] = (),
     ) -> None:
-        self.name, self.restarts, self.ends_s, self.exempt = name, restarts, ends_s, exempt
+        self.name, self.restarts, self.ends_s = name, restarts, ends_s
         self._start = intervals
         self._intervals: Iterator[tuple[float, float]] | None = None
         self._borders_s: list[float] = []  # begin and end of each known interval in turn
@@ -65,7 +63,8 @@ class Presence:
 
         Parameters
         ----------
-        call_s : when the call began. If calls restart, all that it did since then is done again after an absence.
+        call_s : when the call began. If calls restart, all that it did since then is done again after an absence. After
+            some restarts it continues instead, so that each call ends.
         """
         if work_s == 0:
             return begin_s  # work may end at the very moment at which the client goes off
@@ -85,10 +84,7 @@ class Presence:
             place = self._place(begin_s)
             if begin_s + again_s <= self._borders_s[place]:
                 return begin_s + again_s
-        raise ConfigurationError(
-            f"a call of {again_s:g} s fits into none of {_MAX_RESTARTS} intervals in which {self.name} is on: "
-            "shorten the call, lengthen the intervals, or set interrupted = 'continue'"
-        )
+        return self._passed_s(begin_s, again_s)
 
     def arrives_s(self, ready_s: float, arrival_s: float) -> float:
         """Return when a transfer ends that would take from ``ready_s`` to ``arrival_s`` without absences.

@@ -10,7 +10,7 @@ from operator import itemgetter
 
 from chimera.core.call import Work, enter
 from chimera.core.engine import Disturbance
-from chimera.core.errors import ActorLost, ConfigurationError
+from chimera.core.errors import ActorLost
 from chimera.engines.simulated.call import NOTHING, Call, Node
 from chimera.engines.simulated.delivery import arrival_s
 from chimera.engines.simulated.events import Events
@@ -261,10 +261,7 @@ class Scheduler:
 
     def _finish(self, call: Call, outcome: Outcome) -> None:
         """Give the results of a call that ran to its refs, unless its actor is lost before its end."""
-        try:
-            self.charge()
-        except ConfigurationError as failure:  # no interval in which the actor is on is long enough
-            outcome = (), failure
+        self.charge()
         node, (stored, error) = call.node, outcome
         end_s = call.clock_s
         ended = error is not None and isinstance(error, _ENDED)
@@ -281,7 +278,8 @@ class Scheduler:
             call.refs[place].stored = value
             call.bytes_out += value.nbytes
         call.error, call.call_thread = error, None
-        node.free_s = end_s
+        if call.method not in node.administrative:
+            node.free_s = end_s
         if node.leave_s <= end_s:
             self.events.reschedule_receivers()
         if node.queue:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from array import array
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
@@ -34,7 +34,7 @@ class Availability:
     model : a name or a table: ``markov`` or ``diurnal``. It replaces ``path``.
     clients : pattern of the names of the actors to which the model applies; default ``worker *``.
     interrupted : what happens to a call if its client goes off: ``continue`` (default) when the client is on again, or
-        ``restart``, which does all its work again.
+        ``restart``, which does all its work again. After ten restarts a call continues, so that each call ends.
     """
 
     join: Mapping[str, float] = field(default_factory=dict)
@@ -63,23 +63,20 @@ class Availability:
         if self.path is not None:
             _ = self._recorded  # mistakes in the file are found before the run
 
-    def presence(self, seed: int, name: str, exempt: Collection[str]) -> Presence | None:
-        """Return when an actor is on; None if it always is.
+    @property
+    def varies(self) -> bool:
+        """Whether clients are on and off."""
+        return self.path is not None or self.model is not None
 
-        Parameters
-        ----------
-        exempt : calls that the actor answers also while it is off.
-        """
+    def presence(self, seed: int, name: str) -> Presence | None:
+        """Return when an actor is on; None if it always is."""
         restarts = self.interrupted == "restart"
         if self.model is not None and fnmatchcase(name, self.clients):
-            intervals = partial(self.model.intervals, seed, name)
-            return Presence(name, intervals, restarts=restarts, exempt=exempt)
+            return Presence(name, partial(self.model.intervals, seed, name), restarts=restarts)
         if self.path is None or (borders_s := self._recorded.get(name)) is None:
             return None
         ends_s = borders_s[-1] if self.period_s is None else math.inf
-        return Presence(
-            name, partial(_repeated, borders_s, self.period_s), restarts=restarts, ends_s=ends_s, exempt=exempt
-        )
+        return Presence(name, partial(_repeated, borders_s, self.period_s), restarts=restarts, ends_s=ends_s)
 
     @cached_property
     def _recorded(self) -> dict[str, array[float]]:

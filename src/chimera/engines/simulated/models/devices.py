@@ -184,9 +184,14 @@ class Devices:
             rows.append((record.number("seconds_per_sample"), up, down, record.optional("latency_s")))
         return places, rows
 
+    @property
+    def given(self) -> bool:
+        """Whether clients have devices of their own."""
+        return self.path is not None or self.model is not None
+
     def of(self, seed: int, name: str, typical: Device) -> Device:
         """Return the device of an actor."""
-        if (self.path is None and self.model is None) or not fnmatchcase(name, self.clients):
+        if not self.given or not fnmatchcase(name, self.clients):
             return typical
         if self.model is not None:
             drawn: Device = self.model.device(seed, name, typical)
