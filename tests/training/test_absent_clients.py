@@ -47,12 +47,15 @@ def test_without_a_deadline_a_round_waits_for_clients_until_they_return(fit: Fit
     assert clients(fit, engine=engine, strategy=plain, rounds=2).rows[-1]["seconds"] > 200
 
 
-def test_participants_are_clients_that_are_on(fit: Fit) -> None:
-    engine = {**CLIENTS, "availability": {"model": {"name": "markov", "mean_on_s": 1e4, "mean_off_s": 9e4}}}
-    run = clients(fit, engine=engine, rounds=4, strategy={**DROPS, "deadline_s": 1e5})
-    asked = {row["actor"] for row in rows(run, "delta")}
-    assert 1 <= len(asked) < 10  # of 30, a tenth is on, and no others are asked
-    assert run.rows[-1]["seconds"] < 1e5
+def test_participants_are_clients_that_are_on(fit: Fit, tmp_path: Path) -> None:
+    absent = "".join(f"{rank},1e9,inf\n" for rank in range(10, 30))
+    (tmp_path / "on_off.csv").write_text(f"client,on_s,off_s\n{absent}", encoding="utf-8")
+    engine = {**CLIENTS, "availability": {"path": str(tmp_path / "on_off.csv")}}
+    run = clients(fit, engine=engine, rounds=4)
+    asked = {row["rank"] for row in rows(run, "delta")}
+    assert len(asked) > 5
+    assert asked <= set(range(10))
+    assert run.rows[-1]["seconds"] < 4 * (40 + 15)
 
 
 @pytest.mark.long
