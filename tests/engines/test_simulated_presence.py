@@ -293,6 +293,9 @@ def test_participants_that_are_off_are_replaced_by_others_that_are_on() -> None:
             "line 3, column 'on_s': the value is 4: the interval before of this client",
         ),
         ("client,on_s,off_s\n0,0,11\n", "line 2, column 'off_s': the value is 11: it must be at most period_s = 10"),
+        ("client,on_s,off_s\n0,inf,inf\n", "line 2, column 'on_s': the value is inf: it must be finite"),
+        ("client,on_s,off_s\ndriver,0,1\n", "line 2, column 'client': the value is 'driver', which is always on"),
+        ("client,on_s,off_s\n0,0," + " " * 5000, "has a line of more than 4096 characters"),
         ("client,on_s,off_s\n0,0,\xff\n", "is no CSV file in UTF-8"),
         ('client,on_s,off_s\n"0,0,1\n', "is no CSV file in UTF-8"),
         (None, "cannot be read: No such file or directory"),
@@ -319,6 +322,8 @@ def test_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         file.truncate(300 * 2**20)
     with pytest.raises(ConfigurationError, match="at most 268435456 can be read"):
         Availability(path=str(path))
+    with pytest.raises(ConfigurationError, match="cannot be read: it is not a file"):
+        Availability(path=str(tmp_path))
     monkeypatch.setattr("chimera.engines.simulated.presence._MAX_INTERVALS", 1000)
     with pytest.raises(ConfigurationError, match="worker 0 is on in more than 1000 intervals"):
         Presence("worker 0", lambda: Markov(mean_on_s=1e-6, mean_off_s=1e-6).intervals(0, "worker 0")).is_on(1e9)

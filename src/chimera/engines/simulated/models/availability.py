@@ -83,8 +83,11 @@ class Availability:
         """Begin and end of the intervals of each client, in turn."""
         found: dict[str, array[float]] = {}
         for record in read_records(self.path or "", ("client", "on_s", "off_s")):
-            on_s, off_s = record.number("on_s"), record.number("off_s")
-            borders_s = found.setdefault(full_name(record.text("client")), array("d"))
+            on_s, off_s = record.number("on_s"), record.number("off_s", finite=False)
+            name = full_name(record.text("client"))
+            if name == "driver":
+                record.refuse("client", "is 'driver', which is always on")
+            borders_s = found.setdefault(name, array("d"))
             if off_s <= on_s:
                 record.refuse("off_s", f"is {off_s:g}: it must be above on_s = {on_s:g}")
             if borders_s and on_s < borders_s[-1]:

@@ -180,7 +180,7 @@ class Devices:
             if name in places:
                 record.refuse("client", f"is {name!r}, which an earlier row describes")
             places[name] = len(rows)
-            up, down = (record.optional(column, above_zero=True) for column in _OPTIONAL[:2])
+            up, down = (record.optional(column, above_zero=True, finite=False) for column in _OPTIONAL[:2])
             rows.append((record.number("seconds_per_sample"), up, down, record.optional("latency_s")))
         return places, rows
 

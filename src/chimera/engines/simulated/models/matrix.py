@@ -43,7 +43,7 @@ class Matrix(Topology):
                 record.refuse("to", f"is {pair[1]!r} as in 'from': a path has two ends")
             if pair in pairs:
                 record.refuse("to", f"is {pair[1]!r}: an earlier row has the path from {pair[0]!r} to it")
-            pairs[pair] = record.number("latency_s"), record.number("bandwidth_bytes_s", above_zero=True)
+            pairs[pair] = record.number("latency_s"), record.number("bandwidth_bytes_s", above_zero=True, finite=False)
         return pairs
 
     def sites(self) -> Sites:

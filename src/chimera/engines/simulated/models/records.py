@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from chimera.core.errors import ConfigurationError
 
 MAX_ROWS = 1_000_000
 MAX_BYTES = 256 * 2**20
+MAX_LINE = 4096
 
 
 class Record:
@@ -31,8 +33,8 @@ class Record:
         """Return a text, which must not be empty."""
         return self._values[column] or self.refuse(column, "is empty")
 
-    def number(self, column: str, *, above_zero: bool = False) -> float:
-        """Return a number of zero or more, or above zero."""
+    def number(self, column: str, *, above_zero: bool = False, finite: bool = True) -> float:
+        """Return a number of zero or more, or above zero; ``inf`` only if it need not be finite."""
         text = self._values[column]
         try:
             value = float(text)
@@ -40,11 +42,13 @@ class Record:
             self.refuse(column, f"is {text!r}: it must be a number")
         if not (value > 0 if above_zero else value >= 0):  # NaN fails both
             self.refuse(column, f"is {text}: it must be {'above zero' if above_zero else 'zero or more'}")
+        if finite and value == math.inf:
+            self.refuse(column, f"is {text}: it must be finite")
         return value
 
-    def optional(self, column: str, *, above_zero: bool = False) -> float | None:
+    def optional(self, column: str, **limits: bool) -> float | None:
         """Return a number as `number` does; None if the file lacks the column or the row its value."""
-        return self.number(column, above_zero=above_zero) if self._values.get(column) else None
+        return self.number(column, **limits) if self._values.get(column) else None
 
     def refuse(self, column: str, why: str) -> NoReturn:
         """Raise ConfigurationError about the value in a column."""
@@ -65,12 +69,22 @@ def read_records(path: str, columns: Sequence[str], optional: Sequence[str] = ()
     try:
         if (size := Path(path).stat().st_size) > MAX_BYTES:
             raise ConfigurationError(f"{path} has {size} bytes: at most {MAX_BYTES} can be read")
+        if not Path(path).is_file():
+            raise ConfigurationError(f"{path} cannot be read: it is not a file")
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            yield from _rows(path, csv.reader(file, strict=True), columns, optional)
+            yield from _rows(path, csv.reader(_lines(path, file), strict=True), columns, optional)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise ConfigurationError(f"{path} is no CSV file in UTF-8: {error}") from error
+
+
+def _lines(path: str, file: TextIO) -> Iterator[str]:
+    """Yield lines, none of which is so long that its values would take much memory."""
+    while line := file.readline(MAX_LINE + 1):
+        if len(line) > MAX_LINE:
+            raise ConfigurationError(f"{path} has a line of more than {MAX_LINE} characters")
+        yield line
 
 
 def _rows(path: str, reader: Iterator[list[str]], columns: Sequence[str], optional: Sequence[str]) -> Iterator[Record]:
