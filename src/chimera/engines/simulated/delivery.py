@@ -16,9 +16,13 @@ def arrival_s(call: Call) -> float:
     """Send the message and the arguments of ``call``; return when it can start."""
     node = call.node
     ready_s = call.issued_s if call.issued_s > node.join_s else node.join_s
-    presence = None if node.presence is None else call.presence
-    if presence is not None and (ready_s := presence.begins_s(ready_s)) == inf:
-        return inf
+    presence, free_s = None, node.free_s
+    if node.uploads:
+        presence = call.presence
+        if call.method in node.administrative:
+            free_s = 0.0  # the client answers also while it works
+        if presence is not None and (ready_s := presence.begins_s(ready_s)) == inf:
+            return inf
     message_s = call.sender.port.send(node.port, call.given_bytes, ready_s)
     if presence is not None:
         message_s = presence.arrives_s(ready_s, message_s)
@@ -29,7 +33,6 @@ def arrival_s(call: Call) -> float:
     if message_s >= arrived_s:
         arrived_s, left_s = message_s, ready_s
     call.bytes_in = call.given_bytes + size
-    free_s = 0.0 if call.method in node.administrative else node.free_s
     idle_s = arrived_s - (left_s if left_s > free_s else free_s)
     call.transfer_s = idle_s if idle_s > 0 else 0.0
     start_s = arrived_s if arrived_s > free_s else free_s
@@ -49,10 +52,12 @@ def deliver(
     size = 0
     for ref in sorted(refs, key=_end_s) if len(refs) > 1 else refs:
         sender, of_sender = ref.call.node, None
-        leaves_s = ref.call.end_s if ref.call.end_s > ready_s or sender.uploads else ready_s
+        leaves_s = ref.call.end_s if ref.call.end_s > ready_s else ready_s
+        if sender.uploads:
+            leaves_s, of_sender = ref.call.end_s, ref.call.presence
         if not sender.health.sound:
             leaves_s = sender.health.sends_s(leaves_s)
-        if sender.presence is not None and (of_sender := ref.call.presence) is not None:
+        if of_sender is not None:
             leaves_s = of_sender.leaves_s(leaves_s)
         if sender is node:
             arrives_s = leaves_s

@@ -278,17 +278,24 @@ class Scheduler:
             call.refs[place].stored = value
             call.bytes_out += value.nbytes
         call.error, call.call_thread = error, None
-        if call.method not in node.administrative:
+        known_s = end_s + self._driver.port.latency_to(node.port)
+        if node.uploads:
+            known_s = self._uploaded_s(call, end_s, known_s, sum(value.nbytes for value in stored))
+        else:
             node.free_s = end_s
         if node.leave_s <= end_s:
             self.events.reschedule_receivers()
         if node.queue:
             self._agenda.append(node)
-        known_s = end_s + self._driver.port.latency_to(node.port)
-        if node.uploads:  # the notice follows the results
-            known_s += sum(value.nbytes for value in stored) / node.port.uplink_bytes_s
-            known_s = known_s if (presence := call.presence) is None else presence.arrives_s(end_s, known_s)
         self._resolve(call, end_s, known_s)
+
+    def _uploaded_s(self, call: Call, end_s: float, known_s: float, size: int) -> float:
+        """End a call of a client; return when the driver knows, because the notice follows the results."""
+        node, presence = call.node, call.presence
+        if call.method not in node.administrative:
+            node.free_s = end_s
+        known_s += size / node.port.uplink_bytes_s
+        return known_s if presence is None else presence.arrives_s(end_s, known_s)
 
     def _refuse(self, call: Call) -> None:
         node = call.node

@@ -81,14 +81,12 @@ class Connections:
 
     def port(self, name: str, device: Device) -> Port:
         """Return the connection of a new node, with the settings of its name, or of its device."""
-        own = self._nodes.get(name, _PLAIN)
+        own, site = self._nodes.get(name, _PLAIN), self._sites.of(name)
         both = own.bandwidth_bytes_s
-        return Port(
-            _first(own.latency_s, device.latency_s),
-            _first(own.uplink_bytes_s, _first(both, device.uplink_bytes_s)),
-            _first(own.downlink_bytes_s, _first(both, device.downlink_bytes_s)),
-            self._sites.of(name),
-        )
+        latency_s = _first(own.latency_s, device.latency_s)
+        up = _first(own.uplink_bytes_s, _first(both, device.uplink_bytes_s))
+        down = _first(own.downlink_bytes_s, _first(both, device.downlink_bytes_s))
+        return Port(latency_s, up, down) if site is None else PlacedPort(latency_s, up, down, site)
 
 
 def _first(value: float | None, default: float) -> float:
@@ -96,36 +94,25 @@ def _first(value: float | None, default: float) -> float:
 
 
 class Port:
-    """The connection of a node to the network.
+    """The connection of a node to a network of one place."""
 
-    Parameters
-    ----------
-    site : where the node is; nodes at one place have only their own links between them.
-    """
+    __slots__ = ("downlink", "downlink_bytes_s", "latency_s", "uplink", "uplink_bytes_s")
 
-    __slots__ = ("downlink", "downlink_bytes_s", "latency_s", "site", "uplink", "uplink_bytes_s")
-
-    def __init__(self, latency_s: float, uplink_bytes_s: float, downlink_bytes_s: float, site: Site | None) -> None:
+    def __init__(self, latency_s: float, uplink_bytes_s: float, downlink_bytes_s: float) -> None:
         self.latency_s, self.uplink_bytes_s, self.downlink_bytes_s = latency_s, uplink_bytes_s, downlink_bytes_s
         self.uplink, self.downlink = Link(), Link()
-        self.site = site
 
     def latency_to(self, other: Port) -> float:
         """Return the one-way latency in seconds."""
-        latency_s = self.latency_s if self.latency_s > other.latency_s else other.latency_s
-        return latency_s if self.site is other.site else self.path_to(other).latency_s(latency_s)
+        return self.latency_s if self.latency_s > other.latency_s else other.latency_s
 
-    def path_to(self, other: Port) -> Path:
+    def path_to(self, other: Port) -> Path:  # noqa: ARG002 - all are at the same place
         """Return what lies between the uplink of this node and the downlink of another."""
-        if self.site is other.site or self.site is None or other.site is None:
-            return _NOTHING_BETWEEN
-        return self.site.path_to(other.site)
+        return _NOTHING_BETWEEN
 
     def send(self, receiver: Port, size: int, ready_s: float) -> float:
         """Send ``size`` bytes that are ready at ``ready_s``; return the time at which the last byte arrives."""
         latency_s = self.latency_s if self.latency_s > receiver.latency_s else receiver.latency_s
-        if self.site is not receiver.site:
-            return self._send_far(receiver, size, ready_s, latency_s)
         if size == 0:
             return ready_s + latency_s
         up_s, down_s = size / self.uplink_bytes_s, size / receiver.downlink_bytes_s
@@ -134,14 +121,41 @@ class Port:
         first_s = leaves_s + latency_s + (up_s - down_s if up_s > down_s else 0.0)
         return (receiver.downlink.reserve(first_s, down_s) if down_s else first_s) + down_s
 
-    def _send_far(self, receiver: Port, size: int, ready_s: float, latency_s: float) -> float:
-        """Send bytes to another place."""
+
+class PlacedPort(Port):
+    """The connection of a node in a network of several places.
+
+    Parameters
+    ----------
+    site : where the node is. Nodes at one place have only their own links between them.
+    """
+
+    __slots__ = ("site",)
+
+    def __init__(self, latency_s: float, uplink_bytes_s: float, downlink_bytes_s: float, site: Site) -> None:
+        super().__init__(latency_s, uplink_bytes_s, downlink_bytes_s)
+        self.site = site
+
+    def latency_to(self, other: Port) -> float:
+        """Return the one-way latency in seconds."""
+        return self.path_to(other).latency_s(super().latency_to(other))
+
+    def path_to(self, other: Port) -> Path:
+        """Return what lies between the uplink of this node and the downlink of another."""
+        assert isinstance(other, PlacedPort)
+        return _NOTHING_BETWEEN if self.site is other.site else self.site.path_to(other.site)
+
+    def send(self, receiver: Port, size: int, ready_s: float) -> float:
+        """Send ``size`` bytes over all links between this node and another; return when the last byte arrives."""
         path = self.path_to(receiver)
+        if path is _NOTHING_BETWEEN:
+            return super().send(receiver, size, ready_s)
+        latency_s = super().latency_to(receiver)
         if size == 0:
             return ready_s + path.latency_s(latency_s)
-        own_s = latency_s if path.measured_s is None else path.measured_s
+        first = Hop(self.uplink, self.uplink_bytes_s, latency_s if path.measured_s is None else path.measured_s)
         last = Hop(receiver.downlink, receiver.downlink_bytes_s, 0.0)
-        return cross((Hop(self.uplink, self.uplink_bytes_s, own_s), *path.hops, last), size, ready_s)
+        return cross((first, *path.hops, last), size, ready_s)
 
 
 _NOTHING_BETWEEN = Path()
