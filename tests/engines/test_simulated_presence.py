@@ -7,6 +7,7 @@ t runs from t + 1 to t + 11, and the driver knows at t + 12.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,15 @@ def test_a_disturbance_and_a_kill_of_an_absent_client_are_as_of_any_other(tmp_pa
     engine.kill(a)
     with pytest.raises(ActorLost, match="worker 0 was killed"):
         engine.get(ref)
+
+
+def test_what_a_client_that_hangs_never_does_ends_never_without_a_search(tmp_path: Path) -> None:
+    engine, (a, b) = world(tmp_path, "0,0,5", period_s=10.0)
+    engine.disturb(a, Disturbance("hang"))
+    refs = [b.ask(a), b.step(a.make())]
+    assert engine.wait(refs, timeout_s=1000.0) == ([], refs)
+    known = engine._scheduler._nodes[1].presence
+    assert known.begins_s(math.inf) == known.arrives_s(3.0, math.inf) == math.inf
 
 
 def presence(intervals: list[tuple[float, float]], **options: Any) -> Presence:

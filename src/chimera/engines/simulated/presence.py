@@ -53,6 +53,8 @@ class Presence:
 
     def begins_s(self, time_s: float) -> float:
         """Return the first time from ``time_s`` at which the client is on; infinite if it does not return."""
+        if time_s == math.inf:
+            return time_s
         place = self._place(time_s)
         if place % 2 == 1:
             return time_s
@@ -101,6 +103,8 @@ class Presence:
 
     def _passed_s(self, begin_s: float, lasts_s: float) -> float:
         """Return when the client has been on for ``lasts_s`` since ``begin_s``."""
+        if lasts_s == math.inf:
+            return lasts_s
         begin_s = self.begins_s(begin_s)
         while begin_s < math.inf:
             off_s = self._borders_s[self._place(begin_s)]
