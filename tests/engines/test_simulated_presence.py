@@ -18,12 +18,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chimera.core.call import get, work
 from chimera.core.engine import Disturbance
 from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.engines.simulated import Availability, Simulated
 from chimera.engines.simulated.models.presence_models import AvailabilityModel, Diurnal, Markov
 from chimera.engines.simulated.presence import Presence
 from chimera.strategies.participation import Participation
+
+COMPUTE = {"seconds_per_call": 10.0, "seconds_per_sample": 1.0}
 
 
 class Client:
@@ -35,6 +38,9 @@ class Client:
     def make(self) -> Any:
         return np.ones(250, np.float32)
 
+    def train(self) -> None:
+        work(samples=5)
+
     def state(self) -> str:
         return "its state"
 
@@ -42,8 +48,6 @@ class Client:
         return group.all_reduce(np.ones(250, np.float32))
 
     def ask(self, other: Any) -> int:
-        from chimera.core.call import get
-
         return int(get(other.step()))
 
     def post(self, group: Any) -> None:
@@ -58,7 +62,7 @@ def world(folder: Path, rows: str, count: int = 2, **options: Any) -> tuple[Simu
     path.write_text("client,on_s,off_s\n" + rows.replace("; ", "\n") + "\n", encoding="utf-8")
     network = {"latency_s": 1.0, "bandwidth_bytes_s": options.pop("bandwidth", float("inf"))}
     availability = {"path": str(path), **options}
-    engine = Simulated(network=network, compute={"seconds_per_call": 10.0}, availability=availability)
+    engine = Simulated(network=network, compute=COMPUTE, availability=availability)
     return engine, [engine.spawn(Client, name=f"worker {rank}") for rank in range(count)]
 
 
@@ -97,6 +101,27 @@ def test_a_call_that_restarts_does_all_its_work_again(tmp_path: Path) -> None:
     engine, (a, _) = world(tmp_path, rows)
     engine.wait([a.step(), a.step()], count=2)
     assert spans(engine) == [("0", 1, 22), ("0", 22, 47)]
+
+
+def test_a_call_that_restarts_repeats_also_what_was_done_before_its_work(tmp_path: Path) -> None:
+    for interrupted, end_s in (("continue", 23.0), ("restart", 35.0)):
+        engine, (a, _) = world(tmp_path, "0,0,13; 0,20,inf", interrupted=interrupted)
+        engine.wait([a.train()])  # 10 s of the call, and 5 s of samples
+        assert spans(engine) == [("0", 1, end_s)]
+
+
+def test_results_of_a_client_are_uploaded_at_once_and_the_notice_follows_them(tmp_path: Path) -> None:
+    engine, (a, b) = world(tmp_path, "0,0,14; 0,500,inf", bandwidth=1000.0)
+    value = a.make()
+    engine.wait([value])
+    assert engine.now() == 11 + 1 + 1
+    engine.wait([b.step(), b.step()], count=2)
+    assert engine.now() == 35
+    engine.wait([b.step(value)])
+    assert engine.now() == 47  # the client is off, and its value has arrived long before
+    late = a.make()
+    engine.wait([late])
+    assert engine.now() == 500 + 1 + 10 + 1 + 1
 
 
 def test_a_call_that_fits_into_no_interval_continues_after_ten_restarts(tmp_path: Path) -> None:
