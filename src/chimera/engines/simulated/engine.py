@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,6 +67,7 @@ class Simulated:
         self._driver = Node("driver", -1, self._connections.port("driver", self._typical))
         self._order, self._nodes, self._names = itertools.count(), list[Node](), set[str]()
         self._handles: list[ActorHandle] = []
+        self._departures: list[tuple[float, int]] = []  # clients that will leave for good: there may be many
         self._scheduler = Scheduler(self._driver, self._compute, seed, self._connections.trunks)
         self._driver_waits = DriverWaits(self._scheduler, self._driver)
         self._give_back_threads: Callable[[], None] | None = None
@@ -120,8 +122,10 @@ class Simulated:
             node.presence = presence
             if presence.ends_s < node.crash_s:
                 node.crash_s, node.fate = presence.ends_s, "left for good"
-        if min(node.leave_s, node.crash_s) < math.inf:
+        if name in given.leave or name in given.crash:
             self._scheduler.mortal.add(node)
+        elif node.crash_s < math.inf:
+            heapq.heappush(self._departures, (node.crash_s, node.rank))
 
     def put(self, value: Any) -> Ref:
         """See `Engine.put`."""
@@ -236,6 +240,8 @@ class Simulated:
         """See `Engine.lost`."""
         self._scheduler.events.catch_up()
         mortal = self._scheduler.mortal
+        while self._departures and self._departures[0][0] <= self._scheduler.now_s:
+            mortal.add(self._nodes[heapq.heappop(self._departures)[1]])
         gone = [(node.gone_s, node.rank) for node in mortal if node.gone_s <= self._scheduler.now_s]
         return [self._handles[rank] for _, rank in sorted(gone)]
 

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.registry import Registry
-from chimera.engines.simulated.models.draws import standard_normal, uniform
+from chimera.engines.simulated.models.draws import standard_normal, uniform, uniforms
 from chimera.engines.simulated.options import check_range
+
+_AT_ONCE = 64
+"""Number of durations that are drawn at once."""
 
 
 class AvailabilityModel(ABC):
@@ -53,15 +56,15 @@ class Markov(AvailabilityModel):
 
     def intervals(self, seed: int, name: str) -> Iterator[tuple[float, float]]:
         """Yield intervals, from a draw for each duration."""
-        number = itertools.count()
-        on_share = self.mean_on_s / (self.mean_on_s + self.mean_off_s)
+        blocks = (uniforms(_AT_ONCE, seed, "markov", name, block) for block in itertools.count())
+        drawn = itertools.chain.from_iterable(blocks)
         time_s = 0.0
-        if uniform(seed, "is on", name) >= on_share:
-            time_s = -self.mean_off_s * math.log(uniform(seed, "markov", name, next(number)))
+        if uniform(seed, "is on", name) >= self.mean_on_s / (self.mean_on_s + self.mean_off_s):
+            time_s = -self.mean_off_s * math.log(next(drawn))
         while True:
-            off_s = time_s - self.mean_on_s * math.log(uniform(seed, "markov", name, next(number)))
+            off_s = time_s - self.mean_on_s * math.log(next(drawn))
             yield time_s, off_s
-            time_s = off_s - self.mean_off_s * math.log(uniform(seed, "markov", name, next(number)))
+            time_s = off_s - self.mean_off_s * math.log(next(drawn))
 
 
 @AVAILABILITY.register("diurnal")
