@@ -38,7 +38,8 @@ class Scheduler:
     ----------
     now_s : the driver's clock; only the driver moves it.
     running : the call whose code runs now; None while it is the driver's.
-    mortal : the nodes that have ended or will, but for clients that leave for good later. A search for lost actors reads only these.
+    mortal : the nodes that have ended or will, without clients that leave for good later. A search for lost actors reads only
+        these.
     """
 
     def __init__(self, driver: Node, compute: Compute, seed: int, trunks: Sequence[Link] = ()) -> None:
