@@ -248,10 +248,9 @@ class Call:
         """When its message arrives; its arguments may arrive later."""
         return self.issued_s + self.sender.port.latency_to(self.node.port)
 
-    def works_until_s(self, work_s: float) -> float:
-        """Return when work that begins at its clock is done, with slow periods and absences of its actor."""
-        begin_s, presence = self.clock_s, self.presence
-        end_s = self.node.health.ends_s(begin_s, work_s)
+    def prolonged_s(self, begin_s: float, end_s: float) -> float:
+        """Return when work is done that would take from ``begin_s`` to ``end_s`` without absences of its actor."""
+        presence = self.presence
         return end_s if presence is None else presence.works_until_s(begin_s, end_s - begin_s, self.start_s)
 
     def record(self, name: str, began_s: float) -> None:

@@ -16,16 +16,13 @@ def arrival_s(call: Call) -> float:
     """Send the message and the arguments of ``call``; return when it can start."""
     node = call.node
     ready_s = call.issued_s if call.issued_s > node.join_s else node.join_s
-    presence, free_s = None, node.free_s
     if node.uploads:
-        presence = call.presence
-        if call.method in node.administrative:
-            free_s = 0.0  # the client answers also while it works
-        if presence is not None and (ready_s := presence.begins_s(ready_s)) == inf:
+        ready_s, message_s, free_s, presence = _reach_client(call, ready_s)
+        if ready_s == inf:
             return inf
-    message_s = call.sender.port.send(node.port, call.given_bytes, ready_s)
-    if presence is not None:
-        message_s = presence.arrives_s(ready_s, message_s)
+    else:
+        free_s, presence = node.free_s, None
+        message_s = call.sender.port.send(node.port, call.given_bytes, ready_s)
     arrived_s, left_s, size = ready_s, ready_s, 0
     if call.given:
         arrived_s, left_s, size = deliver(call.given, node, ready_s, presence)
@@ -36,9 +33,23 @@ def arrival_s(call: Call) -> float:
     idle_s = arrived_s - (left_s if left_s > free_s else free_s)
     call.transfer_s = idle_s if idle_s > 0 else 0.0
     start_s = arrived_s if arrived_s > free_s else free_s
-    if presence is not None:
-        start_s = presence.begins_s(start_s)
-    return start_s if node.health.sound else node.health.begins_s(start_s)
+    if node.health.sound:
+        return start_s
+    return node.health.begins_s(start_s if presence is None else presence.begins_s(start_s))
+
+
+def _reach_client(call: Call, ready_s: float) -> tuple[float, float, float, Presence | None]:
+    """Send the message of a call to a client.
+
+    Returns when the message and the arguments leave, and the message arrives; from when on the client can work for the call;
+    and the presence on which the call depends.
+    """
+    node, presence = call.node, call.presence
+    free_s = 0.0 if call.method in node.administrative else node.free_s  # the client answers these also while it works
+    if presence is not None and (ready_s := presence.begins_s(ready_s)) == inf:
+        return inf, inf, free_s, presence
+    message_s = call.sender.port.send(node.port, call.given_bytes, ready_s)
+    return ready_s, message_s if presence is None else presence.arrives_s(ready_s, message_s), free_s, presence
 
 
 def deliver(
@@ -53,12 +64,9 @@ def deliver(
     for ref in sorted(refs, key=_end_s) if len(refs) > 1 else refs:
         sender, of_sender = ref.call.node, None
         leaves_s = ref.call.end_s if ref.call.end_s > ready_s else ready_s
-        if sender.uploads:
-            leaves_s, of_sender = ref.call.end_s, ref.call.presence
         if not sender.health.sound:
-            leaves_s = sender.health.sends_s(leaves_s)
-        if of_sender is not None:
-            leaves_s = of_sender.leaves_s(leaves_s)
+            of_sender = ref.call.presence
+            leaves_s = _leaves_s(ref.call, leaves_s)
         if sender is node:
             arrives_s = leaves_s
         elif node in ref.arrivals:
@@ -73,6 +81,13 @@ def deliver(
         if arrives_s > arrived_s:
             arrived_s, left_s = arrives_s, leaves_s
     return arrived_s, left_s, size
+
+
+def _leaves_s(call: Call, taken_s: float) -> float:
+    """Return when a result leaves an actor that is disturbed or a client: a client sends it at the end of the call."""
+    node, presence = call.node, call.presence
+    leaves_s = node.health.sends_s(call.end_s if node.uploads else taken_s)
+    return leaves_s if presence is None else presence.leaves_s(leaves_s)
 
 
 def carried_s(sender: Node, receiver: Node, size: int, ready_s: float) -> float:

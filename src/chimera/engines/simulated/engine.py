@@ -18,6 +18,7 @@ from chimera.engines.simulated.call import NO_METHODS, ActorHandle, Call, Node, 
 from chimera.engines.simulated.driver_waits import DriverWaits
 from chimera.engines.simulated.events import SimulatedContext
 from chimera.engines.simulated.group import SimulatedGroup
+from chimera.engines.simulated.health import CLIENT
 from chimera.engines.simulated.models.availability import Availability
 from chimera.engines.simulated.models.compute import Compute
 from chimera.engines.simulated.models.devices import Device, Devices
@@ -103,7 +104,11 @@ class Simulated:
         if name not in self._names:
             self._schedule_absences(node)
         if node.presence is not None or device is not self._typical:
-            node.uploads, node.administrative = True, getattr(actor_type, "administrative", NO_METHODS)
+            node.health, node.uploads, node.administrative = (
+                CLIENT,
+                True,
+                getattr(actor_type, "administrative", NO_METHODS),
+            )
         call = Call(self._driver, node, CONSTRUCTOR, next(self._order), self._scheduler.now_s, args, kwargs)
         self._nodes.append(node)
         self._names.add(name)

@@ -162,7 +162,7 @@ class Scheduler:
             if node.presence is None:
                 call.clock_s = node.health.ends_s(call.clock_s, work_s)
             else:
-                call.clock_s = call.works_until_s(work_s)
+                call.clock_s = call.prolonged_s(call.clock_s, node.health.ends_s(call.clock_s, work_s))
         return call
 
     def suspend(self, call: Call, group: SimulatedGroup) -> None:
@@ -208,8 +208,9 @@ class Scheduler:
             return self._refuse(call)
         call.start_s = start_s
         call.factor = node.factor * self._compute.call_factor(self._seed, node.name, node.calls)
-        call.clock_s, work_s = start_s, call.factor * self._compute.seconds_per_call
-        call.clock_s = node.health.ends_s(start_s, work_s) if node.presence is None else call.works_until_s(work_s)
+        call.clock_s = node.health.ends_s(start_s, call.factor * self._compute.seconds_per_call)
+        if node.presence is not None:
+            call.clock_s = call.prolonged_s(start_s, call.clock_s)
         node.calls += 1
         if node.groups or self.events.on:
             return self._run_on_strand(call, partial(run, call))
