@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from chimera.core.engine import ENGINES
 from chimera.core.errors import ConfigurationError
 from chimera.engines.simulated import Availability, Compute, Network, NodeNetwork, Simulated
-from chimera.engines.simulated.models.network import Link
+from chimera.engines.simulated.models.link import Link
 
 TABLE = """
 seed = 3
@@ -70,7 +70,10 @@ def test_a_mixture_of_table_and_dataclass_is_understood() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"network": {"latency": 1}}, "network has no key 'latency'; its keys: latency_s, bandwidth_bytes_s, nodes"),
+        (
+            {"network": {"latency": 1}},
+            "network has no key 'latency'; its keys: latency_s, bandwidth_bytes_s, nodes, topology",
+        ),
         ({"network": {"nodes": {"worker 2": {"speed": 1}}}}, "nodes 'worker 2' has no key 'speed'"),
         ({"network": {"latency_s": "fast"}}, "network: Expected float, got str, for latency_s"),
         ({"network": {"latency_s": -1}}, "latency_s = -1.0 must be zero or more"),
@@ -81,7 +84,7 @@ def test_a_mixture_of_table_and_dataclass_is_understood() -> None:
         ({"compute": {"spread": float("nan")}}, "spread = nan must be zero or more"),
         ({"compute": {"slow": {"worker 1": 0}}}, "slow, 'worker 1' = 0.0 must be above zero"),
         ({"availability": {"crash": {"worker 1": -2}}}, "crash, 'worker 1' = -2.0 must be zero or more"),
-        ({"availability": {"crashes": {}}}, "availability has no key 'crashes'; its keys: join, leave, crash"),
+        ({"availability": {"crashes": {}}}, "availability has no key 'crashes'; its keys: join, leave, crash, path"),
         ({"speed": 1}, "has no option 'speed'"),
         ({"seed": "x"}, "option 'seed': 'x' cannot be used"),
     ],

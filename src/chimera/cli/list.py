@@ -19,6 +19,9 @@ FAMILIES = {
     "aggregations": "chimera.training.aggregation.aggregation:AGGREGATIONS",
     "codecs": "chimera.codecs.codec:CODECS",
     "engines": "chimera.core.engine:ENGINES",
+    "availability": "chimera.engines.simulated.models.presence_models:AVAILABILITY",
+    "devices": "chimera.engines.simulated.models.devices:DEVICES",
+    "networks": "chimera.engines.simulated.models.topology:TOPOLOGIES",
     "partitions": "chimera.data.partition:PARTITIONERS",
     "models": "chimera.models.model:MODELS",
     "datasets": "chimera.data.split:DATASETS",
@@ -37,7 +40,7 @@ def list_plugins(
         ),
     ] = None,
 ) -> None:
-    """List strategies, topologies, aggregations, codecs, engines, partitions, models, data sets and policies."""
+    """List strategies, topologies, aggregations, codecs, engines and their parts, partitions, models, data sets, policies."""
     if family is not None and family not in FAMILIES:
         raise ConfigurationError(f"there is no family {family!r} to list; families: {', '.join(FAMILIES)}")
     from chimera.cli.rows import Shown, printed, table

@@ -136,6 +136,10 @@ class Group(Protocol):
 class Engine(Protocol):
     """The place where actors run. Also a context manager that closes itself.
 
+    An engine that models absences also has ``connected(actor)``, which returns whether an actor can be reached now, and
+    ``keeps_work``, whether `state` includes the work of actors, so that a checkpoint need not wait for them. The class
+    attribute ``administrative`` of an actor names the calls that such an engine answers also while the actor is absent.
+
     Attributes
     ----------
     nodes_own_data : whether workers are created where they have a model and data of their own. On other engines the driver

@@ -122,6 +122,9 @@ class Cluster(Protocol):
         ActorLost : one of them is dead. The trainer removes it from the cluster, and calls `Strategy.rounds` again.
         """
 
+    def connected(self, worker: Any) -> bool:
+        """Return whether a worker can be reached now, as far as the engine knows; a private run does not ask the engine."""
+
     def group(self, workers: Sequence[Any] | None = None) -> Any:
         """Return a group of ``workers``, by default of all living workers, in rank order."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from chimera.core.errors import ConfigurationError
@@ -110,11 +110,13 @@ class FedAvg(SiteRounds):
         self._rule: Mapping[str, Any] | None = None  # the rule that changes local gradients, see `LocalRule`
         self._samples: Mapping[str, float] = {}  # by worker; empty if samples do not matter
         self._steps: Mapping[str, int] = {}  # by worker, in a round; empty if all take local_steps
+        self._connected: Callable[[Any], bool] | None = None  # whether a worker can be reached now
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of the servers a round."""
         servers = cluster.servers(self._shards)
         weights = [server.weights() for server in servers]
+        self._connected = cluster.connected
         self._survey(cluster)
         for round_ in itertools.count(cluster.round):
             if self._hierarchy is None:
@@ -138,7 +140,7 @@ class FedAvg(SiteRounds):
 
     def _plan(self, workers: Sequence[Any], round_: int, site: int) -> list[Work]:
         """Return the work of each participant of a round, in rank order; without partial work, unless it counts."""
-        chosen = self._participation.chosen(workers, round_, site)
+        chosen = self._participation.chosen(workers, round_, site, self._connected)
         steps = [self._steps.get(worker.name, self._local_steps) for worker in chosen]
         plan = [Work(worker, count, round_ * count) for worker, count in zip(chosen, steps, strict=True)]
         plan = self._participation.cut_short(plan, round_)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -35,7 +36,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Participation:
-    """A choice of participants for each round, determined by the seed and the round only.
+    """A choice of participants for each round, determined by the seed, the round, and the clients that are connected.
 
     Attributes
     ----------
@@ -87,13 +88,41 @@ class Participation:
         """Return the number of answers to wait for, of ``workers`` workers of which ``asked`` were asked."""
         return min(self.wanted(workers), asked)
 
-    def chosen(self, workers: Sequence[Any], round_: int, site: int = 0) -> list[Any]:
-        """Return those of the workers of a site that are asked in a round, in rank order."""
+    def chosen(
+        self,
+        workers: Sequence[Any],
+        round_: int,
+        site: int = 0,
+        connected: Callable[[Any], bool] | None = None,
+    ) -> list[Any]:
+        """Return those of the workers of a site that are asked in a round, in rank order.
+
+        Parameters
+        ----------
+        site : number of the site, which draws on its own.
+        connected : whether a worker can be reached now; default: all can. Drawn workers that cannot are replaced by others,
+            also drawn by seed and round. If no worker can be reached, the drawn ones are returned.
+        """
         count = self.asked(len(workers))
-        if count == len(workers):
-            return list(workers)
-        block, which = divmod(round_, _AT_ONCE)
-        return [workers[place] for place in _drawn(self.seed, block, len(workers), count, site)[which]]
+        places: Sequence[int] = range(len(workers))
+        if count < len(workers):
+            block, which = divmod(round_, _AT_ONCE)
+            places = _drawn(self.seed, block, len(workers), count, site)[which]
+        if connected is not None:
+            places = self._reachable(places, workers, [round_, site], connected) or places
+        return [workers[place] for place in places]
+
+    def _reachable(
+        self, drawn: Sequence[int], workers: Sequence[Any], key: Sequence[int], connected: Callable[[Any], bool]
+    ) -> list[int]:
+        """Return the drawn places of connected workers, and others in place of the rest, in order."""
+        found = [place for place in drawn if connected(workers[place])]
+        if len(found) < len(drawn) < len(workers):
+            rng, known = np.random.default_rng([self.seed, *key, *b"absent"]), set(drawn)
+            others = (place for place in rng.permutation(len(workers)).tolist() if place not in known)
+            reachable = (place for place in others if connected(workers[place]))
+            found = sorted([*found, *itertools.islice(reachable, len(drawn) - len(found))])
+        return found
 
     def cut_short(self, plan: Sequence[Work], round_: int) -> list[Work]:
         """Return the same plan, with the work of stragglers made partial."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from chimera.engines.simulated.engine import Simulated
     from chimera.engines.simulated.group import SimulatedGroup
     from chimera.engines.simulated.models.network import Port
+    from chimera.engines.simulated.presence import Presence
     from chimera.engines.suspendable_thread import SuspendableThread
 
 Meetings: TypeAlias = "Mapping[SimulatedGroup, tuple[float, list[Call]]]"
@@ -27,6 +28,7 @@ _SIZES = {type(None): 0, bool: 8, int: 8, float: 8, str: 8}  # of plain values, 
 _size_of = _SIZES.__getitem__
 _NEVER = math.inf, math.inf, math.inf
 NO_PARTS: list[TraceRow] = []  # shared, and never changed
+NO_METHODS: Collection[str] = frozenset()
 NOTHING: Mapping[Any, Any] = MappingProxyType({})  # there are many calls, and most have nothing of most kinds
 
 
@@ -41,6 +43,10 @@ class Node:
     join_s, leave_s, crash_s : when it joins, leaves and crashes; `kill` is a crash.
     fate : the meaning of ``crash_s``: it crashed, was killed, or exited.
     factor : duration of a call here, as a multiple of that on the median machine.
+    seconds_per_sample : duration of a call here per sample, before the factor.
+    uploads : whether the actor is a client: its results leave as soon as they are computed, not when a call takes them.
+    administrative : calls of a client by which the driver observes it or sets its state.
+    presence : when the actor is on; None if it always is.
     queue : issued calls that cannot run yet: an argument is not computed, or an earlier call is suspended.
     suspended : the call that waits inside for a group, or for another actor.
     health : its disturbances other than death.
@@ -49,6 +55,7 @@ class Node:
 
     __slots__ = (
         "actor_context",
+        "administrative",
         "calls",
         "crash_s",
         "factor",
@@ -61,11 +68,14 @@ class Node:
         "leave_s",
         "name",
         "port",
+        "presence",
         "queue",
         "rank",
+        "seconds_per_sample",
         "stuck",
         "suspended",
         "target",
+        "uploads",
     )  # fmt: skip
 
     def __init__(self, name: str, rank: int, port: Port) -> None:
@@ -73,7 +83,9 @@ class Node:
         self.target: Any = None
         self.failure: BaseException | None = None
         self.free_s, self.join_s, self.leave_s, self.crash_s = 0.0, 0.0, math.inf, math.inf
-        self.factor, self.calls, self.fate = 1.0, 0, "crashed"
+        self.factor, self.seconds_per_sample, self.calls, self.fate = 1.0, 0.0, 0, "crashed"
+        self.presence: Presence | None = None
+        self.uploads, self.administrative = False, NO_METHODS
         self.actor_context = ActorContext()
         self.queue: deque[Call] = deque()
         self.suspended: Call | None = None
@@ -95,6 +107,16 @@ class Node:
     def refuses(self, start_s: float) -> bool:
         """Whether a call that starts then is too late."""
         return start_s >= self.crash_s or start_s > self.leave_s
+
+    def begins_s(self, time_s: float) -> float:
+        """Return the start time of work that is ready at ``time_s``."""
+        begin_s = self.health.begins_s(time_s)
+        return begin_s if self.presence is None else self.presence.begins_s(begin_s)
+
+    def sends_s(self, time_s: float) -> float:
+        """Return the time at which a value that is ready at ``time_s`` leaves the node."""
+        leaves_s = self.health.sends_s(time_s)
+        return leaves_s if self.presence is None else self.presence.leaves_s(leaves_s)
 
     def lost(self, call: Call) -> ActorLost:
         """Return the exception of the refs of ``call``, because the actor has ended."""
@@ -209,6 +231,11 @@ class Call:
         other.waiters = [*other.waiters, self] if other.waiters else [self]
 
     @property
+    def presence(self) -> Presence | None:
+        """The presence on which the call depends; None if its actor is always on, or the call is administrative."""
+        return None if self.method in self.node.administrative else self.node.presence
+
+    @property
     def ready(self) -> bool:
         """Whether all its arguments are computed."""
         for call in self.inputs:  # noqa: SIM110 - this is on the hot path, where a generator costs more than it says
@@ -220,6 +247,11 @@ class Call:
     def arrives_s(self) -> float:
         """When its message arrives; its arguments may arrive later."""
         return self.issued_s + self.sender.port.latency_to(self.node.port)
+
+    def prolonged_s(self, begin_s: float, end_s: float) -> float:
+        """Return when work is done that would take from ``begin_s`` to ``end_s`` without absences of its actor."""
+        presence = self.presence
+        return end_s if presence is None else presence.works_until_s(begin_s, end_s - begin_s, self.start_s)
 
     def record(self, name: str, began_s: float) -> None:
         """Add a row for a part that ends now."""

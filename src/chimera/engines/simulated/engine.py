@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,13 +14,15 @@ from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError, EngineClosedError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import check_returns, handle_of, receive_handles
-from chimera.engines.simulated.call import ActorHandle, Call, Node, Ref
+from chimera.engines.simulated.call import NO_METHODS, ActorHandle, Call, Node, Ref
 from chimera.engines.simulated.driver_waits import DriverWaits
 from chimera.engines.simulated.events import SimulatedContext
 from chimera.engines.simulated.group import SimulatedGroup
+from chimera.engines.simulated.health import CLIENT
 from chimera.engines.simulated.models.availability import Availability
 from chimera.engines.simulated.models.compute import Compute
-from chimera.engines.simulated.models.network import Network
+from chimera.engines.simulated.models.devices import Device, Devices
+from chimera.engines.simulated.models.network import Connections, Network
 from chimera.engines.simulated.options import options
 from chimera.engines.simulated.scheduler import CONSTRUCTOR, Scheduler
 from chimera.engines.stored import Stored
@@ -38,7 +41,7 @@ class Simulated:
     Parameters
     ----------
     seed : seed of the speeds of actors and of the stragglers.
-    network, compute, availability : the models of time, or tables with their options.
+    network, compute, devices, availability : the models of time, or tables with their options.
     """
 
     nodes_own_data = False
@@ -51,16 +54,22 @@ class Simulated:
         seed: int = 0,
         network: Network | Mapping[str, Any] | None = None,
         compute: Compute | Mapping[str, Any] | None = None,
+        devices: Devices | Mapping[str, Any] | None = None,
         availability: Availability | Mapping[str, Any] | None = None,
     ) -> None:
         self._seed = seed
-        self._network = options(Network, network, "engine 'simulated', network")
+        wires = options(Network, network, "engine 'simulated', network")
         self._compute = options(Compute, compute, "engine 'simulated', compute")
+        self._devices = options(Devices, devices, "engine 'simulated', devices")
         self._availability = options(Availability, availability, "engine 'simulated', availability")
-        self._driver = Node("driver", -1, self._network.port("driver"))
+        bytes_s = wires.bandwidth_bytes_s
+        self._typical = Device(self._compute.seconds_per_sample, bytes_s, bytes_s, wires.latency_s)
+        self._connections = Connections(wires)
+        self._driver = Node("driver", -1, self._connections.port("driver", self._typical))
         self._order, self._nodes, self._names = itertools.count(), list[Node](), set[str]()
         self._handles: list[ActorHandle] = []
-        self._scheduler = Scheduler(self._driver, self._compute, seed)
+        self._departures: list[tuple[float, int]] = []  # clients that will leave for good: there may be many
+        self._scheduler = Scheduler(self._driver, self._compute, seed, self._connections.trunks)
         self._driver_waits = DriverWaits(self._scheduler, self._driver)
         self._give_back_threads: Callable[[], None] | None = None
         # Actors with the same bandwidth share one object: what a call declares is charged before another call runs.
@@ -87,21 +96,41 @@ class Simulated:
             self._give_back_threads = limit_threads(1)
         rank = len(self._nodes)
         name = f"actor {rank}" if name is None else name
-        node = Node(name, rank, self._network.port(name))
-        node.target, node.actor_context = actor_type, self._actor_context(node.port.bandwidth_bytes_s)
+        device = self._devices.of(self._seed, name, self._typical)
+        node = Node(name, rank, self._connections.port(name, device))
+        node.target, node.actor_context = actor_type, self._actor_context(node.port.uplink_bytes_s)
         node.factor = self._compute.actor_factor(self._seed, name)
+        node.seconds_per_sample = device.seconds_per_sample
         if name not in self._names:
-            node.join_s = self._availability.join.get(name, 0.0)
-            node.leave_s = self._availability.leave.get(name, math.inf)
-            node.crash_s = self._availability.crash.get(name, math.inf)
-            if min(node.leave_s, node.crash_s) < math.inf:
-                self._scheduler.mortal.add(node)
+            self._schedule_absences(node)
+        if node.presence is not None or device is not self._typical:
+            node.health, node.uploads, node.administrative = (
+                CLIENT,
+                True,
+                getattr(actor_type, "administrative", NO_METHODS),
+            )
         call = Call(self._driver, node, CONSTRUCTOR, next(self._order), self._scheduler.now_s, args, kwargs)
         self._nodes.append(node)
         self._names.add(name)
         self._scheduler.issue(call)
         self._handles.append(ActorHandle(self, node))
         return self._handles[-1]
+
+    def _schedule_absences(self, node: Node) -> None:
+        """Set the times at which a new actor joins, leaves, crashes, and is on."""
+        name, given = node.name, self._availability
+        node.join_s = given.join.get(name, 0.0)
+        node.leave_s = given.leave.get(name, math.inf)
+        node.crash_s = given.crash.get(name, math.inf)
+        presence = given.presence(self._seed, name)
+        if presence is not None:
+            node.presence = presence
+            if presence.ends_s < node.crash_s:
+                node.crash_s, node.fate = presence.ends_s, "left for good"
+        if name in given.leave or name in given.crash:
+            self._scheduler.mortal.add(node)
+        elif node.crash_s < math.inf:
+            heapq.heappush(self._departures, (node.crash_s, node.rank))
 
     def put(self, value: Any) -> Ref:
         """See `Engine.put`."""
@@ -121,7 +150,7 @@ class Simulated:
         scheduler, sender = self._scheduler, self._driver
         issued_s = scheduler.now_s
         if (caller := scheduler.running and scheduler.events.calling()) is not None:
-            sender, issued_s = caller.node, caller.node.health.sends_s(caller.clock_s)
+            sender, issued_s = caller.node, caller.node.sends_s(caller.clock_s)
         call = Call(sender, node, method, next(self._order), issued_s, args, kwargs, returns)
         refs = call.refs
         scheduler.issue(call)
@@ -174,6 +203,11 @@ class Simulated:
         if node.gone_s > self._scheduler.now_s:
             self._scheduler.disturb(node, disturbance)
 
+    def connected(self, actor: Any) -> bool:
+        """Return whether an actor is on now, see `Availability`: others are answered late or not at all."""
+        presence = actor._node.presence
+        return presence is None or presence.is_on(self._scheduler.now_s)
+
     def silent(self, after_s: float) -> list[ActorHandle]:
         """See `Engine.silent`. Actors with a long computation are not returned: the engine knows that they compute."""
         now_s = self._scheduler.now_s
@@ -211,13 +245,28 @@ class Simulated:
         """See `Engine.lost`."""
         self._scheduler.events.catch_up()
         mortal = self._scheduler.mortal
+        while self._departures and self._departures[0][0] <= self._scheduler.now_s:
+            mortal.add(self._nodes[heapq.heappop(self._departures)[1]])
         gone = [(node.gone_s, node.rank) for node in mortal if node.gone_s <= self._scheduler.now_s]
         return [self._handles[rank] for _, rank in sorted(gone)]
 
+    @property
+    def keeps_work(self) -> bool:
+        """Whether `state` holds until when actors work, so that a checkpoint need not wait for them. Only clients do."""
+        return self._devices.given or self._availability.varies
+
     def state(self) -> dict[str, Any]:
-        """Return the clock and each actor's number of calls, which determines the stragglers of its next calls."""
+        """Return the clock, each actor's number of calls, which determines its next stragglers, and the work of clients."""
         self._scheduler.events.catch_up()
-        return {"now_s": self.now(), "calls": {node.name: node.calls for node in self._nodes}}
+        self._forget_transfers()  # a resumed run does not know them either
+        now_s, timeline = self.now(), self._scheduler.timeline
+        timeline.settle(now_s, at_once=True)
+        return {
+            "now_s": now_s,
+            "calls": {node.name: node.calls for node in self._nodes},
+            "busy_s": {node.name: node.free_s for node in self._nodes if node.uploads and node.free_s > now_s},
+            "in_flight": timeline.in_flight(),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Set the clock and the numbers of calls. All calls issued before have ended by the restored time.
@@ -228,11 +277,19 @@ class Simulated:
         if not state:
             return
         self._scheduler.now_s = state["now_s"]
+        busy_s = state.get("busy_s", {})  # older checkpoints have none
         for node in (self._driver, *self._nodes):
             node.calls = state["calls"].get(node.name, node.calls)
-            node.free_s = min(node.free_s, state["now_s"])
+            node.free_s = busy_s.get(node.name, min(node.free_s, state["now_s"]))
+        self._scheduler.timeline.announce(state.get("in_flight", ()))
+        self._forget_transfers()
+
+    def _forget_transfers(self) -> None:
+        for node in (self._driver, *self._nodes):
             node.port.uplink.forget(math.inf)
             node.port.downlink.forget(math.inf)
+        for link in self._connections.trunks:
+            link.forget(math.inf)
 
     def __enter__(self) -> Self:
         return self

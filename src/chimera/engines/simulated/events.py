@@ -34,7 +34,7 @@ class SimulatedContext(ActorContext):
 
     def __init__(self, events: Events, bandwidth_bytes_s: float) -> None:
         super().__init__()
-        self.events, self.bandwidth_bytes_s = events, bandwidth_bytes_s
+        self.events, self.bandwidth_bytes_s = events, bandwidth_bytes_s  # of the uplink
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
         """Wait for results of this actor's calls on other actors."""
@@ -227,7 +227,7 @@ class Events:
         finally:
             known_s = call.clock_s
             call.wait_s += known_s - began_s
-        arrived_s, _, size = deliver(list(refs), call.node, began_s)
+        arrived_s, _, size = deliver(list(refs), call.node, began_s, call.presence)
         if arrived_s > deadline_s:
             call.clock_s = deadline_s
             raise _too_late(refs[-1])
@@ -248,7 +248,7 @@ class Events:
             call.awaits(other)
         self._suspend(call, self.waits)
         known_s = _known_s(other, call.node)
-        call.clock_s = call.node.health.begins_s(max(call.clock_s, min(known_s, deadline_s)))
+        call.clock_s = call.node.begins_s(max(call.clock_s, min(known_s, deadline_s)))
         if known_s > deadline_s:
             raise _too_late(ref)
         if other.error is not None:
@@ -271,7 +271,7 @@ class Events:
             known_s = self._continues_s(call)
             if known_s is None:
                 return None, math.inf  # a group resumes it
-            return call, min(node.health.begins_s(known_s), max(call.clock_s, node.crash_s))
+            return call, min(node.begins_s(known_s), max(call.clock_s, node.crash_s))
         if not node.queue or (node.blocked and node.crash_s == math.inf):
             return None, math.inf
         call = node.queue[0]
@@ -294,7 +294,7 @@ def _known_s(call: Call, node: Node) -> float:
     """When the actor of ``node`` can know that a call has ended."""
     if call.node is node:
         return call.end_s
-    return call.node.health.sends_s(call.end_s) + call.node.port.latency_to(node.port)
+    return call.node.sends_s(call.end_s) + call.node.port.latency_to(node.port)
 
 
 def _too_late(ref: Ref) -> TimeLimitError:

@@ -16,6 +16,7 @@ from chimera.core.parameters import reduce_in_order
 from chimera.engines.collectives import Op, check_op, check_root
 from chimera.engines.simulated.call import Call, Node
 from chimera.engines.simulated.messages import GroupMessages
+from chimera.engines.simulated.models.network import ring
 from chimera.engines.suspendable_thread import Abandoned
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Collective: TypeAlias = tuple[str, str | int, int]
 """A collective: its name, its operation or root, and the number of elements."""
 
+_MAX_TRIES = 100_000
 _groups: weakref.WeakValueDictionary[int, SimulatedGroup] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 
@@ -36,8 +38,8 @@ class SimulatedGroup:
     """Collectives and messages between actors of one simulated engine; see `chimera.core.engine.Group`.
 
     All-reduce takes as long as a ring does (Patarasuk and Yuan, 2009): each member sends and receives 2 (n-1)/n of the
-    array, at the speed of the slowest, in 2 (n-1) steps of one latency each. A broadcast is a pipeline through all
-    members, a barrier a ring without data.
+    array, at the speed of the slowest path between neighbours, in 2 (n-1) steps of one latency each. Paths that cross the
+    same link have equal shares of it. A broadcast is a pipeline through all members, a barrier a ring without data.
     """
 
     def __init__(self, scheduler: Scheduler, nodes: Sequence[Node]) -> None:
@@ -45,11 +47,10 @@ class SimulatedGroup:
         self._number = next(_numbers)
         self.nodes = tuple(nodes)
         self._ranks = {node: rank for rank, node in enumerate(nodes)}
-        self._latency_s = max(node.port.latency_s for node in nodes)
-        self._bandwidth_bytes_s = min(node.port.bandwidth_bytes_s for node in nodes)
+        self._latency_s, self._bandwidth_bytes_s = ring([node.port for node in nodes])
         self._arrived: dict[int, tuple[Call, Collective, NDArray[np.float32]]] = {}
         self._lost: tuple[Node, float] | None = None
-        self._messages = GroupMessages(scheduler, nodes)
+        self._messages = GroupMessages(scheduler, nodes, self._latency_s)
         _groups[self._number] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -138,7 +139,7 @@ class SimulatedGroup:
         name, detail, _ = collective = present[0][1]
         cost_s = self._cost_s(name, present[0][2].nbytes)
         last_s = max(call.clock_s for call, _, _ in present)
-        end_s = cost_s + max([last_s, *(n.health.begins_s(last_s) for n in self.nodes if not n.health.sound)])
+        end_s = self._end_s(last_s, cost_s)
         first = min(present, key=lambda arrival: arrival[0].node.crash_s)[0].node
         mismatch = ""
         if first.crash_s < end_s:
@@ -165,6 +166,17 @@ class SimulatedGroup:
                 self._scheduler.resume_later(call, ConfigurationError(mismatch) if mismatch else None)
         if mismatch and last is not None:
             raise ConfigurationError(mismatch)
+
+    def _end_s(self, last_s: float, cost_s: float) -> float:
+        """Return when a collective ends: it begins when all members are on, and absences prolong it."""
+        begin_s = max([last_s, *(n.health.begins_s(last_s) for n in self.nodes if not n.health.sound)])
+        if not (presences := [node.presence for node in self.nodes if node.presence is not None]):
+            return cost_s + begin_s
+        for _ in range(_MAX_TRIES):
+            if (later_s := max(presence.begins_s(begin_s) for presence in presences)) == begin_s:
+                return max(presence.arrives_s(begin_s, begin_s + cost_s) for presence in presences)
+            begin_s = later_s
+        raise ConfigurationError(f"the members of a group were never on at the same time until {begin_s:g} s")
 
     def _compute(self, name: str, detail: str | int, arrays: list[NDArray[np.float32]]) -> None:
         if name == "broadcast":

@@ -13,7 +13,7 @@ class Health:
     Attributes
     ----------
     hung_s : start time of a hang or cut without end; infinite if there is none.
-    sound : whether the actor was never disturbed. The methods need not be called then.
+    sound : whether the actor was never disturbed and is no client. The methods need not be called then.
     """
 
     def __init__(self) -> None:
@@ -78,3 +78,7 @@ def _after(spans: list[tuple[float, float]], time_s: float) -> float:
 
 SOUND = Health()
 """Of an actor that nothing has ever gone wrong with."""
+
+CLIENT = Health()
+"""Of an undisturbed client. Its presence matters, so it does not take the short path of actors that are sound."""
+CLIENT.sound = False

@@ -22,6 +22,7 @@ from chimera.core.errors import ActorLost, RunError
 from chimera.core.message import Encoded
 from chimera.engines.collectives import check_count, check_ranks
 from chimera.engines.simulated.call import Call, Node
+from chimera.engines.simulated.delivery import carried_s
 from chimera.engines.stored import Stored
 from chimera.engines.suspendable_thread import Abandoned
 
@@ -80,8 +81,9 @@ class Mail:
         sender, receiver = message.sender, message.receiver
         message.arrives_s = message.issued_s
         if sender is not receiver:
-            message.arrives_s = sender.port.send(receiver.port, message.nbytes, message.issued_s)
-            for link in (sender.port.uplink, receiver.port.downlink):
+            message.arrives_s = carried_s(sender, receiver, message.nbytes, message.issued_s)
+            between = (hop.link for hop in sender.port.path_to(receiver.port).hops)
+            for link in (sender.port.uplink, *between, receiver.port.downlink):
                 if len(link.times_s) > _MANY:
                     link.forget(message.issued_s)
         message.group.sent(message)
@@ -148,12 +150,13 @@ class GroupMessages:
     Parameters
     ----------
     nodes : the members, in rank order.
+    latency_s : after which the others learn of the death of a member.
     """
 
-    def __init__(self, scheduler: Scheduler, nodes: Sequence[Node]) -> None:
+    def __init__(self, scheduler: Scheduler, nodes: Sequence[Node], latency_s: float) -> None:
         self._scheduler, self.nodes = scheduler, tuple(nodes)
         self._ranks = {node: rank for rank, node in enumerate(nodes)}
-        self._latency_s = max(node.port.latency_s for node in nodes)
+        self._latency_s = latency_s
         self._boxes: defaultdict[tuple[int, int], deque[Message]] = defaultdict(deque)
         self._awaited: dict[int, Awaited] = {}
         self._unanswered: set[tuple[int, int]] = set()
@@ -167,7 +170,7 @@ class GroupMessages:
             raise RunError(
                 f"{call.node.name} sends a second value to {self.nodes[twice[0]].name}: it must receive one in between"
             )
-        issued_s, sizes = call.node.health.sends_s(call.clock_s), dict[int, int]()
+        issued_s, sizes = call.node.sends_s(call.clock_s), dict[int, int]()
         for other, value in values.items():
             message = Message(self, rank, other, issued_s, value)
             sizes[id(value)] = max(message.nbytes, sizes.get(id(value), 0))
@@ -189,7 +192,7 @@ class GroupMessages:
             self._scheduler.events.await_messages(call, awaited)
         finally:
             del self._awaited[rank]
-        call.clock_s = call.node.health.begins_s(max(call.clock_s, awaited.known_s()))
+        call.clock_s = call.node.begins_s(max(call.clock_s, awaited.known_s()))
         if not awaited.is_sent:
             call.wait_s += call.clock_s - began_s
             raise self._lost(call)

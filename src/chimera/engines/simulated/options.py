@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from chimera.core.errors import ConfigurationError
+from chimera.core.registry import Registry
 from chimera.core.validation_message import validation_message
 
 T = TypeVar("T")
@@ -34,6 +35,17 @@ def options(kind: type[T], given: T | Mapping[str, Any] | None, where: str) -> T
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{where}: {validation_message(error, kind)}") from error
+
+
+def named_option(registry: Registry[T], given: Any, kind: Any) -> T:
+    """Return a registered object: ``given`` itself, or the one that a name, or a table with a name and options, describes."""
+    if isinstance(given, kind):
+        return given  # type: ignore[no-any-return]  # of this kind
+    if isinstance(given, str):
+        return registry.create(given)
+    if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
+        raise ConfigurationError(f"a {registry.kind} is a name or a table with a name, not {given!r}")
+    return registry.create(given["name"], {key: value for key, value in given.items() if key != "name"})
 
 
 def check_range(name: str, value: float, *, above_zero: bool = False) -> None:

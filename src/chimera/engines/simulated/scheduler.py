@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
 
@@ -16,6 +17,7 @@ from chimera.engines.simulated.events import Events
 from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.health import SOUND
 from chimera.engines.simulated.models.compute import Compute
+from chimera.engines.simulated.models.link import Link
 from chimera.engines.simulated.running import Outcome, construct, run
 from chimera.engines.simulated.timeline import Timeline
 from chimera.engines.simulated.wait_analysis import explain, losses
@@ -36,13 +38,14 @@ class Scheduler:
     ----------
     now_s : the driver's clock; only the driver moves it.
     running : the call whose code runs now; None while it is the driver's.
-    mortal : the nodes whose end is known, now or in the future. A search for lost actors reads only these.
+    mortal : the nodes that have ended or will, without clients that leave for good later. A search for lost actors reads only
+        these.
     """
 
-    def __init__(self, driver: Node, compute: Compute, seed: int) -> None:
+    def __init__(self, driver: Node, compute: Compute, seed: int, trunks: Sequence[Link] = ()) -> None:
         self.now_s = 0.0
         self.timeline = Timeline()
-        self._driver, self._compute, self._seed = driver, compute, seed
+        self._driver, self._compute, self._seed, self._trunks = driver, compute, seed, trunks
         self._nodes: list[Node] = [driver]
         self.events = Events(self, self._nodes)
         self._deferred = 0
@@ -93,6 +96,8 @@ class Scheduler:
             for node in settled:
                 node.port.uplink.forget(self.now_s)
                 node.port.downlink.forget(self.now_s)
+            for link in self._trunks:
+                link.forget(self.now_s)
 
     def mark_dead(self, node: Node, lost_s: float) -> None:
         """End all waits for an actor that died at ``lost_s``, killed by the driver or after a hang."""
@@ -151,12 +156,13 @@ class Scheduler:
         if call is not None:
             node, compute = call.node, self._compute
             work = node.actor_context.work
-            work_s = call.factor * (
-                compute.seconds_per_sample * work.effort + compute.seconds_per_element * work.elements
-            )
+            work_s = call.factor * (node.seconds_per_sample * work.effort + compute.seconds_per_element * work.elements)
             call.samples += work.samples
             work.samples, work.elements, work.effort = 0, 0, 0.0
-            call.clock_s = node.health.ends_s(call.clock_s, work_s)
+            if node.presence is None:
+                call.clock_s = node.health.ends_s(call.clock_s, work_s)
+            else:
+                call.clock_s = call.prolonged_s(call.clock_s, node.health.ends_s(call.clock_s, work_s))
         return call
 
     def suspend(self, call: Call, group: SimulatedGroup) -> None:
@@ -203,6 +209,8 @@ class Scheduler:
         call.start_s = start_s
         call.factor = node.factor * self._compute.call_factor(self._seed, node.name, node.calls)
         call.clock_s = node.health.ends_s(start_s, call.factor * self._compute.seconds_per_call)
+        if node.presence is not None:
+            call.clock_s = call.prolonged_s(start_s, call.clock_s)
         node.calls += 1
         if node.groups or self.events.on:
             return self._run_on_strand(call, partial(run, call))
@@ -272,12 +280,24 @@ class Scheduler:
             call.refs[place].stored = value
             call.bytes_out += value.nbytes
         call.error, call.call_thread = error, None
-        node.free_s = end_s
+        known_s = end_s + self._driver.port.latency_to(node.port)
+        if node.uploads:
+            known_s = self._uploaded_s(call, end_s, known_s, sum(value.nbytes for value in stored))
+        else:
+            node.free_s = end_s
         if node.leave_s <= end_s:
             self.events.reschedule_receivers()
         if node.queue:
             self._agenda.append(node)
-        self._resolve(call, end_s, end_s + self._driver.port.latency_to(node.port))
+        self._resolve(call, end_s, known_s)
+
+    def _uploaded_s(self, call: Call, end_s: float, known_s: float, size: int) -> float:
+        """End a call of a client; return when the driver knows, because the notice follows the results."""
+        node, presence = call.node, call.presence
+        if call.method not in node.administrative:
+            node.free_s = end_s
+        known_s += size / node.port.uplink_bytes_s
+        return known_s if presence is None else presence.arrives_s(end_s, known_s)
 
     def _refuse(self, call: Call) -> None:
         node = call.node

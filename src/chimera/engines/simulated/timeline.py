@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from operator import attrgetter
+from typing import Any
+
+from msgspec.structs import asdict
 
 from chimera.core.engine import Disturbance
 from chimera.core.errors import ActorLost
@@ -23,6 +26,9 @@ class Timeline:
         self._ahead: list[Call] = []
         self.add = self._ahead.append  # adds a call whose end is known, successful or failed
         self._ended: list[TraceRow] = []
+        self._announced: list[
+            TraceRow
+        ] = []  # rows of calls that were in flight at the checkpoint from which a run resumed
         self._settle_at = _MANY
 
     def settle(self, now_s: float, *, at_once: bool = False) -> Set[Node]:
@@ -47,8 +53,20 @@ class Timeline:
         """Return the rows of the calls that ended since the last `take_rows`, ordered by end time."""
         self.settle(now_s, at_once=True)
         ended, self._ended = self._ended, []
+        if self._announced:
+            ended += [row for row in self._announced if row.end_s <= now_s]
+            self._announced = [row for row in self._announced if row.end_s > now_s]
         ended.sort(key=attrgetter("end_s", "rank", "start_s"))
         return ended
+
+    def in_flight(self) -> list[dict[str, Any]]:
+        """Return the rows of calls that have begun and end later, as plain values."""
+        rows = [row for call in self._ahead if call.start_s < call.end_s < math.inf for row in call.rows()]
+        return [asdict(row) for row in (*self._announced, *rows)]
+
+    def announce(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows that `in_flight` returned in an earlier process; each is part of the trace from its end on."""
+        self._announced = [TraceRow(**row) for row in rows]
 
     def disturb(self, node: Node, disturbance: Disturbance, now_s: float) -> None:
         """Change the times of the future calls of ``node``, and of calls that wait for them, for a disturbance from now on."""

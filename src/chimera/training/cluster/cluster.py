@@ -262,6 +262,14 @@ class TrainingCluster(Gather, Groups, Edges, ClusterState):
         self.attacks[worker.name] = attack
         worker.attack(attack.kind, attack.scale)
 
+    def connected(self, worker: Any) -> bool:
+        """Return whether the engine knows that a worker is connected now. Most engines do not model absences.
+
+        In a private run all workers count as connected: the guarantee does not cover a choice by the times at which they are.
+        """
+        known = getattr(self._engine, "connected", None)
+        return known is None or self._actors.private or bool(known(worker))
+
     def has_room(self, patience_s: float = 0) -> bool:
         """Return whether the engine has room for one more worker, now or within ``patience_s`` seconds."""
         try:

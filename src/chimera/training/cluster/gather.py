@@ -186,8 +186,14 @@ class Gather:
         return [worker for _, worker in found]
 
     def settle(self) -> None:
-        """Wait for all stragglers, so that servers and workers hold the whole state of the run."""
-        self._free(self.workers, len(self.workers), math.inf)
+        """Wait for all stragglers, so that servers and workers hold the whole state of the run.
+
+        If the state of the engine includes their work, do not wait: results for which no caller waits are dropped in any case.
+        """
+        if getattr(self._engine, "keeps_work", False):
+            self._late = {}
+        else:
+            self._free(self.workers, len(self.workers), math.inf)
 
     def _free(self, workers: Sequence[Any], needed: int, deadline: float, enough: Enough = _any) -> None:
         """Wait until at least ``needed`` of the workers, and ``enough``, are not late, or the time is over."""

@@ -64,6 +64,8 @@ class DormantLearner:
     population : what the worker shares with others.
     """
 
+    administrative = Learner.administrative
+
     def __init__(self, rank: int, population: Population) -> None:
         self._rank, self._population = rank, population
         self._learner: Learner | None = None
@@ -158,5 +160,7 @@ class DormantLearner:
         return learner
 
 
-_ANSWERED = [name for name in vars(DormantLearner) if not name.startswith("_") and name != "follow"]
+_ANSWERED = [
+    name for name in vars(DormantLearner) if not name.startswith("_") and name not in ("follow", "administrative")
+]
 """The calls that do not create a worker; after its creation the worker answers them itself."""

@@ -68,6 +68,12 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
     hosted = True  # engine http: this actor runs in a node, and not in the driver
     one_per_node = True  # with two workers on a node, its rows would count twice
     failure_is_loss = True  # a node that misses a deadline or answers with an error must not end the run
+    # Engine simulated: by these calls the driver observes a worker or sets its state, also while the worker is off.
+    administrative = frozenset([
+        "samples", "share", "batches_per_pass", "step", "tally", "go_to", "follow", "attack", "reduce_rates", "state",
+        "restore", "buffers", "load_buffers", "codec_states", "restore_codecs", "local_state", "restore_local", "momenta",
+        "remembers", "take_over", "forget_answer", "evaluate", "measure", "personal",
+    ])  # fmt: skip
 
     def __init__(
         self,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
+from chimera.engines.simulated.models.draws import standard_normal
 from chimera.engines.simulated.options import check_range
 
 
@@ -50,10 +50,3 @@ class Compute:
         if not self.straggler_spread:
             return 1.0
         return math.exp(self.straggler_spread * standard_normal(seed, "call", actor, number))
-
-
-def standard_normal(*key: str | int) -> float:
-    """Draw from N(0, 1) by hashing ``key``: no generator, so no draw depends on the order of any others."""
-    digest = blake2b(repr(key).encode(), digest_size=16).digest()
-    first, second = ((int.from_bytes(part, "big") + 0.5) / 2.0**64 for part in (digest[:8], digest[8:]))
-    return math.sqrt(-2.0 * math.log(first)) * math.cos(2.0 * math.pi * second)  # Box and Muller
