@@ -100,7 +100,11 @@ class Calibration:
     @property
     def errors(self) -> dict[str, float]:
         """The standard error of each parameter."""
-        return dict(zip(PARAMETERS, np.sqrt(np.maximum(np.diag(self.covariance), 0)).tolist(), strict=True))
+        return dict(zip(PARAMETERS, self.errors_in_order().tolist(), strict=True))
+
+    def errors_in_order(self) -> Floats:
+        """Return the standard errors in the order of `PARAMETERS`."""
+        return np.asarray(np.sqrt(np.maximum(np.diag(self.covariance), 0)))
 
 
 def calibrate(
