@@ -19,6 +19,7 @@ from chimera.calibration.cells import (
     update_groups,
     waits_of_rounds,
 )
+from chimera.calibration.codec_cost import codec_costs
 from chimera.calibration.estimates import (
     PARAMETERS,
     Point,
@@ -110,7 +111,7 @@ class Calibration:
 def calibrate(
     run_dirs: Sequence[str | os.PathLike[str]],
     *,
-    codecs: Mapping[str, CodecCost] | None = None,
+    codecs: Sequence[str] = (),
     allow_simulated: bool = False,
     seed: int = 0,
 ) -> Calibration:
@@ -118,7 +119,7 @@ def calibrate(
 
     Parameters
     ----------
-    codecs : costs of codecs, see `codec_cost`.
+    codecs : codecs to measure on this machine, as names with options such as ``top-k:ratio=0.01``.
     allow_simulated : whether runs in virtual time are accepted, for tests with known parameters.
     seed : of the bootstrap.
 
@@ -142,7 +143,7 @@ def calibrate(
         stragglers=fit_stragglers(fit.factors()),
         spread=fit.spread(values),
         slow=fit.slow,
-        codecs=dict(codecs or {}),
+        codecs=codec_costs(codecs, max(run.elements_per_message() for run in runs)),
         sources=[_source(run) for run in runs],
         warnings=fit.warnings(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -163,7 +164,11 @@ class _Fit:
             raise ConfigurationError("no run has enough training calls for a calibration: train for a hundred rounds")
         self.in_memory = runs[0].engine in _IN_MEMORY
         waits = [(message_bytes(run), waits_of_rounds(run)) for run in runs]
-        self.waits = [(size, Group(run.name, "", periods_of(each))) for run, (size, each) in zip(runs, waits, strict=True) if len(each)]  # fmt: skip
+        self.waits = [
+            (size, Group(run.name, "", periods_of(each)))
+            for run, (size, each) in zip(runs, waits, strict=True)
+            if len(each)
+        ]
         self.evaluations = [_evaluations(run) for run in runs]
         self.slow: dict[str, float] = {}
         self.slow = slow_workers(self.batches, [self._batch_s(group, self.estimate()) for group in self.batches])
@@ -193,7 +198,9 @@ class _Fit:
     def points(self, values: Mapping[str, float]) -> list[Point]:
         """Return the measured and the fitted seconds of all groups."""
         found = [
-            Point(f"call, {group.samples:g} samples", group.run, group.actor, group.median(), self._batch_s(group, values))
+            Point(
+                f"call, {group.samples:g} samples", group.run, group.actor, group.median(), self._batch_s(group, values)
+            )
             for group in self.batches
         ]
         found += [

@@ -66,7 +66,8 @@ def engine_table(calibration: Calibration, values: dict[str, float] | None = Non
     values = values or dict(calibration.values)
     byte_s, factors = values["seconds_per_byte"], list(calibration.stragglers.factors)
     compute: dict[str, Any] = {
-        key: values[key] for key in ("seconds_per_call", "seconds_per_batch", "seconds_per_sample", "seconds_per_element")
+        key: values[key]
+        for key in ("seconds_per_call", "seconds_per_batch", "seconds_per_sample", "seconds_per_element")
     }
     compute |= {"straggler_factors": factors} if factors else {"straggler_spread": calibration.stragglers.spread}
     compute["spread"] = calibration.spread
@@ -142,7 +143,9 @@ def _checked(table: _Table, compute: Compute, path: Path) -> Calibration:
     if [len(row) for row in table.covariance] != [len(PARAMETERS)] * len(PARAMETERS):
         raise ConfigurationError(f"{path}, [calibration]: covariance has not {len(PARAMETERS)} rows of that length")
     covariance[:] = table.covariance
-    if not (np.isfinite(covariance).all() and np.allclose(covariance, covariance.T) and (np.diag(covariance) >= 0).all()):
+    if not (
+        np.isfinite(covariance).all() and np.allclose(covariance, covariance.T) and (np.diag(covariance) >= 0).all()
+    ):
         raise ConfigurationError(f"{path}, [calibration]: covariance is not that of parameters")
     return Calibration(
         values={name: table.parameters[name].estimate for name in PARAMETERS},

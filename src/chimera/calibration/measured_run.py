@@ -114,6 +114,13 @@ class MeasuredRun:
         last = self.files.metrics[-1] if self.files.metrics else {}
         return finite(last.get("elements_up")) / updates if updates and last.get("elements_up") else 0.0
 
+    def elements_per_message(self) -> int:
+        """Return the elements of the vector that a training call sends; 0 if it is not known."""
+        calls = sum(len(self.training_calls(worker)) for worker in self.workers)
+        last = self.files.metrics[-1] if self.files.metrics else {}
+        elements = finite(last.get("elements_up", 0.0))
+        return int(elements / calls) if calls and 0 < elements < LARGEST else 0
+
     def round_ends(self) -> Floats:
         """Return when rounds ended: updates of the first server, or steps of the first worker."""
         updates = self.updates()
@@ -158,7 +165,9 @@ def read_measured(run_dir: str | os.PathLike[str], *, allow_simulated: bool = Fa
             f"{where} used the engine 'simulated', whose times are those of a model: give runs of another engine"
         )
     if not files.finished:
-        raise ConfigurationError(f"{where} did not finish: resume it with 'chimera train --resume', or give another run")
+        raise ConfigurationError(
+            f"{where} did not finish: resume it with 'chimera train --resume', or give another run"
+        )
     notes: list[str] = []
     calls = _columns(itertools.islice(read_trace(files.folder, notes), MOST_ROWS))
     if not calls:

@@ -46,7 +46,7 @@ def time_only(experiment: Experiment, engine: Mapping[str, Any], rounds: int) ->
     """Simulate some rounds of an experiment without the arithmetic of its gradients."""
     tables = experiment.tables
     if not isinstance(tables["model"], str | Mapping):
-        raise ConfigurationError("a prediction needs a model by name: a table [model] with name = \"...\"")
+        raise ConfigurationError('a prediction needs a model by name: a table [model] with name = "..."')
     train = {key: value for key, value in tables["train"].items() if key not in (*_LIMITS, "faults", "keep", "monitor")}
     train |= {"rounds": rounds, "log_every": rounds, "evaluate_every": 10 * rounds, "checkpoint_every": 10 * rounds}
     name, options = named(tables["model"])

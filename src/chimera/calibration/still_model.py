@@ -59,7 +59,7 @@ class StillModel:
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """See `Model.predict`."""
-        return self._model.predict(inputs)  # type: ignore[no-any-return]
+        return self._model.predict(inputs)
 
     def reseed(self, seed: int) -> None:
         """Do nothing: the gradient is computed once."""
@@ -88,7 +88,5 @@ class StillFactory:
     def __call__(self, input_shape: tuple[int, ...], outputs: int, task: Task, seed: int) -> StillModel:
         """Return a new still model."""
         return StillModel(
-            build_model(
-                self._name, self._options, input_shape=input_shape, outputs=outputs, task=task, seed=seed
-            )
+            build_model(self._name, self._options, input_shape=input_shape, outputs=outputs, task=task, seed=seed)
         )

@@ -12,7 +12,7 @@ from chimera.calibration.measured_run import Floats
 BINS = 64
 _LEAST = 8 * BINS
 _BETTER = 0.8
-"""The empirical distribution is used if its distance to calls that it has not seen is below this part of the log-normal one's."""
+"""The empirical distribution is used if its distance to unseen calls is below this part of that of the log-normal one."""
 
 
 @dataclass(frozen=True, eq=False)

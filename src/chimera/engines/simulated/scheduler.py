@@ -151,7 +151,8 @@ class Scheduler:
         if call is not None:
             node, compute = call.node, self._compute
             work = node.actor_context.work
-            work_s = call.factor * compute.work_s(work)
+            declared_s = compute.seconds_per_sample * work.effort + compute.seconds_per_element * work.elements
+            work_s = call.factor * (declared_s + compute.further_s(work))
             call.samples += work.samples
             work.samples, work.elements, work.effort, work.batches, work.coded = 0, 0, 0.0, 0, None
             call.clock_s = node.health.ends_s(call.clock_s, work_s)

@@ -99,11 +99,9 @@ class Compute:
             return 1.0
         return math.exp(self.straggler_spread * standard_normal(seed, "call", actor, number))
 
-    def work_s(self, work: Work) -> float:
-        """Return the duration of the declared work, without the factors of its actor and call."""
-        seconds = self.seconds_per_sample * work.effort + self.seconds_per_element * work.elements
-        if self.seconds_per_batch:
-            seconds += self.seconds_per_batch * work.batches
+    def further_s(self, work: Work) -> float:
+        """Return the duration of the declared batches and messages, without the factors of their actor and call."""
+        seconds = self.seconds_per_batch * work.batches
         if self.codecs and work.coded:
             for (name, action), (messages, elements) in work.coded.items():
                 if (cost := self.codecs.get(name)) is not None:
