@@ -40,6 +40,11 @@ class Group:
         """Return the median over all periods, or over those that a bootstrap has drawn."""
         return float(np.median(self.work_s if drawn is None else self.work_s[drawn]))
 
+    def relative_error(self) -> float:
+        """Return the standard error of the median of all calls, relative to it, as of normal logarithms."""
+        count = len(self.factors)
+        return 1.253 * float(np.std(np.log(self.factors))) / count**0.5 if count else 0.0
+
 
 def periods_of(values: Floats) -> Floats:
     """Return the medians of consecutive periods; of few values, those of fewer periods."""
@@ -71,7 +76,7 @@ def update_groups(run: MeasuredRun) -> Iterator[Group]:
 def call_groups(run: MeasuredRun) -> Iterator[Group]:
     """Yield the calls without data and samples, which take the fixed time of a call."""
     kept = [calls for (_, name), calls in run.calls.items() if name not in ("__init__", "update") and _is_bare(calls)]
-    if kept:
+    if sum(map(len, kept)) >= _LEAST:
         work_s = np.concatenate([calls.work_s for calls in kept])
         order = np.argsort(np.concatenate([calls.start_s for calls in kept]))
         yield _group(run, "all actors", work_s[order])
@@ -104,8 +109,16 @@ def message_bytes(run: MeasuredRun) -> float:
 
 
 def draw(groups: Sequence[Group], rng: np.random.Generator) -> list[float]:
-    """Return the medians of a bootstrap sample: each group draws as many of its periods as it has."""
-    return [group.median(rng.integers(0, len(group.work_s), len(group.work_s))) for group in groups]
+    """Return the medians of a bootstrap sample: each group draws as many of its periods as it has.
+
+    The median of a group with few periods varies by the standard error of the median of its calls.
+    """
+    return [
+        group.median(rng.integers(0, len(group.work_s), len(group.work_s)))
+        if len(group.work_s) >= _LEAST
+        else group.median() * float(np.exp(rng.normal(0.0, group.relative_error())))
+        for group in groups
+    ]
 
 
 def _group(run: MeasuredRun, actor: str, work_s: Floats, **work: float) -> Group:
@@ -114,4 +127,4 @@ def _group(run: MeasuredRun, actor: str, work_s: Floats, **work: float) -> Group
 
 
 def _is_bare(calls: Calls) -> bool:
-    return not (calls.samples.any() or calls.bytes_in.any() or calls.bytes_out.any()) and len(calls) >= _LEAST
+    return not (calls.samples.any() or calls.bytes_in.any() or calls.bytes_out.any())

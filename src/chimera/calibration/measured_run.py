@@ -179,6 +179,11 @@ def read_measured(run_dir: str | os.PathLike[str], *, allow_simulated: bool = Fa
         raise ConfigurationError(f"the trace{why} of {where[4:]} has no samples: times per sample cannot be computed")
     if len(run.round_ends()) <= WARM_UP + 2:
         raise ConfigurationError(f"{where} has too few rounds: train for at least a hundred")
+    if len(run.seconds_of_rounds()[0]) <= WARM_UP:
+        raise ConfigurationError(
+            f"evaluations or rows of the log interrupt each round of {where[4:]}: set train.evaluate_every and"
+            " train.log_every to at least 20"
+        )
     return run
 
 
