@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,8 +31,9 @@ def codec_costs(texts: Sequence[str], elements: int) -> dict[str, CodecCost]:
 
 
 def _cost(choice: Choice, elements: int) -> CodecCost:
-    sizes = elements, 4 * elements
-    encode, decoded = zip(*(_seconds(choice, size) for size in sizes), strict=True)
+    sides = [math.isqrt(elements) + 1, 2 * math.isqrt(elements) + 2]
+    encode, decoded = zip(*(_seconds(choice, side) for side in sides), strict=True)
+    sizes = [side**2 for side in sides]
     (fixed, each), (decode_fixed, decode_each) = _line(sizes, encode), _line(sizes, decoded)
     return CodecCost(
         seconds_per_message=fixed,
@@ -41,9 +43,11 @@ def _cost(choice: Choice, elements: int) -> CodecCost:
     )
 
 
-def _seconds(choice: Choice, size: int) -> tuple[float, float]:
+def _seconds(choice: Choice, side: int) -> tuple[float, float]:
+    """Return the seconds of encoding and of decoding a square matrix, which codecs of low rank need."""
+    size = side**2
     options = {key: value for key, value in (choice.options or {}).items() if key != "downlink"}
-    codec, layout = CODECS.create(str(choice.value), options), Layout(("weights",), ((size,),))
+    codec, layout = CODECS.create(str(choice.value), options), Layout(("weights",), ((side, side),))
     vector = np.random.default_rng(0).normal(size=size).astype(np.float32)
     out = np.empty_like(vector)
     encode = _median_s(lambda: codec.pack(vector, layout))

@@ -49,7 +49,7 @@ class Predicted:
     cell : its settings as text.
     settings : the settings that vary, by key.
     workers : number of workers.
-    round_s, round_p95_s : the median and the 95th percentile of the seconds of rounds.
+    round_s, round_p95_s, round_mean_s : the median, the 95th percentile and the mean of the seconds of rounds.
     rounds : rounds of the whole run; None if its limits do not say it.
     seconds : seconds of the whole run, with evaluations; None without ``rounds``.
     bytes_up, bytes_down : of the whole run; of one round without ``rounds``.
@@ -62,6 +62,7 @@ class Predicted:
     workers: int
     round_s: Interval
     round_p95_s: Interval
+    round_mean_s: float
     rounds: int | None
     seconds: Interval | None
     bytes_up: float
@@ -164,6 +165,7 @@ class _Predictor:
             workers=workers,
             round_s=Interval.of(medians),
             round_p95_s=Interval.of(tails),
+            round_mean_s=float(np.median(means)),
             rounds=total,
             seconds=None if total is None else Interval.of(per_round_s * total),
             bytes_up=simulated.bytes_up * (total or 1),
