@@ -23,6 +23,7 @@ MOST_ROWS = 1_000_000
 WARM_UP = 3
 """Calls of each kind of an actor that are left out: they load libraries, fill caches and compile."""
 _PARTS_OF_TRAINING = frozenset({"gradient", "update", "serve", "serve_each", "train_with_servers", "train"})
+"""Calls of the training, also where one call has many rounds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +136,16 @@ class MeasuredRun:
         return np.sort(np.concatenate(parts)[:MOST_ROWS])
 
     def interruptions(self) -> Floats:
-        """Return when calls began that are not part of the training: for evaluations, checkpoints and the state of a run."""
-        starts = [calls.start_s for (_, name), calls in self.calls.items() if name not in _PARTS_OF_TRAINING]
+        """Return when calls began that are not part of the training: for evaluations, checkpoints and the state of a run.
+
+        Calls that an actor runs in at least half of the rounds are part of the training.
+        """
+        often = len(self.round_ends()) / 2
+        starts = [
+            calls.start_s
+            for (_, name), calls in self.calls.items()
+            if name not in _PARTS_OF_TRAINING and len(calls) < often
+        ]
         return np.sort(np.concatenate(starts)) if starts else np.empty(0)
 
     def seconds_of_rounds(self) -> tuple[Floats, Floats]:

@@ -18,11 +18,13 @@ from chimera.core.errors import ConfigurationError
 from chimera.training.comparison.grid import Cell, check, grid_of
 from chimera.training.comparison.variation import Vary, read_variations
 from chimera.training.experiment.experiment import Experiment
-from chimera.training.plugin import label
+from chimera.training.plugin import label, named
 
 DRAWS, ROUNDS = 20, 100
 _MOST_DRAWS, _MOST_ROUNDS = 1000, 100_000
 _FREE = frozenset({"identity"})
+_GROUPED = ("local", "ray", "mpi")
+"""Engines on which servers and workers exchange messages without the driver (decisions/0066)."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ class _Predictor:
     def cell(self, cell: Cell) -> Predicted:
         experiment, notes = cell.experiment, []
         train = experiment.tables["train"]
-        workers = int(train.get("workers", 2))
+        workers = _workers(experiment)
         slowdown = max(1.0, workers / self._processors) if self._processors else 1.0
         if slowdown > 1:
             notes.append(f"{workers} workers share {self._processors} processors: each is {slowdown:.3g} times slower")
@@ -143,7 +145,7 @@ class _Predictor:
             notes.append(f"the time of the codec {codec!r} counts as 0: calibrate with --codec {codec}")
         medians, tails, means = [], [], []
         for number, values in enumerate(self._draws):
-            engine = self._engine(values, workers, slowdown, self._seed + number)
+            engine = self._engine(experiment, values, slowdown, self._seed + number)
             simulated = time_only(experiment, engine, self._rounds)
             medians.append(float(np.median(simulated.rounds_s)))
             tails.append(float(np.percentile(simulated.rounds_s, 95)))
@@ -153,7 +155,7 @@ class _Predictor:
         total = _rounds_of(train, simulated.epochs)
         target_rounds = None
         if train.get("target"):
-            engine = self._engine(dict(self._calibration.values), workers, slowdown, self._seed)
+            engine = self._engine(experiment, dict(self._calibration.values), slowdown, self._seed)
             run = complete(experiment, engine)
             if run.stopped_by == "target":
                 target_rounds = total = run.rounds
@@ -175,13 +177,37 @@ class _Predictor:
             notes=tuple(notes),
         )
 
-    def _engine(self, values: dict[str, float], workers: int, slowdown: float, seed: int) -> dict[str, Any]:
+    def _engine(self, experiment: Experiment, values: dict[str, float], slowdown: float, seed: int) -> dict[str, Any]:
         table = engine_table(self._calibration, values, seed)
         if slowdown > 1:
             slow = self._calibration.slow
-            names = (f"worker {rank}" for rank in range(workers))
+            names = (f"worker {rank}" for rank in range(_workers(experiment)))
             table["compute"]["slow"] = {name: slowdown * slow.get(name, 1.0) for name in names}
+        if all(source.engine in _GROUPED for source in self._calibration.sources) and _is_grouped(experiment):
+            # The driver is not on the path of a message: only paths to servers have a latency.
+            latency_s = table["network"]["latency_s"]
+            names = (f"server {shard}" for shard in range(_strategy(experiment)[1].get("shards", 1)))
+            table["network"] |= {"latency_s": 0.0, "nodes": {name: {"latency_s": latency_s} for name in names}}
         return table
+
+
+def _workers(experiment: Experiment) -> int:
+    return int(experiment.tables["train"].get("workers", 2))
+
+
+def _strategy(experiment: Experiment) -> tuple[str, Mapping[str, Any]]:
+    strategy = experiment.tables.get("strategy", "parameter-server")
+    return named(strategy) if isinstance(strategy, str | Mapping) else ("", {})
+
+
+def _is_grouped(experiment: Experiment) -> bool:
+    """Return whether servers and workers of this strategy form a group where the engine has groups."""
+    name, options = _strategy(experiment)
+    if experiment.tables["train"].get("privacy"):
+        return False
+    if name == "parameter-server":
+        return options.get("quorum", 1) == 1 and options.get("timeout_s") is None
+    return bool(name == "async-parameter-server" and options.get("shards", 1) == 1)
 
 
 def _rounds_of(train: Mapping[str, Any], epochs: float) -> int | None:
