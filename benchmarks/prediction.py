@@ -4,7 +4,7 @@ Two runs with one batch size each calibrate the engine `local`, and two more the
 slow links. Held-out settings are then predicted and really run, one after another. Both are printed, also where they differ.
 The runs between namespaces need Linux, root, iproute2 and iptables. Run it on an idle machine::
 
-    python benchmarks/prediction.py [--rounds 600] [--slow-rounds 60] [--only local slow] [--no-ranking] [--folder DIR]
+    python benchmarks/prediction.py [--rounds 600] [--slow-rounds 120] [--only local slow] [--no-ranking] [--folder DIR]
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from chimera.training.experiment.experiment import Experiment
 from slow_links import LONGEST_S, QUIET, ray_cluster
 from slow_links_network import Inside, Link, Machines, permitted
 
-TARGET = 0.93
+TARGET = 0.85
 CODECS = "top-k:ratio=0.01", "int8", "powersgd:rank=2"
 LINK = Link(100, 20)
 GOALS = {"round": 0.10, "p95": 0.20, "target": 0.15}
@@ -90,8 +90,8 @@ def experiment(rounds: int) -> Experiment:
                 "workers": 2,
                 "batch_size": 64,
                 "rounds": rounds,
-                "evaluate_every": max(rounds // 12, 5),
-                "log_every": max(rounds // 12, 5),
+                "evaluate_every": max(rounds // 6, 10),  # each evaluation empties the pipeline of an asynchronous run
+                "log_every": max(rounds // 6, 10),
                 "checkpoint_every": rounds,
                 "optimizer": {"name": "sgd", "lr": 0.1},
                 "seed": 1,
@@ -193,7 +193,7 @@ def rank(settings: Sequence[Setting], real: Sequence[float], found: Sequence[flo
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=600)
-    parser.add_argument("--slow-rounds", type=int, default=60)
+    parser.add_argument("--slow-rounds", type=int, default=120)
     parser.add_argument("--only", nargs="+", choices=("local", "slow"), default=("local", "slow"))
     parser.add_argument("--no-ranking", action="store_true")
     parser.add_argument("--folder", type=Path, help="keep the runs here, and use runs that are there")
@@ -226,8 +226,9 @@ def measure(args: Any, experiments: dict[str, Experiment], trains: dict[str, Tra
     for one in (each for each in HELD_OUT if each.link in args.only):
         found = predicted(one, experiments, calibrations)
         errors.append(compare(one, run(one, experiments, trains, folder), found))
-    medians = np.nanmedian(np.abs(errors), axis=0)
-    for (name, goal), median in zip(GOALS.items(), medians, strict=True):
+    for (name, goal), column in zip(GOALS.items(), np.abs(np.transpose(errors)), strict=True):
+        known = column[np.isfinite(column)]
+        median = float(np.median(known)) if len(known) else np.nan
         print(f"{name}: median error {100 * median:.0f} %, goal {100 * goal:.0f} %")
     if args.no_ranking:
         return
