@@ -37,6 +37,11 @@ def test_a_prediction_agrees_with_a_run_of_the_true_model(calibrated, tmp_path):
     assert found.rounds == 150
 
 
+def test_a_link_that_was_set_replaces_the_estimate(calibrated):
+    fast, slow = predict(experiment(), calibrated, ["engine.latency_s=0.001,0.02"], draws=1, rounds=20)
+    assert slow.round_s.median - fast.round_s.median == pytest.approx(2 * 0.019, rel=0.05)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_a_slow_worker_and_heavy_tails_are_found(tmp_path, seed):

@@ -37,7 +37,8 @@ from chimera.engines.simulated.models.compute import CodecCost
 from chimera.report.run_files import finite
 from chimera.version import __version__
 
-_DRAWS = 200
+_DRAWS = 100
+_LONGEST = 200
 _IN_MEMORY = ("local",)
 """Engines whose messages stay in the memory of one machine: their copies are part of calls, so bytes take no further time."""
 
@@ -306,13 +307,13 @@ def _around_one(extra_s: Floats, count: int) -> Floats:
 def _source(run: MeasuredRun) -> Source:
     rounds_s = run.seconds_of_rounds()[0]
     return Source(
-        name=run.name,
-        engine=run.engine,
-        strategy=run.files.plugin("strategy"),
-        workers=run.files.workers,
+        name=run.name[:_LONGEST],
+        engine=run.engine[:_LONGEST],
+        strategy=run.files.plugin("strategy")[:_LONGEST],
+        workers=len(run.workers),
         batch_size=run.batch_size,
         processors=run.processors,
-        chimera=str(run.files.environment.get("chimera", "")),
+        chimera=str(run.files.environment.get("chimera", ""))[:_LONGEST],
         round_s=finite(float(np.median(rounds_s))) if len(rounds_s) else 0.0,
         round_p95_s=finite(float(np.percentile(rounds_s, 95))) if len(rounds_s) else 0.0,
     )

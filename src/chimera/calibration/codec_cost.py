@@ -15,6 +15,8 @@ from chimera.engines.simulated.models.compute import CodecCost
 from chimera.training.comparison.variation import Choice, read_variations
 
 _REPEATS, _WARM_UP = 30, 5
+_MOST_ELEMENTS = 1 << 22
+"""The longest vector that is measured first; times of longer ones are on the same line."""
 
 
 def codec_costs(texts: Sequence[str], elements: int) -> dict[str, CodecCost]:
@@ -27,7 +29,7 @@ def codec_costs(texts: Sequence[str], elements: int) -> dict[str, CodecCost]:
     if not texts:
         return {}
     [variation] = read_variations([f"codec={','.join(texts)}"])
-    return {str(choice.value): _cost(choice, max(elements, 1)) for choice in variation.choices}
+    return {str(choice.value): _cost(choice, min(max(elements, 1), _MOST_ELEMENTS)) for choice in variation.choices}
 
 
 def _cost(choice: Choice, elements: int) -> CodecCost:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,9 @@ from chimera.report.timeline import LARGEST
 Floats: TypeAlias = NDArray[np.float64]
 
 MOST_ROWS = 1_000_000
+_MOST_KINDS = 5000
+"""Kinds of calls, by actor and name, that are read; rows of further ones are left out."""
+_LARGEST_COUNT = 1 << 31
 WARM_UP = 3
 """Calls of each kind of an actor that are left out: they load libraries, fill caches and compile."""
 _PARTS_OF_TRAINING = frozenset({"gradient", "update", "serve", "serve_each", "train_with_servers", "train"})
@@ -90,13 +94,13 @@ class MeasuredRun:
         """Samples of a batch; 0 if the experiment does not say it."""
         train = self.files.experiment.get("train")
         size = train.get("batch_size", 64) if isinstance(train, Mapping) else 0
-        return size if isinstance(size, int) and size > 0 else 0
+        return size if isinstance(size, int) and 0 < size < _LARGEST_COUNT else 0
 
     @property
     def processors(self) -> int:
         """Processors of the driver's host; 0 if not known."""
         count = self.files.environment.get("processors")
-        return count if isinstance(count, int) and count > 0 else 0
+        return count if isinstance(count, int) and 0 < count < _LARGEST_COUNT else 0
 
     def training_calls(self, worker: str) -> Calls:
         """Return the calls in which a worker processed samples; of several names, that with the most calls."""
@@ -128,12 +132,13 @@ class MeasuredRun:
         if updates is not None and len(updates):
             return np.sort(updates.end_s)
         calls = self.training_calls(self.workers[0])
-        steps = np.maximum(np.rint(calls.samples / max(self.batch_size, 1)), 1)
+        most = max(MOST_ROWS // len(calls), 1)
+        steps = np.clip(np.rint(calls.samples / max(self.batch_size, 1)), 1, most)
         parts = [
             start + (end - start) * np.arange(1, int(count) + 1) / count
-            for start, end, count in zip(calls.start_s, calls.end_s, np.minimum(steps, MOST_ROWS), strict=True)
+            for start, end, count in zip(calls.start_s, calls.end_s, steps, strict=True)
         ]
-        return np.sort(np.concatenate(parts)[:MOST_ROWS])
+        return np.sort(np.concatenate(parts))
 
     def interruptions(self) -> Floats:
         """Return when calls began that are not part of the training: for evaluations, checkpoints and the state of a run.
@@ -201,24 +206,23 @@ def _is_worker(actor: str) -> bool:
 
 
 def _columns(rows: Iterable[TraceRow]) -> dict[tuple[str, str], Calls]:
-    found: dict[tuple[str, str], list[tuple[float, ...]]] = defaultdict(list)
+    found: dict[tuple[str, str], array[float]] = defaultdict(lambda: array("d"))
     reached: dict[str, float] = {}
     for row in rows:
-        if row.error or not _usable(row):
+        key = row.actor, row.call
+        if row.error or not _usable(row) or (key not in found and len(found) >= _MOST_KINDS):
             continue
         before = min(row.transfer_s, max(row.start_s - reached.get(row.actor, -LARGEST), 0.0))
         reached[row.actor] = row.end_s
         work_s = row.end_s - row.start_s - row.wait_s - (row.transfer_s - before)
-        found[row.actor, row.call].append(
-            (row.start_s, row.end_s, max(work_s, 0.0), before, row.samples, row.bytes_in, row.bytes_out)
-        )
+        found[key].extend((row.start_s, row.end_s, max(work_s, 0.0), before, row.samples, row.bytes_in, row.bytes_out))
     calls: dict[tuple[str, str], Calls] = {}
     for key, rows_of_key in found.items():
-        columns: Any = np.array(rows_of_key, np.float64)
+        columns = np.frombuffer(rows_of_key).reshape(-1, 7)
         calls[key] = Calls(*columns[np.argsort(columns[:, 0], kind="stable")].T)
     return calls
 
 
 def _usable(row: TraceRow) -> bool:
-    numbers = row.start_s, row.end_s, row.transfer_s, row.wait_s
+    numbers = row.start_s, row.end_s, row.transfer_s, row.wait_s, row.samples, row.bytes_in, row.bytes_out
     return all(abs(number) < LARGEST for number in numbers) and row.end_s >= row.start_s and row.samples >= 0

@@ -79,6 +79,7 @@ def predict(
     calibration: Calibration,
     vary: Vary = (),
     *,
+    settings: Sequence[str] = (),
     processors: int | None = None,
     draws: int = DRAWS,
     rounds: int = ROUNDS,
@@ -90,6 +91,7 @@ def predict(
     Parameters
     ----------
     vary : as of `chimera.training.comparison.comparison.compare`.
+    settings : overrides ``KEY=VALUE``. With those of ``engine``, as with variations of it, a parameter has no uncertainty.
     processors : processors that all workers share; 0 if each has its own. Default: as in the runs of the calibration.
     draws : parameter sets that are drawn from the uncertainty of the calibration.
     rounds : rounds that are simulated with each.
@@ -104,7 +106,7 @@ def predict(
             raise ConfigurationError(f"{name} must be 1 to {most}, not {value}")
     if processors is not None and processors < 0:
         raise ConfigurationError(f"processors must be 0 or more, not {processors}")
-    varied = experiment.with_table("engine", engine_table(calibration))
+    varied = experiment.with_table("engine", engine_table(calibration)).with_settings(settings)
     cells = grid_of(varied, read_variations(vary))
     check(cells)
     shared = calibration.processors if processors is None else processors
@@ -130,6 +132,7 @@ def drawn_values(calibration: Calibration, draws: int, seed: int) -> list[dict[s
 class _Predictor:
     def __init__(self, calibration: Calibration, processors: int, draws: int, rounds: int, seed: int) -> None:
         self._calibration, self._processors, self._rounds = calibration, processors, rounds
+        self._table = engine_table(calibration)
         self._draws = drawn_values(calibration, draws, seed)
         self._seed = seed
 
@@ -179,16 +182,26 @@ class _Predictor:
 
     def _engine(self, experiment: Experiment, values: dict[str, float], slowdown: float, seed: int) -> dict[str, Any]:
         table = engine_table(self._calibration, values, seed)
+        given = experiment.tables["engine"]
+        for part in ("network", "compute"):
+            table[part] = {**table[part], **_changed(self._table[part], given.get(part, {}))}
+        table |= {part: given[part] for part in given.keys() - table.keys()}
         if slowdown > 1:
-            slow = self._calibration.slow
+            slow = table["compute"].get("slow", {})
             names = (f"worker {rank}" for rank in range(_workers(experiment)))
             table["compute"]["slow"] = {name: slowdown * slow.get(name, 1.0) for name in names}
         if all(source.engine in _GROUPED for source in self._calibration.sources) and _is_grouped(experiment):
             # The driver is not on the path of a message: only paths to servers have a latency.
             latency_s = table["network"]["latency_s"]
             names = (f"server {shard}" for shard in range(_strategy(experiment)[1].get("shards", 1)))
-            table["network"] |= {"latency_s": 0.0, "nodes": {name: {"latency_s": latency_s} for name in names}}
+            nodes = {name: {"latency_s": latency_s} for name in names} | table["network"].get("nodes", {})
+            table["network"] |= {"latency_s": 0.0, "nodes": nodes}
         return table
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that a user has set or changed."""
+    return {key: value for key, value in after.items() if key not in before or before[key] != value}
 
 
 def _workers(experiment: Experiment) -> int:

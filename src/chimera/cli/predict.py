@@ -58,9 +58,8 @@ def predict(
     from chimera.training.experiment.experiment import Experiment
 
     calibration = read_engine(engine_from)
-    experiment = Experiment.load(file).with_settings(settings or [])
-    if workers is not None:
-        experiment = experiment.with_settings([f"train.workers={workers}"])
+    experiment = Experiment.load(file)
+    overrides = [*(settings or []), *([] if workers is None else [f"train.workers={workers}"])]
 
     def progress(cell: str, number: int, cells: int) -> None:
         typer.echo(f"{number + 1} of {cells}: {cell}", err=True)
@@ -69,6 +68,7 @@ def predict(
         experiment,
         calibration,
         vary or [],
+        settings=overrides,
         processors=processors,
         draws=draws,
         rounds=rounds,
