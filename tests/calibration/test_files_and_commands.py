@@ -75,6 +75,16 @@ def test_runs_that_cannot_be_used_are_errors(disguised, virtual_runs):
         read_measured(folder)
 
 
+def test_a_resumed_run_has_one_clock(disguised):
+    folder = disguised()
+    once = read_measured(folder).seconds_of_rounds()[0]
+    trace = folder / "trace.jsonl"
+    trace.write_text(2 * trace.read_text())  # the clock of the second half starts again
+    twice = read_measured(folder).seconds_of_rounds()[0]
+    assert twice.min() == pytest.approx(once.min())
+    assert len(twice) >= 2 * len(once)
+
+
 def test_hostile_rows_do_not_break_a_calibration(disguised):
     folder = disguised()
     with (folder / "trace.jsonl").open("a") as file:

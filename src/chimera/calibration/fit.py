@@ -134,7 +134,7 @@ class Fit:
         sizes = [size for size, _ in self.waits]
         if not sizes:
             found.append(
-                "no run is synchronous with one server, so latency and bandwidth are not known: messages take no time"
+                "no run is synchronous with one server: latency comes from calls without data, and bytes take no time"
             )
         elif not self.in_memory and max(sizes) < 1.2 * min(sizes):
             found.append(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.report.run_files import RunFiles, finite, read_run, read_trace
-from chimera.report.timeline import LARGEST
+from chimera.report.timeline import LARGEST, on_one_clock
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -208,14 +208,14 @@ def _is_worker(actor: str) -> bool:
 def _columns(rows: Iterable[TraceRow]) -> dict[tuple[str, str], Calls]:
     found: dict[tuple[str, str], array[float]] = defaultdict(lambda: array("d"))
     reached: dict[str, float] = {}
-    for row in rows:
+    for row, start_s, end_s in on_one_clock(rows):
         key = row.actor, row.call
         if row.error or not _usable(row) or (key not in found and len(found) >= _MOST_KINDS):
             continue
-        before = min(row.transfer_s, max(row.start_s - reached.get(row.actor, -LARGEST), 0.0))
-        reached[row.actor] = row.end_s
-        work_s = row.end_s - row.start_s - row.wait_s - (row.transfer_s - before)
-        found[key].extend((row.start_s, row.end_s, max(work_s, 0.0), before, row.samples, row.bytes_in, row.bytes_out))
+        before = min(row.transfer_s, max(start_s - reached.get(row.actor, -LARGEST), 0.0))
+        reached[row.actor] = end_s
+        work_s = max(end_s - start_s - row.wait_s - (row.transfer_s - before), 0.0)
+        found[key].extend((start_s, end_s, work_s, before, row.samples, row.bytes_in, row.bytes_out))
     calls: dict[tuple[str, str], Calls] = {}
     for key, rows_of_key in found.items():
         columns = np.frombuffer(rows_of_key).reshape(-1, 7)
@@ -224,5 +224,6 @@ def _columns(rows: Iterable[TraceRow]) -> dict[tuple[str, str], Calls]:
 
 
 def _usable(row: TraceRow) -> bool:
-    numbers = row.start_s, row.end_s, row.transfer_s, row.wait_s, row.samples, row.bytes_in, row.bytes_out
-    return all(abs(number) < LARGEST for number in numbers) and row.end_s >= row.start_s and row.samples >= 0
+    """Return whether the row of a call can be one of a real run."""
+    counts = row.samples, row.bytes_in, row.bytes_out
+    return all(0 <= count < LARGEST for count in counts) and row.end_s >= row.start_s
