@@ -13,7 +13,7 @@ from chimera.calibration.measured_run import Calls, Floats, MeasuredRun
 
 PERIODS = 10
 """Consecutive periods into which the calls of one kind are divided: their differences show how the times drift."""
-_LEAST = 5
+_LEAST, _LEAST_TRANSFERS = 5, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +80,13 @@ def call_groups(run: MeasuredRun) -> Iterator[Group]:
         work_s = np.concatenate([calls.work_s for calls in kept])
         order = np.argsort(np.concatenate([calls.start_s for calls in kept]))
         yield _group(run, "all actors", work_s[order])
+
+
+def transfer_groups(run: MeasuredRun) -> Iterator[Group]:
+    """Yield the transfer times of calls without data, by actor and name."""
+    for (actor, name), calls in run.calls.items():
+        if name != "__init__" and len(calls) >= _LEAST_TRANSFERS and not calls.bytes_in.any():
+            yield _group(run, actor, calls.transfer_s)
 
 
 def waits_of_rounds(run: MeasuredRun) -> Floats:

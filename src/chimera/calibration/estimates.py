@@ -20,6 +20,7 @@ PARAMETERS = {
     "latency_s": "s",
     "seconds_per_byte": "s",
     "seconds_per_evaluation": "s",
+    "seconds_to_start": "s",
 }
 """The estimated parameters, in the order of the covariance matrix, and their units."""
 _SLOW = 1.25

@@ -13,6 +13,7 @@ from chimera.calibration.cells import (
     draw,
     message_bytes,
     periods_of,
+    transfer_groups,
     update_groups,
     waits_of_rounds,
 )
@@ -50,6 +51,8 @@ class Fit:
             for run, (size, each) in zip(runs, waits, strict=True)
             if len(each)
         ]
+        self.transfers = [group for run in runs for group in transfer_groups(run)]
+        self.starts = np.array([run.start_s() for run in runs])
         self.evaluations = [_evaluations(run) for run in runs]
         self.slow: dict[str, float] = {}
         self.slow = slow_workers(self.batches, [self._batch_s(group, self.estimate()) for group in self.batches])
@@ -68,12 +71,15 @@ class Fit:
         element_s = fit_elements(self.updates, medians(self.updates), call_s)
         sizes = np.array([0.0 if self.in_memory else size for size, _ in self.waits])
         waits = np.array(medians([group for _, group in self.waits]))
-        latency_s, byte_s = fit_network(sizes, waits, self._least_latency_s())
+        # Some actors may be on the driver's machine, and calls that follow another at once arrive with it.
+        farthest_s = max(medians(self.transfers), default=0.0)
+        latency_s, byte_s = fit_network(sizes, waits, farthest_s or None)
         gaps = np.concatenate(self.evaluations)
         if rng is not None and len(gaps):
             gaps = rng.choice(gaps, len(gaps))
         evaluation_s = max(float(gaps.mean()), 0.0) if len(gaps) else 0.0
-        found = call_s, batch_s, sample_s, element_s, latency_s, byte_s, evaluation_s
+        starts = self.starts if rng is None else rng.choice(self.starts, len(self.starts))
+        found = call_s, batch_s, sample_s, element_s, latency_s, byte_s, evaluation_s, float(starts.mean())
         return dict(zip(PARAMETERS, found, strict=True))
 
     def points(self, values: Mapping[str, float]) -> list[Point]:
@@ -147,16 +153,6 @@ class Fit:
     def _batch_s(self, group: Group, values: Mapping[str, float]) -> float:
         work_s = values["seconds_per_batch"] * group.batches + values["seconds_per_sample"] * group.samples
         return self.slow.get(group.actor, 1.0) * (values["seconds_per_call"] + work_s)
-
-    def _least_latency_s(self) -> float | None:
-        transfers = [
-            calls.transfer_s[(calls.bytes_in == 0) & (calls.transfer_s > 0)]
-            for run in self.runs
-            for (_, name), calls in run.calls.items()
-            if name != "__init__"
-        ]
-        found = np.concatenate(transfers) if transfers else np.empty(0)
-        return float(np.median(found)) if len(found) else None
 
 
 def _update_s(group: Group, values: Mapping[str, float]) -> float:

@@ -153,6 +153,11 @@ class MeasuredRun:
         ]
         return np.sort(np.concatenate(starts)) if starts else np.empty(0)
 
+    def start_s(self) -> float:
+        """Return the seconds before the usual rounds: connections are made, code is compiled, caches are filled."""
+        rounds_s = self.seconds_of_rounds()[0]
+        return max(float(self.round_ends()[WARM_UP] - (WARM_UP + 1) * np.median(rounds_s)), 0.0)
+
     def seconds_of_rounds(self) -> tuple[Floats, Floats]:
         """Return the seconds of rounds, and the seconds between two rounds in which the run was interrupted."""
         ends, marks = self.round_ends()[WARM_UP:], self.interruptions()

@@ -155,6 +155,7 @@ class _Predictor:
             means.append(float(np.mean(simulated.rounds_s)))
         evaluation_s = np.array([values["seconds_per_evaluation"] for values in self._draws])
         per_round_s = np.array(means) + evaluation_s / _rounds_per_evaluation(train, simulated.epochs)
+        start_s = np.array([values["seconds_to_start"] for values in self._draws])
         total = _rounds_of(train, simulated.epochs)
         target_rounds = None
         if train.get("target"):
@@ -172,11 +173,11 @@ class _Predictor:
             round_p95_s=Interval.of(tails),
             round_mean_s=float(np.median(means)),
             rounds=total,
-            seconds=None if total is None else Interval.of(per_round_s * total),
+            seconds=None if total is None else Interval.of(start_s + per_round_s * total),
             bytes_up=simulated.bytes_up * (total or 1),
             bytes_down=simulated.bytes_down * (total or 1),
             target_rounds=target_rounds,
-            target_s=None if target_rounds is None else Interval.of(per_round_s * target_rounds),
+            target_s=None if target_rounds is None else Interval.of(start_s + per_round_s * target_rounds),
             notes=tuple(notes),
         )
 
