@@ -43,6 +43,7 @@ class Scheduler:
         self.now_s = 0.0
         self.timeline = Timeline()
         self._driver, self._compute, self._seed = driver, compute, seed
+        self._further = bool(compute.seconds_per_batch or compute.codecs)
         self._nodes: list[Node] = [driver]
         self.events = Events(self, self._nodes)
         self._deferred = 0
@@ -152,7 +153,7 @@ class Scheduler:
             node, compute = call.node, self._compute
             work = node.actor_context.work
             declared_s = compute.seconds_per_sample * work.effort + compute.seconds_per_element * work.elements
-            work_s = call.factor * (declared_s + compute.further_s(work))
+            work_s = call.factor * (declared_s + compute.further_s(work) if self._further else declared_s)
             call.samples += work.samples
             work.samples, work.elements, work.effort, work.batches, work.coded = 0, 0, 0.0, 0, None
             call.clock_s = node.health.ends_s(call.clock_s, work_s)

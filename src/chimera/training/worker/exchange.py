@@ -66,7 +66,13 @@ class Exchange:
 
     def packed(self, flat: Flat) -> list[Encoded]:
         """Encode a vector of all parameters, shape (P,), as one message for each shard of the weights last loaded."""
-        return [self.pack(shard, piece) for shard, piece in enumerate(self.pieces(flat))]
+        pieces = self.pieces(flat)
+        if self._codec[0] != "identity":  # of which no time is modelled
+            for piece in pieces:
+                coded(self._codec[0], "encode", len(piece))
+        return [
+            codec.pack(piece, layout) for codec, piece, layout in zip(self._codecs, pieces, self._layouts, strict=True)
+        ]
 
     def pack(self, shard: int, piece: Flat) -> Encoded:
         """Encode one shard's piece of a vector."""

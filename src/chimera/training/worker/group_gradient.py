@@ -60,7 +60,8 @@ class GroupGradient:
             np.copyto(self._own, gradient)
         if not math.isfinite(loss):
             gradient[0] = np.nan  # so that the mean is not finite on any worker
-        coded(self._codec[0], "encode", len(gradient))
+        if self._codec[0] != "identity":  # of which no time is modelled
+            coded(self._codec[0], "encode", len(gradient))
         mean = reduction.all_reduce(gradient, self._model.layout, part.mean)
         if all_finite(mean):
             self._count(loss)
