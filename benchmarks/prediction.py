@@ -119,9 +119,9 @@ def train_here(arguments: Sequence[str], folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def slow_links(workers: int) -> Iterator[Train]:
+def slow_links(machines_in_all: int) -> Iterator[Train]:
     """Start Ray between namespaces with slow links; yield a function that trains with the driver on the first machine."""
-    with Machines(workers) as machines:
+    with Machines(machines_in_all) as machines:
         machines.shape(Link(0, 0))
         with ray_cluster(machines) as address:
             machines.shape(LINK)
@@ -207,7 +207,7 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         trains: dict[str, Train] = {"local": train_here}
         if "slow" in args.only:
-            trains["slow"] = stack.enter_context(slow_links(2))
+            trains["slow"] = stack.enter_context(slow_links(3))  # for the server and each worker
         measure(args, experiments, trains, folder.resolve())
 
 

@@ -126,7 +126,7 @@ def calibrate(
         slow=fit.slow,
         codecs=codec_costs(codecs, max(run.elements_per_message() for run in runs)),
         sources=[_source(run) for run in runs],
-        warnings=fit.warnings(),
+        warnings=fit.warnings(values),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         processors=min((run.processors for run in runs), default=0) if shared else 0,
         points=fit.points(values),

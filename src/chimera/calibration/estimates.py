@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,10 @@ class Point:
     actor: str
     measured_s: float
     fitted_s: float
+
+    def misfit(self) -> float:
+        """Return the logarithm of the ratio of both, without its sign."""
+        return abs(math.log(max(self.measured_s, 1e-9) / max(self.fitted_s, 1e-9)))
 
 
 def fit_call(medians: Sequence[float]) -> float:

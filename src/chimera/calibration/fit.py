@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -30,6 +31,8 @@ from chimera.calibration.estimates import (
 from chimera.calibration.measured_run import Floats, MeasuredRun
 from chimera.core.errors import ConfigurationError
 
+MESSAGES = "messages of a round"
+_LARGE_MISFIT = math.log(1.25)
 IN_MEMORY = ("local",)
 """Engines whose messages stay in the memory of one machine: their copies are part of calls, so bytes take no further time."""
 
@@ -94,7 +97,7 @@ class Fit:
             Point("update", group.run, group.actor, group.median(), _update_s(group, values)) for group in self.updates
         ]
         return found + [
-            Point("messages of a round", group.run, "", group.median(), _waits_s(size, values, self.in_memory))
+            Point(MESSAGES, group.run, "", group.median(), _waits_s(size, values, self.in_memory))
             for size, group in self.waits
         ]
 
@@ -102,8 +105,8 @@ class Fit:
         """Return a standard error by parameter for the differences between groups that the model does not explain."""
         ratios: list[list[float]] = [[], []]
         for point in self.points(values):
-            if point.what.startswith("call") or point.what == "update":
-                ratios[point.what == "update"].append(np.log(max(point.measured_s, 1e-9) / max(point.fitted_s, 1e-9)))
+            if point.what != MESSAGES:
+                ratios[point.what == "update"].append(point.misfit())
         batch, update = (float(np.sqrt(np.mean(np.square(each)) / len(each))) if each else 0.0 for each in ratios)
         relative = {"seconds_per_batch": batch, "seconds_per_sample": batch, "seconds_per_element": update}
         return np.array([relative.get(name, 0.0) * values[name] for name in PARAMETERS])
@@ -122,9 +125,15 @@ class Fit:
         means = [float(np.mean(each)) for each in logs.values()]
         return float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
 
-    def warnings(self) -> list[str]:
-        """Return sentences about what the runs cannot show."""
+    def warnings(self, values: Mapping[str, float]) -> list[str]:
+        """Return sentences about what the runs cannot show, and about what ``values`` do not explain."""
         found = [f"{run.name}: {note}" for run in self.runs for note in (*run.notes, *run.files.notes)]
+        worst = max((point for point in self.points(values) if point.what != MESSAGES), key=Point.misfit)
+        if worst.misfit() > _LARGE_MISFIT:
+            found.append(
+                f"the median of '{worst.what}' in the run {worst.run} is {worst.measured_s:.3g} s, but {worst.fitted_s:.3g} s"
+                " fit all runs best: was the machine under other load?"
+            )
         if not separable(self.batches):
             found.append(
                 "all runs have the same batch size, so the fixed time of a batch cannot be separated from that of a sample:"

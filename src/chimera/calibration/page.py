@@ -109,7 +109,7 @@ def _fitted(points: Sequence[Point]) -> str:
         for i, point in enumerate(usable)
     ]
     head = "", "what", "run", "actor", "measured median", "fitted", "residual"
-    return f'<div class="row wide"><figure>{draw(chart)}</figure></div>{_table(head, rows, numbers=3)}'
+    return _figure("Fitted over measured median, ms", chart) + _table(head, rows, numbers=3)
 
 
 def _stragglers(calibration: Calibration) -> str:
@@ -123,7 +123,7 @@ def _stragglers(calibration: Calibration) -> str:
     used = "measured factors are" if stragglers.factors else "log-normal distribution is"
     fits = ", ".join(significant(distance, 3) for distance in stragglers.distances)
     note = f"The {used} used. Distances of the log-normal and of the measured distribution to unseen calls: {fits}."
-    return f'<div class="row wide"><figure>{draw(chart)}</figure></div><p class="note">{safe_text(note)}</p>'
+    return _figure("Seconds of a call relative to the median", chart) + f'<p class="note">{safe_text(note)}</p>'
 
 
 def _sources(calibration: Calibration) -> str:
@@ -142,6 +142,10 @@ def _sources(calibration: Calibration) -> str:
     ]
     head = "run", "engine", "strategy", "workers", "batch size", "processors", "round, median", "round, 95th percentile"
     return _table(head, rows, numbers=5)
+
+
+def _figure(title: str, chart: Chart) -> str:
+    return f'<div class="row wide"><figure><h3>{title}</h3>{draw(chart)}</figure></div>'
 
 
 def _section(title: str, body: str) -> str:
