@@ -18,6 +18,7 @@ import typer.core
 
 from chimera.cli import jobs
 from chimera.cli.audit import app as audit
+from chimera.cli.calibrate import calibrate
 from chimera.cli.cluster import app as cluster
 from chimera.cli.compare import compare
 from chimera.cli.data import data
@@ -30,6 +31,7 @@ from chimera.cli.list import list_plugins
 from chimera.cli.new import new
 from chimera.cli.node import app as node
 from chimera.cli.nodes import app as nodes
+from chimera.cli.predict import predict
 from chimera.cli.report import report
 from chimera.cli.train import train
 from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop, terminable
@@ -77,6 +79,8 @@ app = typer.Typer(
 app.command("train")(train)
 app.command("data")(data)
 app.command("compare")(compare)
+app.command("calibrate")(calibrate)
+app.command("predict")(predict)
 app.command("demo")(demo)
 app.command("list")(list_plugins)
 app.command("new")(new)

@@ -15,11 +15,18 @@ from chimera.core.errors import ConfigurationError
 
 @dataclass(slots=True)
 class Work:
-    """The work that the current call has declared."""
+    """The work that the current call has declared.
+
+    Attributes
+    ----------
+    coded : messages and elements that each codec encoded or decoded, by its name and ``encode`` or ``decode``.
+    """
 
     samples: int = 0
     elements: int = 0
     effort: float = 0.0
+    batches: int = 0
+    coded: dict[tuple[str, str], tuple[int, int]] | None = None
 
 
 class ActorContext:
@@ -72,6 +79,16 @@ def work(*, samples: int = 0, elements: int = 0, effort: float | None = None) ->
     _actor_context.work.samples += samples
     _actor_context.work.elements += elements
     _actor_context.work.effort += samples if effort is None else effort
+    _actor_context.work.batches += samples > 0
+
+
+def coded(codec: str, action: str, elements: int) -> None:
+    """Declare that the running call has encoded or decoded (``action``) a vector of ``elements`` as a message of ``codec``."""
+    done = _actor_context.work
+    if done.coded is None:
+        done.coded = {}
+    messages, before = done.coded.get((codec, action), (0, 0))
+    done.coded[codec, action] = messages + 1, before + elements
 
 
 def empty(size: int) -> NDArray[np.float32]:

@@ -186,6 +186,11 @@ def read_metrics(run_dir: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return list(_rows(Path(run_dir) / "metrics.jsonl", dict[str, Any], []))
 
 
+def read_trace(run_dir: str | os.PathLike[str], notes: list[str]) -> Iterator[TraceRow]:
+    """Yield the readable rows of ``trace.jsonl`` in bounded memory; add a note if some could not be read."""
+    return _rows(Path(run_dir) / "trace.jsonl", TraceRow, notes)
+
+
 def _table(path: Path, notes: list[str]) -> dict[str, Any]:
     if not _is_own(path, notes):
         return {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -75,32 +75,37 @@ class Lane:
 
 
 def lanes_of(rows: Iterable[TraceRow], events: Sequence[Mapping[str, Any]] = ()) -> list[Lane]:
-    """Return lanes from trace rows, which are oldest first for each actor: workers by number, then servers, then others.
-
-    If a clock restarts, since the run was resumed, its rows are shifted behind the earlier ones. Rows with times beyond
-    `LARGEST` are skipped.
-    """
+    """Return lanes from trace rows, which are oldest first for each actor: workers by number, then servers, then others."""
     columns: dict[str, array[float]] = {}
-    latest: dict[str, float] = {}
-    shift = horizon = 0.0
-    for row in rows:
-        if not abs(row.start_s) + abs(row.end_s) + abs(row.transfer_s) + abs(row.wait_s) < LARGEST:
-            continue
-        actor, start, end = row.actor, row.start_s + shift, row.end_s + shift
-        if start < latest.get(actor, start) - 1e-6:
-            shift = horizon
-            start, end = row.start_s + shift, row.end_s + shift
-        latest[actor] = start
-        horizon = max(horizon, end)
-        if actor not in columns:
-            columns[actor] = array("d")
-        columns[actor].extend((start, end, row.transfer_s, row.wait_s))
+    for row, start, end in on_one_clock(rows):
+        if row.actor not in columns:
+            columns[row.actor] = array("d")
+        columns[row.actor].extend((start, end, row.transfer_s, row.wait_s))
     lanes = []
     for actor in sorted(columns, key=lane_order):
         calls = np.frombuffer(columns[actor]).reshape(-1, 4)
         edges, kinds = segments(calls)
         lanes.append(Lane(actor, edges, kinds, calls[:, 0], calls[:, 1]))
     return mark_losses(lanes, events)
+
+
+def on_one_clock(rows: Iterable[TraceRow]) -> Iterator[tuple[TraceRow, float, float]]:
+    """Yield trace rows with their start and end on one clock. Rows with times beyond `LARGEST` are skipped.
+
+    If a clock restarts, since the run was resumed, its rows are shifted behind the earlier ones.
+    """
+    latest: dict[str, float] = {}
+    shift = horizon = 0.0
+    for row in rows:
+        if not abs(row.start_s) + abs(row.end_s) + abs(row.transfer_s) + abs(row.wait_s) < LARGEST:
+            continue
+        start, end = row.start_s + shift, row.end_s + shift
+        if start < latest.get(row.actor, start) - 1e-6:
+            shift = horizon
+            start, end = row.start_s + shift, row.end_s + shift
+        latest[row.actor] = start
+        horizon = max(horizon, end)
+        yield row, start, end
 
 
 def lane_order(actor: str) -> tuple[int, str, int, str]:

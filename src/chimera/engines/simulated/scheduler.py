@@ -46,6 +46,7 @@ class Scheduler:
         self.now_s = 0.0
         self.timeline = Timeline()
         self._driver, self._compute, self._seed, self._trunks = driver, compute, seed, trunks
+        self._further = bool(compute.seconds_per_batch or compute.codecs)
         self._nodes: list[Node] = [driver]
         self.events = Events(self, self._nodes)
         self._deferred = 0
@@ -156,9 +157,10 @@ class Scheduler:
         if call is not None:
             node, compute = call.node, self._compute
             work = node.actor_context.work
-            work_s = call.factor * (node.seconds_per_sample * work.effort + compute.seconds_per_element * work.elements)
+            declared_s = node.seconds_per_sample * work.effort + compute.seconds_per_element * work.elements
+            work_s = call.factor * (declared_s + compute.further_s(work) if self._further else declared_s)
             call.samples += work.samples
-            work.samples, work.elements, work.effort = 0, 0, 0.0
+            work.samples, work.elements, work.effort, work.batches, work.coded = 0, 0, 0.0, 0, None
             if node.presence is None:
                 call.clock_s = node.health.ends_s(call.clock_s, work_s)
             else:

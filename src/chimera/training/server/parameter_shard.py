@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.codecs.codec import CODECS, decode, rows_of
-from chimera.core.call import empty, work
+from chimera.core.call import coded, empty, work
 from chimera.core.errors import CodecError, ConfigurationError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, all_finite, reduce_in_order
@@ -238,6 +238,8 @@ class ParameterShard(GroupServer, SecureSum):
         room = self._rooms.get(place)
         if room is None:
             room = self._rooms[place] = np.empty_like(self._weights)
+        if gradient.codec != "identity":
+            coded(gradient.codec, "decode", room.size)
         return decode(gradient, room.size, room)
 
     def _aggregate(self, vectors: Mapping[int, Any], rule: Aggregation) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from chimera.codecs.codec import CODECS, Codec, State, decode_with
 from chimera.codecs.held import Held
+from chimera.core.call import coded
 from chimera.core.device import copy_to, empty, on_host
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout, shard_views
@@ -65,11 +66,17 @@ class Exchange:
 
     def packed(self, flat: Flat) -> list[Encoded]:
         """Encode a vector of all parameters, shape (P,), as one message for each shard of the weights last loaded."""
-        ready = zip(self._codecs, self.pieces(flat), self._layouts, strict=True)
-        return [codec.pack(piece, layout) for codec, piece, layout in ready]
+        pieces = self.pieces(flat)
+        if self._codec[0] != "identity":  # of which no time is modelled
+            for piece in pieces:
+                coded(self._codec[0], "encode", len(piece))
+        return [
+            codec.pack(piece, layout) for codec, piece, layout in zip(self._codecs, pieces, self._layouts, strict=True)
+        ]
 
     def pack(self, shard: int, piece: Flat) -> Encoded:
         """Encode one shard's piece of a vector."""
+        coded(self._codec[0], "encode", len(piece))
         return self._codecs[shard].pack(piece, self._layouts[shard])
 
     def pieces(self, flat: Flat) -> list[Flat]:

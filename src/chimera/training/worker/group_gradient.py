@@ -10,6 +10,7 @@ import numpy as np
 
 from chimera.codecs.codec import CODECS
 from chimera.codecs.reduction import Reduction
+from chimera.core.call import coded
 from chimera.core.engine import Group
 from chimera.core.errors import NonFiniteError
 from chimera.core.parameters import Flat, all_finite
@@ -59,6 +60,8 @@ class GroupGradient:
             np.copyto(self._own, gradient)
         if not math.isfinite(loss):
             gradient[0] = np.nan  # so that the mean is not finite on any worker
+        if self._codec[0] != "identity":  # of which no time is modelled
+            coded(self._codec[0], "encode", len(gradient))
         mean = reduction.all_reduce(gradient, self._model.layout, part.mean)
         if all_finite(mean):
             self._count(loss)

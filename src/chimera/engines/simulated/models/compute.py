@@ -3,11 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from chimera.engines.simulated.models.draws import standard_normal
+from chimera.core.call import Work
+from chimera.core.errors import ConfigurationError
+from chimera.engines.simulated.models.draws import standard_normal, uniform_index
 from chimera.engines.simulated.options import check_range
+
+_MOST_FACTORS = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodecCost:
+    """The duration of encoding and decoding messages with one codec.
+
+    Attributes
+    ----------
+    seconds_per_message : fixed duration of encoding a message.
+    seconds_per_element : further duration per element of the encoded vector.
+    decode_per_message, decode_per_element : the same for decoding by a server.
+    """
+
+    seconds_per_message: float = 0.0
+    seconds_per_element: float = 0.0
+    decode_per_message: float = 0.0
+    decode_per_element: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("seconds_per_message", "seconds_per_element", "decode_per_message", "decode_per_element"):
+            check_range(name, getattr(self, name))
+
+    def seconds(self, action: str, messages: int, elements: int) -> float:
+        """Return the duration of encoding or decoding (``action``) messages of ``elements`` elements in all."""
+        if action == "encode":
+            return self.seconds_per_message * messages + self.seconds_per_element * elements
+        return self.decode_per_message * messages + self.decode_per_element * elements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +53,11 @@ class Compute:
     seconds_per_call : fixed duration of every call.
     seconds_per_sample : duration per sample.
     seconds_per_element : duration per element of a vector, for instance when a server averages gradients.
+    seconds_per_batch : further fixed duration of each batch.
     spread : sigma of a log-normal factor (median 1) drawn once an actor: heterogeneous machines.
     straggler_spread : sigma of a log-normal factor (median 1) drawn for every call: stragglers.
+    straggler_factors : measured factors, of which one is drawn for every call instead; all are equally likely.
+    codecs : durations of encoding and decoding by the name of a codec; codecs that are not listed take no time.
     slow : further fixed factors by actor name; 4.0 is four times as slow.
     """
 
@@ -32,11 +66,23 @@ class Compute:
     seconds_per_element: float = 1e-9
     spread: float = 0.0
     straggler_spread: float = 0.0
+    seconds_per_batch: float = 0.0
+    straggler_factors: Sequence[float] = ()
+    codecs: Mapping[str, CodecCost] = field(default_factory=dict)
     slow: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("seconds_per_call", "seconds_per_sample", "seconds_per_element", "spread", "straggler_spread"):
             check_range(name, getattr(self, name))
+        check_range("seconds_per_batch", self.seconds_per_batch)
+        if self.straggler_factors and self.straggler_spread:
+            raise ConfigurationError("straggler_factors and straggler_spread both describe stragglers: set one of them")
+        if len(self.straggler_factors) > _MOST_FACTORS:
+            raise ConfigurationError(
+                f"straggler_factors has {len(self.straggler_factors)} values; give at most {_MOST_FACTORS}"
+            )
+        for factor in self.straggler_factors:
+            check_range("straggler_factors", factor, above_zero=True)
         for name, factor in self.slow.items():
             check_range(f"slow, {name!r}", factor, above_zero=True)
 
@@ -47,6 +93,17 @@ class Compute:
 
     def call_factor(self, seed: int, actor: str, number: int) -> float:
         """Return the factor by which call ``number`` (from 0) of ``actor`` takes longer than the median call."""
+        if self.straggler_factors:
+            return self.straggler_factors[uniform_index(len(self.straggler_factors), seed, "call", actor, number)]
         if not self.straggler_spread:
             return 1.0
         return math.exp(self.straggler_spread * standard_normal(seed, "call", actor, number))
+
+    def further_s(self, work: Work) -> float:
+        """Return the duration of the declared batches and messages, without the factors of their actor and call."""
+        seconds = self.seconds_per_batch * work.batches
+        if self.codecs and work.coded:
+            for (name, action), (messages, elements) in work.coded.items():
+                if (cost := self.codecs.get(name)) is not None:
+                    seconds += cost.seconds(action, messages, elements)
+        return seconds

@@ -28,3 +28,9 @@ def _uniforms(key: tuple[str | int, ...]) -> tuple[float, float]:
     digest = blake2b(repr(key).encode(), digest_size=16).digest()
     first, second = ((int.from_bytes(part, "big") + 0.5) / 2.0**64 for part in (digest[:8], digest[8:]))
     return first, second
+
+
+def uniform_index(count: int, *key: str | int) -> int:
+    """Draw an index below ``count``, each equally likely, by hashing ``key``."""
+    digest = blake2b(repr(key).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") * count >> 64

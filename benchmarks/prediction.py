@@ -1,0 +1,248 @@
+"""Predictions of ``chimera predict`` against real runs: time per round, its tail, time to a target, and rankings.
+
+Two runs with one batch size each calibrate the engine `local`, and two more the engine `ray` between network namespaces with
+slow links. Held-out settings are then predicted and really run, one after another. Both are printed, also where they differ.
+The runs between namespaces need Linux, root, iproute2 and iptables. Run it on an idle machine::
+
+    python benchmarks/prediction.py [--rounds 600] [--slow-rounds 120] [--only local slow] [--no-ranking] [--folder DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from chimera.calibration.calibration import Calibration, calibrate
+from chimera.calibration.measured_run import MeasuredRun, read_measured
+from chimera.calibration.prediction import Interval, Predicted, predict
+from chimera.training.experiment.experiment import Experiment
+from slow_links import LONGEST_S, QUIET, ray_cluster
+from slow_links_network import Inside, Link, Machines, permitted
+
+TARGET = 0.85
+CODECS = "top-k:ratio=0.01", "int8", "powersgd:rank=2"
+LINK = Link(100, 20)
+GOALS = {"round": 0.10, "p95": 0.20, "target": 0.15}
+
+Train = Callable[[Sequence[str], Path], None]
+
+
+class Setting(NamedTuple):
+    """One run: its name, where it runs, and what differs from the experiment."""
+
+    name: str
+    link: str
+    settings: tuple[str, ...]
+
+
+def setting(name: str, link: str, *settings: str) -> Setting:
+    return Setting(name, link, settings)
+
+
+CALIBRATED = [
+    setting(f"{link}, batch {size}", link, f"train.batch_size={size}")
+    for link in ("local", "slow")
+    for size in (32, 128)
+]
+HELD_OUT = [
+    setting("local, batch 64", "local", "train.batch_size=64"),
+    setting("local, batch 256", "local", "train.batch_size=256"),
+    setting("local, 1 worker", "local", "train.workers=1"),
+    setting("local, 4 workers", "local", "train.workers=4"),
+    setting("local, top-k", "local", 'codec={name="top-k", ratio=0.01}'),
+    setting("local, int8", "local", "codec=int8"),
+    setting("local, async", "local", "strategy=async-parameter-server"),
+    setting("local, async, int8", "local", "strategy=async-parameter-server", "codec=int8"),
+    setting("local, all-reduce", "local", "strategy=all-reduce"),
+    setting("slow, batch 64", "slow", "train.batch_size=64"),
+    setting("slow, int8", "slow", "codec=int8"),
+    setting("slow, async", "slow", "strategy=async-parameter-server"),
+]
+RANKED = [
+    setting(f"{link}, {strategy}, {codec}", link, f"strategy={strategy}", f"codec={codec}")
+    for link in ("local", "slow")
+    for strategy in ("parameter-server", "async-parameter-server", "all-reduce")
+    for codec in ("identity", "int8", '{name="powersgd", rank=2}')
+    if (strategy, codec) != ("all-reduce", "int8")  # its messages cannot be added
+]
+
+
+def experiment(rounds: int) -> Experiment:
+    """Return the experiment without the settings that vary."""
+    return Experiment(
+        {
+            "data": "digits",
+            "model": {"name": "mlp", "hidden": [512]},
+            "train": {
+                "workers": 2,
+                "batch_size": 64,
+                "rounds": rounds,
+                "evaluate_every": max(rounds // 6, 10),  # each evaluation empties the pipeline of an asynchronous run
+                "log_every": max(rounds // 6, 10),
+                "checkpoint_every": rounds,
+                "optimizer": {"name": "sgd", "lr": 0.1},
+                "seed": 1,
+            },
+            "strategy": "parameter-server",
+        }
+    )
+
+
+def run(one: Setting, experiments: dict[str, Experiment], trains: dict[str, Train], folder: Path) -> MeasuredRun:
+    """Run a setting, unless its folder is there already."""
+    out = folder / one.name.replace(", ", "--").replace(" ", "-")
+    if not (out / "summary.json").is_file():
+        file = folder / f"{out.name}.toml"
+        file.write_text(experiments[one.link].with_settings(one.settings).to_toml())
+        trains[one.link]([str(file), "--out", str(out), "--quiet"], folder)
+    return read_measured(out)
+
+
+def train_here(arguments: Sequence[str], folder: Path) -> None:
+    command = [sys.executable, "-m", "chimera", "train", *arguments]
+    subprocess.run(
+        command, check=True, cwd=folder, env={**os.environ, **QUIET}, stdout=subprocess.DEVNULL, timeout=LONGEST_S
+    )
+
+
+@contextlib.contextmanager
+def slow_links(machines_in_all: int) -> Iterator[Train]:
+    """Start Ray between namespaces with slow links; yield a function that trains with the driver on the first machine."""
+    with Machines(machines_in_all) as machines:
+        machines.shape(Link(0, 0))
+        with ray_cluster(machines) as address:
+            machines.shape(LINK)
+            checked = machines.check()
+            print(f"{LINK}: a stream has {checked.mbit_s:.0f} Mbit/s, a byte returns in {checked.round_trip_ms:.1f} ms")
+
+            def train(arguments: Sequence[str], folder: Path) -> None:  # noqa: ARG001 - all paths are absolute
+                own = ("--set", f'engine={{name="ray", address="{address}", placement="spread"}}', "--json")
+                process = Inside(machines, "m0", "chimera", "train", *arguments, *own, CHIMERA_MACHINE="m0", **QUIET)
+                try:
+                    process.wait(1, LONGEST_S)
+                finally:
+                    process.kill()
+
+            yield train
+
+
+def target_s(measured: MeasuredRun) -> float:
+    """Return the seconds until the run first had the target; NaN if it never had."""
+    rows = (row["seconds"] for row in measured.files.metrics if row.get("accuracy", 0.0) >= TARGET)
+    return float(next(rows, np.nan))
+
+
+def compare(one: Setting, measured: MeasuredRun, predicted: Predicted) -> tuple[float, float, float]:
+    """Print a row, and return the relative errors of round, tail and time to the target."""
+    rounds_s = measured.seconds_of_rounds()[0]
+    if "async" in one.name:  # gradients of two workers alternate between short and long gaps: compare their means
+        mean_s = predicted.round_mean_s
+        usual = float(np.mean(rounds_s)), Interval(mean_s, mean_s, mean_s)
+    else:
+        usual = float(np.median(rounds_s)), predicted.round_s
+    pairs = [
+        usual,
+        (float(np.percentile(rounds_s, 95)), predicted.round_p95_s),
+        (target_s(measured), predicted.target_s),
+    ]
+    cells, errors = [], []
+    for real, found in pairs:
+        errors.append(np.nan if found is None else found.median / real - 1)
+        text = "-" if found is None else f"{1e3 * found.median:.2f} ({1e3 * found.low:.2f} to {1e3 * found.high:.2f})"
+        cells.append(f"{1e3 * real:.2f} | {text} | {100 * errors[-1]:+.0f} %")
+    load = os.getloadavg()[0]
+    print(f"| {one.name} | {' | '.join(cells)} | {load:.1f} | {'; '.join(predicted.notes)} |", flush=True)
+    return errors[0], errors[1], errors[2]
+
+
+def predicted(one: Setting, experiments: dict[str, Experiment], calibrations: dict[str, Calibration]) -> Predicted:
+    varied = experiments[one.link].with_settings([*one.settings, f"train.target={{accuracy={TARGET}}}"])
+    (found,) = predict(varied, calibrations[one.link])
+    return found
+
+
+def rank(settings: Sequence[Setting], real: Sequence[float], found: Sequence[float]) -> None:
+    """Print the pairs whose order was predicted wrongly, and how many pairs differ by over 10 %."""
+    differ = wrong = 0
+    for i, j in combinations(range(len(settings)), 2):
+        if max(real[i], real[j]) <= 1.1 * min(real[i], real[j]):
+            continue
+        differ += 1
+        if (real[i] < real[j]) != (found[i] < found[j]):
+            wrong += 1
+            print(
+                f"wrong order: {settings[i].name} ({real[i]:.2f} s an epoch, predicted {found[i]:.2f})"
+                f" and {settings[j].name} ({real[j]:.2f}, predicted {found[j]:.2f})"
+            )
+    print(f"{differ - wrong} of {differ} pairs that differ by over 10 % have the predicted order")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=600)
+    parser.add_argument("--slow-rounds", type=int, default=120)
+    parser.add_argument("--only", nargs="+", choices=("local", "slow"), default=("local", "slow"))
+    parser.add_argument("--no-ranking", action="store_true")
+    parser.add_argument("--folder", type=Path, help="keep the runs here, and use runs that are there")
+    args = parser.parse_args()
+    if "slow" in args.only and not permitted():
+        sys.exit("runs on slow links need network namespaces: Linux, root, iproute2 and iptables; or --only local")
+    print(f"Python {platform.python_version()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
+    experiments = {"local": experiment(args.rounds), "slow": experiment(args.slow_rounds)}
+    with contextlib.ExitStack() as stack:
+        folder = args.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chimera-prediction-")))
+        folder.mkdir(exist_ok=True)
+        trains: dict[str, Train] = {"local": train_here}
+        if "slow" in args.only:
+            trains["slow"] = stack.enter_context(slow_links(3))  # for the server and each worker
+        measure(args, experiments, trains, folder.resolve())
+
+
+def measure(args: Any, experiments: dict[str, Experiment], trains: dict[str, Train], folder: Path) -> None:
+    """Calibrate, predict, run, and print."""
+    calibrations = {}
+    for link in args.only:
+        runs = [run(one, experiments, trains, folder) for one in CALIBRATED if one.link == link]
+        calibrations[link] = calibrate([each.files.folder for each in runs], codecs=CODECS)
+        values = (f"{name} {value:.3g}" for name, value in calibrations[link].values.items())
+        print(f"{link}: {', '.join(values)}; load {os.getloadavg()[0]:.1f}")
+    columns = "setting", *(f"{what}, ms | predicted | error" for what in ("round", "p95", "target")), "load", "notes"
+    print(f"| {' | '.join(columns)} |")
+    print(f"|{'---|' * 12}")
+    errors = []
+    for one in (each for each in HELD_OUT if each.link in args.only):
+        found = predicted(one, experiments, calibrations)
+        errors.append(compare(one, run(one, experiments, trains, folder), found))
+    for (name, goal), column in zip(GOALS.items(), np.abs(np.transpose(errors)), strict=True):
+        known = column[np.isfinite(column)]
+        median = float(np.median(known)) if len(known) else np.nan
+        print(f"{name}: median error {100 * median:.0f} %, goal {100 * goal:.0f} %")
+    if args.no_ranking:
+        return
+    ranked = [one for one in RANKED if one.link in args.only]
+    real, guessed = [], []
+    for one in ranked:
+        (found,) = predict(experiments[one.link].with_settings(one.settings), calibrations[one.link], draws=3)
+        measured = run(one, experiments, trains, folder)
+        epochs = measured.files.summary["epochs"] / measured.files.summary["rounds"]
+        real.append(float(np.mean(measured.seconds_of_rounds()[0])) / epochs)
+        guessed.append(found.round_mean_s / epochs)
+        print(f"{one.name}: {real[-1]:.2f} s an epoch, predicted {guessed[-1]:.2f}", flush=True)
+    rank(ranked, real, guessed)
+
+
+if __name__ == "__main__":
+    main()

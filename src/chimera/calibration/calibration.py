@@ -1,0 +1,148 @@
+"""`calibrate`: the parameters of the simulated engine and their uncertainty, from runs on a real engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import numpy as np
+
+from chimera.calibration.codec_cost import codec_costs
+from chimera.calibration.estimates import PARAMETERS, Point
+from chimera.calibration.fit import IN_MEMORY, Fit
+from chimera.calibration.measured_run import Floats, MeasuredRun, read_measured
+from chimera.calibration.stragglers import Stragglers, fit_stragglers
+from chimera.core.errors import ConfigurationError
+from chimera.engines.simulated.models.compute import CodecCost
+from chimera.report.run_files import finite
+from chimera.version import __version__
+
+_DRAWS = 100
+_LONGEST = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What a calibration notes of a run.
+
+    Attributes
+    ----------
+    name, engine, strategy : of the run.
+    workers, batch_size, processors : numbers.
+    chimera : version that made the run.
+    round_s, round_p95_s : median and 95th percentile of the seconds of its rounds.
+    """
+
+    name: str
+    engine: str
+    strategy: str
+    workers: int
+    batch_size: int
+    processors: int
+    chimera: str
+    round_s: float
+    round_p95_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Estimates of the parameters of the simulated engine.
+
+    Attributes
+    ----------
+    values : estimate by parameter, see `PARAMETERS`.
+    covariance : shape (parameters, parameters), in the order of `PARAMETERS`.
+    stragglers : distribution of the factors of calls.
+    spread : sigma of the factors of workers.
+    slow : factors of single workers.
+    codecs : costs of codecs, by name.
+    sources : the runs.
+    warnings : what the runs cannot show.
+    date : of the calibration.
+    processors : of the host that all workers of the runs shared; 0 if they had hosts of their own.
+    version : of Chimera.
+    points : medians that the fit used, and what it computes for them; empty if it was read from a file.
+    """
+
+    values: Mapping[str, float]
+    covariance: Floats
+    stragglers: Stragglers
+    spread: float
+    slow: Mapping[str, float]
+    codecs: Mapping[str, CodecCost]
+    sources: Sequence[Source]
+    warnings: Sequence[str]
+    date: str
+    processors: int
+    version: str = __version__
+    points: Sequence[Point] = field(default=(), repr=False)
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """The standard error of each parameter."""
+        return dict(zip(PARAMETERS, self.errors_in_order().tolist(), strict=True))
+
+    def errors_in_order(self) -> Floats:
+        """Return the standard errors in the order of `PARAMETERS`."""
+        return np.asarray(np.sqrt(np.maximum(np.diag(self.covariance), 0)))
+
+
+def calibrate(
+    run_dirs: Sequence[str | os.PathLike[str]],
+    *,
+    codecs: Sequence[str] = (),
+    allow_simulated: bool = False,
+    seed: int = 0,
+) -> Calibration:
+    """Estimate the parameters of the simulated engine from finished runs of one engine.
+
+    Parameters
+    ----------
+    codecs : codecs to measure on this machine, as names with options such as ``top-k:ratio=0.01``.
+    allow_simulated : whether runs in virtual time are accepted, for tests with known parameters.
+    seed : of the bootstrap.
+
+    Raises
+    ------
+    ConfigurationError : a run cannot be used, or the runs have different engines.
+    """
+    if not run_dirs:
+        raise ConfigurationError("a calibration needs at least one run: give the folders of finished runs")
+    runs = [read_measured(run_dir, allow_simulated=allow_simulated) for run_dir in run_dirs]
+    if len(engines := sorted({run.engine for run in runs})) > 1:
+        raise ConfigurationError(f"the runs used different engines ({', '.join(engines)}): calibrate each on its own")
+    fit = Fit(runs)
+    values = fit.estimate()
+    rng = np.random.default_rng(seed)
+    draws = np.array([list(fit.estimate(rng).values()) for _ in range(_DRAWS)])
+    shared = runs[0].engine in IN_MEMORY
+    return Calibration(
+        values=values,
+        covariance=np.atleast_2d(np.cov(draws.T)) + np.diag(fit.misfit(values) ** 2),
+        stragglers=fit_stragglers(fit.factors()),
+        spread=fit.spread(values),
+        slow=fit.slow,
+        codecs=codec_costs(codecs, max(run.elements_per_message() for run in runs)),
+        sources=[_source(run) for run in runs],
+        warnings=fit.warnings(values),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        processors=min((run.processors for run in runs), default=0) if shared else 0,
+        points=fit.points(values),
+    )
+
+
+def _source(run: MeasuredRun) -> Source:
+    rounds_s = run.seconds_of_rounds()[0]
+    return Source(
+        name=run.name[:_LONGEST],
+        engine=run.engine[:_LONGEST],
+        strategy=run.files.plugin("strategy")[:_LONGEST],
+        workers=len(run.workers),
+        batch_size=run.batch_size,
+        processors=run.processors,
+        chimera=str(run.files.environment.get("chimera", ""))[:_LONGEST],
+        round_s=finite(float(np.median(rounds_s))) if len(rounds_s) else 0.0,
+        round_p95_s=finite(float(np.percentile(rounds_s, 95))) if len(rounds_s) else 0.0,
+    )

@@ -1,0 +1,137 @@
+"""Medians of calls in short periods of a run: the data points of a calibration, and the units of its bootstrap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.calibration.measured_run import Calls, Floats, MeasuredRun
+
+PERIODS = 10
+"""Consecutive periods into which the calls of one kind are divided: their differences show how the times drift."""
+_LEAST, _LEAST_TRANSFERS = 5, 3
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Calls with the same work, of one actor of one run.
+
+    Attributes
+    ----------
+    run, actor : names.
+    work_s : the median seconds in each period, shape (periods,).
+    batches, samples, elements : the work of each call.
+    factors : seconds of each call divided by the median of all, shape (calls,).
+    """
+
+    run: str
+    actor: str
+    work_s: Floats
+    batches: float = 0.0
+    samples: float = 0.0
+    elements: float = 0.0
+    factors: Floats = field(default_factory=lambda: np.empty(0))
+
+    def median(self, drawn: NDArray[np.intp] | None = None) -> float:
+        """Return the median over all periods, or over those that a bootstrap has drawn."""
+        return float(np.median(self.work_s if drawn is None else self.work_s[drawn]))
+
+    def relative_error(self) -> float:
+        """Return the standard error of the median of all calls, relative to it, as of normal logarithms."""
+        count = len(self.factors)
+        return 1.253 * float(np.std(np.log(self.factors))) / count**0.5 if count else 0.0
+
+
+def periods_of(values: Floats) -> Floats:
+    """Return the medians of consecutive periods; of few values, those of fewer periods."""
+    count = max(1, min(PERIODS, len(values) // _LEAST))
+    return np.array([np.median(part) for part in np.array_split(values, count)])
+
+
+def batch_groups(run: MeasuredRun) -> Iterator[Group]:
+    """Yield the training calls of each worker, by their numbers of samples; rare numbers are left out."""
+    for worker in run.workers:
+        calls = run.training_calls(worker).after_warm_up()
+        sizes, counts = np.unique(calls.samples, return_counts=True)
+        for size, count in zip(sizes, counts, strict=True):
+            if count < max(_LEAST, 0.05 * len(calls)):
+                continue
+            work_s = calls.work_s[calls.samples == size]
+            batches = max(1.0, math.ceil(size / run.batch_size)) if run.batch_size else 1.0
+            yield _group(run, worker, work_s, batches=batches, samples=float(size))
+
+
+def update_groups(run: MeasuredRun) -> Iterator[Group]:
+    """Yield the updates of each server."""
+    elements = run.elements_per_update()
+    for (actor, name), calls in run.calls.items():
+        if name == "update" and len(calls) >= _LEAST and elements:
+            yield _group(run, actor, calls.after_warm_up().work_s, elements=elements)
+
+
+def call_groups(run: MeasuredRun) -> Iterator[Group]:
+    """Yield the calls without data and samples, which take the fixed time of a call."""
+    kept = [calls for (_, name), calls in run.calls.items() if name not in ("__init__", "update") and _is_bare(calls)]
+    if sum(map(len, kept)) >= _LEAST:
+        work_s = np.concatenate([calls.work_s for calls in kept])
+        order = np.argsort(np.concatenate([calls.start_s for calls in kept]))
+        yield _group(run, "all actors", work_s[order])
+
+
+def transfer_groups(run: MeasuredRun) -> Iterator[Group]:
+    """Yield the transfer times of calls without data, by actor and name."""
+    for (actor, name), calls in run.calls.items():
+        if name != "__init__" and len(calls) >= _LEAST_TRANSFERS and not calls.bytes_in.any():
+            yield _group(run, actor, calls.transfer_s)
+
+
+def waits_of_rounds(run: MeasuredRun) -> Floats:
+    """Return, by round, its seconds without the work of its slowest worker and of the server; empty if it is not synchronous.
+
+    In a synchronous run with one server, each worker has one call a round. What remains of a round is the time of messages.
+    """
+    updates = run.updates()
+    if updates is None or len(updates) < 3:
+        return np.empty(0)
+    calls = [run.training_calls(worker) for worker in run.workers]
+    if any(abs(len(each) - len(updates)) > 1 for each in calls) or ("server 1", "update") in run.calls:
+        return np.empty(0)
+    count = min(len(updates), *(len(each) for each in calls))
+    slowest = np.max([each.work_s[:count] for each in calls], axis=0)
+    waits = np.diff(updates.end_s[:count]) - updates.work_s[1:count] - slowest[1:]
+    marks = run.interruptions()
+    ends = updates.end_s[:count]
+    whole = np.searchsorted(marks, ends[1:]) == np.searchsorted(marks, ends[:-1])
+    return np.asarray(np.maximum(waits[whole][1:], 0.0))
+
+
+def message_bytes(run: MeasuredRun) -> float:
+    """Return the bytes on the path of a synchronous round: all weights leave the server, and the last gradient arrives."""
+    first = run.training_calls(run.workers[0])
+    return float(len(run.workers) * np.median(first.bytes_in) + np.median(first.bytes_out))
+
+
+def draw(groups: Sequence[Group], rng: np.random.Generator) -> list[float]:
+    """Return the medians of a bootstrap sample: each group draws as many of its periods as it has.
+
+    The median of a group with few periods varies by the standard error of the median of its calls.
+    """
+    return [
+        group.median(rng.integers(0, len(group.work_s), len(group.work_s)))
+        if len(group.work_s) >= _LEAST
+        else group.median() * float(np.exp(rng.normal(0.0, group.relative_error())))
+        for group in groups
+    ]
+
+
+def _group(run: MeasuredRun, actor: str, work_s: Floats, **work: float) -> Group:
+    median = max(float(np.median(work_s)), 1e-9)
+    return Group(run.name, actor, periods_of(work_s), factors=np.maximum(work_s, 1e-9) / median, **work)
+
+
+def _is_bare(calls: Calls) -> bool:
+    return not (calls.samples.any() or calls.bytes_in.any() or calls.bytes_out.any())

@@ -1,0 +1,189 @@
+"""The fit of the simulated engine's parameters to the calls of some runs, and what it cannot explain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from chimera.calibration.cells import (
+    Group,
+    batch_groups,
+    call_groups,
+    draw,
+    message_bytes,
+    periods_of,
+    transfer_groups,
+    update_groups,
+    waits_of_rounds,
+)
+from chimera.calibration.estimates import (
+    PARAMETERS,
+    Point,
+    fit_batches,
+    fit_call,
+    fit_elements,
+    fit_network,
+    separable,
+    slow_workers,
+)
+from chimera.calibration.measured_run import Floats, MeasuredRun
+from chimera.core.errors import ConfigurationError
+
+MESSAGES = "messages of a round"
+_LARGE_MISFIT = math.log(1.25)
+IN_MEMORY = ("local",)
+"""Engines whose messages stay in the memory of one machine: their copies are part of calls, so bytes take no further time."""
+
+
+class Fit:
+    """The groups of calls of some runs, and the estimates from them."""
+
+    def __init__(self, runs: Sequence[MeasuredRun]) -> None:
+        self.runs = runs
+        self.calls = [group for run in runs for group in call_groups(run)]
+        self.batches = [group for run in runs for group in batch_groups(run)]
+        self.updates = [group for run in runs for group in update_groups(run)]
+        if not self.batches:
+            raise ConfigurationError("no run has enough training calls for a calibration: train for a hundred rounds")
+        self.in_memory = runs[0].engine in IN_MEMORY
+        waits = [(message_bytes(run), waits_of_rounds(run)) for run in runs]
+        self.waits = [
+            (size, Group(run.name, "", periods_of(each)))
+            for run, (size, each) in zip(runs, waits, strict=True)
+            if len(each)
+        ]
+        self.transfers = [group for run in runs for group in transfer_groups(run)]
+        self.starts = np.array([run.start_s() for run in runs])
+        self.evaluations = [_evaluations(run) for run in runs]
+        self.slow: dict[str, float] = {}
+        self.slow = slow_workers(self.batches, [self._batch_s(group, self.estimate()) for group in self.batches])
+
+    def estimate(self, rng: np.random.Generator | None = None) -> dict[str, float]:
+        """Return the estimates by parameter; with ``rng``, those of a bootstrap sample."""
+
+        def medians(groups: Sequence[Group]) -> list[float]:
+            return [group.median() for group in groups] if rng is None else draw(groups, rng)
+
+        call_s = fit_call(medians(self.calls))
+        factors = [self.slow.get(group.actor, 1.0) for group in self.batches]
+        work = [median / factor for median, factor in zip(medians(self.batches), factors, strict=True)]
+        call_s = min(call_s, 0.9 * min(work))
+        batch_s, sample_s = fit_batches(self.batches, work, call_s)
+        element_s = fit_elements(self.updates, medians(self.updates), call_s)
+        sizes = np.array([0.0 if self.in_memory else size for size, _ in self.waits])
+        waits = np.array(medians([group for _, group in self.waits]))
+        # Some actors may be on the driver's machine, and calls that follow another at once arrive with it.
+        farthest_s = max(medians(self.transfers), default=0.0)
+        latency_s, byte_s = fit_network(sizes, waits, farthest_s or None)
+        gaps = np.concatenate(self.evaluations)
+        if rng is not None and len(gaps):
+            gaps = rng.choice(gaps, len(gaps))
+        evaluation_s = max(float(gaps.mean()), 0.0) if len(gaps) else 0.0
+        starts = self.starts if rng is None else rng.choice(self.starts, len(self.starts))
+        found = call_s, batch_s, sample_s, element_s, latency_s, byte_s, evaluation_s, float(starts.mean())
+        return dict(zip(PARAMETERS, found, strict=True))
+
+    def points(self, values: Mapping[str, float]) -> list[Point]:
+        """Return the measured and the fitted seconds of all groups."""
+        found = [
+            Point(
+                f"call, {group.samples:g} samples", group.run, group.actor, group.median(), self._batch_s(group, values)
+            )
+            for group in self.batches
+        ]
+        found += [
+            Point("update", group.run, group.actor, group.median(), _update_s(group, values)) for group in self.updates
+        ]
+        return found + [
+            Point(MESSAGES, group.run, "", group.median(), _waits_s(size, values, self.in_memory))
+            for size, group in self.waits
+        ]
+
+    def misfit(self, values: Mapping[str, float]) -> Floats:
+        """Return a standard error by parameter for the differences between groups that the model does not explain."""
+        ratios: list[list[float]] = [[], []]
+        for point in self.points(values):
+            if point.what != MESSAGES:
+                ratios[point.what == "update"].append(point.misfit())
+        batch, update = (float(np.sqrt(np.mean(np.square(each)) / len(each))) if each else 0.0 for each in ratios)
+        relative = {"seconds_per_batch": batch, "seconds_per_sample": batch, "seconds_per_element": update}
+        return np.array([relative.get(name, 0.0) * values[name] for name in PARAMETERS])
+
+    def factors(self) -> Floats:
+        """Return the factors of all training calls."""
+        return np.concatenate([group.factors for group in self.batches])
+
+    def spread(self, values: Mapping[str, float]) -> float:
+        """Return sigma of the factors of workers that are not in `slow`."""
+        logs: dict[str, list[float]] = {}
+        for group in self.batches:
+            if group.actor not in self.slow:
+                ratio = np.log(group.median() / self._batch_s(group, values))
+                logs.setdefault(group.actor, []).append(float(ratio))
+        means = [float(np.mean(each)) for each in logs.values()]
+        return float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
+
+    def warnings(self, values: Mapping[str, float]) -> list[str]:
+        """Return sentences about what the runs cannot show, and about what ``values`` do not explain."""
+        found = [f"{run.name}: {note}" for run in self.runs for note in (*run.notes, *run.files.notes)]
+        worst = max((point for point in self.points(values) if point.what != MESSAGES), key=Point.misfit)
+        if worst.misfit() > _LARGE_MISFIT:
+            found.append(
+                f"the median of '{worst.what}' in the run {worst.run} is {worst.measured_s:.3g} s, but {worst.fitted_s:.3g} s"
+                " fit all runs best: was the machine under other load?"
+            )
+        if not separable(self.batches):
+            found.append(
+                "all runs have the same batch size, so the fixed time of a batch cannot be separated from that of a sample:"
+                " predictions hold for this batch size; add a run with another one"
+            )
+        workers = {group.actor for group in self.batches}
+        if len(workers) < 3:
+            found.append(f"the spread of the speed of machines is known from {len(workers)} workers only")
+        if not self.calls:
+            found.append("no run has calls without work, so the fixed time of a call counts as 0")
+        if not self.updates:
+            found.append("no run has a parameter server, so the time of a server counts as 0")
+        sizes = [size for size, _ in self.waits]
+        if not sizes:
+            found.append(
+                "no run is synchronous with one server: latency comes from calls without data, and bytes take no time"
+            )
+        elif not self.in_memory and max(sizes) < 1.2 * min(sizes):
+            found.append(
+                "all runs have messages of the same size: latency comes from calls without data, bandwidth from the rest"
+            )
+        if not sum(map(len, self.evaluations)):
+            found.append("no run was interrupted by an evaluation, so an evaluation takes no time in predictions")
+        return found
+
+    def _batch_s(self, group: Group, values: Mapping[str, float]) -> float:
+        work_s = values["seconds_per_batch"] * group.batches + values["seconds_per_sample"] * group.samples
+        return self.slow.get(group.actor, 1.0) * (values["seconds_per_call"] + work_s)
+
+
+def _update_s(group: Group, values: Mapping[str, float]) -> float:
+    return values["seconds_per_call"] + values["seconds_per_element"] * group.elements
+
+
+def _waits_s(size: float, values: Mapping[str, float], in_memory: bool) -> float:
+    return 2 * values["latency_s"] + (0.0 if in_memory else values["seconds_per_byte"] * size)
+
+
+def _evaluations(run: MeasuredRun) -> Floats:
+    """Return the seconds that evaluations, and checkpoints with them, added between two rounds."""
+    rounds_s, interrupted_s = run.seconds_of_rounds()
+    evaluated = sum("loss" in row for row in run.files.metrics)
+    if not evaluated or not len(interrupted_s) or not len(rounds_s):
+        return np.empty(0)
+    extra_s = np.maximum(interrupted_s - np.median(rounds_s), 0.0)
+    return np.asarray(np.full(min(evaluated, 1000), extra_s.sum() / evaluated) * _around_one(extra_s, evaluated))
+
+
+def _around_one(extra_s: Floats, count: int) -> Floats:
+    """Return ``count`` factors with mean 1 that vary as the largest interruptions do."""
+    largest = np.sort(extra_s)[::-1][:count]
+    factors = np.resize(largest / max(largest.mean(), 1e-12), min(count, 1000))
+    return np.asarray(factors / max(factors.mean(), 1e-12))

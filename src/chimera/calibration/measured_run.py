@@ -1,0 +1,234 @@
+"""What a calibration reads from the folder of a run: times of calls in columns, times of rounds, and sizes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.core.errors import ConfigurationError
+from chimera.core.trace import TraceRow
+from chimera.report.run_files import RunFiles, finite, read_run, read_trace
+from chimera.report.timeline import LARGEST, on_one_clock
+
+Floats: TypeAlias = NDArray[np.float64]
+
+MOST_ROWS = 1_000_000
+_MOST_KINDS = 5000
+"""Kinds of calls, by actor and name, that are read; rows of further ones are left out."""
+_LARGEST_COUNT = 1 << 31
+WARM_UP = 3
+"""Calls of each kind of an actor that are left out: they load libraries, fill caches and compile."""
+_PARTS_OF_TRAINING = frozenset({"gradient", "update", "serve", "serve_each", "train_with_servers", "train"})
+"""Calls of the training, also where one call has many rounds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calls:
+    """Calls of one kind on one actor, in the order of their starts; all arrays have the shape (calls,).
+
+    Attributes
+    ----------
+    start_s, end_s : as in the trace.
+    work_s : the time in the call without waiting and transfers.
+    transfer_s : the time of transfers, in which the actor was idle.
+    samples, bytes_in, bytes_out : as in the trace.
+    """
+
+    start_s: Floats
+    end_s: Floats
+    work_s: Floats
+    transfer_s: Floats
+    samples: Floats
+    bytes_in: Floats
+    bytes_out: Floats
+
+    def __len__(self) -> int:
+        return len(self.end_s)
+
+    def after_warm_up(self) -> Calls:
+        """Return the calls without the first ones."""
+        skipped = min(WARM_UP, len(self) // 4)
+        return Calls(*(column[skipped:] for column in vars(self).values()))
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredRun:
+    """The measurements of one run.
+
+    Attributes
+    ----------
+    files : the files of its folder.
+    calls : calls by actor and name.
+    notes : sentences about what could not be read.
+    """
+
+    files: RunFiles
+    calls: Mapping[tuple[str, str], Calls]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.files.name
+
+    @property
+    def engine(self) -> str:
+        """The name of its engine."""
+        return self.files.plugin("engine")
+
+    @property
+    def workers(self) -> list[str]:
+        """The names of its workers that processed samples."""
+        return sorted({actor for (actor, _), calls in self.calls.items() if _is_worker(actor) and calls.samples.any()})
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a batch; 0 if the experiment does not say it."""
+        train = self.files.experiment.get("train")
+        size = train.get("batch_size", 64) if isinstance(train, Mapping) else 0
+        return size if isinstance(size, int) and 0 < size < _LARGEST_COUNT else 0
+
+    @property
+    def processors(self) -> int:
+        """Processors of the driver's host; 0 if not known."""
+        count = self.files.environment.get("processors")
+        return count if isinstance(count, int) and 0 < count < _LARGEST_COUNT else 0
+
+    def training_calls(self, worker: str) -> Calls:
+        """Return the calls in which a worker processed samples; of several names, that with the most calls."""
+        found = [calls for (actor, _), calls in self.calls.items() if actor == worker and calls.samples.any()]
+        longest = max(found, key=len)
+        kept = longest.samples > 0
+        return Calls(*(column[kept] for column in vars(longest).values()))
+
+    def updates(self) -> Calls | None:
+        """Return the updates of the first server; None if the run has no servers."""
+        return self.calls.get(("server 0", "update"))
+
+    def elements_per_update(self) -> float:
+        """Return the elements that one call of `update` of a server reads: those of all gradients it combines."""
+        updates = sum(len(calls) for (_, name), calls in self.calls.items() if name == "update")
+        last = self.files.metrics[-1] if self.files.metrics else {}
+        return finite(last.get("elements_up")) / updates if updates and last.get("elements_up") else 0.0
+
+    def elements_per_message(self) -> int:
+        """Return the elements of the vector that a training call sends; 0 if it is not known."""
+        calls = sum(len(self.training_calls(worker)) for worker in self.workers)
+        last = self.files.metrics[-1] if self.files.metrics else {}
+        elements = finite(last.get("elements_up", 0.0))
+        return int(elements / calls) if calls and 0 < elements < LARGEST else 0
+
+    def round_ends(self) -> Floats:
+        """Return when rounds ended: updates of the first server, or steps of the first worker."""
+        updates = self.updates()
+        if updates is not None and len(updates):
+            return np.sort(updates.end_s)
+        calls = self.training_calls(self.workers[0])
+        most = max(MOST_ROWS // len(calls), 1)
+        steps = np.clip(np.rint(calls.samples / max(self.batch_size, 1)), 1, most)
+        parts = [
+            start + (end - start) * np.arange(1, int(count) + 1) / count
+            for start, end, count in zip(calls.start_s, calls.end_s, steps, strict=True)
+        ]
+        return np.sort(np.concatenate(parts))
+
+    def interruptions(self) -> Floats:
+        """Return when calls began that are not part of the training: for evaluations, checkpoints and the state of a run.
+
+        Calls that an actor runs in at least half of the rounds are part of the training.
+        """
+        often = len(self.round_ends()) / 2
+        starts = [
+            calls.start_s
+            for (_, name), calls in self.calls.items()
+            if name not in _PARTS_OF_TRAINING and len(calls) < often
+        ]
+        return np.sort(np.concatenate(starts)) if starts else np.empty(0)
+
+    def start_s(self) -> float:
+        """Return the seconds before the usual rounds: connections are made, code is compiled, caches are filled."""
+        rounds_s = self.seconds_of_rounds()[0]
+        return max(float(self.round_ends()[WARM_UP] - (WARM_UP + 1) * np.median(rounds_s)), 0.0)
+
+    def seconds_of_rounds(self) -> tuple[Floats, Floats]:
+        """Return the seconds of rounds, and the seconds between two rounds in which the run was interrupted."""
+        ends, marks = self.round_ends()[WARM_UP:], self.interruptions()
+        gaps = np.diff(ends)
+        interrupted = np.searchsorted(marks, ends[1:]) > np.searchsorted(marks, ends[:-1])
+        return gaps[~interrupted], gaps[interrupted]
+
+
+def read_measured(run_dir: str | os.PathLike[str], *, allow_simulated: bool = False) -> MeasuredRun:
+    """Read the measurements of a finished run.
+
+    Parameters
+    ----------
+    allow_simulated : whether a run in virtual time may be read, for tests and for predictions.
+
+    Raises
+    ------
+    ConfigurationError : there is no such run, it did not finish, its time is virtual, or it has no usable trace.
+    """
+    files = read_run(run_dir)
+    where = f"the run {str(files.folder)!r}"
+    if files.is_virtual and not allow_simulated:
+        raise ConfigurationError(
+            f"{where} used the engine 'simulated', whose times are those of a model: give runs of another engine"
+        )
+    if not files.finished:
+        raise ConfigurationError(
+            f"{where} did not finish: resume it with 'chimera train --resume', or give another run"
+        )
+    notes: list[str] = []
+    calls = _columns(itertools.islice(read_trace(files.folder, notes), MOST_ROWS))
+    if not calls:
+        raise ConfigurationError(f"{where} has no trace: {files.folder / 'trace.jsonl'} is missing or empty")
+    run = MeasuredRun(files, calls, tuple(notes))
+    if not run.workers:
+        private = files.summary.get("privacy") or files.experiment.get("train", {}).get("privacy")
+        why = " of a private run" if private else ""
+        raise ConfigurationError(f"the trace{why} of {where[4:]} has no samples: times per sample cannot be computed")
+    if len(run.round_ends()) <= WARM_UP + 2:
+        raise ConfigurationError(f"{where} has too few rounds: train for at least a hundred")
+    if len(run.seconds_of_rounds()[0]) <= WARM_UP:
+        raise ConfigurationError(
+            f"evaluations or rows of the log interrupt each round of {where[4:]}: set train.evaluate_every and"
+            " train.log_every to at least 20"
+        )
+    return run
+
+
+def _is_worker(actor: str) -> bool:
+    return actor.startswith("worker")
+
+
+def _columns(rows: Iterable[TraceRow]) -> dict[tuple[str, str], Calls]:
+    found: dict[tuple[str, str], array[float]] = defaultdict(lambda: array("d"))
+    reached: dict[str, float] = {}
+    for row, start_s, end_s in on_one_clock(rows):
+        key = row.actor, row.call
+        if row.error or not _usable(row) or (key not in found and len(found) >= _MOST_KINDS):
+            continue
+        before = min(row.transfer_s, max(start_s - reached.get(row.actor, -LARGEST), 0.0))
+        reached[row.actor] = end_s
+        work_s = max(end_s - start_s - row.wait_s - (row.transfer_s - before), 0.0)
+        found[key].extend((start_s, end_s, work_s, before, row.samples, row.bytes_in, row.bytes_out))
+    calls: dict[tuple[str, str], Calls] = {}
+    for key, rows_of_key in found.items():
+        columns = np.frombuffer(rows_of_key).reshape(-1, 7)
+        calls[key] = Calls(*columns[np.argsort(columns[:, 0], kind="stable")].T)
+    return calls
+
+
+def _usable(row: TraceRow) -> bool:
+    """Return whether the row of a call can be one of a real run."""
+    counts = row.samples, row.bytes_in, row.bytes_out
+    return all(0 <= count < LARGEST for count in counts) and row.end_s >= row.start_s

@@ -1,0 +1,59 @@
+"""A calibration returns the parameters with which a run was simulated, and predicts other settings of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calibration_truth import SPREAD, TRUTH, experiment
+from chimera.calibration.calibration import calibrate
+from chimera.calibration.measured_run import read_measured
+from chimera.calibration.prediction import predict
+
+
+def test_the_parameters_of_the_simulation_are_within_the_uncertainty(calibrated):
+    found = calibrated
+    for name, truth in TRUTH.items():
+        assert found.values[name] == pytest.approx(truth, abs=4 * found.errors[name] + 0.01 * truth), name
+    assert found.stragglers.spread == pytest.approx(SPREAD, rel=0.15)
+    assert found.stragglers.factors == ()
+    assert found.slow == {}
+
+
+def test_one_batch_size_is_a_warning_and_does_not_fail(virtual_runs):
+    found = calibrate(virtual_runs[:1], allow_simulated=True)
+    assert any("same batch size" in warning for warning in found.warnings)
+    assert found.values["seconds_per_batch"] == 0
+    assert found.values["seconds_per_sample"] * 16 == pytest.approx(2e-4 + 16e-5, rel=0.1)
+
+
+def test_a_prediction_agrees_with_a_run_of_the_true_model(calibrated, tmp_path):
+    wanted = experiment(workers=3, batch_size=32)
+    real = read_measured(wanted.trainer(out=tmp_path / "run").fit().run_dir, allow_simulated=True)
+    (found,) = predict(wanted, calibrated, draws=3, rounds=60)
+    assert found.round_s.low <= found.round_s.median <= found.round_s.high
+    assert found.round_s.median == pytest.approx(np.median(real.seconds_of_rounds()[0]), rel=0.05)
+    assert found.bytes_up == real.files.summary["bytes_up"]
+    assert found.rounds == 150
+
+
+def test_a_link_that_was_set_replaces_the_estimate(calibrated):
+    fast, slow = predict(experiment(), calibrated, ["engine.latency_s=0.001,0.02"], draws=1, rounds=20)
+    assert slow.round_s.median - fast.round_s.median == pytest.approx(2 * 0.019, rel=0.05)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slow_worker_and_heavy_tails_are_found(tmp_path, seed):
+    factors = [*np.linspace(0.8, 1.2, 60), 4.0, 5.0, 6.0, 8.0]
+    compute = {"seconds_per_sample": 1e-4, "straggler_factors": [float(f) for f in factors], "slow": {"worker 2": 3.0}}
+    engine = {"name": "simulated", "seed": seed, "compute": compute}
+    one = experiment(workers=3, rounds=1000).with_table("engine", engine)
+    runs = [
+        one.with_settings([f"train.batch_size={size}"]).trainer(out=tmp_path / str(size)).fit().run_dir
+        for size in (16, 64)
+    ]
+    found = calibrate(runs, allow_simulated=True)
+    assert found.slow == {"worker 2": pytest.approx(3.0, rel=0.05)}
+    assert found.stragglers.factors[-1] == pytest.approx(8.0, rel=0.1)
+    assert found.values["seconds_per_sample"] == pytest.approx(1e-4, rel=0.05)
