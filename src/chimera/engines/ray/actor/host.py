@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from chimera.core import call
 from chimera.engines.failure import Failure
 from chimera.engines.handle import CONSTRUCT, results
+from chimera.engines.machine_clock import clock_of_this_machine
 from chimera.engines.ray.actor.mapped_memory import MappedMemory
 from chimera.engines.ray.actor.nested_calls import NestedCalls
 from chimera.engines.ray.heartbeat import send_heartbeats
@@ -201,18 +202,6 @@ class Host:
             self._target = given[0](*given[1:], **kwargs)
             return [None]
         return results(getattr(self._target, method)(*given, **kwargs), self._name, method, returns)
-
-
-def clock_of_this_machine() -> tuple[str, float]:
-    """Return an identifier of this machine since its start, and the offset of the time of day from its monotonic clock.
-
-    Two processes on one machine share the monotonic clock; between machines the times of day must agree. The environment
-    variable CHIMERA_MACHINE sets another identifier, for tests of several machines on one.
-    """
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    machine = boot.read_text().strip() if boot.exists() else os.uname().nodename
-    machine = os.environ.get("CHIMERA_MACHINE", machine)
-    return machine, time.time() - time.monotonic()
 
 
 def _limit_threads(threads: int) -> None:
