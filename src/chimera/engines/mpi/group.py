@@ -7,6 +7,7 @@ pair of members is part of each message's tag, because several members may be on
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -169,7 +170,8 @@ class MpiGroup:
                     self._arrived[rank].append((next(self._numbers), value, nbytes))
             return sum(1 for rank in members if self._arrived[rank]) >= count
 
-        self._wait(enough, lambda: any(self._lanes[rank].busy for rank in others))
+        arriving = functools.partial(self._are_arriving, others)
+        self._wait(enough, arriving, arriving)
         there = sorted((self._arrived[rank][0][0], rank) for rank in members if self._arrived[rank])
         chosen = {rank for _, rank in there[:count]}
         found = {}
@@ -260,12 +262,19 @@ class MpiGroup:
         with self._post.lock:
             return bool(MPI.Request.Testall(requests))
 
-    def _wait(self, done: Callable[[], bool], moving: Callable[[], bool]) -> None:
+    def _are_arriving(self, ranks: Sequence[int]) -> bool:
+        """Return whether a value has begun to arrive. Its rank sends the rest, also if its actor is dead."""
+        return any(self._lanes[rank].busy for rank in ranks)
+
+    def _wait(
+        self, done: Callable[[], bool], moving: Callable[[], bool], arriving: Callable[[], bool] = lambda: False
+    ) -> None:
         """Wait until ``done``; raise `ActorLost` if a death prevents it.
 
         Parameters
         ----------
         moving : whether a message is on its way, which needs calls of both sides.
+        arriving : whether it will be complete in spite of a death.
         """
         context, bells = self._context, self._post.bells
         context.alive()
@@ -281,10 +290,10 @@ class MpiGroup:
                 context.check()
                 now_s = time.monotonic()
                 if lost := self._lost():
-                    end_s = end_s or now_s + (0.0 if self._near else _ON_THE_WAY_S)
-                    if now_s >= end_s and not done():
+                    end_s = end_s or now_s + (_POLL_S if self._near else _ON_THE_WAY_S)
+                    if now_s >= end_s and not arriving():
                         raise ActorLost(f"{lost} died, and its group with it")
-                elif now_s - began_s >= _POLL_S:
+                if now_s - began_s >= _POLL_S and (end_s is None or arriving()):
                     longest_s = _NEAR_S if self._near and not moving() else _MOVING_S
                     if bells.rest(context.word, seen, pause.next_s(longest_s)):
                         pause.reset()
