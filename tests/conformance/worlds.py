@@ -230,7 +230,9 @@ MPI_LACKS = {
     "test_nothing_is_left_after_ctrl_c": "a job ends with its driver (tests/engines/test_mpi.py)",
 }
 if launch_of().size > 1:  # tests/engines/test_mpi_conformance.py runs the kit as a job
-    WORLDS = [World("mpi", virtual_time=False, real_processes=False, starts_itself=False, lacks=MPI_LACKS, limit_s=10.0)]
+    WORLDS = [
+        World("mpi", virtual_time=False, real_processes=False, starts_itself=False, lacks=MPI_LACKS, limit_s=10.0)
+    ]
 
 
 def world_named(name: str) -> World:

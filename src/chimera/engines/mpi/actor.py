@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import queue
 import threading
 import time
@@ -43,18 +42,17 @@ class HostedActor:
     rows : rows of calls by other actors that the driver has not fetched.
     """
 
-    def __init__(self, rank: Rank, actor: int, name: str, threads: int) -> None:
+    def __init__(self, rank: Rank, key: str, actor: int, name: str, threads: int) -> None:
         self.name, self.dead = name, False
         self.calls: dict[int, Call] = {}  # by the number of the first result
         self.running: Call | None = None
         self.rows: list[Row] = []
-        self.context = MpiContext(rank, actor, name)
+        self.context = MpiContext(rank, key, actor, name)
         self._rank, self._threads = rank, threads
         self._queue: queue.SimpleQueue[tuple[Call, list[Slot]] | None] = queue.SimpleQueue()
         self._target: Any = None
         self._unmade: Kept | None = None  # why the constructor failed; every call fails with it
         self._end_s = 0.0  # of the last call
-        self._interruptible = False  # while the thread runs code of the user
         self._thread = threading.Thread(target=self._run, name=f"chimera-{name}", daemon=True)
         self._thread.start()
 
@@ -69,13 +67,13 @@ class HostedActor:
         return now_s if sign_s is None or self.running is None else sign_s + self._rank.store.shift_s
 
     def abandon(self) -> None:
-        """End the thread: where it waits, or else at its next instruction of Python. The caller holds the rank's lock."""
+        """End the thread where it waits, or else when it declares work or its call ends. The caller holds the rank's lock.
+
+        An exception from outside could interrupt the thread while it takes a lock, which would then stay locked.
+        """
         self.dead = self.context.abandoned = True
         self._queue.put(None)
         self._rank.wake(self.context)
-        if self._interruptible and self._thread.ident and threading.current_thread() is not self._thread:
-            interrupt = ctypes.pythonapi.PyThreadState_SetAsyncExc
-            interrupt(ctypes.c_ulong(self._thread.ident), ctypes.py_object(Abandoned))
 
     def _run(self) -> None:
         open_for_threads()
@@ -106,7 +104,7 @@ class HostedActor:
             ready_s = self._await(slots)
             given, named = self._opened(call, slots)
             start_s = time.monotonic()
-            values = self._run_method(call, given, named)
+            values = [Kept.of(value) for value in self._values(call, given, named)]
             del given, named
         except FailedArgumentError as argument:
             start_s = time.monotonic()
@@ -146,7 +144,7 @@ class HostedActor:
         changed = self._rank.changed
         with changed:
             while any(slot.value is None for slot in slots):
-                self.context.check()
+                self.context.alive()
                 changed.wait(_SIGN_S)
         for slot in slots:
             assert slot.value is not None
@@ -169,17 +167,6 @@ class HostedActor:
         values, others = iter(came), iter(plain[0])
         args = [next(others) if ref is None else next(values) for ref in call.refs]
         return args, {**plain[1], **{name: next(values) for name in call.named}}
-
-    def _run_method(self, call: Call, given: list[Any], named: dict[str, Any]) -> list[Kept]:
-        """Run the user's code, in which `abandon` may interrupt the thread."""
-        with self._rank.changed:
-            self.context.check()
-            self._interruptible = True
-        try:
-            return [Kept.of(value) for value in self._values(call, given, named)]
-        finally:
-            with self._rank.changed:
-                self._interruptible = False
 
     def _values(self, call: Call, given: list[Any], named: dict[str, Any]) -> list[Any]:
         if call.method == CONSTRUCT:

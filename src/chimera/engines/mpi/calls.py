@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chimera.core.errors import ConfigurationError
 from chimera.engines.failure import Failure
-from chimera.engines.handle import ActorHandle, ActorHeldRef, check_returns
+from chimera.engines.handle import ActorHandle, ActorHeldRef, check_returns, foreign_handle
 from chimera.engines.mpi.context import MpiContext
 from chimera.engines.mpi.messages import CALL, DROP, Argument, Row
 from chimera.engines.mpi.values import Kept
+from chimera.engines.thread_context import context_of_thread
 
 if TYPE_CHECKING:
     from chimera.engines.mpi.rank import Rank
@@ -66,7 +67,7 @@ class Ref(ActorHeldRef):
         self.kept: Kept | None = None
 
     @property
-    def peer(self) -> Peer:  # type: ignore[override]  # the base class only reads it
+    def peer(self) -> Peer:
         """The called actor."""
         return self.issued.peer
 
@@ -88,6 +89,7 @@ class Calls:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._pending: dict[int, Issued] = {}  # by the number of the first result
+        self._ended: list[Issued] = []  # before the notice of the end of an argument's call has arrived from its rank
         self._order = itertools.count(1)
         self.dropped: deque[tuple[int, int]] = deque()
 
@@ -137,10 +139,13 @@ class Calls:
         issued = self._pending.pop(number, None)
         if issued is None:
             return
-        issued.done, issued.failed, issued.values, issued.order = True, failed, values, next(self._order)
-        issued.arguments = []
+        issued.failed, issued.values = failed, values
         if issued.rows is not None and rows:
             issued.rows.extend(rows)
+        self._ended.append(issued)
+        while (known := next(filter(_is_known, self._ended), None)) is not None:
+            self._ended.remove(known)
+            known.done, known.order, known.arguments = True, next(self._order), []
         self._rank.changed.notify_all()
 
     def get(self, refs: Any, timeout_s: float | None = None, context: MpiContext | None = None) -> Any:
@@ -202,7 +207,7 @@ class Calls:
     def _await(self, known: Any, ref: Ref, deadline_s: float | None, context: MpiContext | None) -> None:
         while not known():
             if context is not None:
-                context.check()
+                context.alive()
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
             if left_s is not None and left_s <= 0:
                 raise ref.time_limit_error()
@@ -230,13 +235,21 @@ class Callers:
 
     def place(self, peer: Peer) -> tuple[int, int, str]:
         """Return the values that are pickled with a handle."""
-        return tuple(peer)
+        return peer.rank, peer.actor, peer.name
 
     def call(self, peer: Peer, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
         """Issue a call. Methods of handles call this."""
+        context = context_of_thread()
+        if isinstance(context, MpiContext) and context.key != self.key:  # two engines may have actors on one rank
+            raise foreign_handle(peer.name)
         return self._calls.issue(peer, method, returns, args, kwargs, None)
 
 
 def _argument(ref: Ref) -> Argument:
     peer = ref.issued.peer
     return peer.rank, ref.number, peer.actor
+
+
+def _is_known(issued: Issued) -> bool:
+    """Return whether the ends of all calls are known whose results are the arguments: they ended before."""
+    return all(ref.issued.done for ref in issued.arguments)

@@ -28,8 +28,9 @@ class MpiContext(ThreadContext):
 
     Attributes
     ----------
-    actor, name : number of the actor in the job, and its name.
-    rank : the rank that hosts it.
+    rank : the rank that hosts the actor.
+    key : that of its engine.
+    actor, name : its number in the job, and its name.
     groups : the groups in which it is a member, by their tags.
     word : the word on which its thread sleeps, see `chimera.engines.mpi.bells`.
     abandoned : whether the thread must end.
@@ -37,9 +38,9 @@ class MpiContext(ThreadContext):
     parts : rows of the parts of the running call.
     """
 
-    def __init__(self, rank: Rank, actor: int, name: str) -> None:
+    def __init__(self, rank: Rank, key: str, actor: int, name: str) -> None:
         super().__init__()
-        self.rank, self.actor, self.name = rank, actor, name
+        self.rank, self.key, self.actor, self.name = rank, key, actor, name
         self.groups: dict[int, Any] = {}
         self.word = word_of(actor)
         self.abandoned = False
@@ -59,9 +60,9 @@ class MpiContext(ThreadContext):
         finally:
             self.waited_s += time.monotonic() - began_s
 
-    def check(self) -> None:
-        """Record a heartbeat of a waiting actor; raise `Abandoned` if it must end."""
-        self.alive()
+    def alive(self) -> None:
+        """Record a heartbeat; raise `Abandoned` if the actor must end."""
+        super().alive()
         if self.abandoned:
             raise Abandoned
 

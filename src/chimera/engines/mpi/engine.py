@@ -132,7 +132,7 @@ class Mpi(RealTime):
     def kill(self, actor: MpiActor) -> None:
         """End the actor, not its rank, and return when the driver knows of its death.
 
-        Its thread ends where it waits, or at its next instruction of Python.
+        Its thread ends where it waits, when it declares `work`, or at the end of its call.
 
         Raises
         ------
@@ -212,7 +212,7 @@ class Mpi(RealTime):
     def place(self, peer: Peer) -> tuple[int, int, str]:
         """Return the values that are pickled with a handle."""
         self._actors_may_call = True
-        return tuple(peer)
+        return peer.rank, peer.actor, peer.name
 
     def call(self, peer: Peer, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
         """Issue a call. Methods of handles call this."""

@@ -131,7 +131,7 @@ class MpiGroup:
     def send(self, values: Mapping[int, Any]) -> None:
         """Send a value to each of these members. See `Group.send`."""
         check_ranks(list(values), self.size)
-        self._context.check()
+        self._context.alive()
         packed: dict[int, Packed] = {}  # by the id of the value: one may have many receivers
         requests: list[Any] = []
         for rank, value in values.items():
@@ -287,7 +287,7 @@ class MpiGroup:
                 seen = bells.seen(context.word)
                 if done():
                     return
-                context.check()
+                context.alive()
                 now_s = time.monotonic()
                 if lost := self._lost():
                     end_s = end_s or now_s + (_POLL_S if self._near else _ON_THE_WAY_S)

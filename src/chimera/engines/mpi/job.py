@@ -48,13 +48,14 @@ class Job:
         self.rank = Rank(comm, shift_s)
         self.placed: dict[int, int] = {}
         self._actors, self._tags = itertools.count(), 0
-        self._most_tags = comm.Get_attr(MPI.TAG_UB)
+        self._most_tags: int = comm.Get_attr(MPI.TAG_UB) or 32767
         self._process = os.getpid()
 
     @property
     def size(self) -> int:
         """The number of ranks."""
-        return self.rank.post.size
+        size: int = self.rank.post.size
+        return size
 
     def place(self, ranks: Sequence[int]) -> tuple[int, int]:
         """Return the least loaded of these ranks, and the number of a new actor on it."""

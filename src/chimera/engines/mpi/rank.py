@@ -22,7 +22,7 @@ DRIVER = 0
 
 
 class Rank:
-    """This process as a rank.
+    """One process of the job, as the others see it.
 
     Parameters
     ----------
@@ -64,9 +64,7 @@ class Rank:
         self.calls = Calls(self)
         self._ready.set()
 
-    def finish(
-        self, actor: HostedActor, call: Call, values: Sequence[Kept], failed: bool, rows: list[Row]
-    ) -> None:
+    def finish(self, actor: HostedActor, call: Call, values: Sequence[Kept], failed: bool, rows: list[Row]) -> None:
         """Keep the results of a call, and report its end to its caller."""
         with self.changed:
             if actor.calls.pop(call.outs[0], None) is None:
@@ -129,7 +127,7 @@ class Rank:
         if key not in self._callers and self.post.rank != DRIVER:
             self._callers[key] = Callers(key, self.calls)
             receive_handles(self._callers[key])
-        self.actors[actor] = HostedActor(self, actor, name, threads)
+        self.actors[actor] = HostedActor(self, key, actor, name, threads)
 
     def _call(
         self,

@@ -59,7 +59,8 @@ class Store:
 
     def new_number(self) -> int:
         """Return a number for a value that a call of this rank creates anywhere."""
-        return next(self._numbers) * self._post.size + self._post.rank
+        number: int = next(self._numbers) * self._post.size + self._post.rank
+        return number
 
     def expect(self, number: int, actor: int) -> None:
         """Add a result of an actor of this rank, which is not ready yet."""
