@@ -102,7 +102,7 @@ def run_pytest(found: Library, ranks: int, arguments: Sequence[str], timeout_s: 
 
 def main() -> int:
     """Host actors, or run pytest."""
-    from chimera.engines.mpi.launch import launch_of
+    from chimera.engines.mpi_launch import launch_of
 
     if launch_of().rank > 0:
         from chimera.engines.mpi.job import host

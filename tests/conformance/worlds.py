@@ -12,7 +12,7 @@ from typing import Any
 
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import PrivacyError
-from chimera.engines.mpi.launch import launch_of
+from chimera.engines.mpi_launch import launch_of
 from conformance.node import start_node
 
 

@@ -29,6 +29,7 @@ from chimera.cli.infer import app as infer
 from chimera.cli.list import list_plugins
 from chimera.cli.node import app as node
 from chimera.cli.nodes import app as nodes
+from chimera.cli.ranks import enter_job
 from chimera.cli.report import report
 from chimera.cli.train import train
 from chimera.version import __version__
@@ -47,6 +48,7 @@ class _Program(typer.core.TyperGroup):
         **extra: Any,
     ) -> Any:
         try:
+            enter_job(sys.argv[1:] if args is None else args)
             outcome = super().main(
                 args, prog_name or "chimera", complete_var, False, windows_expand_args=windows_expand_args, **extra
             )

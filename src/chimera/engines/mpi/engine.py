@@ -13,7 +13,7 @@ from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError, RunError, TimeLimitError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import CONSTRUCT, receive_handles
-from chimera.engines.mpi.launch import launch_of, needs_ranks
+from chimera.engines.mpi_launch import launch_of, needs_ranks
 from chimera.engines.real_time import RealTime
 
 if TYPE_CHECKING:

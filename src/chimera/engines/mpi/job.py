@@ -14,9 +14,9 @@ from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.processes import end_with_parent
 from chimera.engines.machine_clock import clock_of_this_machine
 from chimera.engines.mpi import messages
-from chimera.engines.mpi.launch import launch_of
 from chimera.engines.mpi.library import MPI
 from chimera.engines.mpi.rank import DRIVER, Rank
+from chimera.engines.mpi_launch import launch_of
 
 _lock = threading.Lock()
 _job: Job | None = None

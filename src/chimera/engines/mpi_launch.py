@@ -1,10 +1,13 @@
-"""The rank of this process in an MPI job, by the variables of its launcher, without a library of MPI."""
+"""The place of a process in an MPI job, before its program does anything: rank 0 drives, the others host actors.
+
+The variables of the launcher show the rank, so that commands need no library of MPI, and import none.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from chimera.core.errors import ConfigurationError
 
@@ -54,3 +57,25 @@ def needs_ranks() -> ConfigurationError:
     return ConfigurationError(
         f"the engine mpi needs ranks for its actors: type '{COMMAND}', or set its option driver_works = true"
     )
+
+
+def is_mpi(engine: Any) -> bool:
+    """Return whether an engine, as users name it, is this one."""
+    return (engine.get("name") if isinstance(engine, Mapping) else engine) == "mpi"
+
+
+def enter(engine: Any) -> None:
+    """Join the job if the engine is this one; on another rank than 0, host actors until rank 0 exits, and end this process.
+
+    Once rank 0 has joined, the other ranks end with it, also if it fails before it creates the engine.
+    """
+    launch = launch_of()
+    if launch.size == 1 or not is_mpi(engine):
+        return
+    from chimera.engines.mpi import job
+
+    if launch.rank == 0:
+        job.lead()
+        return
+    job.host()
+    raise SystemExit(0)
