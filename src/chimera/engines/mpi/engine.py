@@ -34,11 +34,14 @@ class Mpi(RealTime):
 
     Parameters
     ----------
+    preload : modules that the other ranks import while the driver prepares a run; default: none.
     driver_works : whether rank 0 hosts actors, too.
     actors_per_rank : the largest number of actors on a rank; default: no limit.
     """
 
-    def __init__(self, *, driver_works: bool = False, actors_per_rank: int | None = None) -> None:
+    def __init__(
+        self, *, preload: Sequence[str] = (), driver_works: bool = False, actors_per_rank: int | None = None
+    ) -> None:
         if actors_per_rank is not None and actors_per_rank < 1:
             raise ConfigurationError(
                 f"engine 'mpi', option 'actors_per_rank': it must be at least 1, not {actors_per_rank}"
@@ -47,6 +50,7 @@ class Mpi(RealTime):
         if launch.size == 1 and not driver_works:
             raise needs_ranks()
         from chimera.engines.mpi import job
+        from chimera.engines.mpi.messages import PRELOAD
 
         if launch.rank > 0:
             job.host()
@@ -57,6 +61,8 @@ class Mpi(RealTime):
         self.key = f"mpi-{secrets.token_hex(6)}"
         self._hosts = range(0 if driver_works else 1, self._job.size)
         self._most = actors_per_rank
+        for rank in range(1, self._job.size):
+            self._rank.post.send(rank, (PRELOAD, list(preload)))
         self._actors: dict[int, MpiActor] = {}  # by their number in the job
         self._rows: dict[int, list[Row]] = {}
         self._signs: dict[int, float] = {}
@@ -72,6 +78,11 @@ class Mpi(RealTime):
         TimeLimitError : ``actors_per_rank`` leaves room for fewer actors.
         """
         self._check_open()
+        for each in resources:
+            if each.gpus or each.memory_mb is not None or each.custom:
+                raise ConfigurationError(
+                    f"the engine mpi gives an actor threads only, not {each}: request other resources from the launcher"
+                )
         if self._most is None:
             return
         load = self._job.load()
@@ -96,7 +107,7 @@ class Mpi(RealTime):
         from chimera.engines.mpi.messages import SPAWN
 
         self._check_open()
-        self.reserve([Resources()])
+        self.reserve([resources or Resources()])
         name = name or f"actor {len(self._actors)}"
         rank, actor = self._job.place(self._hosts)
         handle = self._actors[actor] = MpiActor(self, Peer(rank, actor, name))

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias
 from chimera.engines.mpi.values import Kept
 
 (
+    PRELOAD,  # modules: import them now
     SPAWN,  # actor, its name, threads, import path of the driver: create a place for an actor
     CALL,  # see `Call`
     DONE,  # number of the first result, failed, values or None, row or None: a call has ended
@@ -19,7 +20,7 @@ from chimera.engines.mpi.values import Kept
     SIGNS,  # actors: send their heartbeats; and the answer, with times
     CLOSE,  # actors: end them and forget their results; and the answer
     END,  # the job ends
-) = range(12)
+) = range(13)
 
 Argument: TypeAlias = tuple[int, int, int]
 """A ref in a message: the rank that keeps the value, the value's number, and the actor whose result it is."""

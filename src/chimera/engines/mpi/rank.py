@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -45,6 +47,7 @@ class Rank:
         self.actors: dict[int, HostedActor] = {}
         self._callers: dict[str, Callers] = {}
         self._handlers: dict[int, Callable[..., None]] = {
+            messages.PRELOAD: self._preload,
             messages.SPAWN: self._spawn,
             messages.CALL: self._call,
             messages.DONE: self._done,
@@ -119,6 +122,9 @@ class Rank:
         if self._ready.is_set() and self.calls.dropped:
             with self.changed:
                 self.calls.flush()
+
+    def _preload(self, _: int, __: list[memoryview], modules: list[str]) -> None:
+        threading.Thread(target=_import_all, args=(modules,), name="chimera-preload", daemon=True).start()
 
     def _spawn(
         self, _: int, __: list[memoryview], key: str, actor: int, name: str, threads: int, path: list[str]
@@ -234,3 +240,9 @@ class Rank:
             if not host.dead:
                 host.abandon()
         self.ended.set()
+
+
+def _import_all(modules: Sequence[str]) -> None:
+    for module in modules:
+        with contextlib.suppress(Exception):  # the actor that needs the module raises the error
+            importlib.import_module(module)
