@@ -53,6 +53,7 @@ REVIEWED = {
     "embeddings/files.py": "a constant",
     "engines/http/engine.py": "a constant",
     "engines/local/forkserver.py": "what the driver preloads, from its own command line",
+    "engines/mpi/rank.py": "what the driver of the same job preloads",
     "engines/ray/groups/link.py": "constants",
     "inference/worker/forked.py": "what the operator preloads; constants of registered kinds",
     "inference/models/factory.py": "a factory that the user names; by-path names of others go through load_object",
