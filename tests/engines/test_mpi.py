@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -11,8 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+from safetensors.numpy import load_file
 
 import chimera
 import mpi_kit
@@ -166,3 +169,26 @@ def test_a_driver_that_works_needs_no_other_rank(name: str, tmp_path: Path) -> N
     works = ["--set", "engine.driver_works=true", "--quiet", "--set", "train.epochs=2"]
     job = run(name, 1, "-m", "chimera", "train", EXAMPLE, "--engine", "mpi", *works, folder=tmp_path)
     assert job.returncode == 0, job.stderr
+
+
+@pytest.mark.long
+@LIBRARIES
+@pytest.mark.parametrize(("learners", "pipelines"), [(2, 0), (1, 1)])
+def test_word_vectors_are_those_of_the_local_engine(name: str, learners: int, pipelines: int, tmp_path: Path) -> None:
+    words = ["".join(letters) for letters in itertools.product("abcdefgh", "xyzuvw")]
+    drawn = np.random.default_rng(0).choice(words, (300, 12))
+    (tmp_path / "text.txt").write_text("\n".join(map(" ".join, drawn)), encoding="utf-8")
+    numbers = ["--learners", str(learners), "--pipelines", str(pipelines), "--rounds", "3", "--quiet"]
+    command = ["-m", "chimera", "embed", "text.txt", "--output", "negative-sampling", *numbers]
+    found = mpi_kit.library(name)
+    for engine, launched in (("mpi", found.command(4, *command)), ("local", [sys.executable, *command])):
+        subprocess.run(
+            [*launched, "--engine", engine, "--out", engine],
+            env=found.environment(),
+            cwd=tmp_path,
+            check=True,
+            timeout=LIMIT_S,
+        )
+    there, here = (load_file(tmp_path / engine / "weights.safetensors") for engine in ("mpi", "local"))
+    for tensor in here:
+        np.testing.assert_array_equal(there[tensor], here[tensor])
