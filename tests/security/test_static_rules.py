@@ -55,6 +55,7 @@ REVIEWED = {
     "engines/local/forkserver.py": "what the driver preloads, from its own command line",
     "engines/mpi/rank.py": "what the driver of the same job preloads",
     "engines/ray/groups/link.py": "constants",
+    "engines/threads.py": "a constant",
     "inference/worker/forked.py": "what the operator preloads; constants of registered kinds",
     "inference/models/factory.py": "a factory that the user names; by-path names of others go through load_object",
     "jobs/files/bundle.py": "the function of a submission, in the process of the job, after its token was checked",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from chimera.core import call as actor_context
@@ -16,7 +17,7 @@ from chimera.engines.mpi.messages import Call, Row
 from chimera.engines.mpi.store import Slot
 from chimera.engines.mpi.values import Kept
 from chimera.engines.thread_context import close_for_threads, enter_thread, open_for_threads
-from chimera.engines.threads import limit_threads
+from chimera.engines.threads import limit_threads_of_process
 
 if TYPE_CHECKING:
     from chimera.engines.mpi.rank import Rank
@@ -79,7 +80,7 @@ class HostedActor:
         open_for_threads()
         enter_thread(self.context)
         try:
-            limit_threads(self._threads)
+            limit_threads_of_process(self._threads)
             while (given := self._queue.get()) is not None and not self.dead:
                 self.running = given[0]
                 self._serve(*given)
@@ -88,6 +89,9 @@ class HostedActor:
                 self.context.prepare()
         except Abandoned:
             pass
+        except Exception as error:  # of the engine: callers must not wait for this thread
+            traceback.print_exc()
+            self._rank.bury(self, f"ended with {type(error).__name__}: {error}")
         finally:
             self._target = None
             self.context.groups.clear()
