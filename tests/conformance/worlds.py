@@ -12,6 +12,7 @@ from typing import Any
 
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import PrivacyError
+from chimera.engines.mpi_launch import launch_of
 from conformance.node import start_node
 
 
@@ -221,6 +222,17 @@ if all(map(importlib.util.find_spec, ("websockets", "cryptography"))):
             hides_errors=True,
         )
     )
+
+MPI_LACKS = {
+    "test_disturbance": "actors are threads of ranks, which cannot be stopped one by one",
+    "test_messages_of_a_hanging_member_arrive_after_its_hang": "actors are threads of ranks",
+    "test_nothing_is_left_after": "a job ends with its driver (tests/engines/test_mpi.py)",
+    "test_nothing_is_left_after_ctrl_c": "a job ends with its driver (tests/engines/test_mpi.py)",
+}
+if launch_of().size > 1:  # tests/engines/test_mpi_conformance.py runs the kit as a job
+    WORLDS = [
+        World("mpi", virtual_time=False, real_processes=False, starts_itself=False, lacks=MPI_LACKS, limit_s=10.0)
+    ]
 
 
 def world_named(name: str) -> World:

@@ -32,6 +32,7 @@ from chimera.cli.new import new
 from chimera.cli.node import app as node
 from chimera.cli.nodes import app as nodes
 from chimera.cli.predict import predict
+from chimera.cli.ranks import enter_job
 from chimera.cli.report import report
 from chimera.cli.train import train
 from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop, terminable
@@ -51,6 +52,7 @@ class _Program(typer.core.TyperGroup):
         **extra: Any,
     ) -> Any:
         try:
+            enter_job(sys.argv[1:] if args is None else args)
             outcome = super().main(
                 args, prog_name or "chimera", complete_var, False, windows_expand_args=windows_expand_args, **extra
             )

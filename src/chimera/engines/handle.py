@@ -61,6 +61,11 @@ def handle_of(key: str, name: str, place: tuple[Any, ...]) -> Any:
     return ActorHandle(_Elsewhere(key, place), _Name(name)) if home is None else home.handle(*place)
 
 
+def foreign_handle(name: str) -> ConfigurationError:
+    """Return the error of a handle of another engine."""
+    return ConfigurationError(f"the handle of {name} works in the driver and in the actors of its own engine only")
+
+
 class _Name(NamedTuple):
     name: str
 
@@ -72,9 +77,7 @@ class _Elsewhere:
         self.key, self._place = key, place
 
     def call(self, channel: _Name, *_: Any, **__: Any) -> Any:
-        raise ConfigurationError(
-            f"the handle of {channel.name} works in the driver and in the actors of its own engine only"
-        )
+        raise foreign_handle(channel.name)
 
     def place(self, _: _Name) -> tuple[Any, ...]:
         return self._place

@@ -8,6 +8,7 @@ from typing import Any
 
 from chimera.core.engine import Engine
 from chimera.data.partition import Partitioner
+from chimera.engines.mpi_launch import enter
 from chimera.models.compute import Precision
 from chimera.strategies.strategy import Strategy
 from chimera.training.artifacts.folder import RunFolder
@@ -146,6 +147,7 @@ class Trainer:
         resume: bool = False,
         progress: bool = True,
     ) -> None:
+        enter(engine)  # under mpiexec, other ranks than 0 continue no further
         settings = Settings.of(
             {
                 "strategy": strategy,

@@ -21,13 +21,13 @@ from chimera.engines.handle import CONSTRUCT, check_returns
 from chimera.engines.http.channels.actor_channels import RemoteChannel
 from chimera.engines.http.channels.channel import Channel
 from chimera.engines.http.connection import Connection
-from chimera.engines.http.hosting.thread_context import close_for_threads, open_for_threads
 from chimera.engines.http.node import Node
 from chimera.engines.http.placement import Placement
 from chimera.engines.http.refs import Call, CallTracker, HttpActor, Ref, value_of
 from chimera.engines.http.tls import tls_context
 from chimera.engines.http.tokens import tokens_of
 from chimera.engines.real_time import RealTime
+from chimera.engines.thread_context import close_for_threads, open_for_threads
 
 _LEAVING_S = 2.0
 _COMPUTING_S = 0.1  # for an actor that is executing a call in this process: such a call cannot be stopped

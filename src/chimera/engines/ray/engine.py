@@ -13,7 +13,8 @@ from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import CONSTRUCT, receive_handles
-from chimera.engines.ray.actor.host import Host, clock_of_this_machine
+from chimera.engines.machine_clock import clock_of_this_machine
+from chimera.engines.ray.actor.host import Host
 from chimera.engines.ray.actor_registry import ActorRegistry
 from chimera.engines.ray.calls import Calls
 from chimera.engines.ray.fault_injector import FaultInjectors

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import os
-import platform
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from chimera.core.errors import ActorLost
+from chimera.engines.shared_memory.futex import Futex
 from chimera.engines.shared_memory.memory import BELL_AT, Memory, fence
 
 _RECHECK_S = 0.25  # bounds the delay if a wake-up is ever lost, which is not known to happen
-_FUTEX_CALLS = {"x86_64": 202, "aarch64": 98}
-_FUTEX_WAIT, _FUTEX_WAKE = 0, 1
 _LONGEST_NAP_S = 1e-3
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
 class Notifier:
@@ -34,9 +24,7 @@ class Notifier:
         self._memory, self._me = memory, memory.me
         self._word, self._address = self._bell(memory.me)
         self._bells = {memory.me: (self._word, self._address)}
-        number = _FUTEX_CALLS.get(platform.machine()) if sys.platform == "linux" else None
-        self._futex = None if number is None else _futex_call()
-        self._number = number
+        self._futex = Futex.of_this_system()
         self._naps = 0
 
     def ring_for_call(self, calls_over: int) -> None:
@@ -66,7 +54,7 @@ class Notifier:
         word, address = self._bells[other]
         word[0] = (word[0] + 1) & 0x7FFFFFFF
         if self._futex is not None:
-            self._futex(self._number, address, _FUTEX_WAKE, 1, None, None, 0)
+            self._futex.wake(address)
 
     def await_calls(
         self, ready: Callable[[], bool], calls: Mapping[int, int], spin_s: float, deadline: float | None = None
@@ -130,24 +118,11 @@ class Notifier:
             self._naps += 1
             time.sleep(min(1e-5 * self._naps, _LONGEST_NAP_S, longest_s))
             return
-        limit = _Timespec(int(longest_s), int(longest_s % 1 * 1e9))
-        if self._futex(self._number, self._address, _FUTEX_WAIT, seen, ctypes.byref(limit), None, 0) < 0:
-            code = ctypes.get_errno()
-            if code not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):
-                raise OSError(code, os.strerror(code))
+        self._futex.wait(self._address, seen, longest_s)
 
     def _bell(self, other: int) -> tuple[memoryview[int], int]:
         region = self._memory.region(other)
         return region.bytes[BELL_AT : BELL_AT + 4].cast("i"), region.address + BELL_AT
-
-
-def _futex_call() -> Callable[..., int]:
-    call = ctypes.CDLL(None, use_errno=True).syscall
-    pointer = ctypes.c_void_p
-    call.argtypes = (ctypes.c_long, pointer, ctypes.c_int, ctypes.c_int, pointer, pointer, ctypes.c_int)
-    call.restype = ctypes.c_long
-    result: Callable[..., int] = call
-    return result
 
 
 def _look(ready: Callable[[], bool], spin_s: float) -> bool:

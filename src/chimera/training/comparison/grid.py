@@ -14,6 +14,7 @@ from chimera.core.engine import ENGINES
 from chimera.core.errors import ConfigurationError
 from chimera.core.registry import Registry, checked_options
 from chimera.data.split import DATASETS
+from chimera.engines.mpi_launch import COMMAND, is_mpi
 from chimera.models.conversion import ADAPTER_OPTIONS
 from chimera.models.model import MODELS
 from chimera.training.comparison.variation import Choice, Variation
@@ -149,6 +150,11 @@ def _check_engine(engine: Any) -> None:
     if not isinstance(engine, str | Mapping):
         return
     name, options = named(engine)
+    if is_mpi(engine):
+        raise ConfigurationError(
+            "a comparison runs each cell in a process of its own, which cannot be rank 0 of an MPI job: "
+            f"run the cells one by one with '{COMMAND}'"
+        )
     if name == VIRTUAL:  # creating it starts no process, and validates its tables too
         ENGINES.create(name, options).close()
     else:

@@ -199,3 +199,11 @@ def check_attacks(faults: Iterable[Any], strategy: Strategy, data: Any) -> None:
             )
         if fault.disturbance.kind == "label flip" and (hasattr(data, "provider") or not data.classes):
             raise ConfigurationError(f"{fault.text!r}: the data has no class labels that an attacker could flip")
+
+
+def check_disturbances(faults: Iterable[Any], engine: Engine) -> None:
+    """Raise ConfigurationError if the engine cannot inject a fault."""
+    check = getattr(engine, "check_disturbance", None)
+    for fault in map(Fault.read, faults):
+        if check is not None and isinstance(fault.disturbance, Disturbance):
+            check(fault.disturbance)

@@ -32,7 +32,7 @@ from chimera.training.experiment.resolve import (
 )
 from chimera.training.experiment.settings import Settings
 from chimera.training.fault_tolerance.attendance import Attendance
-from chimera.training.fault_tolerance.injection import FaultScript, check_attacks
+from chimera.training.fault_tolerance.injection import FaultScript, check_attacks, check_disturbances
 from chimera.training.fault_tolerance.recovery import Recovery
 from chimera.training.inspection import counts_of_run, hidden
 from chimera.training.nodes_data.agreed import AgreedData
@@ -155,6 +155,7 @@ class Execution:
     def _split(self, engine: Engine, callbacks: Sequence[Callback]) -> Split:
         """Load the data, and check that the workers can train on it."""
         settings = self.settings
+        check_disturbances(settings.faults, engine)
         notify(callbacks, "on_wait", f"the data {label(self.data)}")
         declare(engine, settings, self.model, lambda text: notify(callbacks, "on_notice", f"waits for {text}"))
         declared = nodes_data_of(self.data) if engine.nodes_own_data else None

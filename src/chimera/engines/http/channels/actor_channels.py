@@ -17,12 +17,12 @@ from chimera.engines.http.channels.channel import Channel, opened
 from chimera.engines.http.connection import Answer, InvalidAnswer, Unreachable
 from chimera.engines.http.envelope import read_answer
 from chimera.engines.http.failure import Failed, lost, raised, raised_by
-from chimera.engines.http.hosting.thread_context import ThreadContext, enter_thread
 from chimera.engines.http.node import ACTORS, Node
 from chimera.engines.http.refs import Call, CallTracker, Outcome, Ref
 from chimera.engines.http.routes import error_of
 from chimera.engines.http.transport import Transport
 from chimera.engines.http.values import Value, size_of
+from chimera.engines.thread_context import ThreadContext, enter_thread
 
 _MOST_REASON = 300  # characters of an exception's text
 _BETWEEN_TRIES_S = 0.1  # the first pause; each further one is twice as long, up to a second

@@ -19,7 +19,7 @@ from chimera.engines.handle import CONSTRUCT, check_returns, results
 from chimera.engines.http import wire
 from chimera.engines.http.connection import JSON
 from chimera.engines.http.failure import described
-from chimera.engines.http.hosting.thread_context import ThreadContext, close_for_threads, enter_thread, open_for_threads
+from chimera.engines.thread_context import ThreadContext, close_for_threads, enter_thread, open_for_threads
 
 _MOST_RETURNS = 100_000
 

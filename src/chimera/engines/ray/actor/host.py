@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from chimera.core import call
 from chimera.engines.failure import Failure
 from chimera.engines.handle import CONSTRUCT, results
+from chimera.engines.machine_clock import clock_of_this_machine
 from chimera.engines.ray.actor.mapped_memory import MappedMemory
 from chimera.engines.ray.actor.nested_calls import NestedCalls
 from chimera.engines.ray.heartbeat import send_heartbeats
@@ -22,7 +22,7 @@ from chimera.engines.ray.row_format import ROW, packed_rows, row_of_call
 from chimera.engines.ray.shared import Borrowed, Place
 from chimera.engines.shared_memory.memory import Memory
 from chimera.engines.shared_memory.notifier import Notifier
-from chimera.engines.threads import limit_threads
+from chimera.engines.threads import limit_threads_of_process
 
 Header = tuple[str, int | None, Sequence[int] | None, Borrowed | None]
 """Method, number of results, positional arguments that this actor made itself, and slots of shared memory of the call."""
@@ -120,7 +120,7 @@ class Host:
         region: int | None,
     ) -> None:
         sys.path.extend(entry for entry in path if entry not in sys.path and Path(entry).is_dir())
-        _limit_threads(threads)
+        limit_threads_of_process(threads)
         self._name = name
         self._target: Any = None
         self._unmade: Failure | None = None  # why the constructor failed; every call fails with it
@@ -201,22 +201,3 @@ class Host:
             self._target = given[0](*given[1:], **kwargs)
             return [None]
         return results(getattr(self._target, method)(*given, **kwargs), self._name, method, returns)
-
-
-def clock_of_this_machine() -> tuple[str, float]:
-    """Return an identifier of this machine since its start, and the offset of the time of day from its monotonic clock.
-
-    Two processes on one machine share the monotonic clock; between machines the times of day must agree. The environment
-    variable CHIMERA_MACHINE sets another identifier, for tests of several machines on one.
-    """
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    machine = boot.read_text().strip() if boot.exists() else os.uname().nodename
-    machine = os.environ.get("CHIMERA_MACHINE", machine)
-    return machine, time.time() - time.monotonic()
-
-
-def _limit_threads(threads: int) -> None:
-    """Limit the threads of loaded libraries, and of libraries that will be loaded."""
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = str(threads)
-    limit_threads(threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,9 @@ class ThreadContext(ActorContext):
         if self.sign_s is not None:
             self.sign_s = time.monotonic()
 
-    def get(self, refs: Any, timeout_s: float | None = None) -> Any:  # noqa: ARG002 - actors hold no refs here
-        """Raise: actors of this engine get no handles, and so no refs."""
-        raise ConfigurationError("actors of the http engine have no handles on others: only the driver waits for calls")
+    def get(self, refs: Any, timeout_s: float | None = None) -> Any:  # noqa: ARG002 - such actors hold no refs
+        """Raise; engines whose actors have handles override it."""
+        raise ConfigurationError("actors of this engine have no handles on others: only the driver waits for calls")
 
 
 class _ByThread(ActorContext):
@@ -47,26 +48,35 @@ class _ByThread(ActorContext):
         self._own.actor_context = own
 
     @property
-    def _current(self) -> ActorContext:
+    def current(self) -> ActorContext:
         found: ActorContext = getattr(self._own, "actor_context", self.before)
         return found
 
     @property
     def work(self) -> Work:
-        return self._current.work
+        return self.current.work
 
     @work.setter
     def work(self, work: Work) -> None:
-        self._current.work = work
+        self.current.work = work
 
     def alive(self) -> None:
-        self._current.alive()
+        self.current.alive()
 
     def empty(self, size: int) -> NDArray[np.float32]:
-        return self._current.empty(size)
+        return self.current.empty(size)
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
-        return self._current.get(refs, timeout_s)
+        return self.current.get(refs, timeout_s)
+
+    def afterwards(self, prepare: Callable[[], None]) -> None:
+        self.current.afterwards(prepare)
+
+    def now(self) -> float:
+        return self.current.now()
+
+    def record(self, name: str, began_s: float) -> None:
+        self.current.record(name, began_s)
 
 
 _by_thread = _ByThread()
@@ -95,3 +105,8 @@ def close_for_threads() -> None:
 def enter_thread(own: ThreadContext) -> None:
     """Set the object of this thread."""
     _by_thread.enter(own)
+
+
+def context_of_thread() -> ActorContext:
+    """Return the object of this thread; without one, that of the process."""
+    return _by_thread.current if call.current() is _by_thread else call.current()

@@ -1,0 +1,58 @@
+"""Commands that a launcher of MPI or torchrun has started as several processes."""
+
+from __future__ import annotations
+
+import contextlib
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from chimera.core.errors import ConfigurationError
+from chimera.engines.mpi_launch import COMMAND, enter, is_mpi, launch_of, refuse_torchrun
+
+_COMMANDS = ("train", "embed")
+
+
+def enter_job(arguments: Sequence[str]) -> None:
+    """Let rank 0 of a job continue, and the other ranks host actors: those read no experiment and print nothing.
+
+    Raises
+    ------
+    ConfigurationError : the processes would run the same command several times. Rank 0 raises it.
+    SystemExit : this is another rank.
+    """
+    if not arguments or arguments[0] not in _COMMANDS or "--help" in arguments:
+        return
+    refuse_torchrun()
+    launch = launch_of()
+    if launch.size == 1:
+        return
+    try:
+        engine = _engine_of(arguments)
+        if not is_mpi(engine):
+            raise ConfigurationError(
+                f"the launcher started {launch.size} processes, but the engine is {engine!r}, which starts its workers "
+                f"itself: type '{COMMAND}', or the command without a launcher"
+            )
+        enter(engine)
+    except Exception:
+        if launch.rank > 0:  # rank 0 reports it
+            raise SystemExit(2) from None
+        raise
+
+
+def _engine_of(arguments: Sequence[str]) -> Any:
+    """Return the engine that a command line names, or else that of its experiment file."""
+    for place, word in enumerate(arguments):
+        if word == "--engine" and place + 1 < len(arguments):
+            return arguments[place + 1]
+        name, _, value = word.partition("=")
+        if name in ("--engine", "engine", "engine.name"):
+            return value
+    table: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):  # the command itself reports a file that it cannot read
+        file = next((word for word in arguments if word.endswith(".toml")), "")
+        table = tomllib.loads(Path(file).read_text(encoding="utf-8")) if file else {}
+    engine = table.get("engine", "local")
+    return engine.get("name") if isinstance(engine, dict) else engine

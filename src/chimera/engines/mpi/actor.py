@@ -1,0 +1,187 @@
+"""An actor on a rank: a thread that runs its calls, one after another."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from chimera.core import call as actor_context
+from chimera.core.errors import ActorLost
+from chimera.engines.failure import Failure
+from chimera.engines.handle import CONSTRUCT, results
+from chimera.engines.mpi.context import Abandoned, MpiContext
+from chimera.engines.mpi.messages import Call, Row
+from chimera.engines.mpi.store import Slot
+from chimera.engines.mpi.values import Kept
+from chimera.engines.thread_context import close_for_threads, enter_thread, open_for_threads
+from chimera.engines.threads import limit_threads_of_process
+
+if TYPE_CHECKING:
+    from chimera.engines.mpi.rank import Rank
+
+_SIGN_S = 0.5
+
+
+class FailedArgumentError(Exception):
+    """An argument that is a failure. It becomes that of the call's results."""
+
+    def __init__(self, value: Kept) -> None:
+        self.value = value
+
+
+class HostedActor:
+    """An actor and its thread.
+
+    Attributes
+    ----------
+    dead : whether it was killed; its calls then fail at once.
+    calls : the calls that have not ended.
+    running : the call that runs now.
+    rows : rows of calls by other actors that the driver has not fetched.
+    """
+
+    def __init__(self, rank: Rank, key: str, actor: int, name: str, threads: int) -> None:
+        self.name, self.dead = name, False
+        self.calls: dict[int, Call] = {}  # by the number of the first result
+        self.running: Call | None = None
+        self.rows: list[Row] = []
+        self.context = MpiContext(rank, key, actor, name)
+        self._rank, self._threads = rank, threads
+        self._queue: queue.SimpleQueue[tuple[Call, list[Slot]] | None] = queue.SimpleQueue()
+        self._target: Any = None
+        self._unmade: Kept | None = None  # why the constructor failed; every call fails with it
+        self._end_s = 0.0  # of the last call
+        self._thread = threading.Thread(target=self._run, name=f"chimera-{name}", daemon=True)
+        self._thread.start()
+
+    def add(self, call: Call, slots: list[Slot]) -> None:
+        """Run a call after the earlier ones; ``slots`` are those of its refs."""
+        self.calls[call.outs[0]] = call
+        self._queue.put((call, slots))
+
+    def sign_s(self, now_s: float) -> float:
+        """Return the time of the running call's last heartbeat, on the driver's clock; ``now_s`` between calls."""
+        sign_s = self.context.sign_s
+        return now_s if sign_s is None or self.running is None else sign_s + self._rank.store.shift_s
+
+    def abandon(self) -> None:
+        """End the thread where it waits, or else when it declares work or its call ends. The caller holds the rank's lock.
+
+        An exception from outside could interrupt the thread while it takes a lock, which would then stay locked.
+        """
+        self.dead = self.context.abandoned = True
+        self._queue.put(None)
+        self._rank.wake(self.context)
+
+    def _run(self) -> None:
+        open_for_threads()
+        enter_thread(self.context)
+        try:
+            limit_threads_of_process(self._threads)
+            while (given := self._queue.get()) is not None and not self.dead:
+                self.running = given[0]
+                self._serve(*given)
+                del given
+                self.running = None
+                self.context.prepare()
+        except Abandoned:
+            pass
+        except Exception as error:  # of the engine: callers must not wait for this thread
+            traceback.print_exc()
+            self._rank.bury(self, f"ended with {type(error).__name__}: {error}")
+        finally:
+            self._target = None
+            self.context.groups.clear()
+            close_for_threads()
+
+    def _serve(self, call: Call, slots: list[Slot]) -> None:
+        context = self.context
+        start_s = context.sign_s = time.monotonic()
+        values: list[Kept] = []
+        failure: Kept | None = None
+        error = ""
+        ready_s = 0.0
+        try:
+            ready_s = self._await(slots)
+            given, named = self._opened(call, slots)
+            start_s = time.monotonic()
+            values = [Kept.of(value) for value in self._values(call, given, named)]
+            del given, named
+        except FailedArgumentError as argument:
+            start_s = time.monotonic()
+            failure = argument.value
+        except SystemExit:
+            self._rank.bury(self, "exited")
+            raise Abandoned from None
+        except Exception as exception:  # any exception of an actor is the result of the call
+            failure = Kept.of(Failure(exception, self.name, call.method))
+            if call.method == CONSTRUCT:
+                self._unmade = failure
+        finally:
+            self._rank.give_back(call)
+        if failure is not None:
+            error = failure.open().kind
+            values = [failure] * len(call.outs)
+        self._finish(call, values, start_s, ready_s, error)
+
+    def _finish(self, call: Call, values: list[Kept], start_s: float, ready_s: float, error: str) -> None:
+        context, shift_s = self.context, self._rank.store.shift_s
+        waited_s, bytes_in, bytes_out = context.take_costs()
+        bytes_out += 0 if error else sum(value.array_bytes for value in values)
+        rows, context.parts = context.parts, []
+        begin_s = rows[-1][2] if rows else start_s + shift_s
+        end_s = time.monotonic() + shift_s
+        transfer_s = max(start_s + shift_s - max(call.issued_s, ready_s, self._end_s), 0.0)
+        if rows:  # the time in which the arguments arrived precedes the first part
+            rows[0] = (*rows[0][:3], transfer_s, *rows[0][4:])
+            transfer_s = 0.0
+        counts = bytes_in, bytes_out, actor_context.take_work().samples
+        rows.append((call.method, begin_s, end_s, transfer_s, waited_s, *counts, error))
+        self._end_s, context.sign_s = end_s, None
+        self._rank.finish(self, call, values, bool(error), rows)
+
+    def _await(self, slots: list[Slot]) -> float:
+        """Wait until all values are here; return when the last of them was ready, on the driver's clock."""
+        changed = self._rank.changed
+        with changed:
+            while any(slot.value is None for slot in slots):
+                self.context.alive()
+                changed.wait(_SIGN_S)
+        for slot in slots:
+            assert slot.value is not None
+            if slot.failed:
+                raise FailedArgumentError(slot.value)
+        return max((slot.ready_s for slot in slots), default=0.0)
+
+    def _opened(self, call: Call, slots: list[Slot]) -> tuple[list[Any], dict[str, Any]]:
+        """Return all arguments in order."""
+        came, bytes_in = [], 0
+        for (_, _, producer), slot in zip(call.arguments(), slots, strict=True):
+            assert slot.value is not None
+            came.append(slot.value.open())
+            bytes_in += slot.value.array_bytes if producer != self.context.actor else 0
+        plain: tuple[list[Any], dict[str, Any]] = ([], {})
+        if call.plain is not None:
+            plain = call.plain.open()
+            bytes_in += call.plain.array_bytes
+        self.context.received_bytes += bytes_in
+        values, others = iter(came), iter(plain[0])
+        args = [next(others) if ref is None else next(values) for ref in call.refs]
+        return args, {**plain[1], **{name: next(values) for name in call.named}}
+
+    def _values(self, call: Call, given: list[Any], named: dict[str, Any]) -> list[Any]:
+        if call.method == CONSTRUCT:
+            factory, *rest = given
+            self._target = factory(*rest, **named)
+            return [None]
+        if self._unmade is not None:
+            raise FailedArgumentError(self._unmade)
+        return results(getattr(self._target, call.method)(*given, **named), self.name, call.method, call.returns)
+
+
+def lost(name: str, method: str, fate: str = "died") -> Kept:
+    """Return the failure of a call on a dead actor."""
+    return Kept.of(Failure(ActorLost(f"{name} {fate}; the call {method!r} has no result"), name, method))

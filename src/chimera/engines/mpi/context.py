@@ -1,0 +1,95 @@
+"""The engine as an actor on a rank sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.engines.mpi.bells import word_of
+from chimera.engines.mpi.lanes import aligned
+from chimera.engines.mpi.messages import Row
+from chimera.engines.thread_context import ThreadContext
+
+if TYPE_CHECKING:
+    from chimera.engines.mpi.rank import Rank
+
+
+class Abandoned(BaseException):
+    """Raised in the thread of an actor that was killed or closed. It is no `Exception`, so that actors do not catch it."""
+
+
+class MpiContext(ThreadContext):
+    """The engine as one actor sees it.
+
+    Attributes
+    ----------
+    rank : the rank that hosts the actor.
+    key : that of its engine.
+    actor, name : its number in the job, and its name.
+    groups : the groups in which it is a member, by their tags.
+    word : the word on which its thread sleeps, see `chimera.engines.mpi.bells`.
+    abandoned : whether the thread must end.
+    waited_s, collective_bytes, sent_bytes, received_bytes : see `chimera.engines.collectives.Costs`; since the last row.
+    parts : rows of the parts of the running call.
+    """
+
+    def __init__(self, rank: Rank, key: str, actor: int, name: str) -> None:
+        super().__init__()
+        self.rank, self.key, self.actor, self.name = rank, key, actor, name
+        self.groups: dict[int, Any] = {}
+        self.word = word_of(actor)
+        self.abandoned = False
+        self.waited_s, self.collective_bytes, self.sent_bytes, self.received_bytes = 0.0, 0, 0, 0
+        self.parts: list[Row] = []
+        self._next: Callable[[], None] | None = None
+
+    def empty(self, size: int) -> NDArray[np.float32]:
+        """Return aligned memory."""
+        return aligned(4 * size).view(np.float32)
+
+    def get(self, refs: Any, timeout_s: float | None = None) -> Any:
+        """Wait for results of this actor's calls on other actors."""
+        began_s = time.monotonic()
+        try:
+            return self.rank.calls.get(refs, timeout_s, self)
+        finally:
+            self.waited_s += time.monotonic() - began_s
+
+    def alive(self) -> None:
+        """Record a heartbeat; raise `Abandoned` if the actor must end."""
+        super().alive()
+        if self.abandoned:
+            raise Abandoned
+
+    def afterwards(self, prepare: Callable[[], None]) -> None:
+        """Keep the function for `prepare`."""
+        self._next = prepare
+
+    def prepare(self) -> None:
+        """Run the function that the last call registered, before the next call."""
+        prepare, self._next = self._next, None
+        if prepare is not None:
+            with contextlib.suppress(Exception):  # the call that needs the result raises the same error
+                prepare()
+
+    def record(self, name: str, began_s: float) -> None:
+        """Add a row for a part of the running call."""
+        shift_s = self.rank.store.shift_s
+        times = began_s + shift_s, time.monotonic() + shift_s
+        samples, self.work.samples = self.work.samples, 0
+        self.parts.append((name, *times, 0.0, *self.take_costs(), samples, ""))
+
+    def take_costs(self) -> tuple[float, int, int]:
+        """Return the seconds of waiting, and the bytes in and out, since the last row, and set them to 0."""
+        costs = (
+            self.waited_s,
+            self.received_bytes + self.collective_bytes,
+            self.sent_bytes + self.collective_bytes,
+        )
+        self.waited_s, self.collective_bytes, self.sent_bytes, self.received_bytes = 0.0, 0, 0, 0
+        return costs

@@ -1,0 +1,155 @@
+"""Values between ranks: a short message that describes a value, and one message for each large array, without a copy."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chimera.engines.mpi.library import MPI
+
+_INLINE_BYTES = 2048
+_ALIGN = 64
+_HEAD = struct.Struct("<II")
+_KEPT_BUFFERS = 8  # of one sender, for its next messages
+
+
+class Parcel(NamedTuple):
+    """A message of one rank to another: plain bytes, and the bytes of arrays, which are read-only for the receiver."""
+
+    text: bytes
+    buffers: list[memoryview]
+
+
+class Channel(NamedTuple):
+    """Two communicators of the same ranks: one for the beginnings of messages, and one for their arrays."""
+
+    heads: Any
+    arrays: Any
+
+
+def aligned(nbytes: int) -> NDArray[np.uint8]:
+    """Return memory at a multiple of 64 bytes, uninitialised: sums of linear algebra depend on the position in memory."""
+    block = np.empty(nbytes + _ALIGN, np.uint8)
+    offset = -block.ctypes.data % _ALIGN
+    return block[offset : offset + nbytes]
+
+
+def send(channel: Channel, rank: int, tag: int, text: bytes, buffers: Sequence[memoryview]) -> list[Any]:
+    """Begin to send a parcel, in a thread that holds the lock of MPI; return the requests.
+
+    Do not change the buffers before the requests are complete.
+    """
+    sizes = [buffer.nbytes for buffer in buffers]
+    head = [_HEAD.pack(len(sizes), len(text)), struct.pack(f"<{len(sizes)}q", *sizes), text]
+    head += [bytes(buffer) for buffer in buffers if buffer.nbytes <= _INLINE_BYTES]
+    requests = [channel.heads.Isend([b"".join(head), MPI.BYTE], rank, tag)]
+    requests += [
+        channel.arrays.Isend([buffer, MPI.BYTE], rank, tag) for buffer in buffers if buffer.nbytes > _INLINE_BYTES
+    ]
+    return requests
+
+
+class Lane:
+    """The parcels that arrive from one sender, in order.
+
+    Parameters
+    ----------
+    channel, source, tag : the sender, as it calls `send`.
+    reuse : whether the memory of arrays is used again after `release`.
+    """
+
+    def __init__(self, channel: Channel, source: int, tag: int, *, reuse: bool = False) -> None:
+        self._channel, self.source, self._tag, self._reuse = channel, source, tag, reuse
+        self._status = MPI.Status()
+        self._matched: deque[tuple[Any, int]] = deque()
+        self._head: tuple[Any, bytearray] | None = None  # its request and memory
+        self._requests: list[Any] | None = None
+        self._parcel = Parcel(b"", [])
+        self._lent: list[NDArray[np.uint8]] = []
+        self._spare: list[NDArray[np.uint8]] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether a parcel has begun to arrive, and is not complete."""
+        return self._head is not None or self._requests is not None or bool(self._matched)
+
+    def match(self, message: Any, nbytes: int) -> None:
+        """Take a head that a probe for any sender has found."""
+        self._matched.append((message, nbytes))
+
+    def poll(self, *, probe: bool = True) -> Parcel | None:
+        """Return the next parcel if it is complete. The calling thread holds the lock of MPI.
+
+        Parameters
+        ----------
+        probe : whether to look for heads; otherwise they come through `match`.
+        """
+        if self._requests is None and self._head is None:
+            if probe and not self._matched:
+                message = self._channel.heads.Improbe(self.source, self._tag, self._status)
+                if message is not None:
+                    self._matched.append((message, self._status.Get_count(MPI.BYTE)))
+            if not self._matched:
+                return None
+            message, nbytes = self._matched.popleft()
+            block = bytearray(nbytes)
+            self._head = message.Irecv([block, MPI.BYTE]), block
+        if self._head is not None:
+            request, block = self._head
+            if not request.Test():
+                return None
+            self._head, self._requests = None, self._begin_arrays(block)
+        if self._requests and not MPI.Request.Testall(self._requests):
+            return None
+        self._requests = None
+        return self._parcel
+
+    def release(self) -> None:
+        """Allow the memory of the parcels so far to be used again: their receiver has read them."""
+        self._spare = (self._lent + self._spare)[:_KEPT_BUFFERS]
+        self._lent = []
+
+    def cancel(self) -> None:
+        """Drop a parcel that will not be complete."""
+        for request in [*(self._requests or ()), *([self._head[0]] if self._head else ())]:
+            request.Cancel()
+            request.Free()
+        self._head = self._requests = None
+
+    def _begin_arrays(self, block: bytearray) -> list[Any]:
+        count, length = _HEAD.unpack_from(block)
+        sizes = struct.unpack_from(f"<{count}q", block, _HEAD.size)
+        at = _HEAD.size + 8 * count
+        view = memoryview(block)
+        text = bytes(view[at : at + length])
+        at += length
+        requests, buffers = [], []
+        for size in sizes:
+            memory = self._memory(size)
+            target = memoryview(memory)  # type: ignore[arg-type]
+            if size <= _INLINE_BYTES:
+                target[:] = view[at : at + size]
+                at += size
+            else:
+                requests.append(self._channel.arrays.Irecv([target, MPI.BYTE], self.source, self._tag))
+            buffers.append(target.toreadonly())
+        self._parcel = Parcel(text, buffers)
+        return requests
+
+    def _memory(self, nbytes: int) -> NDArray[np.uint8]:
+        if not self._reuse:
+            return aligned(nbytes)
+        found = next((i for i, block in enumerate(self._spare) if block.nbytes == nbytes), None)
+        memory = aligned(nbytes) if found is None else self._spare.pop(found)
+        self._lent = [*self._lent[1 - _KEPT_BUFFERS :], memory]
+        return memory
+
+
+def until_complete(requests: list[Any]) -> Callable[[], bool]:
+    """Return a function that tests whether all requests are complete."""
+    return lambda: bool(MPI.Request.Testall(requests))

@@ -1,0 +1,11 @@
+"""The library of MPI. Importing this module initialises it, for calls by several threads, of which one calls at a time."""
+
+from __future__ import annotations
+
+import mpi4py
+
+mpi4py.rc.thread_level = "serialized"
+
+from mpi4py import MPI  # noqa: E402 - it initialises MPI
+
+__all__ = ["MPI"]

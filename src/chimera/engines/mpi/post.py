@@ -1,0 +1,142 @@
+"""The post of a rank: a thread that receives the messages of other ranks, whatever the actors of this rank compute.
+
+All calls of MPI are calls that return at once, and one thread at a time makes them (`lock`). So a library that offers
+MPI_THREAD_SERIALIZED is enough. The thread sleeps while there is nothing to do, see `chimera.engines.mpi.bells`.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from chimera.core.pickling import marshalled, unmarshalled
+from chimera.engines.mpi import lanes
+from chimera.engines.mpi.bells import POST, Bells, Pause
+from chimera.engines.mpi.library import MPI
+
+_TAG = 0
+_POLLS = 3  # a message may need several calls of MPI until a probe finds it
+_NEAR_S = 0.1  # rings wake this rank; this bounds the delay of what waits for no message
+_FAR_S = 2e-3  # other machines cannot ring
+_MOVING_S = 1e-3  # a large message needs calls of both sides
+
+Deliver = Callable[[int, tuple[Any, ...], list[memoryview]], None]
+
+
+class Post:
+    """Sending to other ranks, by any thread, and receiving from them, by the thread of this object.
+
+    Parameters
+    ----------
+    comm : communicator of all ranks, which create this object together.
+    deliver : receives the sender, the plain part, and the arrays of each message; in the thread of the post, or in the sending
+        thread of a message of this rank to itself.
+    at_leisure : called when there is nothing to receive.
+
+    Attributes
+    ----------
+    lock : held around each call of MPI.
+    """
+
+    def __init__(self, comm: Any, deliver: Deliver, at_leisure: Callable[[], None]) -> None:
+        self.rank, self.size = comm.rank, comm.size
+        self.bells = Bells(comm)
+        self.lock = threading.Lock()
+        self._channel = lanes.Channel(comm.Dup(), comm.Dup())
+        self.group_messages = lanes.Channel(comm.Dup(), comm.Dup())
+        self.collectives = comm.Dup()
+        self._lanes = [lanes.Lane(self._channel, source, _TAG) for source in range(self.size)]
+        self._busy: list[lanes.Lane] = []
+        self._status = MPI.Status()
+        self._outgoing: list[Any] = []
+        self._deliver, self._at_leisure = deliver, at_leisure
+        self._ending = self._ended = False
+        self._thread = threading.Thread(target=self._run, name="chimera-mpi-post", daemon=True)
+        self._thread.start()
+
+    def send(self, rank: int, message: tuple[Any, ...], buffers: Sequence[memoryview] = ()) -> None:
+        """Send a plain tuple, and the bytes of arrays, which must not change any more."""
+        if rank == self.rank:
+            self._deliver(rank, message, list(buffers))
+            return
+        with self.lock:
+            requests = lanes.send(self._channel, rank, _TAG, marshalled(message), buffers)
+            done = MPI.Request.Testall(requests)
+        self.bells.ring(rank, POST)
+        if not done:
+            self.complete(requests)
+
+    def complete(self, requests: list[Any]) -> None:
+        """Complete requests to send while the caller continues."""
+        with self.lock:
+            self._outgoing += requests
+        self.bells.ring(self.rank, POST)
+
+    def end(self) -> None:
+        """Receive all messages on their way, and stop. All ranks do this together, after their last message of interest."""
+        self._ending = True
+        self.bells.ring(self.rank, POST)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            pause = Pause()
+            while not self._ending:
+                seen = self.bells.seen(POST)
+                if any(self._step() for _ in range(_POLLS)):
+                    pause.reset()
+                    continue
+                self._at_leisure()
+                moving = self._outgoing or self._busy
+                longest_s = _MOVING_S if moving else _NEAR_S if self.bells.all_near else _FAR_S
+                if self.bells.rest(POST, seen, pause.next_s(longest_s)):
+                    pause.reset()
+            self._drain()
+        except BaseException:  # without this thread the job would hang
+            traceback.print_exc()
+            MPI.COMM_WORLD.Abort(1)
+
+    def _step(self) -> bool:
+        """Receive what has arrived; return whether there was anything."""
+        received = self._receive()
+        for source, parcel in received:
+            self._deliver(source, unmarshalled(parcel.text), parcel.buffers)
+        return bool(received)
+
+    def _receive(self) -> list[tuple[int, lanes.Parcel]]:
+        received = []
+        with self.lock:
+            while (message := self._channel.heads.Improbe(MPI.ANY_SOURCE, _TAG, self._status)) is not None:
+                lane = self._lanes[self._status.Get_source()]
+                lane.match(message, self._status.Get_count(MPI.BYTE))
+                if lane not in self._busy:
+                    self._busy.append(lane)
+            for lane in list(self._busy):
+                while (parcel := lane.poll(probe=False)) is not None:
+                    received.append((lane.source, parcel))
+                if not lane.busy:
+                    self._busy.remove(lane)
+            if self._outgoing:
+                self._outgoing = [request for request in self._outgoing if not request.Test()]
+        return received
+
+    def _drain(self) -> None:
+        """Complete all messages: once all ranks have sent theirs, none is on its way; then drop what no reader awaits."""
+        pause, barrier = Pause(), None
+        while True:
+            self._receive()
+            with self.lock:
+                self._drop_group_messages()
+                if not self._outgoing and barrier is None:
+                    barrier = self.collectives.Ibarrier()
+                if barrier is not None and barrier.Test():
+                    return
+            self.bells.rest(POST, self.bells.seen(POST), pause.next_s(_MOVING_S))
+
+    def _drop_group_messages(self) -> None:
+        for comm in (*self.group_messages, self.collectives):
+            while (message := comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)) is not None:
+                message.Recv([bytearray(self._status.Get_count(MPI.BYTE)), MPI.BYTE])

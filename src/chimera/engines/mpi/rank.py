@@ -1,0 +1,248 @@
+"""A rank of the job: its actors, the values that it keeps, the calls that it awaits, and what it does with messages."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from chimera.engines.handle import receive_handles
+from chimera.engines.mpi import messages
+from chimera.engines.mpi.actor import HostedActor, lost
+from chimera.engines.mpi.calls import Callers, Calls
+from chimera.engines.mpi.context import MpiContext
+from chimera.engines.mpi.messages import Call, Row
+from chimera.engines.mpi.post import Post
+from chimera.engines.mpi.store import Store, fits_in_message
+from chimera.engines.mpi.values import Kept, kept_of
+
+DRIVER = 0
+
+
+class Rank:
+    """One process of the job, as the others see it.
+
+    Parameters
+    ----------
+    comm : communicator of all ranks, which create this object together.
+    shift_s : seconds by which the driver's clock is ahead of this machine's.
+
+    Attributes
+    ----------
+    changed : lock of all that this object holds; notified when a value arrives or a call ends.
+    dead : names of the dead actors of the job, by their numbers, in the order in which this rank learned of them.
+    answers : answers of other ranks to the driver, by kind of request and rank.
+    ended : set when the job ends.
+    """
+
+    def __init__(self, comm: Any, shift_s: float) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.dead: dict[int, str] = {}
+        self.answers: dict[tuple[int, int], Any] = {}
+        self.ended = threading.Event()
+        self.actors: dict[int, HostedActor] = {}
+        self._callers: dict[str, Callers] = {}
+        self._handlers: dict[int, Callable[..., None]] = {
+            messages.PRELOAD: self._preload,
+            messages.SPAWN: self._spawn,
+            messages.CALL: self._call,
+            messages.DONE: self._done,
+            messages.FETCH: self._fetch,
+            messages.VALUE: self._value,
+            messages.DROP: self._drop,
+            messages.KILL: self._kill,
+            messages.DEAD: self._dead,
+            messages.ROWS: self._rows,
+            messages.SIGNS: self._signs,
+            messages.CLOSE: self._close,
+            messages.END: self._end,
+        }
+        self._ready = threading.Event()
+        self.post = Post(comm, self._deliver, self._at_leisure)
+        self.store = Store(self.post, self.changed, shift_s)
+        self.calls = Calls(self)
+        self._ready.set()
+
+    def finish(self, actor: HostedActor, call: Call, values: Sequence[Kept], failed: bool, rows: list[Row]) -> None:
+        """Keep the results of a call, and report its end to its caller."""
+        with self.changed:
+            if actor.calls.pop(call.outs[0], None) is None:
+                return  # it was killed, and the call has failed
+            if not call.traced:
+                actor.rows += rows
+            self._report(call, values, failed, rows if call.traced else None)
+
+    def bury(self, actor: HostedActor, fate: str = "died") -> None:
+        """Record the death of an actor of this rank: its calls fail, and all ranks are notified."""
+        with self.changed:
+            if actor.dead:
+                return
+            actor.abandon()
+            for call in actor.calls.values():
+                if call is not actor.running:
+                    self.give_back(call)
+                self._lose(actor, call, fate)
+            actor.calls.clear()
+            for rank in range(self.post.size):
+                self.post.send(rank, (messages.DEAD, actor.context.actor, actor.name))
+
+    def wake(self, context: MpiContext) -> None:
+        """Wake the thread of an actor, wherever it waits."""
+        with self.changed:
+            self.changed.notify_all()
+        self.post.bells.ring(self.post.rank, context.word)
+
+    def _lose(self, actor: HostedActor, call: Call, fate: str = "died") -> None:
+        now_s = self.store.now_s()
+        row = call.method, now_s, now_s, 0.0, 0.0, 0, 0, 0, "ActorLost"
+        if not call.traced:
+            actor.rows.append(row)
+        failure = lost(actor.name, call.method, fate)
+        self._report(call, [failure] * len(call.outs), True, [row] if call.traced else None)
+
+    def _report(self, call: Call, values: Sequence[Kept], failed: bool, rows: list[Row] | None) -> None:
+        for number, value in zip(call.outs, values, strict=True):
+            self.store.fill(number, value, failed)
+        small = fits_in_message(values)
+        described = [value.described() for value in values] if small else None
+        buffers = [buffer for value in values for buffer in value.buffers] if small else []
+        self.post.send(call.caller, (messages.DONE, call.outs[0], failed, described, rows), buffers)
+
+    def _deliver(self, source: int, message: tuple[Any, ...], buffers: list[memoryview]) -> None:
+        self._ready.wait()
+        kind, *rest = message
+        with self.changed:
+            self._handlers[kind](source, buffers, *rest)
+
+    def _at_leisure(self) -> None:
+        if self._ready.is_set() and self.calls.dropped:
+            with self.changed:
+                self.calls.flush()
+
+    def _preload(self, _: int, __: list[memoryview], modules: list[str]) -> None:
+        threading.Thread(target=_import_all, args=(modules,), name="chimera-preload", daemon=True).start()
+
+    def _spawn(
+        self, _: int, __: list[memoryview], key: str, actor: int, name: str, threads: int, path: list[str]
+    ) -> None:
+        sys.path.extend(entry for entry in path if entry not in sys.path and Path(entry).is_dir())
+        if key not in self._callers and self.post.rank != DRIVER:
+            self._callers[key] = Callers(key, self.calls)
+            receive_handles(self._callers[key])
+        self.actors[actor] = HostedActor(self, key, actor, name, threads)
+
+    def _call(
+        self,
+        source: int,
+        buffers: list[memoryview],
+        actor: int,
+        method: str,
+        returns: int | None,
+        outs: tuple[int, ...],
+        refs: tuple[messages.Argument | None, ...],
+        named: dict[str, messages.Argument],
+        described: Any,
+        issued_s: float,
+        traced: bool,
+    ) -> None:
+        plain = None if described is None else next(kept_of([described], buffers))
+        call = Call(source, actor, method, returns, outs, refs, named, plain, issued_s, traced)
+        host = self.actors.get(actor)
+        for number in outs:
+            self.store.expect(number, actor)
+        if host is None:  # its engine is closed
+            return
+        if host.dead:
+            self._lose(host, call)
+            return
+        host.add(call, [self.store.borrow(ref[:2]) for ref in call.arguments()])
+
+    def give_back(self, call: Call) -> None:
+        """Forget the copies of a call's arguments."""
+        with self.changed:
+            for ref in call.arguments():
+                self.store.give_back(ref[:2])
+
+    def _done(
+        self,
+        _: int,
+        buffers: list[memoryview],
+        number: int,
+        failed: bool,
+        described: list[Any] | None,
+        rows: list[Row] | None,
+    ) -> None:
+        values = None if described is None else list(kept_of(described, buffers))
+        self.calls.end(number, failed, values, rows)
+
+    def _fetch(self, source: int, _: list[memoryview], number: int) -> None:
+        self.store.fetch(source, number)
+
+    def _value(
+        self, _: int, buffers: list[memoryview], number: int, failed: bool, ready_s: float, described: Any
+    ) -> None:
+        self.store.arrive(number, next(kept_of([described], buffers)), failed, ready_s)
+
+    def _drop(self, _: int, __: list[memoryview], numbers: list[int]) -> None:
+        self.store.drop(numbers)
+
+    def _kill(self, _: int, __: list[memoryview], actor: int) -> None:
+        if actor in self.actors:
+            self.bury(self.actors[actor])
+
+    def _dead(self, _: int, __: list[memoryview], actor: int, name: str) -> None:
+        self.dead[actor] = name
+        for host in self.actors.values():
+            self.wake(host.context)
+        self.changed.notify_all()
+
+    def _rows(self, source: int, _: list[memoryview], asked: list[int] | None, found: Any = None) -> None:
+        if asked is None:
+            self._answer(messages.ROWS, source, found)
+            return
+        rows = {}
+        for actor in asked:
+            host = self.actors[actor]
+            rows[actor], host.rows = host.rows, []
+        self.post.send(source, (messages.ROWS, None, rows))
+
+    def _signs(self, source: int, _: list[memoryview], asked: list[int] | None, found: Any = None) -> None:
+        if asked is None:
+            self._answer(messages.SIGNS, source, found)
+            return
+        now_s = self.store.now_s()
+        signs = {actor: self.actors[actor].sign_s(now_s) for actor in asked if actor in self.actors}
+        self.post.send(source, (messages.SIGNS, None, signs))
+
+    def _close(self, source: int, _: list[memoryview], asked: list[int] | None) -> None:
+        if asked is None:
+            self._answer(messages.CLOSE, source, True)
+            return
+        for actor in asked:
+            host = self.actors.pop(actor, None)
+            if host is not None and not host.dead:
+                host.abandon()
+            if self.post.rank != DRIVER:  # its engines report deaths after they were closed, too
+                self.dead.pop(actor, None)
+        self.store.drop_actors(asked)
+        self.post.send(source, (messages.CLOSE, None))
+
+    def _answer(self, kind: int, source: int, answer: Any) -> None:
+        self.answers[kind, source] = answer
+        self.changed.notify_all()
+
+    def _end(self, _: int, __: list[memoryview]) -> None:
+        for host in self.actors.values():
+            if not host.dead:
+                host.abandon()
+        self.ended.set()
+
+
+def _import_all(modules: Sequence[str]) -> None:
+    for module in modules:
+        with contextlib.suppress(Exception):  # the actor that needs the module raises the error
+            importlib.import_module(module)
