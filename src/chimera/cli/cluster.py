@@ -29,6 +29,14 @@ Where = Annotated[
         help="Use the cluster of this folder or URL; a URL needs its token in CHIMERA_CLUSTER_TOKEN.",
     ),
 ]
+Slurm = Annotated[
+    str | None,
+    typer.Option(
+        "--slurm",
+        metavar="KEY=VALUE,...",
+        help="Run on Slurm with these options, e.g. partition=short,time=30m,nodes=2; '' uses the defaults of Slurm.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 HERE = "runs/cluster"
 

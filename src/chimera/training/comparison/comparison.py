@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from chimera.core.private import make_folder
 from chimera.report.csv_cells import csv_cell
 from chimera.training.comparison.figures import Row, rows_of, run_row, with_speed_ups
 from chimera.training.comparison.grid import Cell, check, grid_of
-from chimera.training.comparison.running import GridCallback, Outcomes, run_cells
+from chimera.training.comparison.running import CellRunner, GridCallback, Outcomes, run_cells
 from chimera.training.comparison.variation import Variation, Vary, read_variations
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.progress.history import write_atomically
@@ -94,6 +95,7 @@ def compare(
     repeat: int | Sequence[int] | None = None,
     resume: bool = False,
     callbacks: Sequence[GridCallback] = (),
+    runner: CellRunner | None = None,
 ) -> Comparison:
     """Run an experiment once for each combination of values, and compare the results.
 
@@ -106,6 +108,7 @@ def compare(
     jobs : runs at a time; see `run_cells`.
     repeat : number of seeds of each cell, starting at the experiment's seed; or a list of seeds.
     resume : whether to skip finished cells of the folder and resume the others.
+    runner : runs the cells; default: processes of this machine, see `run_cells`.
 
     Raises
     ------
@@ -132,7 +135,8 @@ def compare(
                 callback.on_end(cell, "finished", "")
     left = [cell for cell in cells if cell.name not in ended]
     outcomes: Outcomes = dict.fromkeys(ended, ("finished", ""))
-    outcomes |= run_cells(left, folder, jobs=jobs, resume=resume, callbacks=callbacks)
+    run = runner or partial(run_cells, jobs=jobs)
+    outcomes |= run(left, folder, resume=resume, callbacks=callbacks)
     return _written(folder, experiment, variations, cells, outcomes, jobs)
 
 

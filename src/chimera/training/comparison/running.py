@@ -7,6 +7,7 @@ import selectors
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from chimera.training.comparison.cell_process import CellProcess, State
 from chimera.training.comparison.grid import Cell
@@ -42,6 +43,15 @@ class GridCallback:
 
     def on_poll(self) -> None:
         """Called about ten times a second."""
+
+
+class CellRunner(Protocol):
+    """A function that runs cells, each in its folder below ``folder``, and returns their final states."""
+
+    def __call__(
+        self, cells: Sequence[Cell], folder: Path, *, resume: bool, callbacks: Sequence[GridCallback]
+    ) -> Outcomes:
+        """Run the cells until all have ended, or until Ctrl-C."""
 
 
 def cores() -> int:
