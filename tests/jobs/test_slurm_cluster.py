@@ -141,6 +141,21 @@ def test_a_signal_before_the_time_limit_requeues_the_job_with_the_same_bits(
     assert weights(job.fetch(tmp_path / "mine")) == undisturbed
 
 
+@pytest.mark.slow
+def test_a_job_longer_than_its_time_limit_ends_in_several_attempts_with_the_same_bits(
+    cluster: Slurm, tmp_path: Path
+) -> None:
+    rounds = 10 * ROUNDS
+    done = chimera(
+        "train", experiment(tmp_path, rounds=rounds), "--out", "run", "--quiet", cwd=tmp_path, timeout_s=WAIT_S
+    )
+    assert done.returncode == 0, done.stderr
+    job = submitted(tmp_path, rounds=rounds, slurm="time=1m,lead=50s")
+    assert job.wait(4 * WAIT_S)["state"] == "done", log_of(tmp_path, job)
+    assert job.status["attempt"] > 1
+    assert weights(job.fetch(tmp_path / "mine")) == weights(tmp_path / "run")
+
+
 def test_an_administrator_requeues_a_job_with_the_same_bits(cluster: Slurm, tmp_path: Path, undisturbed: str) -> None:
     job = submitted(tmp_path)
     reached(job, 0.1)

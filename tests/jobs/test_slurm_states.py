@@ -57,7 +57,9 @@ def listed(state: str, reason: str = "None") -> QueueRow:
         ),
         (
             *(None, STARTED, {}),
-            Found(State.FAILED, "Slurm job 7 has ended without a result: Slurm does not list it any more"),
+            Found(
+                State.FAILED, "Slurm job 7 has ended without a result: Slurm does not list it any more", certain=False
+            ),
         ),
     ],
 )

@@ -113,13 +113,15 @@ class SlurmClient:
         """Cancel a job, and return its number."""
         home = self._folder.job(job)
         self._check(home, Event.CANCEL)
+        record = home.record()
         home.cancelled.touch(0o600)  # first, so that a script that is about to requeue the job does not train again
         try:
-            commands.cancel(home.record().slurm)
+            commands.cancel(record.slurm)
         except ChimeraError:
             home.cancelled.unlink(missing_ok=True)
+            home.write_record(record)
             raise
-        record_end(home, Found(State.CANCELLED))
+        record_end(home, Found(State.CANCELLED), record.slurm)
         return job
 
     def retry(self, job: str) -> str:

@@ -46,8 +46,8 @@ def row_of_job(home: SlurmJobFolder, queue: Queue) -> dict[str, Any]:
         last = attempts.last
         began = found.state == State.RUNNING and last is not None and last.job == record.slurm
         since_s = last.at_s if began and last is not None else record.since_s
-        if found.state in TERMINAL:
-            since_s = record_end(home, found).at_s
+        if found.state in TERMINAL and found.certain:
+            since_s = record_end(home, found, record.slurm).at_s
     listed = queue.get(record.slurm) if isinstance(queue, Mapping) else None
     job = Job(
         id=home.path.name,
@@ -73,10 +73,17 @@ def found_state(home: SlurmJobFolder, number: str, attempts: Attempts, queue: Qu
     return state_of(number, attempts, row, cancelled=cancelled, error=home.last_error(), accounted=accounted)
 
 
-def record_end(home: SlurmJobFolder, found: Found) -> Ended:
-    """Record the final state of a job with the current time, or with that of the end of its script."""
-    record, last = home.record(), home.attempts.last
-    wrote_end = last is not None and last.kind == "end" and last.job == record.slurm
+def record_end(home: SlurmJobFolder, found: Found, number: str) -> Ended:
+    """Record the final state of a job with the current time, or with that of the end of its script.
+
+    Parameters
+    ----------
+    number : Slurm's number of the job that is in this state. If the job was submitted again meanwhile, nothing is recorded.
+    """
+    last = home.attempts.last
+    wrote_end = last is not None and last.kind == "end" and last.job == number
     ended = Ended(found.state.value, found.reason, last.at_s if wrote_end and last is not None else time.time())
-    home.write_record(msgspec.structs.replace(record, ended=ended))
+    record = home.record()
+    if record.slurm == number:
+        home.write_record(msgspec.structs.replace(record, ended=ended))
     return ended

@@ -47,6 +47,7 @@ until [ -n "$code" ]; do # a signal ends 'wait' early
     result=$?
     [ -n "$caught" ] || code=$result
 done
+[ "$code" -ne 0 ] || [ -e "$run/summary.json" ] || code=@STOPPED@ # srun may end with 0 after SIGTERM
 note end "$code"
 
 # After SIGTERM the job was cancelled, or Slurm requeues it by itself. 138 is the end by a signal before training began.

@@ -22,7 +22,7 @@ _ENDS = {
 
 
 class Found(NamedTuple):
-    """A state with its reason; ``certain`` unless Slurm does not answer."""
+    """A state with its reason; ``certain`` unless Slurm does not answer, or does not know the job."""
 
     state: State
     reason: str = ""
@@ -62,7 +62,8 @@ def state_of(
         return Found(State.RUNNING, f"Slurm job {number} on {row.nodes}" if row.nodes else f"Slurm job {number}")
     if code is not None:
         return Found(State.FAILED, f"Slurm job {number}: {_why('FAILED', error, code)}")
-    return Found(State.FAILED, f"Slurm job {number} has ended without a result: Slurm does not list it any more")
+    reason = f"Slurm job {number} has ended without a result: Slurm does not list it any more"
+    return Found(State.FAILED, reason, certain=False)  # this may be the login node of another cluster
 
 
 def state_without_slurm(number: str, attempts: Attempts, problem: str, *, cancelled: bool) -> Found:
