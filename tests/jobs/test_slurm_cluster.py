@@ -22,6 +22,12 @@ from chimera.jobs.client.handle import JobHandle, client_of, submit
 pytestmark = pytest.mark.long
 ROUNDS = 2500
 SLURM = "partition=short,time=30m"
+MODEL = """
+import torch
+
+def build():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -217,8 +223,19 @@ def test_slurms_refusal_is_one_line_and_leaves_no_job(cluster: Slurm, tmp_path: 
 def test_a_comparison_runs_as_an_array_survives_ctrl_c_and_equals_that_of_this_machine(
     cluster: Slurm, tmp_path: Path
 ) -> None:
-    file = experiment(tmp_path, rounds=200)
-    grid = ["compare", file, "--vary", "train.batch_size=16,32", "--vary", "codec=identity,int8", "--quiet"]
+    file, code = experiment(tmp_path, rounds=200), tmp_path / "own.py"
+    code.write_text(MODEL)
+    grid = [
+        "compare",
+        file,
+        "--set",
+        "model=own.py:build",
+        "--vary",
+        "train.batch_size=16,32",
+        "--vary",
+        "codec=identity,int8",
+        "--quiet",
+    ]
     here = compared(*grid, "--out", "here", cwd=tmp_path)
     command = [*grid, "--slurm", f"{SLURM},array_limit=1", "--out", "there"]
     waiting = subprocess.Popen(
@@ -230,6 +247,7 @@ def test_a_comparison_runs_as_an_array_survives_ctrl_c_and_equals_that_of_this_m
     _, errors = waiting.communicate(timeout=WAIT_S)
     assert waiting.returncode == 130, errors
     assert "the unfinished runs continue on Slurm\nto wait for them again: chimera compare " in errors
+    code.write_text("def build():\n    raise RuntimeError('changed after the submission')\n")
     number = json.loads((tmp_path / "there" / "slurm" / "array.json").read_bytes())["slurm"]
     there = compared(*command, "--resume", cwd=tmp_path)
     assert json.loads((tmp_path / "there" / "slurm" / "array.json").read_bytes())["slurm"] == number

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.jobs.cluster_kit import experiment
 from typer.testing import CliRunner
 
 from chimera.cli.main import app
@@ -148,6 +149,28 @@ def test_without_slurm_each_command_reports_it_in_one_line(without_slurm: Path) 
         assert errors.count("\n") == 1
     code, _, errors = run("cancel", "../1")
     assert (code, errors) == (2, f"error: there is no job '../1' in {without_slurm}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["submit", "--slurm", "partition=short"], "'sbatch' was not found on "),
+        (["submit", "--slurm", "partion=short"], "--slurm has no key 'partion'; did you mean 'partition'?"),
+        (["submit", "--slurm", "", "--folder", "https://host:1"], "jobs on Slurm have their files in a folder"),
+        (["compare", "--vary", "codec=identity,int8", "--slurm", ""], "'sbatch' was not found on "),
+        (["compare", "--vary", "codec=identity", "--slurm", "", "--jobs", "2"], "use --slurm array_limit=N"),
+    ],
+)
+def test_a_mistake_creates_nothing(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    file = experiment(tmp_path)
+    done = CliRunner().invoke(app, [words[0], str(file), *words[1:]])
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert message in done.stderr
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_folder_has_one_kind_of_cluster(without_slurm: Path, tmp_path: Path) -> None:
