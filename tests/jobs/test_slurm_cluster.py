@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 from tests.jobs.cluster_kit import chimera, experiment, json_output
 from tests.jobs.slurm_kit import WAIT_S, Slurm, slurm, until
 
+from chimera.core.engine import ENGINES
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.jobs.client.handle import JobHandle, client_of, submit
 
@@ -156,7 +158,7 @@ def test_a_job_longer_than_its_time_limit_ends_in_several_attempts_with_the_same
         "train", experiment(tmp_path, rounds=rounds), "--out", "run", "--quiet", cwd=tmp_path, timeout_s=WAIT_S
     )
     assert done.returncode == 0, done.stderr
-    job = submitted(tmp_path, rounds=rounds, slurm="time=1m,lead=50s")
+    job = submitted(tmp_path, rounds=rounds, slurm="time=1m,lead=55s")
     assert job.wait(4 * WAIT_S)["state"] == "done", log_of(tmp_path, job)
     assert job.status["attempt"] > 1
     assert weights(job.fetch(tmp_path / "mine")) == weights(tmp_path / "run")
@@ -207,6 +209,17 @@ def test_a_failure_is_shown_with_its_error_and_a_job_after_it_is_refused(cluster
     assert second.status["reason"].endswith("Dependency")
     assert second.wait(WAIT_S)["state"] == "done"
     assert first.status["state"] == "done"
+
+
+@pytest.mark.skipif(
+    "mpi" not in [entry.name for entry in ENGINES.entries()] or importlib.util.find_spec("mpi4py") is None,
+    reason="the engine mpi is not installed: pip install 'chimera-dml[mpi]'",
+)
+def test_a_job_on_two_nodes_runs_on_ranks_of_mpi(cluster: Slurm, tmp_path: Path) -> None:
+    job = submitted(tmp_path, rounds=100, slurm="nodes=2,time=5m")
+    assert job.wait(WAIT_S)["state"] == "done", log_of(tmp_path, job)
+    assert "n[1-2]" in (tmp_path / "jobs" / "jobs" / job.id / "attempts").read_text()
+    assert json.loads((job.fetch(tmp_path / "mine") / "summary.json").read_bytes())["engine"] == "mpi"
 
 
 def test_slurms_refusal_is_one_line_and_leaves_no_job(cluster: Slurm, tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_scripts_are_valid_and_set_what_a_job_requests() -> None:
         *("mem=8G", "gres=gpu:1", 'output="/shared/my jobs/1/log"', "open-mode=append", "requeue", "signal=B:USR1@120"),
     ):
         assert f"#SBATCH --{line}\n" in job
-    assert f"\nsrun --ntasks=3 --cpus-per-task=4 {sys.executable} -m chimera train " in job
+    assert f"\nsrun --ntasks=3 --cpus-per-task=4 --kill-on-bad-exit=1 {sys.executable} -m chimera train " in job
     assert " --engine mpi &\n" in job
     assert "#SBATCH --array=0-1%1\n" in array
     assert {"partition", "time", "signal", "open-mode"} <= set(options_in(job))

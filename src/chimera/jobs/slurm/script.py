@@ -210,7 +210,8 @@ def _train(launch: Launch) -> str:
     train = f'{shlex.quote(sys.executable)} -m chimera train "$home/{RUN}" --out "$run" --resume --quiet'
     if not launch.mpi:
         return train
-    return f"srun --ntasks={launch.ranks} --cpus-per-task={launch.cpus} {train} --engine mpi"  # srun needs both again
+    size = f"--ntasks={launch.ranks} --cpus-per-task={launch.cpus}"  # srun does not take the second from the job
+    return f"srun {size} --kill-on-bad-exit=1 {train} --engine mpi"
 
 
 def _job_name(name: str) -> str:
