@@ -94,6 +94,7 @@ def test_the_commands_for_jobs_work_on_slurm(cluster: Slurm, tmp_path: Path, und
     assert chimera("fetch", "1", "-o", "mine", cwd=tmp_path).returncode == 0
     assert weights(tmp_path / "mine") == undisturbed
     assert (tmp_path / "mine" / "log").exists()
+    assert [path for path in (tmp_path / "runs" / "cluster").rglob("*") if path.stat().st_mode & 0o077] == []
     again = chimera("cancel", "1", cwd=tmp_path)
     assert (again.returncode, again.stderr) == (1, "error: job 1: a job that is done cannot be cancelled\n")
 

@@ -29,7 +29,6 @@ _KEPT_VARIABLES = {  # defaults of a user for options that the script does not s
     "SBATCH_RESERVATION": "reservation",
     "SBATCH_TIMELIMIT": "time",
 }
-_TOKENS = (TOKEN, "CHIMERA_TOKEN")
 
 
 class QueueRow(Struct, frozen=True):
@@ -151,7 +150,7 @@ def _path(program: str) -> str:
 
 
 def _environment(set_options: Sequence[str]) -> dict[str, str]:
-    """Return the environment of a job: that of this process, without tokens, with absolute import paths.
+    """Return the environment of a job: that of this process, without the token of a cluster, with absolute import paths.
 
     ``sbatch`` prefers its variables to the options in the script. Only those remain whose option the script does not set.
     """
@@ -159,7 +158,7 @@ def _environment(set_options: Sequence[str]) -> dict[str, str]:
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name not in _TOKENS and (not name.startswith("SBATCH_") or name in kept)
+        if name != TOKEN and (not name.startswith("SBATCH_") or name in kept)
     }
     if path := environment.get("PYTHONPATH"):
         environment["PYTHONPATH"] = os.pathsep.join(str(Path(part).absolute()) for part in path.split(os.pathsep))
