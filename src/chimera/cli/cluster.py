@@ -29,6 +29,14 @@ Where = Annotated[
         help="Use the cluster of this folder or URL; a URL needs its token in CHIMERA_CLUSTER_TOKEN.",
     ),
 ]
+Slurm = Annotated[
+    str | None,
+    typer.Option(
+        "--slurm",
+        metavar="KEY=VALUE,...",
+        help="Run on Slurm with these options, e.g. partition=short,time=30m,nodes=2; '' uses the defaults of Slurm.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 HERE = "runs/cluster"
 
@@ -65,13 +73,13 @@ def up(
     folder: Folder = Path(HERE),
 ) -> None:
     """Start a daemon and its workers in the background, until `chimera cluster down`."""
-    from chimera.jobs.cluster.folder import ClusterFolder, Options
+    from chimera.jobs.cluster.folder import Options
     from chimera.jobs.session import up as start
     from chimera.web.retention import keep_s
 
     host, port = _address(address)
     keep_s(keep_days)
-    place = ClusterFolder(folder)
+    place = _folder(folder)
     options = Options(
         workers=workers, host=host, port=port, limit_per_user=limit_per_user, keep_days=keep_days, page=page,
         ray=_ray(ray, hosts),
@@ -128,7 +136,15 @@ def _page(place: ClusterFolder, address: str, *, terminal: bool) -> str:
 
 
 def _folder(folder: Path) -> ClusterFolder:
+    """Return the folder of a cluster with a daemon."""
     from chimera.jobs.cluster.folder import ClusterFolder
+    from chimera.jobs.slurm.folder import SlurmFolder
+
+    if SlurmFolder(folder).exists:
+        raise ConfigurationError(
+            f"the jobs in {folder} run on Slurm, without a daemon: 'chimera cancel JOB' ends a job. For a cluster of this "
+            "machine, give another --folder"
+        )
 
     return ClusterFolder(folder)
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chimera.cli.cluster import Slurm
 from chimera.cli.train import Json, Quiet
 from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop, stop_of
 
 if TYPE_CHECKING:
+    from chimera.training.comparison.running import CellRunner
     from chimera.training.experiment.experiment import Experiment
 
 
@@ -55,6 +57,7 @@ def compare(
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Skip finished runs and resume unfinished ones.")] = False,
+    slurm: Slurm = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -66,6 +69,7 @@ def compare(
     command += [word for text in settings or [] for word in ("--set", text)]
     command += ["--repeat", repeat] if repeat is not None else []
     command += ["--jobs", str(jobs)] if jobs is not None else []
+    command += ["--slurm", slurm] if slurm is not None else []
     run_grid(
         Experiment.load(file).with_settings(settings or []),
         vary or [],
@@ -76,6 +80,7 @@ def compare(
         as_json=as_json,
         quiet=quiet,
         command=command,
+        runner=None if slurm is None else _on_slurm(slurm, file, jobs),
     )
 
 
@@ -91,10 +96,12 @@ def run_grid(
     quiet: bool,
     command: list[str],
     write_files: Callable[[Path], None] | None = None,
+    runner: CellRunner | None = None,
 ) -> None:
     """Run the grid and show its progress; ``command`` is the command line that starts it again.
 
-    ``write_files`` writes further files to the folder of each finished run.
+    ``write_files`` writes further files to the folder of each finished run. ``runner`` runs the cells on Slurm; default: on
+    this machine.
     """
     from chimera.cli.grid_display import GridDisplay
     from chimera.training.comparison.comparison import compare as run_comparison
@@ -110,6 +117,7 @@ def run_grid(
                 repeat=None if repeat is None else _seeds(repeat),
                 resume=resume,
                 callbacks=[display],
+                runner=runner,
             )
         for run in comparison.runs:
             if write_files is not None and run["state"] == "finished":
@@ -123,7 +131,12 @@ def run_grid(
     if comparison.interrupted:
         again = shlex.join([*command, "--out", str(comparison.folder), "--resume"])
         stop = stop_of(comparison.signal or signal.SIGINT)
-        typer.echo(f"{reason_of_stop(stop)}; unfinished runs have their checkpoints\nto resume: {again}", err=True)
+        if runner is None:
+            typer.echo(f"{reason_of_stop(stop)}; unfinished runs have their checkpoints
+to resume: {again}", err=True)
+        else:
+            typer.echo(f"the unfinished runs continue on Slurm
+to wait for them again: {again}", err=True)
         raise typer.Exit(exit_code_of_stop(stop))
     failed = [run for run in comparison.runs if run["state"] == "failed"]
     for run in failed:
@@ -131,6 +144,18 @@ def run_grid(
         typer.echo(f"error: the run {run['cell']}{seed} failed: {run['error']}", err=True)
     if failed:
         raise typer.Exit(1)
+
+
+def _on_slurm(options: str, file: Path, jobs: int | None) -> CellRunner:
+    from chimera.core.errors import ConfigurationError
+    from chimera.jobs.slurm.commands import require_slurm
+    from chimera.jobs.slurm.grid import SlurmCells
+    from chimera.jobs.slurm.options import read_options
+
+    if jobs is not None:
+        raise ConfigurationError("--jobs limits runs on this machine: on Slurm, use --slurm array_limit=N")
+    require_slurm()
+    return SlurmCells(read_options(options), file.resolve().parent)
 
 
 def _seeds(repeat: str) -> int | list[int]:

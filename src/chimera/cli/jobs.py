@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chimera.cli.cluster import HERE, Json, Where
+from chimera.cli.cluster import HERE, Json, Slurm, Where
 from chimera.cli.rows import Shown, line, printed, table
 
 if TYPE_CHECKING:
     from chimera.cli.display import Display
-    from chimera.jobs.client.client import Client
-    from chimera.jobs.client.offline import JobReader
+    from chimera.jobs.client.protocol import JobClient, JobReader
     from chimera.report.text_table import TextTable
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's number.")]
@@ -55,6 +54,7 @@ def submit(
         list[Path] | None,
         typer.Option("--include", metavar="PATH", help="Send this file or folder to the cluster, too. Repeatable."),
     ] = None,
+    slurm: Slurm = None,
     as_json: Json = False,
     folder: Where = HERE,
 ) -> None:
@@ -63,7 +63,7 @@ def submit(
 
     job = submit_job(
         file, workers=workers, name=name, after=after or [], priority=priority, settings=settings or [],
-        include=include or [], cluster=folder,
+        include=include or [], cluster=folder, slurm=slurm,
     )  # fmt: skip
     typer.echo(line({"job": job.id}) if as_json else f"job {job.id}")
     if follow:
@@ -137,7 +137,7 @@ def _reader(cluster: str) -> JobReader:
     return reader
 
 
-def _client(cluster: str) -> Client:
+def _client(cluster: str) -> JobClient:
     from chimera.jobs.client.handle import client_of
 
     return client_of(cluster)
@@ -148,7 +148,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "progress": f"{100 * row['progress']:.0f} %", "since": since}
 
 
-def _follow(client: Client, job: str, cluster: str, *, as_json: bool, from_start: bool) -> None:
+def _follow(client: JobClient, job: str, cluster: str, *, as_json: bool, from_start: bool) -> None:
     """Show the messages of a job, and then the next commands; exit with 1 unless the job is done.
 
     Ctrl-C ends the display with exit code 130.

@@ -14,7 +14,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from chimera.core.errors import ChimeraError, ConfigurationError, RunError, TimeLimitError, UnavailableError
+from chimera.core.errors import ChimeraError, ConfigurationError, RunError, UnavailableError
+from chimera.jobs.client.protocol import await_end
 from chimera.jobs.cluster.folder import ClusterFolder
 from chimera.jobs.files.tar import MAX_BYTES, unpack
 from chimera.jobs.store.records import Submission
@@ -158,12 +159,7 @@ class Client(WebClient):
         ------
         TimeLimitError : the job has not ended within ``timeout_s`` seconds.
         """
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while (row := self.job(job))["state"] not in TERMINAL:
-            if deadline_s is not None and time.monotonic() > deadline_s:
-                raise TimeLimitError(f"job {job} is {row['state']} after {timeout_s:g} s")
-            time.sleep(_POLL_S)
-        return row
+        return await_end(self, job, timeout_s, _POLL_S)
 
 
 def _body(**values: Any) -> bytes:

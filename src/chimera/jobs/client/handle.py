@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import getpass
-import inspect
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.jobs.client.client import Client
-from chimera.jobs.client.offline import JobReader, OfflineJobs
+from chimera.jobs.client.offline import OfflineJobs
+from chimera.jobs.client.protocol import JobClient, JobReader
+from chimera.jobs.client.workers import needed_workers
 from chimera.jobs.cluster.folder import DEFAULT, ClusterFolder
 from chimera.jobs.driver.results import read_results
 from chimera.jobs.files.bundle import bundle_experiment, bundle_function
 from chimera.jobs.files.tar import MAX_BYTES
 from chimera.jobs.scheduling.requirements import versions
+from chimera.jobs.slurm.client import SlurmClient
+from chimera.jobs.slurm.folder import SlurmFolder
+from chimera.jobs.slurm.options import read_options
 from chimera.jobs.store.records import Submission
 from chimera.jobs.store.states import State
 from chimera.training.experiment.experiment import Experiment
-from chimera.training.trainer import Trainer
 from chimera.web.folder import token_for
 
 _FIRST_TIMEOUT_S = 1.0  # short, since a wrong address never answers
@@ -37,7 +40,7 @@ class JobHandle:
     id : number of the job.
     """
 
-    def __init__(self, client: Client, number: str) -> None:
+    def __init__(self, client: JobClient, number: str) -> None:
         self.id = number
         self._client = client
 
@@ -116,6 +119,7 @@ def submit(
     settings: Sequence[str] = (),
     include: Sequence[str | os.PathLike[str]] = (),
     cluster: str | os.PathLike[str] = DEFAULT,
+    slurm: str | Mapping[str, Any] | None = None,
 ) -> JobHandle:
     """Submit an experiment or a function to a cluster (`chimera cluster up`), and return at once.
 
@@ -130,13 +134,15 @@ def submit(
     settings : overrides of the experiment, as for ``chimera train --set``.
     include : additional files or folders to upload.
     cluster : folder of the cluster, or its address ``https://host:port`` with the token in ``CHIMERA_CLUSTER_TOKEN``.
+    slurm : submit an experiment to Slurm with these options, such as ``"partition=short,time=30m"`` or a mapping. The folder
+        ``cluster`` then holds the jobs on Slurm of this user.
 
     Raises
     ------
     ConfigurationError : an argument is not valid, or the cluster is not up.
     UnavailableError : the cluster does not answer.
     """
-    client = client_of(cluster)
+    client = client_of(cluster) if slurm is None else SlurmClient.create(_local(cluster), read_options(slurm))
     dependencies = [after] if isinstance(after, str | JobHandle) else after
     fields: dict[str, Any] = {
         "user": user(),
@@ -157,7 +163,7 @@ def submit(
 
         experiment = Experiment.load(Path(what)).with_settings(overrides)
         check(experiment)
-        fields["workers"] = _needed_workers(experiment)
+        fields["workers"] = needed_workers(experiment)
     submission = Submission(manifest=bundle.manifest, requires=bundle.requires, **fields)
     return JobHandle(client, client.submit(submission, bundle.sources))
 
@@ -173,6 +179,14 @@ def fetch_run(
     return folder
 
 
+def _local(cluster: str | os.PathLike[str]) -> Path:
+    if "://" in os.fspath(cluster):
+        raise ConfigurationError(
+            f"jobs on Slurm have their files in a folder, and {os.fspath(cluster)!r} is an address"
+        )
+    return Path(cluster)
+
+
 def reader_of(cluster: str | os.PathLike[str]) -> JobReader:
     """Return the client of a cluster, or a reader of its files if it is on this machine and down.
 
@@ -181,7 +195,7 @@ def reader_of(cluster: str | os.PathLike[str]) -> JobReader:
     ConfigurationError : see `client_of`; or there are no jobs in the folder.
     """
     where = os.fspath(cluster)
-    if "://" not in where:
+    if "://" not in where and not SlurmFolder(Path(where)).exists:
         folder = ClusterFolder(Path(where))
         folder.token()
         if folder.lock_holder() is None:
@@ -189,7 +203,7 @@ def reader_of(cluster: str | os.PathLike[str]) -> JobReader:
     return client_of(cluster)
 
 
-def client_of(cluster: str | os.PathLike[str]) -> Client:
+def client_of(cluster: str | os.PathLike[str]) -> JobClient:
     """Return the client of a cluster, given by its folder or its address.
 
     Raises
@@ -198,17 +212,9 @@ def client_of(cluster: str | os.PathLike[str]) -> Client:
     """
     where = os.fspath(cluster)
     if "://" not in where:
-        return Client.of(ClusterFolder(Path(where)))
+        slurm = SlurmFolder(Path(where))
+        return SlurmClient(slurm) if slurm.exists else Client.of(ClusterFolder(Path(where)))
     return Client(lambda: where.rstrip("/"), token_for(where), first_s=_FIRST_TIMEOUT_S)
-
-
-def _needed_workers(experiment: Experiment) -> int:
-    """Return the number of workers that a run needs: 1 for engines whose workers are not on the cluster."""
-    engine = experiment.tables.get("engine", {"name": "local"})["name"]
-    if engine not in ("local", "ray"):
-        return 1
-    workers = experiment.tables["train"].get("workers")
-    return int(inspect.signature(Trainer).parameters["workers"].default if workers is None else workers)
 
 
 def user() -> str:

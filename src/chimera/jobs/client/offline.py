@@ -6,27 +6,14 @@ import io
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from chimera.core.errors import ConfigurationError
-from chimera.jobs.cluster.folder import ClusterFolder
+from chimera.jobs.cluster.folder import ClusterFolder, JobFolder
 from chimera.jobs.files.tar import MAX_BYTES, pack, unpack
 from chimera.jobs.store.records import Job, row_of
 from chimera.jobs.store.states import TERMINAL
 from chimera.jobs.store.store import Store
-
-
-class JobReader(Protocol):
-    """Queries on jobs that work while their cluster is up and while it is down."""
-
-    def jobs(self) -> list[dict[str, Any]]:
-        """Return a row for each job."""
-
-    def job(self, job: str) -> dict[str, Any]:
-        """Return the row of a job."""
-
-    def fetch(self, job: str, folder: Path, most_bytes: int = MAX_BYTES) -> list[str]:
-        """Copy the current folder of a job's run to ``folder``; return the names of its files."""
 
 
 class OfflineJobs:
@@ -63,12 +50,16 @@ class OfflineJobs:
 
     def fetch(self, job: str, folder: Path, most_bytes: int = MAX_BYTES) -> list[str]:
         """Copy the current folder of a job's run to ``folder``; return the names of its files."""
-        job_folder = self._folder.job(self.job(job)["job"])
-        return unpack(io.BufferedReader(_Stream(pack(job_folder.run, {"log": job_folder.log}))), folder, most_bytes)
+        return copy_run(self._folder.job(self.job(job)["job"]), folder, most_bytes)
 
     def _row(self, job: Job) -> dict[str, Any]:
         waits = "" if job.state in TERMINAL else f"the cluster is down: {self._folder.up!r} resumes the job"
         return row_of(job, waits)
+
+
+def copy_run(job: JobFolder, folder: Path, most_bytes: int) -> list[str]:
+    """Copy the log and the current run from the folder of a job to ``folder``; return the names of the files."""
+    return unpack(io.BufferedReader(_Stream(pack(job.run, {"log": job.log}))), folder, most_bytes)
 
 
 class _Stream(io.RawIOBase):

@@ -95,10 +95,15 @@ class Tail:
     def __init__(self, file: Path, at: int = 0) -> None:
         self._file, self.at = file, at
 
+    def size(self) -> int:
+        """Return the size of the file in bytes; 0 if it does not exist."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._file.stat().st_size
+        return 0
+
     def to_end(self) -> None:
         """Skip to the current end of the file."""
-        with contextlib.suppress(FileNotFoundError):
-            self.at = self._file.stat().st_size
+        self.at = self.size()
 
     def lines(self, *, last: bool = False) -> Iterator[bytes]:
         """Yield the new complete lines, up to 1 MiB; with ``last`` also an incomplete last line."""

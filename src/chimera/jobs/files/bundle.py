@@ -88,6 +88,11 @@ def bundle_experiment(path: Path, settings: Sequence[str] = (), *, include: Iter
     return _Collector(path.resolve().parent, text).collect(experiment.tables, settings, include)
 
 
+def bundle_loaded(experiment: Experiment, folder: Path) -> Bundle:
+    """Return the bundle of an experiment that was loaded from a file in ``folder`` and may have changed since."""
+    return _Collector(folder.resolve(), experiment.to_toml()).collect(experiment.tables, (), ())
+
+
 def bundle_function(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Function, Bundle]:
     """Return the reference to a function in a module or script of the user, and the bundle of its files.
 

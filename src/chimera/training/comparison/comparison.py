@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from chimera.report.csv_cells import csv_cell
 from chimera.training.artifacts.location import folder_of
 from chimera.training.comparison.figures import Row, rows_of, run_row, with_speed_ups
 from chimera.training.comparison.grid import Cell, check, grid_of
-from chimera.training.comparison.running import GridCallback, Outcomes, run_cells
+from chimera.training.comparison.running import CellRunner, GridCallback, Outcomes, run_cells
 from chimera.training.comparison.variation import Variation, Vary, read_variations
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.progress.history import write_atomically
@@ -163,6 +164,7 @@ def compare(
     repeat: int | Sequence[int] | None = None,
     resume: bool = False,
     callbacks: Sequence[GridCallback] = (),
+    runner: CellRunner | None = None,
 ) -> Comparison:
     """Run an experiment once for each combination of values, and compare the results.
 
@@ -175,6 +177,7 @@ def compare(
     jobs : runs at a time; see `run_cells`.
     repeat : number of seeds of each cell, starting at the experiment's seed; or a list of seeds.
     resume : whether to skip finished cells of the folder and resume the others.
+    runner : runs the cells; default: processes of this machine, see `run_cells`.
 
     Raises
     ------
@@ -217,7 +220,7 @@ def _run(
                 callback.on_end(cell, "finished", "")
     left = [cell for cell in cells if cell.name not in ended]
     outcomes: Outcomes = dict.fromkeys(ended, ("finished", ""))
-    ran, stopped_by = run_cells(left, folder, jobs=jobs, resume=resume, callbacks=callbacks)
+    ran, stopped_by = (runner or partial(run_cells, jobs=jobs))(left, folder, resume=resume, callbacks=callbacks)
     return replace(_written(folder, experiment, variations, cells, outcomes | ran, jobs), signal=stopped_by)
 
 

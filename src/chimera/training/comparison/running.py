@@ -7,6 +7,7 @@ import selectors
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from chimera.training.comparison.cell_process import CellProcess, State
 from chimera.training.comparison.grid import Cell
@@ -42,6 +43,18 @@ class GridCallback:
 
     def on_poll(self) -> None:
         """Called about ten times a second."""
+
+
+class CellRunner(Protocol):
+    """A function that runs cells, each in its folder below ``folder``.
+
+    It returns their final states, and the number of the signal that stopped it, if there was one.
+    """
+
+    def __call__(
+        self, cells: Sequence[Cell], folder: Path, *, resume: bool, callbacks: Sequence[GridCallback]
+    ) -> tuple[Outcomes, int | None]:
+        """Run the cells until all have ended, or until a signal."""
 
 
 def cores() -> int:

@@ -1,0 +1,1 @@
+"""Jobs on a Slurm cluster: options, batch script, commands, states, and the client behind the commands for jobs."""
