@@ -184,44 +184,6 @@ def test_a_file_that_has_another_size_than_its_store_states_is_not_read_further(
         store.get("weights.safetensors", path, 101)
 
 
-class Watch(chimera.Callback):
-    """Checks at some rounds that the run can resume from each checkpoint in the store."""
-
-    def __init__(self, url: str) -> None:
-        self.store, self.found = ObjectStore(url), set[str]()
-
-    def on_progress(self, progress: chimera.Progress) -> None:
-        if progress.rounds % 5 or not progress.rounds:
-            return
-        deadline_s = time.monotonic() + 60
-        while f"round-{progress.rounds - 1:09d}.safetensors" not in self.store.checkpoints():
-            assert time.monotonic() < deadline_s
-        for path in memory.ls(f"{self.store.url}/checkpoints", detail=False):
-            one = f"memory://{uuid.uuid4().hex}/round-1.safetensors"
-            memory.pipe_file(one, memory.cat_file(path))
-            saved = Checkpoints(one.rpartition("/")[0]).read_last()
-            assert saved is not None
-            self.found.add(path)
-            for name, size in saved["files"].items():
-                assert len(content(self.store.url, name)) >= size, (path, name)
-
-
-@pytest.mark.long
-def test_a_run_can_resume_from_each_checkpoint_in_the_store(fit: Fit, url: str) -> None:
-    watch = Watch(url)
-    fit(out=url, rounds=20, checkpoint_every=1, log_every=1, callbacks=[watch])
-    assert len(watch.found) >= 3
-    assert len(ObjectStore(url).checkpoints()) <= 3  # as many as the run itself keeps
-
-
-def test_what_a_failed_run_left_in_a_store_is_replaced(fit: Fit, url: str) -> None:
-    for name in ("metrics.jsonl", "trace.jsonl", "trace.jsonl.00003", "data.json"):
-        memory.pipe_file(f"{url}/{name}", b"rubbish")
-    fit(out=url, rounds=2)
-    assert "trace.jsonl.00003" not in names(url)
-    assert b"rubbish" not in content(url, "metrics.jsonl") + content(url, "data.json")
-
-
 class Remote(LocalFileSystem):
     """A file system with moves, and with files that appear before they are complete, as that of a server of SFTP."""
 
@@ -230,6 +192,48 @@ class Remote(LocalFileSystem):
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
         return super()._strip_protocol(path.removeprefix("remote://"))
+
+
+class Watch(chimera.Callback):
+    """Checks at some rounds that the run can resume from each checkpoint in the store, a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.found = folder, set[str]()
+
+    def on_progress(self, progress: chimera.Progress) -> None:
+        if progress.rounds % 5 or not progress.rounds:
+            return
+        deadline_s = time.monotonic() + 60
+        while not (self.folder / "checkpoints" / f"round-{progress.rounds - 1:09d}.safetensors").exists():
+            assert time.monotonic() < deadline_s
+        for path in (self.folder / "checkpoints").glob("*.safetensors"):
+            one = f"memory://{uuid.uuid4().hex}"
+            try:
+                memory.pipe_file(f"{one}/round-1.safetensors", path.read_bytes())
+            except FileNotFoundError:  # a newer one has replaced it
+                continue
+            saved = Checkpoints(one).read_last()
+            assert saved is not None
+            self.found.add(path.name)
+            for name, size in saved["files"].items():
+                assert (self.folder / name).stat().st_size >= size, (path, name)
+
+
+@pytest.mark.long
+def test_a_run_can_resume_from_each_checkpoint_in_the_store(fit: Fit, tmp_path: Path) -> None:
+    fsspec.register_implementation("remote", Remote, clobber=True)
+    watch = Watch(tmp_path / "there" / "run")
+    fit(out=f"remote://{watch.folder}", rounds=20, checkpoint_every=1, log_every=1, callbacks=[watch])
+    assert len(watch.found) >= 3
+    assert len(list((watch.folder / "checkpoints").iterdir())) <= 3  # as many as the run itself keeps
+
+
+def test_what_a_failed_run_left_in_a_store_is_replaced(fit: Fit, url: str) -> None:
+    for name in ("metrics.jsonl", "trace.jsonl", "trace.jsonl.00003", "data.json"):
+        memory.pipe_file(f"{url}/{name}", b"rubbish")
+    fit(out=url, rounds=2)
+    assert "trace.jsonl.00003" not in names(url)
+    assert b"rubbish" not in content(url, "metrics.jsonl") + content(url, "data.json")
 
 
 @pytest.mark.long
