@@ -132,11 +132,9 @@ def run_grid(
         again = shlex.join([*command, "--out", str(comparison.folder), "--resume"])
         stop = stop_of(comparison.signal or signal.SIGINT)
         if runner is None:
-            typer.echo(f"{reason_of_stop(stop)}; unfinished runs have their checkpoints
-to resume: {again}", err=True)
+            typer.echo(f"{reason_of_stop(stop)}; unfinished runs have their checkpoints\nto resume: {again}", err=True)
         else:
-            typer.echo(f"the unfinished runs continue on Slurm
-to wait for them again: {again}", err=True)
+            typer.echo(f"the unfinished runs continue on Slurm\nto wait for them again: {again}", err=True)
         raise typer.Exit(exit_code_of_stop(stop))
     failed = [run for run in comparison.runs if run["state"] == "failed"]
     for run in failed:

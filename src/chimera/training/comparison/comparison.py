@@ -196,7 +196,7 @@ def compare(
     check(cells)
     folder = _folder(out, experiment, resume=resume)
     with terminable():
-        return _run(folder, experiment, variations, cells, jobs=jobs, resume=resume, callbacks=callbacks)
+        return _run(folder, experiment, variations, cells, jobs=jobs, resume=resume, callbacks=callbacks, runner=runner)
 
 
 def _run(
@@ -208,6 +208,7 @@ def _run(
     jobs: int | None,
     resume: bool,
     callbacks: Sequence[GridCallback],
+    runner: CellRunner | None,
 ) -> Comparison:
     """Run the cells that have no result in the folder, and write the comparison of all."""
     _begin(folder, cells)
