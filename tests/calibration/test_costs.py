@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from chimera.calibration.stragglers import fit_stragglers
 from chimera.core import call
 from chimera.core.errors import ConfigurationError
 from chimera.engines.simulated import Simulated
@@ -39,6 +40,15 @@ def test_measured_factors_are_drawn_equally_often():
     drawn = [compute.call_factor(0, "worker 0", number) for number in range(3000)]
     assert np.mean(drawn) == pytest.approx(3.0, rel=0.05)
     assert set(drawn) == {1.0, 2.0, 6.0}
+
+
+def test_a_distribution_with_a_heavy_tail_is_kept_as_factors_that_the_engine_accepts():
+    rng = np.random.default_rng(0)
+    drawn = np.where(rng.random(5000) < 0.05, 8.0, rng.uniform(0.9, 1.1, 5000))
+    found = fit_stragglers(drawn)
+    with Simulated(compute={"straggler_factors": list(found.factors)}):
+        assert np.mean(found.factors) == pytest.approx(np.mean(drawn), rel=0.01)
+    assert fit_stragglers(np.exp(rng.normal(0, 0.3, 5000))).factors == ()
 
 
 @pytest.mark.parametrize(

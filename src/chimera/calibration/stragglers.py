@@ -44,7 +44,7 @@ def fit_stragglers(factors: Floats) -> Stragglers:
         float(stats.wasserstein_distance(unseen, np.log(binned(np.exp(seen))))),
     )
     better = distances[1] < _BETTER * distances[0]
-    return Stragglers(spread, tuple(binned(factors)) if better else (), distances)
+    return Stragglers(spread, tuple(binned(factors).tolist()) if better else (), distances)
 
 
 def binned(factors: Floats) -> Floats:
