@@ -73,13 +73,13 @@ def test_with_stragglers_asynchronous_training_reaches_the_accuracy_sooner(summa
 
 @pytest.mark.long
 def test_clients_of_the_internet_drop_out_of_rounds_and_the_others_learn(summary):
-    fewer = [("train.workers", 4000), ("data.clients", 4000), ("strategy.fraction", 0.01), ("train.rounds", 15)]
+    fewer = [("train.workers", 4000), ("data.clients", 4000), ("strategy.fraction", 0.01), ("train.rounds", 8)]
     outcome = summary("internet_scale.toml", *(word for key, value in fewer for word in ("--set", f"{key}={value}")))
     assert outcome["metrics"]["accuracy"] > 0.9
     trace = (Path(outcome["run_dir"]) / "trace.jsonl").read_text(encoding="utf-8")
     calls = [row for row in map(json.loads, trace.splitlines()) if row["call"] == "delta"]
     assert any(row["end_s"] - row["start_s"] > 1200 for row in calls)  # beyond the deadline
-    assert outcome["seconds"] < 15 * 1300
+    assert outcome["seconds"] < 8 * 2 * 1300
 
 
 @pytest.mark.long
