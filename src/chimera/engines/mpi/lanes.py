@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from chimera.engines.mpi.library import MPI
 
-_INLINE_BYTES = 2048
+_INLINE_BYTES = 8192
 _ALIGN = 64
 _HEAD = struct.Struct("<II")
 _KEPT_BUFFERS = 8  # of one sender, for its next messages
