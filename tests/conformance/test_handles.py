@@ -42,6 +42,14 @@ def test_calls_of_one_caller_on_one_actor_run_in_the_order_of_issue(engine: Engi
     assert [n for n in seen[1:] if n >= 1000] == list(range(1000, 1040))
 
 
+def test_a_call_of_another_actor_waits_for_the_constructor(engine: Engine, world: World) -> None:
+    """The other actor may be so near that its call overtakes the large argument of the constructor."""
+    holders = [engine.spawn(Holder, np.full(1_000_000, number, np.float32)) for number in range(3)]
+    callers = [engine.spawn(Caller, holder) for holder in holders]
+    for number, (value,) in enumerate(engine.get([c.ask("value") for c in callers], timeout_s=world.limit_s)):
+        np.testing.assert_array_equal(value[:10], np.full(10, number, np.float32))
+
+
 def test_a_chain_of_actors(engine: Engine, world: World) -> None:
     last = engine.spawn(Caller, engine.spawn(Relay))
     first = engine.spawn(Caller, engine.spawn(Caller, last))

@@ -282,6 +282,7 @@ class MpiGroup:
             return
         began_s = time.monotonic()
         pause, end_s = Pause(), None
+        poll_until_s = began_s + _POLL_S
         try:
             while True:
                 seen = bells.seen(context.word)
@@ -293,10 +294,11 @@ class MpiGroup:
                     end_s = end_s or now_s + (_POLL_S if self._near else _ON_THE_WAY_S)
                     if now_s >= end_s and not arriving():
                         raise ActorLost(f"{lost} died, and its group with it")
-                if now_s - began_s >= _POLL_S and (end_s is None or arriving()):
+                if now_s >= poll_until_s and (end_s is None or arriving()):
                     longest_s = _NEAR_S if self._near and not moving() else _MOVING_S
                     if bells.rest(context.word, seen, pause.next_s(longest_s)):
                         pause.reset()
+                        poll_until_s = time.monotonic() + _POLL_S  # the library may need several probes
         finally:
             context.waited_s += time.monotonic() - began_s
 

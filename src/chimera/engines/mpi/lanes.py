@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -12,17 +13,23 @@ from numpy.typing import NDArray
 
 from chimera.engines.mpi.library import MPI
 
-_INLINE_BYTES = 2048
+_INLINE_BYTES = 8192
 _ALIGN = 64
-_HEAD = struct.Struct("<II")
+_HEAD = struct.Struct("<IIq")
 _KEPT_BUFFERS = 8  # of one sender, for its next messages
 
 
 class Parcel(NamedTuple):
-    """A message of one rank to another: plain bytes, and the bytes of arrays, which are read-only for the receiver."""
+    """A message of one rank to another: plain bytes, and the bytes of arrays, which are read-only for the receiver.
+
+    Attributes
+    ----------
+    sent_ns : when it was sent, by the clock of the sender's machine.
+    """
 
     text: bytes
     buffers: list[memoryview]
+    sent_ns: int = 0
 
 
 class Channel(NamedTuple):
@@ -45,7 +52,7 @@ def send(channel: Channel, rank: int, tag: int, text: bytes, buffers: Sequence[m
     Do not change the buffers before the requests are complete.
     """
     sizes = [buffer.nbytes for buffer in buffers]
-    head = [_HEAD.pack(len(sizes), len(text)), struct.pack(f"<{len(sizes)}q", *sizes), text]
+    head = [_HEAD.pack(len(sizes), len(text), time.monotonic_ns()), struct.pack(f"<{len(sizes)}q", *sizes), text]
     head += [bytes(buffer) for buffer in buffers if buffer.nbytes <= _INLINE_BYTES]
     requests = [channel.heads.Isend([b"".join(head), MPI.BYTE], rank, tag)]
     requests += [
@@ -122,7 +129,7 @@ class Lane:
         self._head = self._requests = None
 
     def _begin_arrays(self, block: bytearray) -> list[Any]:
-        count, length = _HEAD.unpack_from(block)
+        count, length, sent_ns = _HEAD.unpack_from(block)
         sizes = struct.unpack_from(f"<{count}q", block, _HEAD.size)
         at = _HEAD.size + 8 * count
         view = memoryview(block)
@@ -138,7 +145,7 @@ class Lane:
             else:
                 requests.append(self._channel.arrays.Irecv([target, MPI.BYTE], self.source, self._tag))
             buffers.append(target.toreadonly())
-        self._parcel = Parcel(text, buffers)
+        self._parcel = Parcel(text, buffers, sent_ns)
         return requests
 
     def _memory(self, nbytes: int) -> NDArray[np.uint8]:

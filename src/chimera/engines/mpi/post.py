@@ -102,6 +102,8 @@ class Post:
     def _step(self) -> bool:
         """Receive what has arrived; return whether there was anything."""
         received = self._receive()
+        # A probe finds messages of several senders in any order; a message may depend on an earlier one of another sender.
+        received.sort(key=lambda each: each[1].sent_ns)
         for source, parcel in received:
             self._deliver(source, unmarshalled(parcel.text), parcel.buffers)
         return bool(received)

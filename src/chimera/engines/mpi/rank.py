@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from chimera.engines.handle import receive_handles
+from chimera.engines.handle import CONSTRUCT, receive_handles
 from chimera.engines.mpi import messages
 from chimera.engines.mpi.actor import HostedActor, lost
 from chimera.engines.mpi.calls import Callers, Calls
@@ -45,6 +45,9 @@ class Rank:
         self.answers: dict[tuple[int, int], Any] = {}
         self.ended = threading.Event()
         self.actors: dict[int, HostedActor] = {}
+        self._constructed: set[int] = set()
+        self._closed: set[int] = set()
+        self._early: dict[int, list[Call]] = {}  # calls that arrived before the one that creates their actor
         self._callers: dict[str, Callers] = {}
         self._handlers: dict[int, Callable[..., None]] = {
             messages.PRELOAD: self._preload,
@@ -151,15 +154,23 @@ class Rank:
     ) -> None:
         plain = None if described is None else next(kept_of([described], buffers))
         call = Call(source, actor, method, returns, outs, refs, named, plain, issued_s, traced)
-        host = self.actors.get(actor)
         for number in outs:
             self.store.expect(number, actor)
-        if host is None:  # its engine is closed
+        if actor in self._closed:
             return
+        if method == CONSTRUCT:
+            self._constructed.add(actor)
+        elif actor not in self._constructed:  # a call of another actor has overtaken the messages of the driver
+            self._early.setdefault(actor, []).append(call)
+            return
+        for each in (call, *self._early.pop(actor, ())):
+            self._begin(self.actors[actor], each)
+
+    def _begin(self, host: HostedActor, call: Call) -> None:
         if host.dead:
             self._lose(host, call)
-            return
-        host.add(call, [self.store.borrow(ref[:2]) for ref in call.arguments()])
+        else:
+            host.add(call, [self.store.borrow(ref[:2]) for ref in call.arguments()])
 
     def give_back(self, call: Call) -> None:
         """Forget the copies of a call's arguments."""
@@ -222,7 +233,10 @@ class Rank:
         if asked is None:
             self._answer(messages.CLOSE, source, True)
             return
+        self._closed.update(asked)
         for actor in asked:
+            self._constructed.discard(actor)
+            self._early.pop(actor, None)
             host = self.actors.pop(actor, None)
             if host is not None and not host.dead:
                 host.abandon()
