@@ -42,6 +42,12 @@ def test_a_link_that_was_set_replaces_the_estimate(calibrated):
     assert slow.round_s.median - fast.round_s.median == pytest.approx(2 * 0.019, rel=0.05)
 
 
+def test_each_step_of_a_collective_waits_for_its_own_straggler(calibrated):
+    (found,) = predict(experiment(batch_size=64), calibrated, settings=["strategy=all-reduce"], draws=2, rounds=100)
+    assert found.round_p95_s.median > found.round_s.median + 1e-4
+    assert found.round_s.high < 1.1 * found.round_s.low
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_a_slow_worker_and_heavy_tails_are_found(tmp_path, seed):

@@ -13,8 +13,9 @@ from chimera.calibration.calibration import Calibration
 from chimera.calibration.engine_file import engine_table
 from chimera.calibration.estimates import PARAMETERS
 from chimera.calibration.measured_run import Floats
-from chimera.calibration.simulation import complete, time_only
+from chimera.calibration.simulation import Simulated, complete, time_only
 from chimera.core.errors import ConfigurationError
+from chimera.engines.simulated.models.compute import Compute
 from chimera.training.comparison.grid import Cell, check, grid_of
 from chimera.training.comparison.variation import Vary, read_variations
 from chimera.training.experiment.experiment import Experiment
@@ -23,6 +24,9 @@ from chimera.training.plugin import label, named
 DRAWS, ROUNDS = 20, 100
 _MOST_DRAWS, _MOST_ROUNDS = 1000, 100_000
 _FREE = frozenset({"identity"})
+_MANY_STEPS = "all-reduce"
+"""The strategy of which a single call runs many steps."""
+_FACTORS = "straggler_spread", "straggler_factors"
 _GROUPED = ("local", "ray", "mpi")
 """Engines on which servers and workers exchange messages without the driver (decisions/0066)."""
 
@@ -149,10 +153,10 @@ class _Predictor:
         medians, tails, means = [], [], []
         for number, values in enumerate(self._draws):
             engine = self._engine(experiment, values, slowdown, self._seed + number)
-            simulated = time_only(experiment, engine, self._rounds)
-            medians.append(float(np.median(simulated.rounds_s)))
-            tails.append(float(np.percentile(simulated.rounds_s, 95)))
-            means.append(float(np.mean(simulated.rounds_s)))
+            simulated, rounds_s = self._simulated(experiment, engine)
+            medians.append(float(np.median(rounds_s)))
+            tails.append(float(np.percentile(rounds_s, 95)))
+            means.append(float(np.mean(rounds_s)))
         evaluation_s = np.array([values["seconds_per_evaluation"] for values in self._draws])
         per_round_s = np.array(means) + evaluation_s / _rounds_per_evaluation(train, simulated.epochs)
         start_s = np.array([values["seconds_to_start"] for values in self._draws])
@@ -181,6 +185,20 @@ class _Predictor:
             notes=tuple(notes),
         )
 
+    def _simulated(self, experiment: Experiment, engine: dict[str, Any]) -> tuple[Simulated, Floats]:
+        """Return a simulation and the seconds of its rounds."""
+        if _strategy(experiment)[0] != _MANY_STEPS:
+            simulated = time_only(experiment, engine, self._rounds)
+            return simulated, simulated.rounds_s
+        # The engine draws one factor for a call, but each step of the call waits for a straggler of its own.
+        compute = Compute(**{key: engine["compute"][key] for key in _FACTORS if key in engine["compute"]})
+        even = {**engine, "compute": {key: value for key, value in engine["compute"].items() if key not in _FACTORS}}
+        simulated = time_only(experiment, even, self._rounds)
+        workers = [f"worker {rank}" for rank in range(_workers(experiment))]
+        slowest = [max(compute.call_factor(engine["seed"], each, i) for each in workers) for i in range(self._rounds)]
+        work_s = _step_s(experiment, even["compute"])
+        return simulated, np.median(simulated.rounds_s) + work_s * (np.array(slowest) - 1)
+
     def _engine(self, experiment: Experiment, values: dict[str, float], slowdown: float, seed: int) -> dict[str, Any]:
         table = engine_table(self._calibration, values, seed)
         given = experiment.tables["engine"]
@@ -198,6 +216,13 @@ class _Predictor:
             nodes = {name: {"latency_s": latency_s} for name in names} | table["network"].get("nodes", {})
             table["network"] |= {"latency_s": 0.0, "nodes": nodes}
         return table
+
+
+def _step_s(experiment: Experiment, compute: Mapping[str, Any]) -> float:
+    """Return the seconds of a batch on the slowest worker."""
+    samples = int(experiment.tables["train"].get("batch_size", 64))
+    slowest = max(compute.get("slow", {}).values(), default=1.0)
+    return float(slowest * (compute["seconds_per_batch"] + samples * compute["seconds_per_sample"]))
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
