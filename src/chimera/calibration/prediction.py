@@ -14,6 +14,7 @@ from chimera.calibration.engine_file import engine_table
 from chimera.calibration.estimates import PARAMETERS
 from chimera.calibration.measured_run import Floats
 from chimera.calibration.simulation import Simulated, complete, time_only
+from chimera.calibration.stragglers import moments
 from chimera.core.errors import ConfigurationError
 from chimera.engines.simulated.models.compute import Compute
 from chimera.training.comparison.grid import Cell, check, grid_of
@@ -206,9 +207,7 @@ class _Predictor:
             table[part] = {**table[part], **_changed(self._table[part], given.get(part, {}))}
         table |= {part: given[part] for part in given.keys() - table.keys()}
         if slowdown > 1:
-            slow = table["compute"].get("slow", {})
-            names = (f"worker {rank}" for rank in range(_workers(experiment)))
-            table["compute"]["slow"] = {name: slowdown * slow.get(name, 1.0) for name in names}
+            table["compute"] = _shared(table["compute"], _workers(experiment), slowdown)
         if all(source.engine in _GROUPED for source in self._calibration.sources) and _is_grouped(experiment):
             # The driver is not on the path of a message: only paths to servers have a latency.
             latency_s = table["network"]["latency_s"]
@@ -216,6 +215,19 @@ class _Predictor:
             nodes = {name: {"latency_s": latency_s} for name in names} | table["network"].get("nodes", {})
             table["network"] |= {"latency_s": 0.0, "nodes": nodes}
         return table
+
+
+def _shared(compute: Mapping[str, Any], workers: int, slowdown: float) -> dict[str, Any]:
+    """Return the compute table of workers that share processors.
+
+    The processors work until the sum of the work is done, so a straggler delays all workers by its share only.
+    """
+    mean, deviation = moments(tuple(compute.get("straggler_factors", ())), compute.get("straggler_spread", 0.0))
+    spread = math.sqrt(math.log1p((deviation / mean) ** 2 / workers))
+    slow, usual = compute.get("slow", {}), slowdown * mean * math.exp(-(spread**2) / 2)
+    kept = {key: value for key, value in compute.items() if key not in _FACTORS}
+    names = (f"worker {rank}" for rank in range(workers))
+    return {**kept, "straggler_spread": spread, "slow": {name: usual * slow.get(name, 1.0) for name in names}}
 
 
 def _step_s(experiment: Experiment, compute: Mapping[str, Any]) -> float:
