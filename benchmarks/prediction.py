@@ -184,8 +184,8 @@ def rank(settings: Sequence[Setting], real: Sequence[float], found: Sequence[flo
         if (real[i] < real[j]) != (found[i] < found[j]):
             wrong += 1
             print(
-                f"wrong order: {settings[i].name} ({real[i]:.2f} s an epoch, predicted {found[i]:.2f})"
-                f" and {settings[j].name} ({real[j]:.2f}, predicted {found[j]:.2f})"
+                f"wrong order: {settings[i].name} ({1e3 * real[i]:.1f} ms an epoch, predicted {1e3 * found[i]:.1f})"
+                f" and {settings[j].name} ({1e3 * real[j]:.1f}, predicted {1e3 * found[j]:.1f})"
             )
     print(f"{differ - wrong} of {differ} pairs that differ by over 10 % have the predicted order")
 
@@ -240,7 +240,7 @@ def measure(args: Any, experiments: dict[str, Experiment], trains: dict[str, Tra
         epochs = measured.files.summary["epochs"] / measured.files.summary["rounds"]
         real.append(float(np.mean(measured.seconds_of_rounds()[0])) / epochs)
         guessed.append(found.round_mean_s / epochs)
-        print(f"{one.name}: {real[-1]:.2f} s an epoch, predicted {guessed[-1]:.2f}", flush=True)
+        print(f"{one.name}: {1e3 * real[-1]:.1f} ms an epoch, predicted {1e3 * guessed[-1]:.1f}", flush=True)
     rank(ranked, real, guessed)
 
 

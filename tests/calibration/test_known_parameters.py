@@ -42,6 +42,19 @@ def test_a_link_that_was_set_replaces_the_estimate(calibrated):
     assert slow.round_s.median - fast.round_s.median == pytest.approx(2 * 0.019, rel=0.05)
 
 
+def test_each_step_of_a_collective_waits_for_its_own_straggler(calibrated):
+    (found,) = predict(experiment(batch_size=64), calibrated, settings=["strategy=all-reduce"], draws=2, rounds=100)
+    assert found.round_p95_s.median > found.round_s.median + 1e-4
+    assert found.round_s.high < 1.1 * found.round_s.low
+
+
+def test_workers_that_share_processors_take_the_sum_of_their_work(calibrated):
+    found = [predict(experiment(workers=4), calibrated, processors=each, draws=1, rounds=40)[0] for each in (2, 1)]
+    mean_s = (5e-5 + 2e-4 + 16 * 1e-5) * np.exp(SPREAD**2 / 2)  # of a call of a worker
+    assert found[1].round_s.median - found[0].round_s.median == pytest.approx(2 * mean_s, rel=0.15)
+    assert "4 workers share 2 processors" in found[0].notes[0]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_a_slow_worker_and_heavy_tails_are_found(tmp_path, seed):

@@ -13,8 +13,10 @@ from chimera.calibration.calibration import Calibration
 from chimera.calibration.engine_file import engine_table
 from chimera.calibration.estimates import PARAMETERS
 from chimera.calibration.measured_run import Floats
-from chimera.calibration.simulation import complete, time_only
+from chimera.calibration.simulation import Simulated, complete, time_only
+from chimera.calibration.stragglers import moments
 from chimera.core.errors import ConfigurationError
+from chimera.engines.simulated.models.compute import Compute
 from chimera.training.comparison.grid import Cell, check, grid_of
 from chimera.training.comparison.variation import Vary, read_variations
 from chimera.training.experiment.experiment import Experiment
@@ -23,6 +25,9 @@ from chimera.training.plugin import label, named
 DRAWS, ROUNDS = 20, 100
 _MOST_DRAWS, _MOST_ROUNDS = 1000, 100_000
 _FREE = frozenset({"identity"})
+_MANY_STEPS = "all-reduce"
+"""The strategy of which a single call runs many steps."""
+_FACTORS = "straggler_spread", "straggler_factors"
 _GROUPED = ("local", "ray", "mpi")
 """Engines on which servers and workers exchange messages without the driver (decisions/0066)."""
 
@@ -149,10 +154,10 @@ class _Predictor:
         medians, tails, means = [], [], []
         for number, values in enumerate(self._draws):
             engine = self._engine(experiment, values, slowdown, self._seed + number)
-            simulated = time_only(experiment, engine, self._rounds)
-            medians.append(float(np.median(simulated.rounds_s)))
-            tails.append(float(np.percentile(simulated.rounds_s, 95)))
-            means.append(float(np.mean(simulated.rounds_s)))
+            simulated, rounds_s = self._simulated(experiment, engine)
+            medians.append(float(np.median(rounds_s)))
+            tails.append(float(np.percentile(rounds_s, 95)))
+            means.append(float(np.mean(rounds_s)))
         evaluation_s = np.array([values["seconds_per_evaluation"] for values in self._draws])
         per_round_s = np.array(means) + evaluation_s / _rounds_per_evaluation(train, simulated.epochs)
         start_s = np.array([values["seconds_to_start"] for values in self._draws])
@@ -181,6 +186,20 @@ class _Predictor:
             notes=tuple(notes),
         )
 
+    def _simulated(self, experiment: Experiment, engine: dict[str, Any]) -> tuple[Simulated, Floats]:
+        """Return a simulation and the seconds of its rounds."""
+        if _strategy(experiment)[0] != _MANY_STEPS:
+            simulated = time_only(experiment, engine, self._rounds)
+            return simulated, simulated.rounds_s
+        # The engine draws one factor for a call, but each step of the call waits for a straggler of its own.
+        compute = Compute(**{key: engine["compute"][key] for key in _FACTORS if key in engine["compute"]})
+        even = {**engine, "compute": {key: value for key, value in engine["compute"].items() if key not in _FACTORS}}
+        simulated = time_only(experiment, even, self._rounds)
+        workers = [f"worker {rank}" for rank in range(_workers(experiment))]
+        slowest = [max(compute.call_factor(engine["seed"], each, i) for each in workers) for i in range(self._rounds)]
+        work_s = _step_s(experiment, even["compute"])
+        return simulated, np.median(simulated.rounds_s) + work_s * (np.array(slowest) - 1)
+
     def _engine(self, experiment: Experiment, values: dict[str, float], slowdown: float, seed: int) -> dict[str, Any]:
         table = engine_table(self._calibration, values, seed)
         given = experiment.tables["engine"]
@@ -188,9 +207,7 @@ class _Predictor:
             table[part] = {**table[part], **_changed(self._table[part], given.get(part, {}))}
         table |= {part: given[part] for part in given.keys() - table.keys()}
         if slowdown > 1:
-            slow = table["compute"].get("slow", {})
-            names = (f"worker {rank}" for rank in range(_workers(experiment)))
-            table["compute"]["slow"] = {name: slowdown * slow.get(name, 1.0) for name in names}
+            table["compute"] = _shared(table["compute"], _workers(experiment), slowdown)
         if all(source.engine in _GROUPED for source in self._calibration.sources) and _is_grouped(experiment):
             # The driver is not on the path of a message: only paths to servers have a latency.
             latency_s = table["network"]["latency_s"]
@@ -198,6 +215,26 @@ class _Predictor:
             nodes = {name: {"latency_s": latency_s} for name in names} | table["network"].get("nodes", {})
             table["network"] |= {"latency_s": 0.0, "nodes": nodes}
         return table
+
+
+def _shared(compute: Mapping[str, Any], workers: int, slowdown: float) -> dict[str, Any]:
+    """Return the compute table of workers that share processors.
+
+    The processors work until the sum of the work is done, so a straggler delays all workers by its share only.
+    """
+    mean, deviation = moments(tuple(compute.get("straggler_factors", ())), compute.get("straggler_spread", 0.0))
+    spread = math.sqrt(math.log1p((deviation / mean) ** 2 / workers))
+    slow, usual = compute.get("slow", {}), slowdown * mean * math.exp(-(spread**2) / 2)
+    kept = {key: value for key, value in compute.items() if key not in _FACTORS}
+    names = (f"worker {rank}" for rank in range(workers))
+    return {**kept, "straggler_spread": spread, "slow": {name: usual * slow.get(name, 1.0) for name in names}}
+
+
+def _step_s(experiment: Experiment, compute: Mapping[str, Any]) -> float:
+    """Return the seconds of a batch on the slowest worker."""
+    samples = int(experiment.tables["train"].get("batch_size", 64))
+    slowest = max(compute.get("slow", {}).values(), default=1.0)
+    return float(slowest * (compute["seconds_per_batch"] + samples * compute["seconds_per_sample"]))
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

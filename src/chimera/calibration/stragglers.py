@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +46,14 @@ def fit_stragglers(factors: Floats) -> Stragglers:
     )
     better = distances[1] < _BETTER * distances[0]
     return Stragglers(spread, tuple(binned(factors).tolist()) if better else (), distances)
+
+
+def moments(factors: tuple[float, ...], spread: float) -> tuple[float, float]:
+    """Return mean and standard deviation of the factors, or of the log-normal distribution if there are none."""
+    if factors:
+        return float(np.mean(factors)), float(np.std(factors))
+    mean = math.exp(spread**2 / 2)
+    return mean, mean * math.sqrt(math.expm1(spread**2))
 
 
 def binned(factors: Floats) -> Floats:
