@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -201,6 +202,7 @@ def main() -> None:
     if "slow" in args.only and not permitted():
         sys.exit("runs on slow links need network namespaces: Linux, root, iproute2 and iptables; or --only local")
     print(f"Python {platform.python_version()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces and processes in them end too
     experiments = {"local": experiment(args.rounds), "slow": experiment(args.slow_rounds)}
     with contextlib.ExitStack() as stack:
         folder = args.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chimera-prediction-")))
