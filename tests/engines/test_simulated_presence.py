@@ -282,7 +282,7 @@ def timeline(seed: int, restored_at: int | None = None) -> tuple[bytes, bytes]:
             clients = [engine.spawn(Client, name=f"worker {rank}") for rank in range(12)]
             if round_:
                 engine.restore(state)
-        chosen = Participation(0.5, seed=seed).chosen(clients, round_, engine.connected)
+        chosen = Participation(0.5, seed=seed).chosen(clients, round_, connected=engine.connected)
         engine.wait([client.step(client.make()) for client in chosen], count=len(chosen))
         traces.append(msgspec.json.encode(engine.trace()))
     return b"".join(traces[:4]), b"".join(traces[4:])
@@ -297,16 +297,18 @@ def test_one_seed_gives_one_timeline_also_after_a_restart() -> None:
 def test_participants_that_are_off_are_replaced_by_others_that_are_on() -> None:
     choice, workers, on = Participation(0.2, seed=5), range(100), set(range(0, 100, 3))
     for round_ in range(20):
-        plain, chosen = choice.chosen(workers, round_), choice.chosen(workers, round_, on.__contains__)
+        plain, chosen = choice.chosen(workers, round_), choice.chosen(workers, round_, connected=on.__contains__)
         assert len(chosen) == len(set(chosen)) == 20
         assert set(plain) & on <= set(chosen) <= on
-        assert chosen == sorted(chosen) == choice.chosen(workers, round_, on.__contains__)
+        assert chosen == sorted(chosen) == choice.chosen(workers, round_, connected=on.__contains__)
         assert (
-            plain == choice.chosen(workers, round_, lambda _: True) == choice.chosen(workers, round_, lambda _: False)
+            plain
+            == choice.chosen(workers, round_, connected=lambda _: True)
+            == choice.chosen(workers, round_, connected=lambda _: False)
         )
-    assert Participation(1.0).chosen(range(4), 0, {1, 3}.__contains__) == [1, 3]
+    assert Participation(1.0).chosen(range(4), 0, connected={1, 3}.__contains__) == [1, 3]
     counts = np.bincount(
-        [place for r in range(600) for place in choice.chosen(range(10), r, {0, 1, 2, 3}.__contains__)]
+        [place for r in range(600) for place in choice.chosen(range(10), r, connected={0, 1, 2, 3}.__contains__)]
     )
     assert counts[:4] == pytest.approx([300] * 4, abs=60)  # two of these four, each as often as any other
 

@@ -107,9 +107,9 @@ def test_clients_send_nothing_outside_a_round_of_secure_aggregation(private: Fit
     """A driver that skips the protocol gets no update."""
 
     class Curious(FedAvg):
-        def _answers(self, cluster: Any, plan: Any, round_: int, weights: Any) -> Any:
-            calls = zip(plan, self._options(plan, round_), strict=True)
-            return {work.worker.name: self._ask(work, weights, own) for work, own in calls}
+        def _answers(self, cluster: Any, sites: Any, plans: Any, round_: int, *, kept: bool) -> Any:
+            calls = zip(plans[0], self._options(plans[0], round_, kept=kept), strict=True)
+            return {work.worker.name: self._ask(work, sites[0].weights, own) for work, own in calls}
 
     with pytest.raises(PrivacyError, match="outside a round of secure aggregation"):
         private(strategy=Curious(local_steps=2), privacy=LOOSE)
@@ -278,8 +278,8 @@ def test_a_released_sum_is_counted_even_if_its_round_fails(private: Fit) -> None
     class Mortal(FedAvg):
         killed = False
 
-        def _answers(self, cluster: Any, plan: Any, round_: int, weights: Any) -> Any:
-            answers = super()._answers(cluster, plan, round_, weights)
+        def _answers(self, cluster: Any, sites: Any, plans: Any, round_: int, *, kept: bool) -> Any:
+            answers = super()._answers(cluster, sites, plans, round_, kept=kept)
             if round_ == 1 and not self.killed:
                 self.killed = True
                 cluster._engine.kill(cluster.shards[0])

@@ -109,7 +109,7 @@ class Participation:
             block, which = divmod(round_, _AT_ONCE)
             places = _drawn(self.seed, block, len(workers), count, site)[which]
         if connected is not None:
-            places = self._reachable(places, workers, [round_, site], connected) or places
+            places = self._reachable(places, workers, [round_, *([site] if site else [])], connected) or places
         return [workers[place] for place in places]
 
     def _reachable(

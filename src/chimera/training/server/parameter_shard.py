@@ -238,9 +238,10 @@ class ParameterShard(GroupServer, SecureSum):
         room = self._rooms.get(place)
         if room is None:
             room = self._rooms[place] = np.empty_like(self._weights)
-        if gradient.codec != "identity":
+        vector = decode(gradient, room.size, room)
+        if gradient.codec != "identity":  # of which no time is modelled
             coded(gradient.codec, "decode", room.size)
-        return decode(gradient, room.size, room)
+        return vector
 
     def _aggregate(self, vectors: Mapping[int, Any], rule: Aggregation) -> bool:
         """Set the aggregate; return whether it is finite."""
