@@ -96,7 +96,7 @@ class Calls:
     def put(self, value: Any) -> Ref:
         """Keep a value on this rank, once."""
         kept, rank = Kept.of(value), self._rank
-        issued = Issued(Peer(rank.post.rank, NO_ACTOR, "the driver"), [], None)
+        issued = Issued(Peer(rank.messenger.rank, NO_ACTOR, "the driver"), [], None)
         with rank.changed:
             number = rank.store.new_number()
             rank.store.fill(number, kept, False)
@@ -130,7 +130,7 @@ class Calls:
             issued_s = time.monotonic() + rank.store.shift_s
             described = None if plain is None else plain.described()
             head = CALL, peer.actor, method, returns, outs, refs, named, described, issued_s, rows is not None
-            rank.post.send(peer.rank, head, () if plain is None else plain.buffers)
+            rank.messenger.send(peer.rank, head, () if plain is None else plain.buffers)
         found = [Ref(self, issued, number, index, method) for index, number in enumerate(outs)]
         return found[0] if returns is None else found
 
@@ -177,7 +177,7 @@ class Calls:
             owner, number = self.dropped.popleft()
             numbers.setdefault(owner, []).append(number)
         for owner, dropped in numbers.items():
-            self._rank.post.send(owner, (DROP, dropped))
+            self._rank.messenger.send(owner, (DROP, dropped))
 
     def _value(self, ref: Ref, deadline_s: float | None, context: MpiContext | None) -> Any:
         issued, rank = ref.issued, self._rank

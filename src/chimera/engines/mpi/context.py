@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.engines.mpi.bells import word_of
-from chimera.engines.mpi.lanes import aligned
 from chimera.engines.mpi.messages import Row
+from chimera.engines.mpi.transfers import aligned
+from chimera.engines.mpi.wake_ups import word_of
 from chimera.engines.thread_context import ThreadContext
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class MpiContext(ThreadContext):
     key : that of its engine.
     actor, name : its number in the job, and its name.
     groups : the groups in which it is a member, by their tags.
-    word : the word on which its thread sleeps, see `chimera.engines.mpi.bells`.
+    word : the word on which its thread sleeps, see `chimera.engines.mpi.wake_ups`.
     abandoned : whether the thread must end.
     waited_s, collective_bytes, sent_bytes, received_bytes : see `chimera.engines.collectives.Costs`; since the last row.
     parts : rows of the parts of the running call.

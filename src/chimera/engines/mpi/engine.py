@@ -62,7 +62,7 @@ class Mpi(RealTime):
         self._hosts = range(0 if driver_works else 1, self._job.size)
         self._most = actors_per_rank
         for rank in range(1, self._job.size):
-            self._rank.post.send(rank, (PRELOAD, list(preload)))
+            self._rank.messenger.send(rank, (PRELOAD, list(preload)))
         self._actors: dict[int, MpiActor] = {}  # by their number in the job
         self._rows: dict[int, list[Row]] = {}
         self._signs: dict[int, float] = {}
@@ -113,7 +113,7 @@ class Mpi(RealTime):
         handle = self._actors[actor] = MpiActor(self, Peer(rank, actor, name))
         self._rows[actor] = []
         threads = (resources or Resources()).threads
-        self._rank.post.send(rank, (SPAWN, self.key, actor, name, threads, [*map(str, sys.path)]))
+        self._rank.messenger.send(rank, (SPAWN, self.key, actor, name, threads, [*map(str, sys.path)]))
         self.call(handle._channel, CONSTRUCT, actor_type, *args, **kwargs)
         return handle
 
@@ -154,7 +154,7 @@ class Mpi(RealTime):
         self._check_open()
         peer: Peer = actor._channel
         if peer.actor not in self._rank.dead:
-            self._rank.post.send(peer.rank, (KILL, peer.actor))
+            self._rank.messenger.send(peer.rank, (KILL, peer.actor))
         deadline_s = time.monotonic() + _ANSWER_S
         with self._rank.changed:
             while peer.actor not in self._rank.dead:
@@ -264,7 +264,7 @@ def ask(job: Job, kind: int, peers: Sequence[Peer], within_s: float) -> list[Any
         for other in asked:
             rank.answers.pop((kind, other), None)
     for other, actors in asked.items():
-        rank.post.send(other, (kind, actors))
+        rank.messenger.send(other, (kind, actors))
     with rank.changed:
         rank.changed.wait_for(lambda: all((kind, other) in rank.answers for other in asked), within_s)
         return [rank.answers.pop((kind, other)) for other in asked if (kind, other) in rank.answers]

@@ -1,6 +1,6 @@
 """Groups of actors on ranks: collectives in rank order, and messages, as exchanges between pairs of members.
 
-A member waits in its own thread, without the post of its rank. The order of a reduction in MPI_Allreduce is the library's; here
+A member waits in its own thread, without the messenger of its rank. The library chooses the order of MPI_Allreduce; here
 each member adds a part of all vectors in the order of the members, so that all members get the same bits (decisions/0068). The
 pair of members is part of each message's tag, because several members may be on one rank.
 """
@@ -20,12 +20,12 @@ from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.core.parameters import reduce_in_order, shard_bounds
 from chimera.core.pickling import marshalled, unmarshalled
 from chimera.engines.collectives import Op, check_count, check_ranks, check_root, check_sizes, flat_of, scale_of
-from chimera.engines.mpi import lanes
-from chimera.engines.mpi.bells import Pause, word_of
+from chimera.engines.mpi import transfers
 from chimera.engines.mpi.calls import Peer
 from chimera.engines.mpi.context import MpiContext
 from chimera.engines.mpi.library import MPI
 from chimera.engines.mpi.values import Kept
+from chimera.engines.mpi.wake_ups import Pause, word_of
 from chimera.engines.shared_memory.values import Packed, opened
 from chimera.engines.thread_context import context_of_thread
 
@@ -74,17 +74,17 @@ class MpiGroup:
     def __init__(self, context: MpiContext, first_tag: int, members: Sequence[Peer]) -> None:
         self._context, self._members = context, members
         self._rank = [member.actor for member in members].index(context.actor)
-        self._post, self._dead = context.rank.post, context.rank.dead
+        self._messenger, self._dead = context.rank.messenger, context.rank.dead
         self._others = [rank for rank in range(len(members)) if rank != self._rank]
-        self._near = all(self._post.bells.near(member.rank) for member in members)
+        self._near = all(self._messenger.wake_ups.near(member.rank) for member in members)
         ranks = [member.rank for member in members]
         slots = [ranks[:i].count(rank) for i, rank in enumerate(ranks)]
         places, mine = most_on_one_rank(members), slots[self._rank]
         self._tags_to = [first_tag + mine * places + slot for slot in slots]
         self._tags_from = [first_tag + slot * places + mine for slot in slots]
-        channel = self._post.group_messages
-        self._lanes = [
-            lanes.Lane(channel, member.rank, tag, reuse=True)
+        channel = self._messenger.group_messages
+        self._incoming = [
+            transfers.Incoming(channel, member.rank, tag, reuse=True)
             for member, tag in zip(members, self._tags_from, strict=True)
         ]
         self._arrived: list[list[tuple[int, Any, int]]] = [[] for _ in members]
@@ -139,19 +139,19 @@ class MpiGroup:
                 packed[id(value)] = Packed(value)
                 self._context.sent_bytes += packed[id(value)].array_bytes  # once, as of the result of a call
             each = packed[id(value)]
-            self._lanes[rank].release()
+            self._incoming[rank].release()
             if rank == self._rank:
                 self._arrived[rank].append((next(self._numbers), Kept.of(value).open(), 0))
                 continue
             text = marshalled((each.form, bytes(each.stream)))
-            with self._post.lock:
+            with self._messenger.lock:
                 tag, to = self._tags_to[rank], self._members[rank].rank
-                requests += lanes.send(self._post.group_messages, to, tag, text, each.buffers)
+                requests += transfers.send(self._messenger.group_messages, to, tag, text, each.buffers)
         self._ring(values)
-        with self._post.lock:
+        with self._messenger.lock:
             done = MPI.Request.Testall(requests)
         if not done:
-            self._post.complete(requests)
+            self._messenger.complete(requests)
 
     def receive(self, members: Sequence[int], count: int | None = None) -> dict[int, Any]:
         """Wait for the next value of each of these members. See `Group.receive`."""
@@ -161,12 +161,12 @@ class MpiGroup:
 
         def enough() -> bool:
             for rank in others:
-                with self._post.lock:
-                    parcel = self._lanes[rank].poll()
-                if parcel is not None:
-                    form, stream = unmarshalled(parcel.text)
-                    value = opened(form, stream, parcel.buffers)
-                    nbytes = sum(buffer.nbytes for buffer in parcel.buffers)
+                with self._messenger.lock:
+                    message = self._incoming[rank].poll()
+                if message is not None:
+                    form, stream = unmarshalled(message.text)
+                    value = opened(form, stream, message.buffers)
+                    nbytes = sum(buffer.nbytes for buffer in message.buffers)
                     self._arrived[rank].append((next(self._numbers), value, nbytes))
             return sum(1 for rank in members if self._arrived[rank]) >= count
 
@@ -226,20 +226,20 @@ class MpiGroup:
         return self._scratch[:size]
 
     def _begin_send(self, rank: int, array: NDArray[Any]) -> Any:
-        with self._post.lock:
+        with self._messenger.lock:
             data = [array.view(np.uint8), MPI.BYTE]
-            return self._post.collectives.Isend(data, self._members[rank].rank, self._tags_to[rank])
+            return self._messenger.collectives.Isend(data, self._members[rank].rank, self._tags_to[rank])
 
     def _begin_receive(self, rank: int, array: NDArray[Any]) -> Any:
-        with self._post.lock:
+        with self._messenger.lock:
             data = [array.view(np.uint8), MPI.BYTE]
-            return self._post.collectives.Irecv(data, self._members[rank].rank, self._tags_from[rank])
+            return self._messenger.collectives.Irecv(data, self._members[rank].rank, self._tags_from[rank])
 
     def _ring(self, ranks: Sequence[int] | Mapping[int, Any]) -> None:
         for rank in ranks:
             member = self._members[rank]
             if rank != self._rank:
-                self._post.bells.ring(member.rank, word_of(member.actor))
+                self._messenger.wake_ups.wake(member.rank, word_of(member.actor))
 
     def _complete(self, requests: list[Any], *, moving: bool = True) -> None:
         """Wait until requests are complete; cancel them if a member is dead.
@@ -251,7 +251,7 @@ class MpiGroup:
         try:
             self._wait(lambda: self._all_complete(requests), lambda: moving)
         except BaseException:
-            with self._post.lock:
+            with self._messenger.lock:
                 for request in requests:
                     if request != MPI.REQUEST_NULL:
                         request.Cancel()
@@ -259,12 +259,12 @@ class MpiGroup:
             raise
 
     def _all_complete(self, requests: list[Any]) -> bool:
-        with self._post.lock:
+        with self._messenger.lock:
             return bool(MPI.Request.Testall(requests))
 
     def _are_arriving(self, ranks: Sequence[int]) -> bool:
         """Return whether a value has begun to arrive. Its rank sends the rest, also if its actor is dead."""
-        return any(self._lanes[rank].busy for rank in ranks)
+        return any(self._incoming[rank].busy for rank in ranks)
 
     def _wait(
         self, done: Callable[[], bool], moving: Callable[[], bool], arriving: Callable[[], bool] = lambda: False
@@ -276,7 +276,7 @@ class MpiGroup:
         moving : whether a message is on its way, which needs calls of both sides.
         arriving : whether it will be complete in spite of a death.
         """
-        context, bells = self._context, self._post.bells
+        context, wake_ups = self._context, self._messenger.wake_ups
         context.alive()
         if done():
             return
@@ -285,7 +285,7 @@ class MpiGroup:
         poll_until_s = began_s + _POLL_S
         try:
             while True:
-                seen = bells.seen(context.word)
+                seen = wake_ups.seen(context.word)
                 if done():
                     return
                 context.alive()
@@ -296,7 +296,7 @@ class MpiGroup:
                         raise ActorLost(f"{lost} died, and its group with it")
                 if now_s >= poll_until_s and (end_s is None or arriving()):
                     longest_s = _NEAR_S if self._near and not moving() else _MOVING_S
-                    if bells.rest(context.word, seen, pause.next_s(longest_s)):
+                    if wake_ups.sleep(context.word, seen, pause.next_s(longest_s)):
                         pause.reset()
                         poll_until_s = time.monotonic() + _POLL_S  # the library may need several probes
         finally:

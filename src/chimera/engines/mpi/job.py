@@ -54,7 +54,7 @@ class Job:
     @property
     def size(self) -> int:
         """The number of ranks."""
-        size: int = self.rank.post.size
+        size: int = self.rank.messenger.size
         return size
 
     def place(self, ranks: Sequence[int]) -> tuple[int, int]:
@@ -84,8 +84,8 @@ class Job:
         """End the other ranks; on rank 0, at its exit."""
         if os.getpid() == self._process:  # not in a process forked from it
             for rank in range(self.size - 1, -1, -1):
-                self.rank.post.send(rank, (messages.END,))
-            self.rank.post.end()
+                self.rank.messenger.send(rank, (messages.END,))
+            self.rank.messenger.end()
 
 
 def lead() -> Job:
@@ -104,4 +104,4 @@ def host() -> None:
     end_with_parent(os.getppid())
     job = Job()
     job.rank.ended.wait()
-    job.rank.post.end()
+    job.rank.messenger.end()

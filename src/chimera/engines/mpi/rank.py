@@ -16,7 +16,7 @@ from chimera.engines.mpi.actor import HostedActor, lost
 from chimera.engines.mpi.calls import Callers, Calls
 from chimera.engines.mpi.context import MpiContext
 from chimera.engines.mpi.messages import Call, Row
-from chimera.engines.mpi.post import Post
+from chimera.engines.mpi.messenger import Messenger
 from chimera.engines.mpi.store import Store, fits_in_message
 from chimera.engines.mpi.values import Kept, kept_of
 
@@ -65,8 +65,8 @@ class Rank:
             messages.END: self._end,
         }
         self._ready = threading.Event()
-        self.post = Post(comm, self._deliver, self._at_leisure)
-        self.store = Store(self.post, self.changed, shift_s)
+        self.messenger = Messenger(comm, self._deliver, self._when_idle)
+        self.store = Store(self.messenger, self.changed, shift_s)
         self.calls = Calls(self)
         self._ready.set()
 
@@ -90,14 +90,14 @@ class Rank:
                     self.give_back(call)
                 self._lose(actor, call, fate)
             actor.calls.clear()
-            for rank in range(self.post.size):
-                self.post.send(rank, (messages.DEAD, actor.context.actor, actor.name))
+            for rank in range(self.messenger.size):
+                self.messenger.send(rank, (messages.DEAD, actor.context.actor, actor.name))
 
     def wake(self, context: MpiContext) -> None:
         """Wake the thread of an actor, wherever it waits."""
         with self.changed:
             self.changed.notify_all()
-        self.post.bells.ring(self.post.rank, context.word)
+        self.messenger.wake_ups.wake(self.messenger.rank, context.word)
 
     def _lose(self, actor: HostedActor, call: Call, fate: str = "died") -> None:
         now_s = self.store.now_s()
@@ -113,7 +113,7 @@ class Rank:
         small = fits_in_message(values)
         described = [value.described() for value in values] if small else None
         buffers = [buffer for value in values for buffer in value.buffers] if small else []
-        self.post.send(call.caller, (messages.DONE, call.outs[0], failed, described, rows), buffers)
+        self.messenger.send(call.caller, (messages.DONE, call.outs[0], failed, described, rows), buffers)
 
     def _deliver(self, source: int, message: tuple[Any, ...], buffers: list[memoryview]) -> None:
         self._ready.wait()
@@ -121,7 +121,7 @@ class Rank:
         with self.changed:
             self._handlers[kind](source, buffers, *rest)
 
-    def _at_leisure(self) -> None:
+    def _when_idle(self) -> None:
         if self._ready.is_set() and self.calls.dropped:
             with self.changed:
                 self.calls.flush()
@@ -133,7 +133,7 @@ class Rank:
         self, _: int, __: list[memoryview], key: str, actor: int, name: str, threads: int, path: list[str]
     ) -> None:
         sys.path.extend(entry for entry in path if entry not in sys.path and Path(entry).is_dir())
-        if key not in self._callers and self.post.rank != DRIVER:
+        if key not in self._callers and self.messenger.rank != DRIVER:
             self._callers[key] = Callers(key, self.calls)
             receive_handles(self._callers[key])
         self.actors[actor] = HostedActor(self, key, actor, name, threads)
@@ -219,7 +219,7 @@ class Rank:
         for actor in asked:
             host = self.actors[actor]
             rows[actor], host.rows = host.rows, []
-        self.post.send(source, (messages.ROWS, None, rows))
+        self.messenger.send(source, (messages.ROWS, None, rows))
 
     def _signs(self, source: int, _: list[memoryview], asked: list[int] | None, found: Any = None) -> None:
         if asked is None:
@@ -227,7 +227,7 @@ class Rank:
             return
         now_s = self.store.now_s()
         signs = {actor: self.actors[actor].sign_s(now_s) for actor in asked if actor in self.actors}
-        self.post.send(source, (messages.SIGNS, None, signs))
+        self.messenger.send(source, (messages.SIGNS, None, signs))
 
     def _close(self, source: int, _: list[memoryview], asked: list[int] | None) -> None:
         if asked is None:
@@ -240,10 +240,10 @@ class Rank:
             host = self.actors.pop(actor, None)
             if host is not None and not host.dead:
                 host.abandon()
-            if self.post.rank != DRIVER:  # its engines report deaths after they were closed, too
+            if self.messenger.rank != DRIVER:  # its engines report deaths after they were closed, too
                 self.dead.pop(actor, None)
         self.store.drop_actors(asked)
-        self.post.send(source, (messages.CLOSE, None))
+        self.messenger.send(source, (messages.CLOSE, None))
 
     def _answer(self, kind: int, source: int, answer: Any) -> None:
         self.answers[kind, source] = answer

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from chimera.engines.mpi.messages import FETCH, VALUE
-from chimera.engines.mpi.post import Post
+from chimera.engines.mpi.messenger import Messenger
 from chimera.engines.mpi.values import Kept
 
 _INLINE_BYTES = 2048
@@ -47,8 +47,8 @@ class Store:
     shift_s : seconds by which the driver's clock is ahead of this machine's.
     """
 
-    def __init__(self, post: Post, changed: threading.Condition, shift_s: float) -> None:
-        self._post, self._changed, self.shift_s = post, changed, shift_s
+    def __init__(self, messenger: Messenger, changed: threading.Condition, shift_s: float) -> None:
+        self._messenger, self._changed, self.shift_s = messenger, changed, shift_s
         self._numbers = itertools.count()
         self._own: dict[int, Slot] = {}
         self._copies: dict[int, Slot] = {}
@@ -59,7 +59,7 @@ class Store:
 
     def new_number(self) -> int:
         """Return a number for a value that a call of this rank creates anywhere."""
-        number: int = next(self._numbers) * self._post.size + self._post.rank
+        number: int = next(self._numbers) * self._messenger.size + self._messenger.rank
         return number
 
     def expect(self, number: int, actor: int) -> None:
@@ -94,19 +94,19 @@ class Store:
     def borrow(self, place: Place) -> Slot:
         """Return the slot of a value for one user; ask its rank for a copy unless this rank has the value or a copy."""
         owner, number = place
-        if owner == self._post.rank:
+        if owner == self._messenger.rank:
             return self._own.setdefault(number, Slot())
         slot = self._copies.get(number)
         if slot is None:
             slot = self._copies[number] = Slot()
-            self._post.send(owner, (FETCH, number))
+            self._messenger.send(owner, (FETCH, number))
         slot.users += 1
         return slot
 
     def give_back(self, place: Place) -> None:
         """Forget a copy that has no more users."""
         owner, number = place
-        slot = self._copies.get(number) if owner != self._post.rank else None
+        slot = self._copies.get(number) if owner != self._messenger.rank else None
         if slot is not None:
             slot.users -= 1
             if slot.users == 0:
@@ -131,7 +131,7 @@ class Store:
     def _send(self, rank: int, number: int, slot: Slot) -> None:
         assert slot.value is not None
         message = VALUE, number, slot.failed, slot.ready_s, slot.value.described()
-        self._post.send(rank, message, slot.value.buffers)
+        self._messenger.send(rank, message, slot.value.buffers)
 
 
 def fits_in_message(values: Iterable[Kept]) -> bool:

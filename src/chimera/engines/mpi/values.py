@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from chimera.engines.mpi.lanes import aligned
+from chimera.engines.mpi.transfers import aligned
 from chimera.engines.shared_memory.values import Packed, opened
 
 Description: TypeAlias = tuple[int, bytes, int]

@@ -19,7 +19,7 @@ _HEAD = struct.Struct("<IIq")
 _KEPT_BUFFERS = 8  # of one sender, for its next messages
 
 
-class Parcel(NamedTuple):
+class Message(NamedTuple):
     """A message of one rank to another: plain bytes, and the bytes of arrays, which are read-only for the receiver.
 
     Attributes
@@ -47,7 +47,7 @@ def aligned(nbytes: int) -> NDArray[np.uint8]:
 
 
 def send(channel: Channel, rank: int, tag: int, text: bytes, buffers: Sequence[memoryview]) -> list[Any]:
-    """Begin to send a parcel, in a thread that holds the lock of MPI; return the requests.
+    """Begin to send a message, in a thread that holds the lock of MPI; return the requests.
 
     Do not change the buffers before the requests are complete.
     """
@@ -61,8 +61,8 @@ def send(channel: Channel, rank: int, tag: int, text: bytes, buffers: Sequence[m
     return requests
 
 
-class Lane:
-    """The parcels that arrive from one sender, in order.
+class Incoming:
+    """The messages that arrive from one sender, in order.
 
     Parameters
     ----------
@@ -76,21 +76,21 @@ class Lane:
         self._matched: deque[tuple[Any, int]] = deque()
         self._head: tuple[Any, bytearray] | None = None  # its request and memory
         self._requests: list[Any] | None = None
-        self._parcel = Parcel(b"", [])
+        self._message = Message(b"", [])
         self._lent: list[NDArray[np.uint8]] = []
         self._spare: list[NDArray[np.uint8]] = []
 
     @property
     def busy(self) -> bool:
-        """Whether a parcel has begun to arrive, and is not complete."""
+        """Whether a message has begun to arrive, and is not complete."""
         return self._head is not None or self._requests is not None or bool(self._matched)
 
     def match(self, message: Any, nbytes: int) -> None:
         """Take a head that a probe for any sender has found."""
         self._matched.append((message, nbytes))
 
-    def poll(self, *, probe: bool = True) -> Parcel | None:
-        """Return the next parcel if it is complete. The calling thread holds the lock of MPI.
+    def poll(self, *, probe: bool = True) -> Message | None:
+        """Return the next message if it is complete. The calling thread holds the lock of MPI.
 
         Parameters
         ----------
@@ -114,15 +114,15 @@ class Lane:
         if self._requests and not MPI.Request.Testall(self._requests):
             return None
         self._requests = None
-        return self._parcel
+        return self._message
 
     def release(self) -> None:
-        """Allow the memory of the parcels so far to be used again: their receiver has read them."""
+        """Allow the memory of the messages so far to be used again: their receiver has read them."""
         self._spare = (self._lent + self._spare)[:_KEPT_BUFFERS]
         self._lent = []
 
     def cancel(self) -> None:
-        """Drop a parcel that will not be complete."""
+        """Drop a message that will not be complete."""
         for request in [*(self._requests or ()), *([self._head[0]] if self._head else ())]:
             request.Cancel()
             request.Free()
@@ -145,7 +145,7 @@ class Lane:
             else:
                 requests.append(self._channel.arrays.Irecv([target, MPI.BYTE], self.source, self._tag))
             buffers.append(target.toreadonly())
-        self._parcel = Parcel(text, buffers, sent_ns)
+        self._message = Message(text, buffers, sent_ns)
         return requests
 
     def _memory(self, nbytes: int) -> NDArray[np.uint8]:

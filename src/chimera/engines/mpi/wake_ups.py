@@ -20,10 +20,10 @@ from chimera.engines.shared_memory.futex import Futex
 
 _WORDS = 256
 _TOKEN_BYTES = 16
-_FIRST_NAP_S = 2e-5
-_LONGEST_NAP_S = 1e-3
-POST = 0
-"""The word of a rank's post; actors use the others."""
+_FIRST_PAUSE_S = 2e-5
+_LONGEST_PAUSE_S = 1e-3
+MESSENGER = 0
+"""The word of a rank's messenger; actors use the others."""
 
 
 def word_of(actor: int) -> int:
@@ -35,7 +35,7 @@ class Pause:
     """Growing pauses between polls, up to a limit."""
 
     def __init__(self) -> None:
-        self._next_s = _FIRST_NAP_S
+        self._next_s = _FIRST_PAUSE_S
 
     def next_s(self, limit_s: float) -> float:
         """Return the length of the next pause."""
@@ -44,10 +44,10 @@ class Pause:
 
     def reset(self) -> None:
         """Begin again with short pauses."""
-        self._next_s = _FIRST_NAP_S
+        self._next_s = _FIRST_PAUSE_S
 
 
-class Bells:
+class WakeUps:
     """The words of this rank, and those of the ranks that share its machine.
 
     Parameters
@@ -75,11 +75,11 @@ class Bells:
         """Return whether a rank is on this machine, and can wake this one."""
         return rank in self._maps
 
-    def ring(self, rank: int, word: int) -> None:
+    def wake(self, rank: int, word: int) -> None:
         """Wake the thread that sleeps on a word of a rank; do nothing for a rank of another machine."""
         words = self._maps.get(rank)
         if words is not None and self._futex is not None:
-            # Two ranks may ring at once: the time is a value that neither has written before.
+            # Two ranks may wake it at once: the time is a value that neither has written before.
             words.words[word] = time.monotonic_ns() & 0x7FFFFFFF
             self._futex.wake(words.address + 4 * word)
 
@@ -88,11 +88,11 @@ class Bells:
         own = self._maps.get(self.rank)
         return 0 if own is None else own.words[word]
 
-    def rest(self, word: int, seen: int, longest_s: float) -> bool:
-        """Sleep until another rank rings, at most ``longest_s`` seconds; return whether one has."""
+    def sleep(self, word: int, seen: int, longest_s: float) -> bool:
+        """Sleep until another rank wakes it, at most ``longest_s`` seconds; return whether one has."""
         own = self._maps.get(self.rank)
         if own is None or self._futex is None:
-            time.sleep(min(longest_s, _LONGEST_NAP_S))
+            time.sleep(min(longest_s, _LONGEST_PAUSE_S))
             return False
         self._futex.wait(own.address + 4 * word, seen, longest_s)
         return own.words[word] != seen

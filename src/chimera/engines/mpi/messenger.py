@@ -1,7 +1,7 @@
-"""The post of a rank: a thread that receives the messages of other ranks, whatever the actors of this rank compute.
+"""The messenger of a rank: a thread that receives the messages of other ranks, whatever the actors of this rank compute.
 
 All calls of MPI are calls that return at once, and one thread at a time makes them (`lock`). So a library that offers
-MPI_THREAD_SERIALIZED is enough. The thread sleeps while there is nothing to do, see `chimera.engines.mpi.bells`.
+MPI_THREAD_SERIALIZED is enough. The thread sleeps while there is nothing to do, see `chimera.engines.mpi.wake_ups`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chimera.core.pickling import marshalled, unmarshalled
-from chimera.engines.mpi import lanes
-from chimera.engines.mpi.bells import POST, Bells, Pause
+from chimera.engines.mpi import transfers
 from chimera.engines.mpi.library import MPI
+from chimera.engines.mpi.wake_ups import MESSENGER, Pause, WakeUps
 
 _TAG = 0
 _POLLS = 3  # a message may need several calls of MPI until a probe finds it
@@ -25,35 +25,35 @@ _MOVING_S = 1e-3  # a large message needs calls of both sides
 Deliver = Callable[[int, tuple[Any, ...], list[memoryview]], None]
 
 
-class Post:
+class Messenger:
     """Sending to other ranks, by any thread, and receiving from them, by the thread of this object.
 
     Parameters
     ----------
     comm : communicator of all ranks, which create this object together.
-    deliver : receives the sender, the plain part, and the arrays of each message; in the thread of the post, or in the sending
-        thread of a message of this rank to itself.
-    at_leisure : called when there is nothing to receive.
+    deliver : receives the sender, the plain part, and the arrays of each message; in the thread of the messenger, or in the
+        sending thread of a message of this rank to itself.
+    when_idle : called when there is nothing to receive.
 
     Attributes
     ----------
     lock : held around each call of MPI.
     """
 
-    def __init__(self, comm: Any, deliver: Deliver, at_leisure: Callable[[], None]) -> None:
+    def __init__(self, comm: Any, deliver: Deliver, when_idle: Callable[[], None]) -> None:
         self.rank, self.size = comm.rank, comm.size
-        self.bells = Bells(comm)
+        self.wake_ups = WakeUps(comm)
         self.lock = threading.Lock()
-        self._channel = lanes.Channel(comm.Dup(), comm.Dup())
-        self.group_messages = lanes.Channel(comm.Dup(), comm.Dup())
+        self._channel = transfers.Channel(comm.Dup(), comm.Dup())
+        self.group_messages = transfers.Channel(comm.Dup(), comm.Dup())
         self.collectives = comm.Dup()
-        self._lanes = [lanes.Lane(self._channel, source, _TAG) for source in range(self.size)]
-        self._busy: list[lanes.Lane] = []
+        self._incoming = [transfers.Incoming(self._channel, source, _TAG) for source in range(self.size)]
+        self._busy: list[transfers.Incoming] = []
         self._status = MPI.Status()
         self._outgoing: list[Any] = []
-        self._deliver, self._at_leisure = deliver, at_leisure
+        self._deliver, self._when_idle = deliver, when_idle
         self._ending = self._ended = False
-        self._thread = threading.Thread(target=self._run, name="chimera-mpi-post", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="chimera-mpi-messenger", daemon=True)
         self._thread.start()
 
     def send(self, rank: int, message: tuple[Any, ...], buffers: Sequence[memoryview] = ()) -> None:
@@ -62,9 +62,9 @@ class Post:
             self._deliver(rank, message, list(buffers))
             return
         with self.lock:
-            requests = lanes.send(self._channel, rank, _TAG, marshalled(message), buffers)
+            requests = transfers.send(self._channel, rank, _TAG, marshalled(message), buffers)
             done = MPI.Request.Testall(requests)
-        self.bells.ring(rank, POST)
+        self.wake_ups.wake(rank, MESSENGER)
         if not done:
             self.complete(requests)
 
@@ -72,12 +72,12 @@ class Post:
         """Complete requests to send while the caller continues."""
         with self.lock:
             self._outgoing += requests
-        self.bells.ring(self.rank, POST)
+        self.wake_ups.wake(self.rank, MESSENGER)
 
     def end(self) -> None:
         """Receive all messages on their way, and stop. All ranks do this together, after their last message of interest."""
         self._ending = True
-        self.bells.ring(self.rank, POST)
+        self.wake_ups.wake(self.rank, MESSENGER)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -85,14 +85,14 @@ class Post:
         try:
             pause = Pause()
             while not self._ending:
-                seen = self.bells.seen(POST)
+                seen = self.wake_ups.seen(MESSENGER)
                 if any(self._step() for _ in range(_POLLS)):
                     pause.reset()
                     continue
-                self._at_leisure()
+                self._when_idle()
                 moving = self._outgoing or self._busy
-                longest_s = _MOVING_S if moving else _NEAR_S if self.bells.all_near else _FAR_S
-                if self.bells.rest(POST, seen, pause.next_s(longest_s)):
+                longest_s = _MOVING_S if moving else _NEAR_S if self.wake_ups.all_near else _FAR_S
+                if self.wake_ups.sleep(MESSENGER, seen, pause.next_s(longest_s)):
                     pause.reset()
             self._drain()
         except BaseException:  # without this thread the job would hang
@@ -104,23 +104,23 @@ class Post:
         received = self._receive()
         # A probe finds messages of several senders in any order; a message may depend on an earlier one of another sender.
         received.sort(key=lambda each: each[1].sent_ns)
-        for source, parcel in received:
-            self._deliver(source, unmarshalled(parcel.text), parcel.buffers)
+        for source, message in received:
+            self._deliver(source, unmarshalled(message.text), message.buffers)
         return bool(received)
 
-    def _receive(self) -> list[tuple[int, lanes.Parcel]]:
+    def _receive(self) -> list[tuple[int, transfers.Message]]:
         received = []
         with self.lock:
             while (message := self._channel.heads.Improbe(MPI.ANY_SOURCE, _TAG, self._status)) is not None:
-                lane = self._lanes[self._status.Get_source()]
-                lane.match(message, self._status.Get_count(MPI.BYTE))
-                if lane not in self._busy:
-                    self._busy.append(lane)
-            for lane in list(self._busy):
-                while (parcel := lane.poll(probe=False)) is not None:
-                    received.append((lane.source, parcel))
-                if not lane.busy:
-                    self._busy.remove(lane)
+                incoming = self._incoming[self._status.Get_source()]
+                incoming.match(message, self._status.Get_count(MPI.BYTE))
+                if incoming not in self._busy:
+                    self._busy.append(incoming)
+            for incoming in list(self._busy):
+                while (message := incoming.poll(probe=False)) is not None:
+                    received.append((incoming.source, message))
+                if not incoming.busy:
+                    self._busy.remove(incoming)
             if self._outgoing:
                 self._outgoing = [request for request in self._outgoing if not request.Test()]
         return received
@@ -136,7 +136,7 @@ class Post:
                     barrier = self.collectives.Ibarrier()
                 if barrier is not None and barrier.Test():
                     return
-            self.bells.rest(POST, self.bells.seen(POST), pause.next_s(_MOVING_S))
+            self.wake_ups.sleep(MESSENGER, self.wake_ups.seen(MESSENGER), pause.next_s(_MOVING_S))
 
     def _drop_group_messages(self) -> None:
         for comm in (*self.group_messages, self.collectives):
