@@ -150,6 +150,44 @@ def test_nothing_is_left_after_a_signal_to_the_launcher(start: Callable[..., obj
 
 @pytest.mark.long
 @LIBRARIES
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_preempted_job_writes_a_checkpoint_and_resumes_with_the_same_bits(
+    start: Callable[..., object], name: str, number: int, tmp_path: Path
+) -> None:
+    if (name, number) == ("openmpi", signal.SIGTERM):
+        pytest.skip("the launcher of Open MPI kills the job at SIGTERM: send SIGUSR1")
+    job, _ = start(name)  # type: ignore[misc]
+    job.send_signal(number)
+    _, errors = job.communicate(timeout=LIMIT_S)
+    assert (
+        errors.count(f"ended by {signal.Signals(number).name}; the last checkpoint is {tmp_path}/run/checkpoints/") == 1
+    )
+    rounds = int(max((tmp_path / "run/checkpoints").iterdir()).name[6:15]) + 20
+    for folder, more in (("run", ["--resume"]), ("whole", [])):
+        until = ["--set", f"train.rounds={rounds}", "--set", "train.checkpoint_every=20", "--quiet"]
+        ended = run(
+            name,
+            3,
+            "-m",
+            "chimera",
+            "train",
+            EXAMPLE,
+            "--engine",
+            "mpi",
+            *until,
+            "--out",
+            folder,
+            *more,
+            folder=tmp_path,
+        )
+        assert ended.returncode == 0, ended.stderr
+    resumed, whole = (load_file(tmp_path / folder / "weights.safetensors") for folder in ("run", "whole"))
+    for tensor in whole:
+        np.testing.assert_array_equal(resumed[tensor], whole[tensor])
+
+
+@pytest.mark.long
+@LIBRARIES
 def test_the_death_of_a_rank_ends_the_job_and_another_number_of_ranks_resumes(
     start: Callable[..., object], name: str, tmp_path: Path
 ) -> None:

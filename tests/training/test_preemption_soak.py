@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+import mpi_kit
 from chimera.training.artifacts.checkpoint import Checkpoints
 
 PREEMPTIONS, EVERY_S, LIMIT_S = 10, 20.0, 900.0
-LEAST_GOODPUT = {"simulated": 0.9, "local": 0.9, "ray": 0.6}  # Ray itself takes seconds to start
+LEAST_GOODPUT = {"simulated": 0.9, "local": 0.9, "mpi": 0.9, "ray": 0.6}  # Ray itself takes seconds to start
 MOST_LOAD = 2.0  # for each processor; the run itself has four busy processes
 NEVER = 10**9
 pytestmark = pytest.mark.slow
@@ -42,11 +43,17 @@ checkpoint_seconds = 5
 class Attempt:
     """One process of the run, and the seconds that it has spent in rounds: from its first line about a round on."""
 
-    def __init__(self, folder: Path, rounds: int) -> None:
+    def __init__(self, folder: Path, rounds: int, engine: str) -> None:
         self.began_s = time.monotonic()
         options = ["--set", f"train.rounds={rounds}", "--out", str(folder), "--resume"]
-        command = [sys.executable, "-u", "-m", "chimera", "train", str(folder.parent / "experiment.toml"), *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        command = ["-u", "-m", "chimera", "train", str(folder.parent / "experiment.toml"), *options]
+        launcher, environment = [sys.executable, *command], dict(os.environ)
+        if engine == "mpi":
+            mpi = mpi_kit.library("mpich")
+            launcher, environment = mpi.command(3, *command), mpi.environment()
+        self.process = subprocess.Popen(
+            launcher, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         assert self.process.stdout is not None
         self.begun = any(line.startswith("round ") for line in self.process.stdout)
         self.first_s = time.monotonic()
@@ -74,6 +81,7 @@ class Attempt:
         ("simulated", "parameter-server"),
         ("local", "parameter-server"),
         ("local", "all-reduce"),
+        ("mpi", "all-reduce"),
         pytest.param(
             "ray",
             "parameter-server",
@@ -89,7 +97,7 @@ def test_a_run_preempted_ten_times_ends_with_the_same_bits(engine: str, strategy
     folder, in_rounds_s, after_s, starts = tmp_path / "run", 0.0, [], []
     began_s = time.monotonic()
     for _ in range(PREEMPTIONS):
-        attempt = Attempt(folder, NEVER)
+        attempt = Attempt(folder, NEVER, engine)
         attempt.preempt()
         code, spent_s, ended_s = attempt.end()
         assert code == 143
@@ -98,12 +106,12 @@ def test_a_run_preempted_ten_times_ends_with_the_same_bits(engine: str, strategy
         starts.append(attempt.first_s - attempt.began_s)
     reached = int(Checkpoints(str(folder / "checkpoints")).paths()[-1][-21:-12])
     rounds = reached + reached // (10 * PREEMPTIONS)
-    last = Attempt(folder, rounds)
+    last = Attempt(folder, rounds, engine)
     code, _, remaining_s = last.end()
     assert code == 0
     wall_s = time.monotonic() - began_s
     goodput = (in_rounds_s + remaining_s) / wall_s
-    whole = Attempt(tmp_path / "whole", rounds)
+    whole = Attempt(tmp_path / "whole", rounds, engine)
     assert whole.end()[0] == 0
     figures = {
         "engine": engine,

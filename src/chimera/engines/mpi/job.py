@@ -5,13 +5,13 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
-import signal
 import threading
 from collections import Counter
 from collections.abc import Sequence
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.processes import end_with_parent
+from chimera.core.stop_signals import ignore_stop_signals
 from chimera.engines.machine_clock import clock_of_this_machine
 from chimera.engines.mpi import messages
 from chimera.engines.mpi.library import MPI
@@ -100,7 +100,7 @@ def lead() -> Job:
 
 def host() -> None:
     """Host actors until rank 0 has ended. This process is another rank."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when the job ends
+    ignore_stop_signals()  # rank 0 writes a checkpoint and ends the job
     end_with_parent(os.getppid())
     job = Job()
     job.rank.ended.wait()
