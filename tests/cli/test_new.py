@@ -90,7 +90,7 @@ def test_mistakes_are_answered_in_one_line(invoke, arguments, message):
     assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.long
 @pytest.mark.parametrize("answer", ["1", "tabular"])
 def test_a_user_at_a_terminal_is_asked(tmp_path, answer):
     terminal, side = pty.openpty()

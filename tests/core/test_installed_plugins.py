@@ -94,7 +94,8 @@ def test_they_cannot_take_the_place_of_one_of_chimera(installed):
     assert "doe-plugins" not in row
 
 
-@pytest.mark.parametrize("engine", ["simulated", pytest.param("local", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_runs_train_with_them(installed, engine):
     done = run(installed, "train", "experiment.toml", "--engine", engine, "--json", "--out", engine)
     assert done.returncode == 0, done.stderr

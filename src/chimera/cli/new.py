@@ -132,7 +132,7 @@ def _write(name: str, kind: Kind, folder: Path, data: Path | None, target: str |
     """
     project = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or name
     module = _module(project)
-    sources = [file for file in sorted((_TEMPLATES / name).iterdir()) if data is None or file.name != _MAKE_DATA]
+    sources = [file for file in sorted((_TEMPLATES / name).glob("*.*")) if data is None or file.name != _MAKE_DATA]
     texts: dict[Path, str] = {}
     for file in sources:
         text = file.read_text(encoding="utf-8").replace("my-project", project).replace("my_project", module)

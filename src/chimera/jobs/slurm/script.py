@@ -47,6 +47,10 @@ until [ -n "$code" ]; do # a signal ends 'wait' early
     result=$?
     [ -n "$caught" ] || code=$result
 done
+if [ "$code" -lt 0 ]; then # bash has lost the exit code: a signal came when the training ended
+    code=@STOPPED@
+    [ ! -e "$run/summary.json" ] || code=0
+fi
 [ "$code" -ne 0 ] || [ -e "$run/summary.json" ] || code=@STOPPED@ # srun may end with 0 after SIGTERM
 note end "$code"
 
