@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,10 @@ def test_the_demo_runs_from_the_wheel_with_each_extra_alone(wheel, tmp_path, ext
     (packages,) = (tmp_path / "environment").glob("lib/python3*/site-packages")
     (packages / "chimera-source.pth").unlink()  # the checkout
     if extra:
-        bare_environment.install(tmp_path / "environment", f"chimera-dml[{extra}]")
+        try:
+            bare_environment.install(tmp_path / "environment", f"chimera-dml[{extra}]")
+        except PackageNotFoundError as error:
+            pytest.skip(f"{error.name} is not installed: pip install 'chimera-dml[{extra}]'")
     for link in packages.glob("*chimera_dml*"):  # of the environment that runs the tests
         link.unlink()
     zipfile.ZipFile(wheel).extractall(packages)
