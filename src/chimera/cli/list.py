@@ -26,6 +26,7 @@ FAMILIES = {
     "models": "chimera.models.model:MODELS",
     "datasets": "chimera.data.split:DATASETS",
     "policies": "chimera.inference.policies.policy:POLICIES",
+    "trackers": "chimera.training.tracking.tracker:TRACKERS",
 }
 GIVEN = {
     "models": ("input_shape", "outputs", "count_outputs", "task", "counts")
@@ -40,7 +41,7 @@ def list_plugins(
         ),
     ] = None,
 ) -> None:
-    """List strategies, topologies, aggregations, codecs, engines and their parts, partitions, models, data sets, policies."""
+    """List strategies, topologies, aggregations, codecs, engines and their parts, partitions, models, data and others."""
     if family is not None and family not in FAMILIES:
         raise ConfigurationError(f"there is no family {family!r} to list; families: {', '.join(FAMILIES)}")
     from chimera.cli.rows import Shown, printed, table

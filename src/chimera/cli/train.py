@@ -60,6 +60,14 @@ def train(
         list[str] | None,
         typer.Option("--fault", metavar="FAULT", help="Inject a fault, e.g. 'kill worker 2 at step 50'. Repeatable."),
     ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--track",
+            metavar="NAME",
+            help="Record the run in this tracker: tensorboard, mlflow, wandb or trackio. Repeatable.",
+        ),
+    ] = None,
     out: Out = None,
     resume: Resume = False,
     as_json: Json = False,
@@ -79,6 +87,9 @@ def train(
     experiment = experiment.with_settings(settings or [])
     for setting in settings or []:
         command += ["--set", setting]
+    if track:
+        experiment = experiment.with_value(["train", "track"], track, f"--track {' '.join(track)}")
+        command += [word for name in track for word in ("--track", name)]
     if faults:
         experiment = experiment.with_faults(faults)
         command += [word for fault in faults for word in ("--fault", fault)]

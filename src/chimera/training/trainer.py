@@ -85,6 +85,7 @@ class Trainer:
     privacy : protection of clients' updates, a mapping, see `Privacy`: clipping and noise, with an epsilon, and secure
         aggregation (docs/privacy.md). By default servers see each update.
     seed : seed of the model, the partition, the order of the data, and dropout.
+    track : experiment trackers that record the run: names such as ``tensorboard``, or tables with options (docs/tracking.md).
     callbacks : receive progress and events.
     out : the run's folder, or its URL in an object store (docs/object-stores.md); by default a new folder ``runs/<name>``.
     name : name of the run; by default the names of model and data.
@@ -141,6 +142,7 @@ class Trainer:
         peak_flops: float | None = None,
         privacy: Mapping[str, Any] | Privacy | None = None,
         seed: int = 0,
+        track: Sequence[Any] = (),
         callbacks: Sequence[Callback] = (),
         out: str | Path | None = None,
         name: str | None = None,
@@ -188,6 +190,7 @@ class Trainer:
                 "peak_flops": peak_flops,
                 "privacy": privacy,
                 "seed": seed,
+                "track": list(track),
             }
         )
         folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)

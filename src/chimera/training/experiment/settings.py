@@ -27,6 +27,7 @@ from chimera.training.privacy.settings import Privacy
 from chimera.training.progress.budget import Budget
 from chimera.training.progress.metric_monitor import Stopping
 from chimera.training.progress.peak import Peak
+from chimera.training.tracking.tracker import Tracker, trackers_of
 
 _LIMITS = "epochs", "rounds", "max_seconds", "max_bytes"
 _TOLERANCE = "min_workers", "max_workers", "on_worker_loss", "max_restarts", "worker_timeout_s"
@@ -53,6 +54,7 @@ class Settings:
     faults : sentences.
     test_per_client : share of its rows that each worker keeps for its evaluation; None: they are evaluated on all.
     peak : the peak of a worker in FLOPs per second.
+    trackers : experiment trackers, by name.
     table : the options as plain values, for the experiment file.
     """
 
@@ -79,6 +81,7 @@ class Settings:
     server_resources: Resources
     peak: Peak
     seed: int
+    trackers: Mapping[str, Tracker]
     table: Mapping[str, Any]
 
     @classmethod
@@ -149,6 +152,7 @@ class Settings:
             server_resources=server_resources_of(options["server_resources"]),
             peak=Peak(options["peak_flops"], min(worker_resources.gpus, 1.0)),
             seed=options["seed"],
+            trackers=trackers_of(options["track"]),
             table={
                 **options,
                 "optimizer": given if isinstance(given, str) else optimizer,

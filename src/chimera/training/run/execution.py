@@ -50,6 +50,7 @@ from chimera.training.run.gc_freeze import frozen_gc, rare_gc
 from chimera.training.run.intervals import Intervals
 from chimera.training.run.loop import TrainingLoop
 from chimera.training.run.result import result_of
+from chimera.training.tracking.tracking import Tracking
 from chimera.training.worker.shared_parameters import SharedParameters
 
 
@@ -93,7 +94,11 @@ class Execution:
     def run(self, callbacks: Sequence[Callback]) -> Run:
         """Train, write the run's folder and its report, and return the result; `Trainer.fit` lists the errors."""
         with terminable(), self.folder.opened():
-            return self._run(callbacks)
+            if not self.settings.trackers:
+                return self._run(callbacks)
+            name, tables = self.folder.path.name, self._experiment().tables
+            with Tracking(self.settings.trackers, name=name, settings=tables, folder=self.folder.path) as tracking:
+                return self._run([*callbacks, tracking])
 
     def _run(self, callbacks: Sequence[Callback]) -> Run:
         settings = self.settings
@@ -201,9 +206,11 @@ class Execution:
         for notice in filter(None, (self.settings.optimizers, getattr(model, "notice", None))):
             notify(callbacks, "on_notice", notice)
 
+    def _experiment(self) -> Experiment:
+        return Experiment.of(**self.settings.table, data=self.data, model=self.model, engine=self.engine)
+
     def _begin_folder(self, split: Split) -> None:
-        table = {**self.settings.table, "data": self.data, "model": self.model, "engine": self.engine}
-        self.folder.begin(Experiment.of(**table).to_toml(), self.settings.seed, Signature.of(split))
+        self.folder.begin(self._experiment().to_toml(), self.settings.seed, Signature.of(split))
 
     def _train(
         self,

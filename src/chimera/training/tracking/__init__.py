@@ -1,0 +1,1 @@
+"""Trackers of experiments: TensorBoard, MLflow, Weights & Biases, Trackio."""
