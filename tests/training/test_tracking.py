@@ -125,11 +125,11 @@ def test_secrets_are_not_sent(fit, memory, monkeypatch):
     ("track", "message"),
     [
         (["tensorbord"], "did you mean 'tensorboard'"),
-        (["tensorboard", "tensorboard"], "track names 'tensorboard' twice"),
-        ([{"name": "mlflow", "project": "x"}], "has no option 'project'"),
+        (["memory", "memory"], "track names 'memory' twice"),
+        ([{"name": "memory", "project": "x"}], "has no option 'project'"),
     ],
 )
-def test_mistakes_are_named_before_the_run_starts(fit, track, message, tmp_path):
+def test_mistakes_are_named_before_the_run_starts(fit, memory, track, message, tmp_path):
     with pytest.raises(ConfigurationError, match=message):
         fit(*track)
     assert not (tmp_path / "run").exists()
