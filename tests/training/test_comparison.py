@@ -270,11 +270,11 @@ def test_an_invalid_cell_is_rejected_before_the_comparison_starts(tmp_path, opti
 
 
 def test_a_new_comparison_gets_a_new_folder(tmp_path, monkeypatch):
-    from chimera.training.comparison.comparison import _folder
+    from chimera.training.comparison.folder import choose_folder
 
     monkeypatch.chdir(tmp_path)
-    assert _folder(None, experiment(), resume=False) == Path("runs/compare-small")
+    assert choose_folder(None, experiment(), resume=False) == Path("runs/compare-small")
     for name in ("compare-small", "compare-small-2", "compare-small-other"):
         (tmp_path / "runs" / name).mkdir(parents=True)
-    assert _folder(None, experiment(), resume=False) == Path("runs/compare-small-3")
-    assert _folder(None, experiment(), resume=True) == Path("runs/compare-small-2")
+    assert choose_folder(None, experiment(), resume=False) == Path("runs/compare-small-3")
+    assert choose_folder(None, experiment(), resume=True) == Path("runs/compare-small-2")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,19 +12,17 @@ from typing import Any, Literal
 
 import msgspec
 
-from chimera.core.errors import ConfigurationError, RunError
-from chimera.core.private import make_folder
+from chimera.core.errors import ConfigurationError
 from chimera.core.stop_signals import terminable
 from chimera.report.csv_cells import csv_cell
-from chimera.training.artifacts.location import folder_of
 from chimera.training.comparison.figures import Row, rows_of, run_row, with_speed_ups
+from chimera.training.comparison.folder import begin_folder, choose_folder
 from chimera.training.comparison.grid import Cell, check, grid_of
 from chimera.training.comparison.running import CellRunner, GridCallback, Outcomes, run_cells
 from chimera.training.comparison.variation import Variation, Vary, read_variations
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.progress.history import write_atomically
 
-_GRID = "grid.json"  # the settings of each cell, written before any run starts
 _RESULT = "comparison.json"
 
 
@@ -194,7 +191,7 @@ def compare(
     if len(cells) == 1 and not variations:
         raise ConfigurationError("no key varies: give values, such as --vary codec=identity,top-k:ratio=0.01")
     check(cells)
-    folder = _folder(out, experiment, resume=resume)
+    folder = choose_folder(out, experiment, resume=resume)
     with terminable():
         return _run(folder, experiment, variations, cells, jobs=jobs, resume=resume, callbacks=callbacks, runner=runner)
 
@@ -211,7 +208,7 @@ def _run(
     runner: CellRunner | None,
 ) -> Comparison:
     """Run the cells that have no result in the folder, and write the comparison of all."""
-    _begin(folder, cells)
+    begin_folder(folder, cells)
     for callback in callbacks:
         callback.on_cells(cells)
     ended = {cell.name for cell in cells if (folder / cell.name / "summary.json").exists()}
@@ -280,53 +277,6 @@ def _seeds(experiment: Experiment, repeat: int | Sequence[int] | None) -> list[i
             f"repeat = {repeat!r} cannot be used: give a number of seeds, at least 1, or a list of seeds"
         )
     return seeds
-
-
-def _folder(out: str | Path | None, experiment: Experiment, *, resume: bool) -> Path:
-    if out is not None:
-        path = folder_of(out)
-        if path is None:
-            raise ConfigurationError(
-                f"{out} is not on this machine: a comparison writes its runs to a folder here; copy it when it has ended"
-            )
-        if path.is_dir() and any(path.iterdir()) and not (resume and (path / _GRID).exists()):
-            why = (
-                "holds no comparison to resume: choose" if resume else "is not empty: resume its comparison, or choose"
-            )
-            raise ConfigurationError(f"{path} {why} another folder")
-        return path
-    named = experiment.tables["train"].get("name") or Path(experiment.source).stem
-    name = "compare-" + (re.sub(r"[^\w.-]+", "-", named).strip("-.") or "run")
-    taken = {int(match[1] or 1) for path in Path("runs").glob(f"{name}*") if (match := _numbered(name, path.name))}
-    number = max(taken, default=1) if resume else max(taken, default=0) + 1
-    return Path("runs") / (name if number == 1 else f"{name}-{number}")
-
-
-def _numbered(name: str, found: str) -> re.Match[str] | None:
-    return re.fullmatch(rf"{re.escape(name)}(?:-(\d+))?", found)
-
-
-def _begin(folder: Path, cells: Sequence[Cell]) -> None:
-    """Create the folder and write the settings of each cell; reject existing cells with other settings."""
-    wanted = {cell.name: cell.experiment.to_toml() for cell in cells}
-    path = folder / _GRID
-    known: Mapping[str, str] = {}
-    if path.exists():
-        try:
-            known = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
-        except msgspec.DecodeError as error:
-            raise ConfigurationError(f"{path} cannot be read: {error}; choose another folder") from error
-    for name, text in wanted.items():
-        if name in known and known[name] != text:
-            line = next((line for line in text.splitlines() if line not in known[name].splitlines()), "less")
-            raise ConfigurationError(
-                f"{folder / name} has a run with other settings (now {line}): use the same settings, or choose another folder"
-            )
-    try:
-        make_folder(folder)
-    except OSError as error:
-        raise RunError(f"the folder {folder} cannot be created: {error.strerror}") from error
-    write_atomically(path, msgspec.json.format(msgspec.json.encode({**known, **wanted})))
 
 
 def _csv(runs: Sequence[Row]) -> str:

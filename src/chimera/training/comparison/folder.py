@@ -1,0 +1,71 @@
+"""The folder of a comparison, and the settings of its cells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.private import make_folder
+from chimera.training.artifacts.location import folder_of
+from chimera.training.comparison.grid import Cell
+from chimera.training.experiment.experiment import Experiment
+from chimera.training.progress.history import write_atomically
+
+_GRID = "grid.json"  # the settings of each cell, written before any run starts
+
+
+def choose_folder(out: str | Path | None, experiment: Experiment, *, resume: bool) -> Path:
+    """Return the folder of a comparison: ``out``, by default a new one below ``runs/``; with ``resume`` the last one there.
+
+    Raises
+    ------
+    ConfigurationError : ``out`` is not on this machine, is not empty, or holds no comparison to resume.
+    """
+    if out is not None:
+        path = folder_of(out)
+        if path is None:
+            raise ConfigurationError(
+                f"{out} is not on this machine: a comparison writes its runs to a folder here; copy it when it has ended"
+            )
+        if path.is_dir() and any(path.iterdir()) and not (resume and (path / _GRID).exists()):
+            why = (
+                "holds no comparison to resume: choose" if resume else "is not empty: resume its comparison, or choose"
+            )
+            raise ConfigurationError(f"{path} {why} another folder")
+        return path
+    named = experiment.tables["train"].get("name") or Path(experiment.source).stem
+    name = "compare-" + (re.sub(r"[^\w.-]+", "-", named).strip("-.") or "run")
+    taken = {int(match[1] or 1) for path in Path("runs").glob(f"{name}*") if (match := _numbered(name, path.name))}
+    number = max(taken, default=1) if resume else max(taken, default=0) + 1
+    return Path("runs") / (name if number == 1 else f"{name}-{number}")
+
+
+def _numbered(name: str, found: str) -> re.Match[str] | None:
+    return re.fullmatch(rf"{re.escape(name)}(?:-(\d+))?", found)
+
+
+def begin_folder(folder: Path, cells: Sequence[Cell]) -> None:
+    """Create the folder and write the settings of each cell; reject existing cells with other settings."""
+    wanted = {cell.name: cell.experiment.to_toml() for cell in cells}
+    path = folder / _GRID
+    known: Mapping[str, str] = {}
+    if path.exists():
+        try:
+            known = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+        except msgspec.DecodeError as error:
+            raise ConfigurationError(f"{path} cannot be read: {error}; choose another folder") from error
+    for name, text in wanted.items():
+        if name in known and known[name] != text:
+            line = next((line for line in text.splitlines() if line not in known[name].splitlines()), "less")
+            raise ConfigurationError(
+                f"{folder / name} has a run with other settings (now {line}): use the same settings, or choose another folder"
+            )
+    try:
+        make_folder(folder)
+    except OSError as error:
+        raise RunError(f"the folder {folder} cannot be created: {error.strerror}") from error
+    write_atomically(path, msgspec.json.format(msgspec.json.encode({**known, **wanted})))
