@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,9 +85,21 @@ class SQLiteConnection:
             raise ConfigurationError(f"{path} is no {what} of Chimera's: choose another folder")
         if not application:
             self.read(lambda db: db.execute("PRAGMA auto_vacuum = INCREMENTAL"))
-            self.read(lambda db: db.execute("PRAGMA journal_mode = WAL"))
+            self._write_ahead()
             self.write(self._create)
         self.read(lambda db: db.execute("PRAGMA synchronous = FULL"))
+
+    def _write_ahead(self) -> None:
+        """Change the journal mode. SQLite refuses this beside another transaction at once, so wait for its end and repeat."""
+        deadline_s = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                self.read(lambda db: db.execute("PRAGMA journal_mode = WAL"))
+                return
+            except Busy:
+                if time.monotonic() > deadline_s:
+                    raise
+                self.read(lambda db: db.executescript("BEGIN EXCLUSIVE; ROLLBACK"))  # waits for all other transactions
 
     def _create(self, db: sqlite3.Connection) -> None:
         """Create the tables, unless another process has done so meanwhile."""
