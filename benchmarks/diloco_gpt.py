@@ -1,6 +1,6 @@
 """DiLoCo and an exchange in each step, for the GPT of examples/diloco_gpt.toml: perplexity over bytes and over virtual time.
 
-    python benchmarks/diloco_gpt.py --out runs/diloco_gpt --picture docs/diloco_gpt.png
+    python benchmarks/diloco_gpt.py --out runs/diloco_gpt --picture docs/images/diloco-gpt.png
 
 Runs ``chimera compare`` with each strategy over links of 100 Mbit/s and 1 Gbit/s, and ``streaming-diloco`` also with a codec of
 3 bits; about 30 minutes of one core. Finished runs in ``--out`` are not repeated.

@@ -218,7 +218,7 @@ def accuracy(layers: list[Any]) -> float:
 
 @contextlib.contextmanager
 def chimera_nodes(folder: Path, nodes: int) -> Iterator[Started]:
-    """Run a hub and nodes with the commands of docs/federation.md."""
+    """Run a hub and nodes with the commands of docs/how-to/federation.md."""
     import pandas as pd
 
     started, command = Started(folder), [sys.executable, "-m", "chimera"]

@@ -1,6 +1,6 @@
-"""Compare the policies of fair inference in virtual time: the figures and the picture of docs/inference-policies.md.
+"""Compare the policies of fair inference in virtual time, for docs/explanation/inference-policies.md.
 
-python benchmarks/inference_policies.py [--picture docs/inference-policies.png]
+python benchmarks/inference_policies.py [--picture docs/images/inference-policies.png]
 """
 
 from __future__ import annotations

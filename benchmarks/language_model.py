@@ -11,9 +11,9 @@
 Each variant has two processes of one thread that compute, so that all get the same share of a busy machine; float32, AdamW,
 and blocks of 128 tokens, random ones except for ``clients``; no dropout. Weights are new: speed does not depend on values. The
 variants alternate. The table shows medians over the repetitions: tokens per second of both processes, FLOPs per second by the
-formula of docs/language_models.md, ratios to two independent loops (the upper limit) and to DDP over gloo, and tokens per
-second of processor time of all processes (*busy*), driver and servers included. Run it on an idle machine; on a busy one, only
-the last of these figures means something::
+formula of docs/how-to/language-models.md, ratios to two independent loops (the upper limit) and to DDP over gloo, and tokens
+per second of processor time of all processes (*busy*), driver and servers included. Run it on an idle machine. On a busy one,
+only the last of these figures means something::
 
     python benchmarks/language_model.py [--turns 3] [--models gpt lora clients] [--flower flower/bin/python] [--quick]
 
@@ -127,7 +127,7 @@ def blocks_of_text(sizes: Sizes, folder: Path) -> tuple[Any, Any]:
     from chimera.data.text_blocks import text_blocks
 
     text = folder / "text"
-    text.write_bytes(b"".join(path.read_bytes() for path in sorted(TEXT.glob("*.md"))))
+    text.write_bytes(b"".join(path.read_bytes() for path in sorted(TEXT.rglob("*.md"))))
     split = text_blocks(path=str(text), block=sizes.block, test_fraction=0.02)
     return split.train, split.test
 

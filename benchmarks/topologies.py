@@ -1,6 +1,6 @@
 """D-PSGD over each topology, in virtual time: spectral gap, accuracy, and consensus distance of the workers' models.
 
-    python benchmarks/topologies.py --picture docs/decentralised.png
+    python benchmarks/topologies.py --picture docs/images/decentralised.png
 
 Sixteen workers, each with digits of few classes, over links of 1 MB/s: with fewer neighbours, rounds are faster, but models
 differ more.

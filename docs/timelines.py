@@ -2,7 +2,7 @@
 
     python docs/timelines.py pipeline hybrid split_learning coding
 
-For each name, run examples/NAME.toml and write docs/NAME.png.
+For each name, run examples/NAME.toml and write docs/images/NAME.png.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def draw(name: str, browser: str) -> None:
             "--hide-scrollbars",
             f"--user-data-dir={folder}/browser",
         ]
-        picture = [f"--window-size={size}", f"--screenshot={DOCS / name}.png"]
+        picture = [f"--window-size={size}", f"--screenshot={DOCS / 'images' / name.replace('_', '-')}.png"]
         subprocess.run([browser, *flags, *picture, file.as_uri()], check=True, capture_output=True, timeout=60)
 
 

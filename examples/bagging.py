@@ -1,4 +1,4 @@
-"""Number of trees that an ensemble needs, for three partitions of the data; draws docs/bagging.png.
+"""Number of trees that an ensemble needs, for three partitions of the data; draws docs/images/bagging.png.
 
 Four workers fit decision trees to the digits: to bootstraps of all of them, of an even quarter each, or of a quarter with
 few of the ten digits. The picture shows the accuracy of the first trees of each ensemble on the test set.

@@ -1,4 +1,4 @@
-"""Gradient coding with stragglers: run coding.toml with four strategies, and draw docs/coding_compared.png.
+"""Gradient coding with stragglers: run coding.toml with four strategies, and draw docs/images/coding-compared.png.
 
 Two of six workers are ten times as slow. The picture shows the accuracy over virtual time, and when each worker
 computes: with `parameter-server` four workers wait for two, with `gradient-coding` none does.

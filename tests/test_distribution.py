@@ -73,7 +73,7 @@ def test_the_demo_runs_from_the_wheel_with_each_extra_alone(wheel, tmp_path, ext
 
 
 def test_the_public_names_are_documented():
-    text = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/api.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     documented = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert sorted(documented) == sorted(set(chimera.__all__) - {"__version__"})

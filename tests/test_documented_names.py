@@ -112,7 +112,7 @@ def check(line: str) -> str | None:
 def test_commands_are_found_in_documents():
     found = list(commands())
     assert len(found) > 200
-    assert {"README.md", "docs/jobs.md", "docs/inference.md"} <= {document for document, _ in found}
+    assert {"README.md", "docs/how-to/jobs.md", "docs/how-to/inference.md"} <= {document for document, _ in found}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
     python examples/federation/train.py
 
 The first step does what `chimera hub demo` does: it starts a hub and three nodes as processes, each with an identity of its own
-and a third of breast-cancer. docs/federation.md has the commands for several machines.
+and a third of breast-cancer. docs/how-to/federation.md has the commands for several machines.
 """
 
 import tempfile

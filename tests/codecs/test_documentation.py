@@ -1,4 +1,4 @@
-"""The codec of docs/codecs.md works as printed."""
+"""The codec of docs/explanation/codecs.md works as printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "codecs.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "codecs.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.long

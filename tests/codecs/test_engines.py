@@ -163,7 +163,7 @@ def faults_of(strategy: str, codec: str) -> Iterator[str]:
 
 
 FORGETS = {"coded-distributed-computing"}
-"""Strategies that create codecs again for each part of each block, see docs/redundant-work.md."""
+"""Strategies that create codecs again for each part of each block, see docs/explanation/redundant-work.md."""
 ONCE = {"streaming-diloco"}
 """What does not come to the same codec twice in four rounds."""
 

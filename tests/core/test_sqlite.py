@@ -22,9 +22,7 @@ for number in range({_FILES}):
 def test_several_processes_create_a_file_at_the_same_time(tmp_path: Path) -> None:
     """SQLite refuses at once to change the journal mode beside another connection that does the same."""
     command = [sys.executable, "-c", _CREATE, str(tmp_path)]
-    processes = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)
-    ]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("\n")

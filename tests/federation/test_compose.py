@@ -1,4 +1,4 @@
-"""The example with Docker Compose: its commands of docs/federation.md, with processes and folders in place of containers.
+"""The example with Docker Compose: its commands in federation.md, with processes and folders in place of containers.
 
 No test has the plug-in ``docker compose``. A program named ``docker`` in the folder of the test reads the real ``compose.yaml``
 and runs the commands of its services. What it does not show: the image, networks and rights of containers.
@@ -111,7 +111,7 @@ def test_files_of_the_image_exist() -> None:
 @pytest.mark.long
 @pytest.mark.takes("it starts a hub, three nodes, a driver and ten commands, each as a process")
 def test_the_documented_commands_train(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "federation.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "federation.md").read_text()
     (script,) = re.findall(r"```sh\n(cd examples/federation\n.*?)```", text, re.DOTALL)
     example = tmp_path / "examples" / "federation"
     shutil.copytree(EXAMPLE, example)

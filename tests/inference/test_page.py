@@ -22,7 +22,7 @@ from chimera.web.metrics import Metrics
 from inference.running import cluster, signalled, until
 from inference.test_workers import ECHO, NOW_S, Workers, leads
 
-DASHBOARD = Path(__file__).parents[2] / "docs" / "inference-grafana.json"
+DASHBOARD = Path(__file__).parents[2] / "docs" / "how-to" / "inference-grafana.json"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The tutorial `docs/tutorials/your_own_strategy.md`: its files and commands work as printed."""
+"""The tutorial `docs/tutorials/your-own-strategy.md`: its files and commands work as printed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "your_own_strategy.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "your-own-strategy.md").read_text(encoding="utf-8")
 FILES = {found[1]: found[2] for found in re.finditer(r"^```\w+\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)}
 COMMANDS = re.findall(
     r"^    ((?:chimera|python|pytest) .*)$", re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL), re.MULTILINE

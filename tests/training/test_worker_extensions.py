@@ -19,7 +19,7 @@ from chimera.training.worker.extension import WORKER_EXTENSIONS, WorkerExtension
 from nodes.test_training import fit as fit_nodes
 from nodes.test_training import flat, two_nodes
 
-PAGE = (Path(__file__).parents[2] / "docs" / "worker_extensions.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "worker-extensions.md").read_text(encoding="utf-8")
 BY_CLASS = '''
 
 class Unregistered(ElasticCalls):

@@ -17,7 +17,7 @@ Folder = Annotated[
 ]
 _NODE = Path("chimera-node")
 _POLICY = """
-# What runs at this node, and what leaves it. All keys: docs/federation-policy.md
+# What runs at this node, and what leaves it. All keys: docs/how-to/federation-policy.md
 approval = "ask"                     # each run waits for: chimera node approve N
 secure_aggregation = "required"      # only sums of at least three nodes can be read
 least_nodes = 3
@@ -67,7 +67,7 @@ def serve(
     ],
     policy: Annotated[
         Path | None,
-        typer.Option("--policy", metavar="FILE", help="Policy of this node, see docs/federation-policy.md."),
+        typer.Option("--policy", metavar="FILE", help="Policy of this node, see docs/how-to/federation-policy.md."),
     ] = None,
     folder: Folder = _NODE,
     target: Annotated[

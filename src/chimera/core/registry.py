@@ -2,7 +2,7 @@
 
 The plug-ins of a family are in one package, which is imported when a name is first needed. A list of names is thus cheap, and
 a plug-in with a missing library does not affect the others. Plug-ins therefore import heavy libraries inside functions. Other
-distributions add plug-ins by entry points (docs/plug-ins.md).
+distributions add plug-ins by entry points (docs/how-to/plug-ins.md).
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def csv(
     test_fraction : share of the samples that becomes the test part.
     seed : seed of the limit and of the split.
     standardize : give every feature mean 0 and standard deviation 1, computed on the train part. By default if features are
-        larger than 5, or differ in size by a factor of more than 1000 (docs/data.md).
+        larger than 5, or differ in size by a factor of more than 1000 (docs/how-to/data.md).
     scale_target : the same for the values of a regression.
     """
     frames = [
@@ -154,7 +154,7 @@ def npz(
     test_fraction : share of the samples that becomes the test part, if the file has none.
     seed : seed of the limit and of the split.
     standardize : give every feature mean 0 and standard deviation 1, computed on the train part. By default if features are
-        larger than 5, or differ in size by a factor of more than 1000 (docs/data.md).
+        larger than 5, or differ in size by a factor of more than 1000 (docs/how-to/data.md).
     scale_target : the same for the values of a regression.
     """
     pairs = sources.read_npz(sources.existing_file(path))

@@ -37,7 +37,7 @@ def nodes(
     rows_per_node: int | None = None,
     mean_of_nodes: tuple[str, ...] = (),
 ) -> NodesData:
-    """Rows of the nodes of an engine such as ``http`` or ``federation``; the driver has none (docs/federation-data.md).
+    """Rows of the nodes of an engine such as ``http`` or ``federation``; the driver has none (docs/how-to/federation-data.md).
 
     Parameters
     ----------

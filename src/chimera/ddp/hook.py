@@ -216,7 +216,7 @@ def hook(
     """Return the two arguments of ``DistributedDataParallel.register_comm_hook`` for a codec.
 
     Codecs with a form for groups (``identity``, ``powersgd``) reduce. For all others, each process decodes the messages of all.
-    A codec that is not exact needs ``error_feedback=True`` to reach the loss of plain DDP, see docs/ddp.md.
+    A codec that is not exact needs ``error_feedback=True`` to reach the loss of plain DDP, see docs/how-to/ddp.md.
 
     Parameters
     ----------

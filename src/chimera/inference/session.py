@@ -202,7 +202,7 @@ def infer(
     Parameters
     ----------
     model : a table, a TOML file that holds one, the folder of a run, a ``.skops`` file, or ``file.py:factory``
-        (docs/inference-models.md).
+        (docs/how-to/inference-models.md).
     inputs : a list, an array, a data frame, or the name of files (`chimera.inference.inputs.queries`).
     cluster : a cluster, or its folder or fixed address (`chimera infer up --port`). Default: a new cluster for this job, which
         stops at the job's `close`, at the end of its context, or when this process exits.

@@ -15,7 +15,7 @@ learns no single update from fewer than t clients that collude with it. A server
 clients needs t answers of each kind, and honest clients give one. Fewer than 2t - n clients may collude with such a server.
 Shares are bound to the list of keys and the threshold: clients that received different ones cannot open each other's shares,
 and reveal nothing. There are no signatures: clients cannot detect a server that replaces keys by its own (see
-docs/threat-model.md). All messages are arrays of bytes; a client's place is its row in the list of keys.
+docs/explanation/threat-model.md). All messages are arrays of bytes; a client's place is its row in the list of keys.
 """
 
 from __future__ import annotations

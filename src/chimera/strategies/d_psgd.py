@@ -20,7 +20,7 @@ class DPSGD(Decentralised):
     Parameters
     ----------
     topology : the neighbours of each worker, such as ``ring`` (default), ``torus`` or ``exponential``; see
-        docs/decentralised.md.
+        docs/explanation/decentralised.md.
     """
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:

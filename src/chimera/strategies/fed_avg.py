@@ -47,14 +47,14 @@ class FedAvg(SiteRounds):
         gives an exact mean, without the rounding errors of a difference.
     aggregation : rule of the servers, a name or a table; default ``mean``. If each worker changes few rows of a table:
         ``touched`` for the mean over the workers that changed a row, or ``sum``. Against attackers: for instance ``median``
-        (docs/robust.md).
+        (docs/explanation/robust.md).
     shards : number of servers over which the parameters are spread; default 1.
     ranks : rank of the adapters of each client, in the order of the workers, and repeated if there are more workers; default:
         all clients train all ranks. A client gets and trains the first ranks only. The servers take the mean of each rank over
         the participants that train it (HetLoRA without pruning: Cho et al. 2024, "Heterogeneous LoRA for Federated
         Fine-tuning of On-Device Foundation Models"). Messages have the size of the largest rank.
     batched : ``auto`` lets clients of one process (engine ``simulated``) take their local steps together where that is faster,
-        with the same result but for rounding (docs/federated.md). Default ``off``.
+        with the same result but for rounding (docs/explanation/federated.md). Default ``off``.
     hierarchical : edge servers between clients and servers, a table with ``edges`` and ``rounds``, see `Hierarchy`. A round
         then has ``rounds`` rounds of the edge servers, each of which takes the mean of its own clients. ``fraction`` and
         ``over_selection`` apply to the clients of each edge server. Default: none.

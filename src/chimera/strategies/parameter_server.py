@@ -22,7 +22,7 @@ class ParameterServer(Strategy):
         gradients are dropped (Chen et al. 2016, "Revisiting Distributed Synchronous SGD").
     timeout_s : seconds that a step waits for its quorum; after that it uses the gradients that have arrived. Default: no limit.
     aggregation : rule by which servers combine gradients, a name or a table; default ``mean``. Against attackers: for instance
-        ``median`` (docs/robust.md).
+        ``median`` (docs/explanation/robust.md).
     """
 
     family = "synchronous"

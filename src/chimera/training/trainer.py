@@ -81,13 +81,15 @@ class Trainer:
     worker_resources, server_resources : resources of each worker or server: ``threads``, ``gpus`` (workers only: model and
         batches are then on a GPU), ``memory_mb``, and ``custom`` resources of the cluster by name; a mapping or `Resources`.
     peak_flops : peak of each worker in FLOPs per second, to which the FLOPs of models that say them are compared (MFU,
-        docs/language_models.md). Default: that of the GPU, if it is an A100, H100 or H200.
+        docs/how-to/language-models.md). Default: that of the GPU, if it is an A100, H100 or H200.
     privacy : protection of clients' updates, a mapping, see `Privacy`: clipping and noise, with an epsilon, and secure
-        aggregation (docs/privacy.md). By default servers see each update.
+        aggregation (docs/explanation/privacy.md). By default servers see each update.
     seed : seed of the model, the partition, the order of the data, and dropout.
-    track : experiment trackers that record the run: names such as ``tensorboard``, or tables with options (docs/tracking.md).
+    track : experiment trackers that record the run: names such as ``tensorboard``, or tables with options
+        (docs/how-to/tracking.md).
     callbacks : receive progress and events.
-    out : the run's folder, or its URL in an object store (docs/object-stores.md); by default a new folder ``runs/<name>``.
+    out : the run's folder, or its URL in an object store (docs/how-to/object-stores.md); by default a new folder
+        ``runs/<name>``.
     name : name of the run; by default the names of model and data.
     resume : continue from the last checkpoint in the run's folder, if there is one.
     progress : whether `chimera.train` shows the progress; `fit` shows none, but for callbacks.

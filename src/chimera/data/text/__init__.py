@@ -1,4 +1,4 @@
-"""Plain text as training data for word embeddings: vocabulary, windows, and pipeline stages (docs/text.md)."""
+"""Plain text as training data for word embeddings: vocabulary, windows, and pipeline stages (docs/how-to/text.md)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def plain_text(
     stages: Literal["fused", "apart"] = "fused",
     ahead: int = 2,
 ) -> Split:
-    """Context windows of plain text files, from which a model predicts the middle word (docs/text.md); options of `Text.of`."""
+    """Context windows of plain text files, from which a model predicts the middle word; options of `Text.of`.
+
+    See docs/how-to/text.md.
+    """
     if stop_words is not None and stop_words_path is not None:
         raise ConfigurationError("stop_words and stop_words_path both set the words to exclude: give one of them")
     from chimera.data.text.text import Text

@@ -22,7 +22,7 @@ HEALTH_CHECKS = {
     "health_check_timeout_ms": 1000,
     "health_check_failure_threshold": 3,
 }
-"""Settings of Ray with which a killed node is reported as dead within about 2 s; docs/engines/ray.md shows how to set them."""
+"""Settings of Ray with which a killed node is reported as dead within about 2 s: see docs/reference/engines/ray.md."""
 
 _NOT_NICE = {
     "worker_niceness": 0

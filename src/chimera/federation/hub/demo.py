@@ -45,7 +45,7 @@ batch_size = 32
 optimizer = {{ name = "sgd", lr = 0.1 }}
 """
 POLICY = "policy.toml"
-_POLICY = """# What runs at this node, and what leaves it: see docs/federation-policy.md.
+_POLICY = """# What runs at this node, and what leaves it: see docs/how-to/federation-policy.md.
 # This policy is for public data: updates leave without noise. `chimera node serve` without --policy prints a stricter one.
 approval = "automatic"
 secure_aggregation = "optional"

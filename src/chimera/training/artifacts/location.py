@@ -58,12 +58,12 @@ def _check(scheme: str, rest: str) -> None:
     if _SECRET.match(rest) or ("@" in host and scheme not in _ACCOUNTS):
         raise ConfigurationError(
             f"the URL {scheme}://... has a user name or a password before '@': files of a run would show it; give it as the "
-            "library of this store reads it, such as in environment variables or a profile (docs/object-stores.md)"
+            "library of this store reads it, such as in environment variables or a profile (docs/how-to/object-stores.md)"
         )
     if "?" in rest or "#" in rest or "::" in rest:
         raise ConfigurationError(
             f"the URL {scheme}://{host} has options ('?', '#' or '::'): give the folder only, and options as the library of "
-            "this store reads them (docs/object-stores.md)"
+            "this store reads them (docs/how-to/object-stores.md)"
         )
     parts = path.split("/") if path else []
     if not rest or not rest.isprintable() or not {"", ".", ".."}.isdisjoint(parts):

@@ -1,1 +1,4 @@
-"""A private run: what clients do to their updates, what servers see of them, and what that guarantees (docs/privacy.md)."""
+"""A private run: what clients do to their updates, what servers see of them, and what that guarantees.
+
+See docs/explanation/privacy.md.
+"""

@@ -1,4 +1,4 @@
-"""A client of a private run: clips its update, adds noise, and masks it (docs/privacy.md)."""
+"""A client of a private run: clips its update, adds noise, and masks it (docs/explanation/privacy.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server of a private run: relays keys, unmasks sums, adds noise (docs/privacy.md)."""
+"""The server of a private run: relays keys, unmasks sums, adds noise (docs/explanation/privacy.md)."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ LEAVES: Mapping[str, Reduce] = {
     "attack": _nothing,
     "forget_answer": _nothing,
 }
-"""The calls of a private worker, and the part of each result that leaves it. All others are rejected (docs/privacy.md)."""
+"""The calls of a private worker, and the part of each result that leaves it. All others are rejected (privacy.md)."""
 
 OUTSIDE = (
     "the number of rows of a client that has its own data",

@@ -1,4 +1,4 @@
-"""Calls of workers with neighbours and without servers: mix, track, keep public copies (docs/decentralised.md)."""
+"""Calls of workers with neighbours and without servers: mix, track, keep public copies (docs/explanation/decentralised.md)."""
 
 from __future__ import annotations
 
