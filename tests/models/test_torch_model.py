@@ -489,3 +489,22 @@ def test_nothing_to_evaluate():
 def test_unknown_names_raise_an_error_that_lists_known_names():
     with pytest.raises(UnknownNameError):
         TorchModel(mlp, loss="nope")
+
+
+@pytest.mark.parametrize(("rows", "threads"), [(10, 1), (1_000_000, 2)])
+def test_one_thread_evaluates_a_small_data_set(rows, threads):
+    seen = []
+
+    class Counted(nn.Linear):
+        def forward(self, inputs):
+            seen.append(torch.get_num_threads())
+            return super().forward(inputs)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        TorchModel(Counted(4, 2)).evaluate((np.ones((rows, 4), np.float32), np.zeros(rows, np.int64)))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {threads}

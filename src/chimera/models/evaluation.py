@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.core.batch import Batch, samples_in, targets_of
+from chimera.core.batch import Batch, leaves, samples_in, targets_of
 from chimera.core.errors import ConfigurationError
 from chimera.models.batch_metrics import BatchMetric
 from chimera.models.flat_module import FlatModule
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from chimera.models.step import Outcome
+
+
+_SMALL = 5_000_000
+"""Elements of a small data set: rows times parameters, plus inputs. One thread evaluates it in a few milliseconds."""
 
 
 class Evaluation:
@@ -87,3 +92,25 @@ def evaluating(flat: FlatModule) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
+
+
+@contextmanager
+def threads_for(batch: Batch, flat: FlatModule) -> Iterator[None]:
+    """Evaluate a small data set by one thread inside the block.
+
+    Workers may keep all cores busy. Several threads would wait for one another there, for milliseconds in each layer.
+    """
+    import torch
+
+    parameters = sum(parameter.numel() for parameter in flat.module.parameters())
+    shapes = [leaf.shape for leaf in leaves(batch)]
+    work = max((shape[0] for shape in shapes), default=0) * parameters + sum(map(math.prod, shapes))
+    before = torch.get_num_threads()
+    if before == 1 or work > _SMALL:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

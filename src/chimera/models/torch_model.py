@@ -19,7 +19,7 @@ from chimera.models.batched_steps import BatchedSteps
 from chimera.models.buffers import BUFFER_POLICIES
 from chimera.models.compute import Compute, enable_checkpointing
 from chimera.models.device_view import DeviceView
-from chimera.models.evaluation import Evaluation, evaluating
+from chimera.models.evaluation import Evaluation, evaluating, threads_for
 from chimera.models.flat_module import FlatModule, Memory
 from chimera.models.forward import ForwardPass
 from chimera.models.frozen_parameters import FrozenParameters
@@ -279,7 +279,7 @@ class TorchModel(MergedEvaluation):
         if isinstance(batch, tuple | list):
             check_lengths(inputs_of(batch), targets_of(batch))
         evaluation = Evaluation(self.new_sums(), self._predictions)
-        with evaluating(self._flat), self._pass.evaluating() as logged:
+        with threads_for(batch, self._flat), evaluating(self._flat), self._pass.evaluating() as logged:
             for piece in pieces_of(batch, self._evaluate_rows):
                 evaluation.add(self._pass(piece), piece)
         return evaluation.sums, dict(logged)
