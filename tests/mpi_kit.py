@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
@@ -21,6 +21,9 @@ import pytest
 TESTS = Path(__file__).parent
 OPEN_MPI = "CHIMERA_OPEN_MPI"
 """Environment variable: the folder of an Open MPI beside another MPI library."""
+
+MACHINES = "CHIMERA_MPI_MACHINES"
+"""Environment variable: the number of machines that the ranks assume, which then share no memory."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +79,15 @@ def _libraries() -> Iterator[Library]:
             yield Library("mpich" if "HYDRA" in version else "openmpi", path)
 
 
-def run_pytest(found: Library, ranks: int, arguments: Sequence[str], timeout_s: float) -> None:
+def run_pytest(
+    found: Library, ranks: int, arguments: Sequence[str], timeout_s: float, variables: Mapping[str, str] = {}
+) -> None:
     """Run pytest on rank 0 of a job; fail with the names and errors of the tests that failed there."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         command = found.command(ranks, "-m", "mpi_kit", f"--junit-xml={report}", "-p", "no:cacheprovider", *arguments)
         with subprocess.Popen(
-            command, env=found.environment(), cwd=TESTS.parent,
+            command, env=found.environment() | variables, cwd=TESTS.parent,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         ) as job:  # fmt: skip
             try:
@@ -104,6 +109,8 @@ def main() -> int:
     """Host actors, or run pytest."""
     from chimera.engines.mpi_launch import launch_of
 
+    if MACHINES in os.environ:
+        os.environ["CHIMERA_MACHINE"] = f"machine {launch_of().rank % int(os.environ[MACHINES])}"
     if launch_of().rank > 0:
         from chimera.engines.mpi.job import host
 

@@ -19,6 +19,12 @@ def test_the_engine_keeps_its_promises(name: str, ranks: int) -> None:
     mpi_kit.run_pytest(mpi_kit.library(name), ranks, ["-q", "-m", "", "tests/conformance"], LIMIT_S)
 
 
+def test_the_engine_keeps_its_promises_on_two_machines() -> None:
+    mpi_kit.run_pytest(
+        mpi_kit.library("mpich"), 5, ["-q", "-m", "", "tests/conformance"], LIMIT_S, {mpi_kit.MACHINES: "2"}
+    )
+
+
 @pytest.mark.parametrize("strategy", FAMILIES)
 def test_strategies_keep_their_promises(strategy: str) -> None:
     kit = ["-p", "chimera.testing", "--pyargs", "chimera.testing", "--strategy", strategy, "--engines", "mpi"]

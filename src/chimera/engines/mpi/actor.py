@@ -43,18 +43,17 @@ class HostedActor:
     rows : rows of calls by other actors that the driver has not fetched.
     """
 
-    def __init__(self, rank: Rank, key: str, actor: int, name: str, threads: int) -> None:
-        self.name, self.dead = name, False
+    def __init__(self, rank: Rank, context: MpiContext, threads: int) -> None:
+        self.context, self.name, self.dead = context, context.name, False
         self.calls: dict[int, Call] = {}  # by the number of the first result
         self.running: Call | None = None
         self.rows: list[Row] = []
-        self.context = MpiContext(rank, key, actor, name)
         self._rank, self._threads = rank, threads
         self._queue: queue.SimpleQueue[tuple[Call, list[Slot]] | None] = queue.SimpleQueue()
         self._target: Any = None
         self._unmade: Kept | None = None  # why the constructor failed; every call fails with it
         self._end_s = 0.0  # of the last call
-        self._thread = threading.Thread(target=self._run, name=f"chimera-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"chimera-{context.name}", daemon=True)
         self._thread.start()
 
     def add(self, call: Call, slots: list[Slot]) -> None:
@@ -94,7 +93,7 @@ class HostedActor:
             self._rank.bury(self, f"ended with {type(error).__name__}: {error}")
         finally:
             self._target = None
-            self.context.groups.clear()
+            self.context.close()
             close_for_threads()
 
     def _serve(self, call: Call, slots: list[Slot]) -> None:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from chimera.engines.mpi.messages import Row
 from chimera.engines.mpi.transfers import aligned
 from chimera.engines.mpi.wake_ups import word_of
+from chimera.engines.shared_memory.memory import Memory
+from chimera.engines.shared_memory.notifier import Notifier
 from chimera.engines.thread_context import ThreadContext
 
 if TYPE_CHECKING:
@@ -34,23 +36,31 @@ class MpiContext(ThreadContext):
     groups : the groups in which it is a member, by their tags.
     word : the word on which its thread sleeps, see `chimera.engines.mpi.wake_ups`.
     abandoned : whether the thread must end.
+    memory, notifier : the memory that it shares with other actors of the machine, and the sleep on it; None without one.
     waited_s, collective_bytes, sent_bytes, received_bytes : see `chimera.engines.collectives.Costs`; since the last row.
     parts : rows of the parts of the running call.
     """
 
-    def __init__(self, rank: Rank, key: str, actor: int, name: str) -> None:
+    def __init__(self, rank: Rank, key: str, actor: int, name: str, memory: Memory | None) -> None:
         super().__init__()
         self.rank, self.key, self.actor, self.name = rank, key, actor, name
         self.groups: dict[int, Any] = {}
         self.word = word_of(actor)
         self.abandoned = False
+        self.memory, self.notifier = memory, None if memory is None else Notifier(memory)
         self.waited_s, self.collective_bytes, self.sent_bytes, self.received_bytes = 0.0, 0, 0, 0
         self.parts: list[Row] = []
         self._next: Callable[[], None] | None = None
 
     def empty(self, size: int) -> NDArray[np.float32]:
-        """Return aligned memory."""
-        return aligned(4 * size).view(np.float32)
+        """Return aligned memory, which the members of a group can read if they are on this machine."""
+        return aligned(4 * size).view(np.float32) if self.memory is None else self.memory.empty(size)
+
+    def close(self) -> None:
+        """Leave all groups, and release the memory. Arrays in it keep what they need."""
+        self.groups.clear()
+        if self.memory is not None:
+            self.memory.close()
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
         """Wait for results of this actor's calls on other actors."""

@@ -18,9 +18,10 @@ from chimera.engines.real_time import RealTime
 
 if TYPE_CHECKING:
     from chimera.engines.mpi.calls import MpiActor, Peer, Ref
-    from chimera.engines.mpi.group import GroupHandle
+    from chimera.engines.mpi.group_handle import GroupHandle
     from chimera.engines.mpi.job import Job
     from chimera.engines.mpi.messages import Row
+    from chimera.engines.mpi.shared import SharedFile
 
 _ANSWER_S = 5.0
 _SIGNS_S = 0.5
@@ -51,6 +52,7 @@ class Mpi(RealTime):
             raise needs_ranks()
         from chimera.engines.mpi import job
         from chimera.engines.mpi.messages import PRELOAD
+        from chimera.engines.mpi.shared import SharedFile
 
         if launch.rank > 0:
             job.host()
@@ -68,7 +70,8 @@ class Mpi(RealTime):
         self._signs: dict[int, float] = {}
         self._actors_may_call = False
         receive_handles(self)
-        self._end = weakref.finalize(self, _end, self._job, self._actors)
+        self._shared = SharedFile(self._job.sharing)
+        self._end = weakref.finalize(self, _end, self._job, self._actors, self._shared)
 
     def reserve(self, resources: Sequence[Resources], timeout_s: float | None = None) -> None:  # noqa: ARG002
         """Check that there are enough ranks for these actors; there is nothing to wait for.
@@ -113,7 +116,10 @@ class Mpi(RealTime):
         handle = self._actors[actor] = MpiActor(self, Peer(rank, actor, name))
         self._rows[actor] = []
         threads = (resources or Resources()).threads
-        self._rank.messenger.send(rank, (SPAWN, self.key, actor, name, threads, [*map(str, sys.path)]))
+        place = self._shared.place_of(actor, rank)
+        self._rank.messenger.send(
+            rank, (SPAWN, self.key, actor, name, threads, place and tuple(place), [*map(str, sys.path)])
+        )
         self.call(handle._channel, CONSTRUCT, actor_type, *args, **kwargs)
         return handle
 
@@ -134,11 +140,13 @@ class Mpi(RealTime):
 
     def group(self, actors: Sequence[MpiActor]) -> GroupHandle:
         """Make a group of these actors, in rank order."""
-        from chimera.engines.mpi.group import GroupHandle, most_on_one_rank
+        from chimera.engines.mpi.group import most_on_one_rank
+        from chimera.engines.mpi.group_handle import GroupHandle
 
         self._check_open()
         members: list[Peer] = [actor._channel for actor in actors]
-        return GroupHandle(self._job.new_tags(most_on_one_rank(members) ** 2), members)
+        meeting = self._shared.meeting_of([member.actor for member in members])
+        return GroupHandle(self._job.new_tags(most_on_one_rank(members) ** 2), members, meeting)
 
     def kill(self, actor: MpiActor) -> None:
         """End the actor, not its rank, and return when the driver knows of its death.
@@ -270,7 +278,7 @@ def ask(job: Job, kind: int, peers: Sequence[Peer], within_s: float) -> list[Any
         return [rank.answers.pop((kind, other)) for other in asked if (kind, other) in rank.answers]
 
 
-def _end(job: Job, actors: dict[int, MpiActor]) -> None:
+def _end(job: Job, actors: dict[int, MpiActor], shared: SharedFile) -> None:
     """End the actors of an engine, and free their values on all ranks."""
     from chimera.engines.mpi.messages import CLOSE
 
@@ -278,3 +286,4 @@ def _end(job: Job, actors: dict[int, MpiActor]) -> None:
     ask(job, CLOSE, peers, _ANSWER_S)
     for actor in actors:
         job.placed.pop(actor, None)
+    shared.close()

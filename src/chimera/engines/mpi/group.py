@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.core.errors import ActorLost, ConfigurationError
+from chimera.core.errors import ActorLost
 from chimera.core.parameters import reduce_in_order, shard_bounds
 from chimera.core.pickling import marshalled, unmarshalled
 from chimera.engines.collectives import Op, check_count, check_ranks, check_root, check_sizes, flat_of, scale_of
@@ -27,7 +27,6 @@ from chimera.engines.mpi.library import MPI
 from chimera.engines.mpi.values import Kept
 from chimera.engines.mpi.wake_ups import Pause, word_of
 from chimera.engines.shared_memory.values import Packed, opened
-from chimera.engines.thread_context import context_of_thread
 
 _POLL_S = 5e-5  # before the first sleep: the other members are often nearly as far
 _NEAR_S = 0.05
@@ -35,19 +34,9 @@ _MOVING_S = 1e-3
 _ON_THE_WAY_S = 0.2  # messages of a member of another machine may arrive after the news of its death
 
 
-class GroupHandle:
-    """A group in the driver. It can be an argument of calls; inside a member it becomes an `MpiGroup`."""
-
-    def __init__(self, first_tag: int, members: Sequence[Peer]) -> None:
-        self._first_tag, self._members = first_tag, tuple(members)
-
-    @property
-    def size(self) -> int:
-        """The number of members."""
-        return len(self._members)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _join, (self._first_tag, tuple(map(tuple, self._members)))
+def lost_member(members: Sequence[Peer], dead: Mapping[int, str]) -> str:
+    """Return the name of a dead member; empty if there is none."""
+    return next((member.name for member in members if member.actor in dead), "") if dead else ""
 
 
 def most_on_one_rank(members: Sequence[Peer]) -> int:
@@ -56,20 +45,8 @@ def most_on_one_rank(members: Sequence[Peer]) -> int:
     return max(map(ranks.count, ranks), default=1)
 
 
-def _join(first_tag: int, members: Sequence[tuple[int, int, str]]) -> MpiGroup | GroupHandle:
-    context, peers = context_of_thread(), [Peer(*member) for member in members]
-    if not isinstance(context, MpiContext):
-        return GroupHandle(first_tag, peers)
-    if context.actor not in [peer.actor for peer in peers]:
-        raise ConfigurationError(f"{context.name} is not a member of this group")
-    if first_tag not in context.groups:
-        context.groups[first_tag] = MpiGroup(context, first_tag, peers)
-    group: MpiGroup = context.groups[first_tag]
-    return group
-
-
 class MpiGroup:
-    """A group inside one of its members."""
+    """A group inside one of its members, which are on several machines, or cannot share memory."""
 
     def __init__(self, context: MpiContext, first_tag: int, members: Sequence[Peer]) -> None:
         self._context, self._members = context, members
@@ -290,7 +267,7 @@ class MpiGroup:
                     return
                 context.alive()
                 now_s = time.monotonic()
-                if lost := self._lost():
+                if lost := lost_member(self._members, self._dead):
                     end_s = end_s or now_s + (_POLL_S if self._near else _ON_THE_WAY_S)
                     if now_s >= end_s and not arriving():
                         raise ActorLost(f"{lost} died, and its group with it")
@@ -301,7 +278,3 @@ class MpiGroup:
                         poll_until_s = time.monotonic() + _POLL_S  # the library may need several probes
         finally:
             context.waited_s += time.monotonic() - began_s
-
-    def _lost(self) -> str:
-        """Return the name of a dead member; empty if there is none."""
-        return next((member.name for member in self._members if member.actor in self._dead), "") if self._dead else ""

@@ -16,6 +16,7 @@ from chimera.engines.machine_clock import clock_of_this_machine
 from chimera.engines.mpi import messages
 from chimera.engines.mpi.library import MPI
 from chimera.engines.mpi.rank import DRIVER, Rank
+from chimera.engines.mpi.shared import can_map, ranks_that_share
 from chimera.engines.mpi_launch import launch_of
 
 _lock = threading.Lock()
@@ -29,6 +30,7 @@ class Job:
     ----------
     rank : this process.
     placed : for the driver, the rank of each actor of its open engines, by the actor's number.
+    sharing : the ranks that can map files of this one.
     """
 
     def __init__(self) -> None:
@@ -47,6 +49,7 @@ class Job:
         shift_s = 0.0 if machine == driver_machine else offset_s - driver_offset_s
         self.rank = Rank(comm, shift_s)
         self.placed: dict[int, int] = {}
+        self.sharing = ranks_that_share(self.rank.messenger.wake_ups, comm.allgather(can_map()))
         self._actors, self._tags = itertools.count(), 0
         self._most_tags: int = comm.Get_attr(MPI.TAG_UB) or 32767
         self._process = os.getpid()

@@ -17,6 +17,7 @@ from chimera.engines.mpi.calls import Callers, Calls
 from chimera.engines.mpi.context import MpiContext
 from chimera.engines.mpi.messages import Call, Row
 from chimera.engines.mpi.messenger import Messenger
+from chimera.engines.mpi.shared import Place
 from chimera.engines.mpi.store import Store, fits_in_message
 from chimera.engines.mpi.values import Kept, kept_of
 
@@ -98,6 +99,8 @@ class Rank:
         with self.changed:
             self.changed.notify_all()
         self.messenger.wake_ups.wake(self.messenger.rank, context.word)
+        if context.notifier is not None and context.memory is not None:
+            context.notifier.ring(context.memory.me)
 
     def _lose(self, actor: HostedActor, call: Call, fate: str = "died") -> None:
         now_s = self.store.now_s()
@@ -130,13 +133,22 @@ class Rank:
         threading.Thread(target=_import_all, args=(modules,), name="chimera-preload", daemon=True).start()
 
     def _spawn(
-        self, _: int, __: list[memoryview], key: str, actor: int, name: str, threads: int, path: list[str]
+        self,
+        _: int,
+        __: list[memoryview],
+        key: str,
+        actor: int,
+        name: str,
+        threads: int,
+        place: tuple[int, int, int] | None,
+        path: list[str],
     ) -> None:
         sys.path.extend(entry for entry in path if entry not in sys.path and Path(entry).is_dir())
         if key not in self._callers and self.messenger.rank != DRIVER:
             self._callers[key] = Callers(key, self.calls)
             receive_handles(self._callers[key])
-        self.actors[actor] = HostedActor(self, key, actor, name, threads)
+        memory = Place(*place).open() if place else None
+        self.actors[actor] = HostedActor(self, MpiContext(self, key, actor, name, memory), threads)
 
     def _call(
         self,

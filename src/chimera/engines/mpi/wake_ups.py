@@ -66,7 +66,11 @@ class WakeUps:
         for rank, place in enumerate(places):
             if rank != self.rank and own is not None and place is not None and (found := _Words.open(place)):
                 self._maps[rank] = found
-        comm.Barrier()  # all have opened the files
+        opened: Sequence[frozenset[int]] = comm.allgather(frozenset(self._maps))
+        for rank in [rank for rank in self._maps if self.rank not in opened[rank]]:
+            self._maps.pop(
+                rank
+            ).close_file()  # a rank of the host sees the processes of a container, but not the reverse
         for words in self._maps.values():
             words.close_file()
         self.all_near = len(self._maps) == comm.size
