@@ -49,6 +49,15 @@ def test_the_skew_is_0_for_equal_shares_and_largest_for_one_label_per_worker() -
     assert halves.skew == pytest.approx((0.25 + 0.25) / 2)  # shares (1/2, 1/2) and (0, 1) of labels of (1/4, 3/4)
 
 
+def test_many_workers_are_counted_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = np.random.default_rng(0).integers(0, 30, 400).astype(np.uint64)
+    whole = counted("iid", labels, 40)
+    monkeypatch.setattr("chimera.data.worker_counts._MOST_COUNTS", 90)
+    pieces = counted("iid", labels, 40)
+    assert pieces.workers == whole.workers
+    assert pieces.skew == pytest.approx(whole.skew)
+
+
 def test_groups_are_named_if_they_are_few() -> None:
     data = Dataset(
         np.zeros((40, 1), np.float32), np.zeros(40, np.float32), groups=["abcdefgh"[row % 8] for row in range(40)]

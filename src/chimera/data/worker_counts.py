@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from chimera.data.row_labels import RowLabels, class_labels
 from chimera.data.samples import SampleDataset
 
 _MOST_GROUPS = 5
+_MOST_COUNTS = 1 << 20
+
+_Counted: TypeAlias = tuple[int | None, tuple[int, ...]]
 
 
 def worker_counts(train: TrainingData, orders: Sequence[Any]) -> WorkerCounts | None:
@@ -26,20 +29,24 @@ def worker_counts(train: TrainingData, orders: Sequence[Any]) -> WorkerCounts | 
         return None
     known, groups = class_labels(train.known_labels), train.partition_groups
     labels = None if known is None else _Labels.of(known, train.label_names)
-    held = [(order.own(), getattr(order, "kept", None)) for order in orders]
-    counts, distance = [], 0.0
-    for rank, (own, kept) in enumerate(held):
-        rows = own if kept is None else np.concatenate([own, kept])
-        found = {} if groups is None else _groups(groups, rows)
-        if labels is not None:
-            of_each = np.bincount(labels.places[rows], minlength=len(labels.held))
-            distance += float(np.abs(of_each / len(rows) - labels.held / len(labels.places)).sum()) / 2
-            found |= {"classes": int(np.count_nonzero(of_each)), "counts": labels.shown_of(of_each)}
-        tested = None if kept is None else len(kept)
-        counts.append(WorkerCount(worker=f"worker {rank}", samples=len(rows), test=tested, **found))
-    if labels is None:
-        return WorkerCounts(tuple(counts))
-    return WorkerCounts(tuple(counts), labels.names, labels.more, distance / len(held))
+    kept = [getattr(order, "kept", None) for order in orders]
+    held = [
+        order.own() if tested is None else np.concatenate([order.own(), tested])
+        for order, tested in zip(orders, kept, strict=True)
+    ]
+    distance, found = (0.0, [(None, ())] * len(held)) if labels is None else labels.count(held)
+    counts = tuple(
+        WorkerCount(
+            worker=f"worker {rank}",
+            samples=len(rows),
+            test=None if tested is None else len(tested),
+            classes=classes,
+            counts=shown,
+            **({} if groups is None else _groups(groups, rows)),
+        )
+        for rank, (rows, tested, (classes, shown)) in enumerate(zip(held, kept, found, strict=True))
+    )
+    return WorkerCounts(counts) if labels is None else WorkerCounts(counts, labels.names, labels.more, distance)
 
 
 @dataclass(frozen=True)
@@ -68,10 +75,28 @@ class _Labels:
         """The number of labels of rows that are not shown."""
         return int(np.count_nonzero(self.held)) - len(self.shown)
 
-    def shown_of(self, counts: NDArray[Any]) -> tuple[int, ...]:
-        """Return the counts of the shown labels and, if there are more labels, of all others together."""
-        shown = counts[self.shown].tolist()
-        return tuple(shown if not self.more else [*shown, int(counts.sum()) - sum(shown)])
+    def count(self, held: Sequence[NDArray[Any]]) -> tuple[float, list[_Counted]]:
+        """Return the mean distance of the workers' shares of labels from those of all rows, and the counts of each worker.
+
+        The counts are the number of its labels, and those of the shown labels and, if there are more, of all others together.
+        Many workers are counted at a time: there may be 100,000, with a few rows each.
+        """
+        labels, distance = len(self.held), 0.0
+        found: list[_Counted] = []
+        at_once = max(1, _MOST_COUNTS // labels)
+        for begin in range(0, len(held), at_once):
+            part = held[begin : begin + at_once]
+            sizes = np.array([len(rows) for rows in part])
+            ranks = np.repeat(np.arange(len(part)) * labels, sizes)
+            places = self.places[np.concatenate(part)].astype(np.int64, copy=False)
+            counts = np.bincount(ranks + places, minlength=len(part) * labels)
+            counts = counts.reshape(len(part), labels)
+            distance += float(np.abs(counts / sizes[:, None] - self.held / len(self.places)).sum()) / 2
+            shown = counts[:, self.shown]
+            if self.more:
+                shown = np.column_stack([shown, counts.sum(axis=1) - shown.sum(axis=1)])
+            found += zip(np.count_nonzero(counts, axis=1).tolist(), map(tuple, shown.tolist()), strict=True)
+        return distance / len(held), found
 
 
 def _groups(groups: RowLabels, rows: NDArray[Any]) -> dict[str, Any]:
