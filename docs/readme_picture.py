@@ -8,6 +8,7 @@ All runs are on the engine ``simulated``, so the pictures are the same on each m
 from __future__ import annotations
 
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +36,30 @@ COMPARED: dict[str, dict[str, Any]] = {
 NETWORK = {"latency_s": 2e-3, "bandwidth_bytes_s": 5e6}
 COMPUTE = {"seconds_per_sample": 1e-3, "straggler_spread": 0.25}
 WINDOW_S = 0.4
-STYLES = {
-    "light": {"text": "#1b2026", "soft": "#5a6570", "line": "#dfe3e8", "page": "#ffffff", "compute": "#0072b2",
-              "transfer": "#e69f00", "wait": "#e1e5ea", "lost": "#c1440e", "curves": ("#0072b2", "#a6508a", "#007a5a", "#cc4c00")},
-    "dark": {"text": "#e6e9ed", "soft": "#a2acb7", "line": "#343b43", "page": "#0d1117", "compute": "#3d9fdc",
-             "transfer": "#f0b429", "wait": "#353c45", "lost": "#ff7f50", "curves": ("#56b4e9", "#dd93c4", "#3ecf9b", "#ff9150")},
+STYLES: dict[str, dict[str, Any]] = {
+    "light": {
+        "text": "#1b2026", "soft": "#5a6570", "line": "#dfe3e8", "page": "#ffffff", "lost": "#c1440e",
+        "compute": "#0072b2", "transfer": "#e69f00", "wait": "#e1e5ea",
+        "curves": ("#0072b2", "#a6508a", "#007a5a", "#cc4c00"),
+    },
+    "dark": {
+        "text": "#e6e9ed", "soft": "#a2acb7", "line": "#343b43", "page": "#0d1117", "lost": "#ff7f50",
+        "compute": "#3d9fdc", "transfer": "#f0b429", "wait": "#353c45",
+        "curves": ("#56b4e9", "#dd93c4", "#3ecf9b", "#ff9150"),
+    },
 }  # fmt: skip
 
 
 def train(folder: Path, **options: Any) -> RunFiles:
     """Run an experiment in virtual time, and return its files."""
-    settings = {"workers": 4, "batch_size": 16, "epochs": 12, "optimizer": {"name": "adam", "lr": 3e-3}, "seed": 1, **options}
+    settings = {
+        "workers": 4,
+        "batch_size": 16,
+        "epochs": 12,
+        "optimizer": {"name": "adam", "lr": 3e-3},
+        "seed": 1,
+        **options,
+    }
     engine = {"name": "simulated", "network": NETWORK, "compute": COMPUTE}
     model = {"name": "mlp", "hidden": [64]}
     return read_run(chimera.Trainer(model, "digits", engine=engine, out=folder, **settings).fit().run_dir)
@@ -71,7 +85,7 @@ def draw_timeline(axes: Axes, run: RunFiles, style: dict[str, Any]) -> None:
     for place, lane in enumerate(run.lanes):
         edges, kinds = lane.between(begin_s, begin_s + WINDOW_S)
         places = 1e3 * (edges - begin_s)
-        lines = [[(low, -place), (high, -place)] for low, high in zip(places[:-1], places[1:], strict=True)]
+        lines = [[(low, -place), (high, -place)] for low, high in pairwise(places)]
         colors = [style[KINDS[kind]] for kind in kinds]
         axes.add_collection(LineCollection(lines, colors=colors, linewidths=13, capstyle="butt"))
         if lane.actor == loss["actor"]:
@@ -85,7 +99,9 @@ def draw_timeline(axes: Axes, run: RunFiles, style: dict[str, Any]) -> None:
     axes.set(xlim=(0, 1e3 * WINDOW_S), ylim=(0.6 - len(run.lanes), 0.4))
     axes.set_xlabel("milliseconds of virtual time")
     axes.set_title("A worker is killed, and the run continues", loc="left", fontsize=11, color=style["text"])
-    axes.legend(frameon=False, fontsize=9, labelcolor=style["text"], ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+    axes.legend(
+        frameon=False, fontsize=9, labelcolor=style["text"], ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.16)
+    )
 
 
 def draw(theme: str, compared: dict[str, RunFiles], timeline: RunFiles) -> None:
