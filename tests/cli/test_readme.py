@@ -158,6 +158,7 @@ def program() -> str:
     return block
 
 
+@pytest.mark.takes("it starts a program with torch and four workers")
 def test_the_program_of_the_readme_prints_its_output(tmp_path):
     (printed,) = [block for kind, block in blocks("README.md") if kind == "text"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "80"}
@@ -173,6 +174,7 @@ def test_the_program_of_the_readme_prints_its_output(tmp_path):
     assert (tmp_path / "runs/Sequential-DataFrame/report.html").exists()
 
 
+@pytest.mark.takes("it starts eight workers")
 def test_the_program_of_the_readme_has_the_same_bits_on_simulated_and_local(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     weights = []
