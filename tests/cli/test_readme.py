@@ -1,4 +1,4 @@
-"""The blocks of the README and of the pages that begin where it ends, run in order with only the packages that they install."""
+"""The blocks of the README and of two pages on the command line, run in order with only the packages that they install."""
 
 from __future__ import annotations
 
@@ -10,31 +10,29 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import bare_environment
 import chimera
+from chimera.core.file_modules import load_file
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-PAGES = (
-    "README.md", "docs/how-to/command-line.md", "docs/how-to/compare.md", "docs/how-to/python.md",
-    "docs/reference/experiment-file.md", "docs/reference/components.md",
-)  # fmt: skip
+PAGES = ("README.md", "docs/how-to/command-line.md", "docs/how-to/compare.md")
 LIMIT_S = 300.0
 TESTED_ELSEWHERE = {
     "make demo": "downloads packages; the command that it runs is tested by test_extras",
     "make test": "runs this test",
-    "class Worker:": "a fragment",
 }
 UP = re.compile(r"the master serves at|a coordinator, its standbys")
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
 
 
 def blocks(page: str) -> Iterator[tuple[str, str]]:
-    """Yield the kind and the text of each block of a page: ``shell`` (indented), ``python``, ``toml`` or ``text``."""
+    """Yield the kind and the text of each block of a page: ``shell`` (indented), ``python`` or ``text``."""
     text = (ROOT / page).read_text(encoding="utf-8")
     for fenced, body, indented in re.findall(
         r"```(\w+)\n(.*?)```|((?:^    [^\n]*\n)+)", text, re.DOTALL | re.MULTILINE
@@ -113,10 +111,7 @@ class Shell:
 
 def run_block(shell: Shell, home: Path, kind: str, block: str) -> None:
     """Run a block as a reader does."""
-    if kind == "toml":
-        (home / "experiment.toml").write_text(block, encoding="utf-8")
-        shell.type("chimera train experiment.toml")
-    elif kind == "python":
+    if kind == "python":
         (home / "program.py").write_text(block, encoding="utf-8")
         shell.type("python program.py")
     elif kind == "shell":
@@ -149,6 +144,8 @@ def test_the_readme_fits_on_a_few_screens_and_its_files_exist():
     assert len(text.splitlines()) <= 120
     for picture in re.findall(r'(?:src|srcset)="([^"]+)"', text):
         assert (ROOT / picture).stat().st_size < 150_000
+    linked = re.findall(r"\]\((?!http)([^)#]+)", text)
+    assert [place for place in linked if not (ROOT / place).exists()] == []
     assert re.search(r'<img [^>]*alt="[^"]{80,}"', text)
 
 
@@ -174,13 +171,30 @@ def test_the_program_of_the_readme_prints_its_output(tmp_path):
     assert (tmp_path / "runs/Sequential-DataFrame/report.html").exists()
 
 
+@pytest.mark.long
+def test_the_text_of_the_picture_states_the_bytes_of_its_runs(tmp_path):
+    picture = load_file(ROOT / "docs/readme_picture.py")
+    (text,) = re.findall(r'alt="([^"]+)"', README.read_text(encoding="utf-8"))
+    found = []
+    for number, options in enumerate(picture.COMPARED.values()):
+        figures = picture.train(tmp_path / str(number), **options).figures()
+        found.append(round((figures["bytes_up"] + figures["bytes_down"]) / 1e6))
+        assert figures["metrics"]["accuracy"] == pytest.approx(0.96, abs=0.01)
+    assert [int(number) for number in re.findall(r"(\d+)\s+MB", text)] == found
+
+
 @pytest.mark.takes("it starts eight workers")
-def test_the_program_of_the_readme_has_the_same_bits_on_simulated_and_local(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    "strategy",
+    ["parameter-server", *(pytest.param(name, marks=pytest.mark.long) for name in ("all-reduce", "fed-avg", "diloco"))],
+)
+def test_the_program_of_the_readme_has_the_same_bits_on_simulated_and_local(tmp_path, monkeypatch, strategy):
     monkeypatch.chdir(tmp_path)
     weights = []
     for engine in ("simulated", "local", "local"):
-        names = {}
-        exec(program().replace("seed=1)", f"seed=1, engine={engine!r})"), names)
-        weights.append(names["run"].trained.parameters().tobytes())
-        assert isinstance(names["run"], chimera.Run)
+        names: dict[str, Any] = {}
+        exec(program().replace("seed=1)", f"seed=1, engine={engine!r}, strategy={strategy!r})"), names)
+        run: chimera.Run = names["run"]
+        assert f"on {engine};" in repr(run)
+        weights.append(run.trained.parameters().tobytes())
     assert weights[0] == weights[1] == weights[2]
