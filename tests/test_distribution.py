@@ -11,11 +11,13 @@ import tomllib
 import zipfile
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bare_environment
 import chimera
+from chimera.cli.new import KINDS
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
@@ -46,30 +48,58 @@ def test_the_wheel_has_types_and_templates_and_nothing_else_than_the_package(whe
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("extra", ["", *sorted(EXTRAS.keys() - {"dev"})])
-def test_the_demo_runs_from_the_wheel_with_each_extra_alone(wheel, tmp_path, extra):
-    python = bare_environment.create(tmp_path / "environment")
-    (packages,) = (tmp_path / "environment").glob("lib/python3*/site-packages")
+def install_wheel(wheel: Path, folder: Path, *requirements: str) -> Path:
+    """Create an environment with the wheel, and with the packages of requirements and no others; return its Python."""
+    python = bare_environment.create(folder)
+    (packages,) = folder.glob("lib/python3*/site-packages")
     (packages / "chimera-source.pth").unlink()  # the checkout
-    if extra:
-        try:
-            bare_environment.install(tmp_path / "environment", f"chimera-dml[{extra}]")
-        except PackageNotFoundError as error:
-            pytest.skip(f"{error.name} is not installed: pip install 'chimera-dml[{extra}]'")
+    try:
+        bare_environment.install(folder, *requirements)
+    except PackageNotFoundError as error:
+        pytest.skip(f"{error.name} is not installed: pip install {' '.join(map(repr, requirements))}")
     for link in packages.glob("*chimera_dml*"):  # of the environment that runs the tests
         link.unlink()
     zipfile.ZipFile(wheel).extractall(packages)
+    where = run_in(python, folder, "-c", "import chimera; print(chimera.__file__)")
+    assert Path(where.stdout.strip()) == packages / "chimera/__init__.py"
+    return python
+
+
+def run_in(python: Path, folder: Path, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    """Run the Python of an environment in a folder, and check that it succeeds."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    where = [python, "-c", "import chimera; print(chimera.__file__)"]
-    shown = subprocess.run(where, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert Path(shown.stdout.strip()) == packages / "chimera/__init__.py"
     done = subprocess.run(
-        [python, "-m", "chimera", "demo", "--json", "--quiet"],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        [python, *map(str, arguments)],
+        env=environment, cwd=folder, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("extra", ["", *sorted(EXTRAS.keys() - {"dev"})])
+def test_the_demo_runs_from_the_wheel_with_each_extra_alone(wheel, tmp_path, extra):
+    python = install_wheel(wheel, tmp_path / "environment", f"chimera-dml[{extra}]")
+    done = run_in(python, tmp_path, "-m", "chimera", "demo", "--json", "--quiet")
     assert json.loads(done.stdout)["metrics"]["accuracy"] > 0.95
+
+
+@pytest.fixture(scope="module")
+def python_of_templates(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the Python of an environment with the wheel, pytest and the extras of all kinds of projects."""
+    extras = sorted({extra for kind in KINDS.values() for extra in kind.needs.values()})
+    return install_wheel(wheel, tmp_path_factory.mktemp("templates"), f"chimera-dml[{','.join(extras)}]", "pytest")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_project_made_from_the_wheel_passes_its_test(python_of_templates, tmp_path, kind):
+    run_in(python_of_templates, tmp_path, "-m", "chimera", "new", kind, "mine")
+    done = run_in(
+        python_of_templates, tmp_path / "mine", "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", tmp_path, tmp_path
+    )
+    assert re.search(r"\d passed", done.stdout)
+    assert "skipped" not in done.stdout
 
 
 def test_the_public_names_are_documented():

@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
+TEXT = ROOT / "docs/how-to/inference.md"  # any text of some pages
 
 
 @pytest.fixture
@@ -170,22 +171,11 @@ def test_an_example_states_that_it_takes_at_most_a_minute(path):
     assert int(seconds) <= OF_A_LARGE_MODEL.get(path.name, 60)
 
 
-def readme(language, containing):
-    blocks = re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    (block,) = [block for block in blocks if containing in block]
-    return block
-
-
-def test_the_strategy_of_the_readme_learns(summary, tmp_path):
-    (tmp_path / "cyclic.py").write_text(readme("python", "class Cyclic"), encoding="utf-8")
-    name = f"strategy={tmp_path / 'cyclic.py'}:Cyclic"
-    outcome = summary("digits.toml", "--engine", "simulated", "--set", name, "--set", "train.epochs=10")
-    assert outcome["metrics"]["accuracy"] >= 0.9
-
-
-def test_the_experiment_file_of_the_readme_reaches_its_target(summary, tmp_path):
+def test_the_experiment_file_of_the_reference_reaches_its_target(summary, tmp_path):
+    page = (ROOT / "docs/reference/experiment-file.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     path = tmp_path / "experiment.toml"
-    path.write_text(readme("toml", "[partition]"), encoding="utf-8")
+    path.write_text(block, encoding="utf-8")
     assert summary(path)["stopped_by"] == "target"
 
 
@@ -206,7 +196,7 @@ def test_a_small_bert_learns_reviews(summary):
 def test_a_small_gpt_learns_a_text(summary, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     text = tmp_path / "text.txt"
-    text.write_text((ROOT / "README.md").read_text(encoding="utf-8") * 4, encoding="utf-8")
+    text.write_text(TEXT.read_text(encoding="utf-8") * 4, encoding="utf-8")
     before, after = (
         summary(
             "language_model.toml",
@@ -226,7 +216,7 @@ def test_a_small_gpt_learns_a_text(summary, tmp_path, monkeypatch):
 def test_clients_adapt_a_gpt_to_their_texts(tmp_path):
     pytest.importorskip("peft")
     text = tmp_path / "text.txt"
-    text.write_text((ROOT / "README.md").read_text(encoding="utf-8") * 4, encoding="utf-8")
+    text.write_text(TEXT.read_text(encoding="utf-8") * 4, encoding="utf-8")
     command = [sys.executable, EXAMPLES / "lora.py", text]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -13,8 +13,6 @@ import pytest
 import chimera
 from chimera.cli.new import KINDS
 
-WITH_TESTS = [kind for kind in KINDS if kind != "nodes"]
-
 
 def run_tests(folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {
@@ -28,7 +26,7 @@ def run_tests(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", WITH_TESTS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_test_of_a_new_project_passes(invoke, tmp_path, kind):
     folder = tmp_path / "mine"
     result = invoke("new", kind, folder)

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -116,6 +117,26 @@ def test_invalid_settings_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
             assert status == 2
             assert written.startswith(f"chimera: tree1: {message}")
             assert written.count("\n") == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda file: file.unlink(), "y_train.csv"),
+        (lambda file: file.write_text("target\n1\nyes\n"), "y_train.csv"),
+    ],
+    ids=["missing", "rows differ"],
+)
+def test_invalid_data_end_a_worker_at_its_start_with_one_line(tmp_path: Path, break_it: Any, message: str) -> None:
+    file = folder_with(tmp_path, TREE)
+    break_it(tmp_path / "chimera_train_data/tree1/y_train.csv")
+    with worker_process(file, tmp_path) as worker:
+        status, written = worker.ended()
+    assert status == 2
+    assert written.startswith("chimera: tree1: its data are invalid: ")
+    assert message in written
+    assert written.count("\n") == 1
 
 
 def test_the_public_names_of_workers() -> None:

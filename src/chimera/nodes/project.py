@@ -95,11 +95,43 @@ correct = sum((probability > 0.5) == (label == 1) for probability, label in zip(
 print(f"accuracy: {correct / len(labels):.3f} of {len(labels)} rows")
 '''
 
+TEST = '''\
+"""The workers learn: python -m pytest."""
+
+import csv
+import runpy
+from pathlib import Path
+
+import pytest
+
+from chimera.nodes.table import Table
+
+HERE = Path(__file__).parent
+
+
+def read(name):
+    with open(HERE / "test_data" / name, newline="") as file:
+        columns, *rows = csv.reader(file)
+    return columns, [[float(value) for value in row] for row in rows]
+
+
+@pytest.mark.parametrize("name", ["tree1", "tree2"])
+def test_a_worker_predicts_most_test_rows(name, monkeypatch):
+    monkeypatch.chdir(HERE)
+    monkeypatch.setenv("CHIMERA_WORKER_NAME", name)
+    worker = runpy.run_path(f"chimera_workers/{name}.py")["worker"]
+    worker.fit()
+    predicted = worker.predict(Table.of(*read("X_test.csv")))["y_pred_rows"]
+    labels = [row[0] for row in read("y_test.csv")[1]]
+    assert sum(one == other for one, other in zip(predicted, labels)) > 0.8 * len(labels)
+'''
+
 README = """\
 # Two workers and a master
 
     python master.py      # starts the workers (in containers if Docker is available), and serves at http://localhost:8080
     python client.py      # in another terminal: fits, predicts, and prints the accuracy
+    python -m pytest      # fits both workers without servers
 
 To run the nodes in the background, use `chimera nodes up master.py --detach` instead of `python master.py`; then
 `chimera nodes status`, `chimera nodes logs` and `chimera nodes down`. The page http://localhost:8080/docs lists the routes and
@@ -122,6 +154,7 @@ def write_project(folder: Path) -> list[Path]:
     ConfigurationError : a file exists already, or cannot be written.
     """
     texts = {Path("master.py"): MASTER, Path("client.py"): CLIENT, Path("README.md"): README}
+    texts[Path("test_workers.py")] = TEST
     texts |= {Path("chimera_workers", f"{name}.py"): WORKER.format(name=name) for name in WORKERS}
     tables = _tables()
     there = [str(folder / file) for file in (*texts, *tables) if (folder / file).exists()]

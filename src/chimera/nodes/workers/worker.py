@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI
 
-from chimera.core.errors import ChimeraError, ConfigurationError
+from chimera.core.errors import ChimeraError, ConfigurationError, DataError
 from chimera.engines.http.hosting.host import Host
 from chimera.models.model import Task
 from chimera.nodes.actors import actors_router
@@ -67,7 +67,8 @@ class Worker(ABC):
     def serve(self) -> None:
         """Serve on the host and port of the settings until SIGINT or SIGTERM. A worker's file calls this at its end.
 
-        An error is printed as one line to stderr. The process exits with code 2 for invalid settings, 1 for other errors.
+        An error is printed as one line to stderr. The process exits with code 2 for invalid settings or data, 1 for other
+        errors.
         """
         settings, app = self.settings, self.app()
 
@@ -77,7 +78,20 @@ class Worker(ABC):
             sys.stderr.write(f"chimera: {self.name} listens on {scheme}://{shown}:{port}; documentation: /docs\n")
 
         try:
+            self._check_data()  # a mistake shows at the start, not in the first fit of a class
             serve(app, host=settings.workers_host, port=settings.workers_port, settings=settings, on_started=report)
         except ChimeraError as error:
             sys.stderr.write(f"chimera: {self.name}: {error}\n")
             raise SystemExit(2 if isinstance(error, ConfigurationError) else 1) from None
+
+    def _check_data(self) -> None:
+        """Read the data.
+
+        Raises
+        ------
+        ConfigurationError : they are invalid.
+        """
+        try:
+            self._data.read()
+        except DataError as error:
+            raise ConfigurationError(f"its data are invalid: {error}") from None

@@ -10,6 +10,10 @@ from typing import Any
 from chimera.training.tracking.tracker import TRACKERS, Tracked, Tracker
 
 _PARAMETERS_AT_ONCE = 100
+_METRICS_AT_ONCE = 500
+_WAIT_S = (
+    2.0  # rows that follow one another faster are sent together, because each request costs as much as several rows
+)
 
 
 @TRACKERS.register("mlflow", requires="mlflow", extra="track")
@@ -25,6 +29,8 @@ class MLflow(Tracker):
         self._experiment = experiment
         self._client: Any = None
         self._id = ""
+        self._pending: list[Any] = []
+        self._sent_s = 0.0
 
     def begin(self, run: Tracked) -> str:
         """Create or continue a run, and record the settings as parameters."""
@@ -42,12 +48,13 @@ class MLflow(Tracker):
         return self._id
 
     def log(self, values: Mapping[str, float], round_: int, seconds: float) -> None:  # noqa: ARG002 - metrics have times
-        """Record metrics."""
+        """Record metrics, at once or with those of the following rows."""
         from mlflow.entities import Metric
 
         now_ms = int(time.time() * 1000)
-        metrics = [Metric(name, value, now_ms, round_) for name, value in values.items()]
-        self._client.log_batch(self._id, metrics=metrics)
+        self._pending += [Metric(name, value, now_ms, round_) for name, value in values.items()]
+        if len(self._pending) >= _METRICS_AT_ONCE or time.monotonic() >= self._sent_s + _WAIT_S:
+            self._send()
 
     def event(self, text: str, round_: int) -> None:
         """Record the event as a tag."""
@@ -58,10 +65,16 @@ class MLflow(Tracker):
         from mlflow.entities import Metric
 
         now_ms = int(time.time() * 1000)
+        self._send()
         self._client.log_batch(self._id, metrics=[Metric(f"final/{k}", v, now_ms, 0) for k, v in summary.items()])
         for path in files.values():
             self._client.log_artifact(self._id, str(path))
         self._client.set_terminated(self._id, "FINISHED" if finished else "KILLED")
+
+    def _send(self) -> None:
+        if self._pending:
+            self._client.log_batch(self._id, metrics=self._pending)
+        self._pending, self._sent_s = [], time.monotonic()
 
     def _parameters(self, settings: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
