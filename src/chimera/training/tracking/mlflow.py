@@ -11,9 +11,8 @@ from chimera.training.tracking.tracker import TRACKERS, Tracked, Tracker
 
 _PARAMETERS_AT_ONCE = 100
 _METRICS_AT_ONCE = 500
-_WAIT_S = (
-    2.0  # rows that follow one another faster are sent together, because each request costs as much as several rows
-)
+_WAIT_S = 2.0
+"""Rows that follow one another faster are sent together: a request costs as much as several rows."""
 
 
 @TRACKERS.register("mlflow", requires="mlflow", extra="track")
