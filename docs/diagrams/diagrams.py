@@ -106,7 +106,7 @@ class Diagram:
 def _federated(title: str, strategy: str, **more: Any) -> Diagram:
     """Return a diagram of local steps. The server is slow, so that its box has room for a label."""
     options = {"local_steps": 3, **more.pop("options", {})}
-    slow = {"server 0": 4.0, **more.pop("slow", {})}
+    slow = {"server 0": 5.0, **more.pop("slow", {})}
     return Diagram(title, strategy, options, up="changes", local=True, slow=slow, **more)
 
 
@@ -162,12 +162,12 @@ DIAGRAMS: dict[str, Diagram] = {
         rounds=1,
     ),
     "fed-prox": _federated(
-        "Local steps with a proximal term", "fed-prox", labels={"delta": ("3 steps, proximal term",)}
+        "Local steps with a proximal term", "fed-prox", labels={"delta": ("3 steps, proximal term", "3 proximal steps")}
     ),
     "scaffold": _federated(
         "Control variates travel with the changes",
         "scaffold",
-        labels={"delta": ("3 corrected steps",)},
+        labels={"delta": ("3 corrected steps", "3 corrected")},
         names={"weights": "weights, control variate c", "changes": "changes of weights, of c_i"},
     ),
     "fed-nova": _federated(
@@ -181,7 +181,7 @@ DIAGRAMS: dict[str, Diagram] = {
         "Biases stay with the clients",
         "fed-bn",
         options={"keep": ["*.bias"]},
-        labels={"delta": ("3 local steps, own biases",)},
+        labels={"delta": ("3 local steps, own biases", "3 steps, own biases")},
     ),
     "fed-buff": _federated(
         "The server steps when two results have arrived", "fed-buff", options={"buffer": 2}, rounds=4, slow=SLOW

@@ -9,7 +9,8 @@ from html import escape
 
 from recording import Message, Recording, Work
 
-WIDTH, LEFT, RIGHT, TOP, LANE, BOX = 680, 78, 14, 12, 40, 22
+WIDTH, LEFT, RIGHT, TOP, LANE, BOX = 580, 76, 12, 12, 40, 22
+SCALE = 1.2  # of the drawing on a wide page; on a narrow one, browsers shrink it
 SMALL = 64
 """Bytes of a message up to which it has numbers only, and is not drawn."""
 ADMINISTRATIVE = {"weights", "model", "state", "mean", "consensus_distance", "go_to", "tally", "buffers", "evaluate"}
@@ -129,7 +130,7 @@ def _head(title: str, height: int, description: str, kinds: Sequence[str]) -> st
         f'<path d="M0 0L8 4L0 8z" style="fill: var(--{kind})"/></marker>'
         for kind in kinds
     ]
-    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH * SCALE:.0f}" height="{height * SCALE:.0f}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">\n<title>{escape(title)}</title>\n'
         f"<desc>{escape(description)}</desc>\n<style>{STYLE}</style>\n"
