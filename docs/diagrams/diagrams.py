@@ -110,7 +110,7 @@ def _federated(title: str, strategy: str, **more: Any) -> Diagram:
     return Diagram(title, strategy, options, up="changes", local=True, slow=slow, **more)
 
 
-_PEERS = {"workers": 4, "up": "models"}
+_PEERS: dict[str, Any] = {"workers": 4, "up": "models"}
 DIAGRAMS: dict[str, Diagram] = {
     "single-worker": Diagram("One worker computes alone", "single-worker", workers=1, rounds=4),
     "parameter-server": Diagram("Workers send gradients, the server steps, all wait", "parameter-server"),
