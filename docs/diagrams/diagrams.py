@@ -49,6 +49,8 @@ class Diagram:
     local : whether workers take local steps.
     labels : labels of computations, by call, in place of those of `LABELS`.
     names : names of kinds of messages in the legend, see `Look`.
+    keys_below : see `Look`.
+    privacy : the protection of the changes.
     hidden : widths of the hidden layers of the network.
     """
 
@@ -63,6 +65,8 @@ class Diagram:
     local: bool = False
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    keys_below: int = 0
+    privacy: Mapping[str, Any] | None = None
     hidden: tuple[int, ...] = (16,)
 
     def settings(self) -> dict[str, Any]:
@@ -75,6 +79,7 @@ class Diagram:
             "rounds": self.rounds,
             "evaluate_every": 1000,
             "log_every": 1000,
+            "privacy": self.privacy,
             "optimizer": {"name": "sgd", "lr": 0.1},
             "engine": {
                 "name": "simulated",
@@ -89,7 +94,7 @@ class Diagram:
 
     def look(self) -> Look:
         """Return how the run is shown."""
-        return Look(self.up, self.peer, self._labels, self.names)
+        return Look(self.up, self.peer, self._labels, self.names, self.keys_below)
 
     def _labels(self, work: Work) -> tuple[str, ...]:
         if work.call in self.labels:
@@ -160,6 +165,15 @@ DIAGRAMS: dict[str, Diagram] = {
         options={"hierarchical": {"edges": 2, "rounds": 2}},
         workers=4,
         rounds=1,
+    ),
+    "fed-avg-masks": _federated(
+        "Masks hide each change from the server",
+        "fed-avg",
+        rounds=1,
+        names={"changes": "masked changes"},
+        labels={"update": ("sum",)},
+        keys_below=1000,
+        privacy={"clip": 1.0, "noise": 0.0, "secure_aggregation": True},
     ),
     "fed-prox": _federated(
         "Local steps with a proximal term", "fed-prox", labels={"delta": ("3 steps, proximal term", "3 proximal steps")}

@@ -18,10 +18,11 @@ LETTER = 6.4  # width of a letter of a label in a box, in pixels
 
 STYLE = """
 svg { --page: #ffffff; --text: #1b1f24; --line: #8b929c; --box: #d6e4f5; --edge: #4d7eb8; --servers: #f6e3c5; --rim: #a9761f;
-  --gradients: #1f5fbf; --weights: #a24a00; --changes: #0b6b46; --models: #7a1fbf; --activations: #b0165c; --sums: #0f6a78; }
+  --gradients: #1f5fbf; --weights: #a24a00; --changes: #0b6b46; --models: #7a1fbf; --activations: #b0165c; --sums: #0f6a78;
+  --keys: #5a5f68; }
 @media (prefers-color-scheme: dark) { svg { --page: #1a1c20; --text: #e8eaed; --line: #7f8792; --box: #24405f;
   --edge: #7fb0e6; --servers: #55401c; --rim: #d9a74f; --gradients: #8ab8ff; --weights: #ffb266; --changes: #66d9a3;
-  --models: #cfa3ff; --activations: #ff94c2; --sums: #6fd3e3; } }
+  --models: #cfa3ff; --activations: #ff94c2; --sums: #6fd3e3; --keys: #b9bec7; } }
 text { font: 12px system-ui, sans-serif; fill: var(--text); } .in { font-size: 11px; text-anchor: middle; }
 .lane { stroke: var(--line); stroke-dasharray: 2 4; } .work { fill: var(--box); stroke: var(--edge); }
 .step { fill: var(--servers); stroke: var(--rim); } .sum { fill: var(--page); stroke: var(--sums); }
@@ -34,6 +35,7 @@ KINDS = {
     "models": "models",
     "activations": "activations and their gradients",
     "sums": "parts of sums",
+    "keys": "keys, shares of secrets",
 }
 """Kinds of messages, and how the legend names them."""
 
@@ -47,12 +49,14 @@ class Look:
     up, peer : kinds of the messages from workers to servers, and between workers.
     labels : returns the texts for the box of a computation, of which the first that fits is drawn.
     names : names of kinds in the legend, in place of those of `KINDS`.
+    keys_below : bytes of a message below which it has keys or shares of secrets.
     """
 
     up: str
     peer: str
     labels: Callable[[Work], Sequence[str]]
     names: Mapping[str, str]
+    keys_below: int = 0
 
     def name(self, kind: str) -> str:
         """Return the name of a kind of messages."""
@@ -60,6 +64,8 @@ class Look:
 
     def kind(self, message: Message) -> str:
         """Return the kind of a message."""
+        if message.nbytes < self.keys_below:
+            return "keys"
         ends = [re.sub(r" \d+$", "", name) for name in (message.sender, message.receiver)]
         if ends == ["worker", "worker"]:
             return self.peer
@@ -179,7 +185,7 @@ def _legend(entries: Sequence[tuple[str, str]], y: int, seconds: float) -> tuple
     parts, x = [], LEFT
     for symbol, text in entries:
         width = round(46 + len(text) * 6.4)
-        if x > LEFT and x + width - 22 > WIDTH:
+        if x > LEFT and x + width - 22 > WIDTH - RIGHT:
             x, y = LEFT, y + 22
         parts.append(f'<g transform="translate({x} {y})">{symbol}<text x="24">{text}</text></g>')
         x += width
