@@ -1,6 +1,6 @@
 """Draw docs/architecture.png: the layers of the packages, from the contract in pyproject.toml, and the processes of a run.
 
-python docs/layers.py
+python docs/diagrams/layers.py
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.patches import FancyBboxPatch
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 FAMILY, DATA, CONTROL = "#dbe7f3", "#2b6cb0", "#8a8a8a"
 PROCESSES = {
     "driver\nstrategy, trainer": (0.0, 1.6),

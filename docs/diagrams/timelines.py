@@ -1,6 +1,6 @@
 """Draw pictures of examples: the first timeline of the report of each run, with a headless Chromium.
 
-    python docs/timelines.py pipeline hybrid split_learning coding
+    python docs/diagrams/timelines.py pipeline hybrid split_learning coding
 
 For each name, run examples/NAME.toml and write docs/images/NAME.png.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from chimera.training.experiment.experiment import Experiment
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 PIXELS_PER_LANE, OTHER_PIXELS = 22, 125
 
 
