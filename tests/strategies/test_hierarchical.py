@@ -67,6 +67,17 @@ def test_one_round_of_edges_is_one_round_of_fed_avg(fit, edges, own):
     np.testing.assert_allclose(parameters(through), parameters(flat), **CLOSE)
 
 
+@pytest.mark.parametrize("shards", [1, 3])
+def test_messages_between_edges_and_the_cloud_are_counted(fit, shards):
+    flat, through = fit(options={"shards": shards}), fit(edges=2, options={"shards": shards})
+    vector = 4 * parameters(flat).size
+    rounds, edges = 4, 2
+    for direction in ("bytes_up", "bytes_down"):
+        assert through.summary()[direction] - flat.summary()[direction] == pytest.approx(
+            rounds * edges * vector, rel=0.01
+        )
+
+
 def test_with_one_edge_its_rounds_are_rounds_of_fed_avg(fit):
     flat, through = fit(rounds=12), fit(edges=1, edge_rounds=3, rounds=4)
     np.testing.assert_allclose(parameters(through), parameters(flat), **CLOSE)

@@ -122,6 +122,7 @@ class TrainingCluster(Gather, Groups, Edges, ClusterState):
         self._places = dict(self.rank_of)  # index into the orders of the sharding
         self.shards: list[Any] = []
         self.edge_servers: dict[int, Any] = {}
+        self.edge_names: set[str] = set()
         self.attacks: dict[str, Attack] = {}
         self.released_sums: list[tuple[float, float]] = []
         self.round, self.horizon = 0, 1

@@ -15,9 +15,11 @@ class Edges:
     Attributes
     ----------
     edge_servers : the living edge servers, by number.
+    edge_names : the names of all edge servers that the run has had.
     """
 
     edge_servers: dict[int, Any]
+    edge_names: set[str]
     _actors: Any
 
     def edges(self, count: int) -> Sequence[Any]:
@@ -25,6 +27,7 @@ class Edges:
         for number in range(count):
             if number not in self.edge_servers:
                 self.edge_servers[number] = self._actors.edge(number)
+                self.edge_names.add(self.edge_servers[number].name)
         return [self.edge_servers[number] for number in range(count)]
 
     def drop_lost_edges(self, dead: set[str]) -> list[str]:

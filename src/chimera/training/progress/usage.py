@@ -34,6 +34,8 @@ _UNCOUNTED = {
     *_STEERING,
 }
 """Calls that the training loop makes between rounds; their bytes are not counted."""
+_TO_CLOUD, _FROM_CLOUD = "change", "adopt"
+"""Calls of edge servers whose results, or arguments, are messages with the cloud. Their clients count all others."""
 
 
 class UsageMeter:
@@ -92,6 +94,9 @@ class UsageMeter:
         workers, used = self._cluster.rank_of, self.counters
         used.seconds = self.seconds()
         ignored = _UNCOUNTED if between_rounds else _STEERING
+        of_edges = [row for row in rows if row.actor in self._cluster.edge_names]
+        used.bytes_up += sum([row.bytes_out for row in of_edges if row.call == _TO_CLOUD])
+        used.bytes_down += sum([row.bytes_in for row in of_edges if row.call == _FROM_CLOUD])
         rows = [row for row in rows if row.call not in ignored and row.actor in workers]
         for row in rows:
             self.samples_by_worker[row.actor] += row.samples
