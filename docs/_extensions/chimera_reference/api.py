@@ -1,0 +1,122 @@
+"""Pages of the Python interface: directives of Sphinx that render docstrings, and the docstrings as Sphinx reads them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from chimera_reference.api_names import ApiPage, api_pages, plugin_anchor, target_of
+from chimera_reference.docstrings import REFERENCE, Docstring, parsed
+from chimera_reference.markup import DOCUMENT, heading
+from chimera_reference.names import imported
+
+_LITERAL = re.compile(r"(``.+?``)", re.DOTALL)
+_SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_SPECIAL = re.compile(r"[*|\\]|(?<=\w)_(?!\w)")
+"""Characters that have a meaning in reStructuredText, outside of code."""
+_FIELDS = {"Parameters": "param", "Attributes": "ivar", "Raises": "raises", "Returns": "returns", "Yields": "yields"}
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page, by file name."""
+    made = {f"{page.file}.md": _page(page) for page in api_pages()}
+    rows = "\n".join(f"- [{page.title}]({page.file}.md)" for page in api_pages())
+    made["api.md"] = (
+        heading(1, "Python interface: classes and functions", anchor="reference-api")
+        + "\nThese pages are made from the docstrings of the public classes and functions.\n\n"
+        + f"{rows}\n- [Errors](errors.md)\n"
+    )
+    return made
+
+
+def _page(page: ApiPage) -> str:
+    lines = [heading(1, page.title, anchor=f"reference-{page.file}"), f"{page.about}\n"]
+    for name in page.names:
+        lines += [heading(2, f"`{_short(name)}`"), _directive(name, members=page.members)]
+    return "\n".join(lines)
+
+
+def _short(name: str) -> str:
+    parts = name.split(".")
+    return ".".join(parts[1:]) if len(parts) <= 3 and not parts[1].islower() else parts[-1]
+
+
+def _directive(name: str, *, members: bool) -> str:
+    thing = imported(name)
+    if inspect.isclass(thing):
+        kind, options = "autoclass", [":show-inheritance:"]
+        if members and not issubclass(thing, tuple):  # each field of a named tuple would be a member
+            options.append(":members:")
+    elif callable(thing):
+        kind, options = "autofunction", []
+    else:
+        kind, options = "autodata", [":no-value:"]
+    body = "".join(f"\n   {option}" for option in options)
+    return f"```{{eval-rst}}\n.. {kind}:: {name}{body}\n```\n"
+
+
+def as_restructured_text(text: str, owner: Any) -> str:
+    """Return a docstring as reStructuredText for Sphinx: sections become lists of fields, names become links."""
+
+    def marked(part: str) -> str:
+        return _marked(part, owner)
+
+    parts = parsed(text)
+    lines = [marked(parts.summary), "", marked(parts.text), ""]
+    for title in ("Notes", "References", "Examples", "See Also"):
+        if title in parts.sections:
+            lines += [f".. rubric:: {title}", "", marked(parts.sections[title]), ""]
+    lines += _fields(parts, owner, marked)
+    return "\n".join(lines).strip() + "\n"
+
+
+def _fields(parts: Docstring, owner: Any, marked: Callable[[str], str]) -> Iterator[str]:
+    for title, field in _FIELDS.items():
+        for item in parts.items.get(title, ()):
+            for name in item.names:
+                subject = _error(name, owner) if title == "Raises" else name.lstrip("*")
+                opening = f":{field} {subject}: " if title in ("Parameters", "Attributes", "Raises") else f":{field}: "
+                yield opening + marked(item.text).replace("\n", "\n    ")
+        if title in parts.sections and title in ("Returns", "Yields"):
+            yield f":{field}: " + marked(parts.sections[title]).replace("\n", "\n    ")
+
+
+def _error(name: str, owner: Any) -> str:
+    try:
+        target = target_of(name, owner)
+    except LookupError:
+        target = None
+    return f"~{target}" if target else name
+
+
+def _marked(text: str, owner: Any) -> str:
+    blocks = re.split(r"(\n[ \t]*\n)", text)
+    for place in range(0, len(blocks), 2):
+        literal = place > 0 and blocks[place].startswith("    ") and blocks[place - 2].endswith("::")
+        if not literal:
+            blocks[place] = _marked_block(blocks[place], owner)
+    return "".join(blocks)
+
+
+def _marked_block(text: str, owner: Any) -> str:
+    parts = _LITERAL.split(text)
+    for place in range(0, len(parts), 2):  # the others are literals
+        spans = _SPAN.split(parts[place])
+        spans[::2] = [DOCUMENT.sub(r":doc:`/\1`", _SPECIAL.sub(r"\\\g<0>", plain)) for plain in spans[::2]]
+        spans[1::2] = [_role(name, owner) for name in spans[1::2]]
+        parts[place] = "".join(spans)
+    return "".join(parts)
+
+
+def _role(name: str, owner: Any) -> str:
+    if anchor := plugin_anchor(name):
+        return f":ref:`{name} <{anchor}>`"
+    if not REFERENCE.fullmatch(f"`{name}`"):
+        return f"``{name}``"
+    try:
+        target = target_of(name, owner)
+    except LookupError:
+        target = None
+    return f":py:obj:`{name} <{target}>`" if target else f"``{name}``"
