@@ -1,7 +1,7 @@
 """A Sphinx extension that writes the reference from the code: options, commands, interfaces, errors and terms.
 
-Pages are written to ``docs/reference/generated`` before Sphinx reads the documents. `chimera_reference.generation.pages` returns
-their text without Sphinx.
+Pages are written to ``docs/reference/generated`` before Sphinx reads the documents. `chimera_reference.generation.pages`
+returns their text without Sphinx.
 """
 
 from __future__ import annotations

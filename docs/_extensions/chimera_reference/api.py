@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from typing import Any
 
 from chimera_reference.api_names import ApiPage, api_pages, plugin_anchor, target_of
-from chimera_reference.docstrings import REFERENCE, Docstring, parsed
+from chimera_reference.docstrings import REFERENCE, parsed
 from chimera_reference.markup import DOCUMENT, heading
 from chimera_reference.names import imported
 
@@ -16,7 +16,14 @@ _LITERAL = re.compile(r"(``.+?``)", re.DOTALL)
 _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _SPECIAL = re.compile(r"[*|\\]|(?<=\w)_(?!\w)")
 """Characters that have a meaning in reStructuredText, outside of code."""
-_FIELDS = {"Parameters": "param", "Attributes": "ivar", "Raises": "raises", "Returns": "returns", "Yields": "yields"}
+_FIELDS = {
+    "Parameters": ("param", "type"),
+    "Attributes": ("ivar", "vartype"),
+    "Raises": ("raises", ""),
+    "Returns": ("returns", ""),
+    "Yields": ("yields", ""),
+}
+"""Names of the fields of Sphinx for an item of a section, and for its type."""
 
 
 def pages() -> dict[str, str]:
@@ -57,8 +64,11 @@ def _directive(name: str, *, members: bool) -> str:
     return f"```{{eval-rst}}\n.. {kind}:: {name}{body}\n```\n"
 
 
-def as_restructured_text(text: str, owner: Any) -> str:
-    """Return a docstring as reStructuredText for Sphinx: sections become lists of fields, names become links."""
+def as_restructured_text(text: str, owner: Any, types: Mapping[str, str] | None = None) -> str:
+    """Return a docstring as reStructuredText for Sphinx: sections become lists of fields, names become links.
+
+    ``types`` has the types of parameters and attributes by name, as text.
+    """
 
     def marked(part: str) -> str:
         return _marked(part, owner)
@@ -68,19 +78,22 @@ def as_restructured_text(text: str, owner: Any) -> str:
     for title in ("Notes", "References", "Examples", "See Also"):
         if title in parts.sections:
             lines += [f".. rubric:: {title}", "", marked(parts.sections[title]), ""]
-    lines += _fields(parts, owner, marked)
+    for title, (field, type_field) in _FIELDS.items():
+        for item in parts.items.get(title, ()):
+            for name in (each.lstrip("*") for each in item.names):
+                subject = _error(name, owner) if title == "Raises" else name
+                lines.append(
+                    _field(f"{field} {subject}" if type_field or title == "Raises" else field, marked(item.text))
+                )
+                if type_field and name in (types or {}):
+                    lines.append(_field(f"{type_field} {name}", (types or {})[name]))
+        if title in parts.sections and title in ("Returns", "Yields"):
+            lines.append(_field(field, marked(parts.sections[title])))
     return "\n".join(lines).strip() + "\n"
 
 
-def _fields(parts: Docstring, owner: Any, marked: Callable[[str], str]) -> Iterator[str]:
-    for title, field in _FIELDS.items():
-        for item in parts.items.get(title, ()):
-            for name in item.names:
-                subject = _error(name, owner) if title == "Raises" else name.lstrip("*")
-                opening = f":{field} {subject}: " if title in ("Parameters", "Attributes", "Raises") else f":{field}: "
-                yield opening + marked(item.text).replace("\n", "\n    ")
-        if title in parts.sections and title in ("Returns", "Yields"):
-            yield f":{field}: " + marked(parts.sections[title]).replace("\n", "\n    ")
+def _field(name: str, text: str) -> str:
+    return f":{name}: " + text.replace("\n", "\n    ")
 
 
 def _error(name: str, owner: Any) -> str:

@@ -75,7 +75,8 @@ BASES = (
     "chimera.engines.simulated.models.presence_models.AvailabilityModel",
     "chimera.engines.simulated.models.topology.Topology",
 )  # fmt: skip
-REGISTRIES = tuple(path.replace(":", ".") for path in FAMILIES.values()) + (
+REGISTRIES = (
+    *(path.replace(":", ".") for path in FAMILIES.values()),
     "chimera.training.worker.extension.WORKER_EXTENSIONS",
 )
 SETTINGS = (

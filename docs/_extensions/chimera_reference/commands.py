@@ -70,7 +70,9 @@ def _group(name: str, group: Any) -> Iterator[str]:
     own = [parameter for parameter in group.params if parameter.name != "help" and not _hidden(parameter)]
     if own:
         yield from _parameters(own)
-    yield from (f"- [`chimera {name} {inner}`](#cli-{name}-{inner}): {_summary(each)}" for inner, each in _visible(group))
+    yield from (
+        f"- [`chimera {name} {inner}`](#cli-{name}-{inner}): {_summary(each)}" for inner, each in _visible(group)
+    )
     yield "\n[Exit codes](#cli-exit-codes) are the same for all commands.\n"
     for inner, each in _visible(group):
         yield from _command(f"chimera {name} {inner}", f"cli-{name}-{inner}", each)
@@ -107,7 +109,7 @@ def _metavar(parameter: Any) -> str:
     if described is None:
         return str(parameter.type.name).upper()
     kind = (typing.get_args(described.annotation) or (described.annotation,))[0]
-    return {str: "TEXT", int: "INTEGER", float: "FLOAT"}.get(kind, kind.__name__.upper())
+    return str({str: "TEXT", int: "INTEGER", float: "FLOAT"}.get(kind, kind.__name__.upper()))
 
 
 def _default(parameter: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from chimera.core.errors import ConfigurationError
-from chimera.core.stop_signals import Terminated
 from chimera_reference.api_names import error_classes, links_of
 from chimera_reference.docstrings import docstring_of
 from chimera_reference.markup import blocks, heading
@@ -20,17 +19,28 @@ REMEDIES = {
     "RunError": "Read the message and `events.jsonl` in the run's folder. Resume the run with `--resume` after the correction.",
     "ConflictError": "Wait until the other request has ended, or cancel it.",
     "NoSpaceError": "Free space on the disk that the message names, then repeat the command.",
-    "ActorLost": "Trainers replace lost workers by themselves, see `on_worker_loss`. In your own program, start the actor again.",
+    "ActorLost": "A run replaces lost workers by itself, see `on_worker_loss`. In your own program, start the actor again.",
     "ActorError": "Read the remote traceback: it shows the line of the actor's code that failed.",
     "MemoryLimitError": "Set a larger `memory_mb` in the resources of workers or servers, or a smaller `batch_size`.",
     "TimeLimitError": "Set a longer time limit, or find why the call takes so long in `trace.jsonl`.",
     "EngineClosedError": "Make the call before the engine is closed, or open another engine.",
     "NonFiniteError": "Set a lower learning rate or `max_gradient_norm`, and check the data for extreme values.",
     "UnavailableError": "Repeat the request later, or send it to another server.",
-    "TooFewWorkersError": "Find why workers were lost in `events.jsonl`; set a lower `min_workers`, or resume with more workers.",
+    "TooFewWorkersError": "Read in `events.jsonl` why workers were lost. Set a lower `min_workers`, or resume the run.",
     "PrivacyError": "Check that all clients have the same version and settings. The round's updates were not revealed.",
 }
 """What a user can do after each error, by the name of the class."""
+
+_INTRODUCTION = """\
+This page lists the errors that Chimera raises, their exit codes, and what a user can do.
+
+A `ConfigurationError` is raised before anything runs. A `RunError` is raised while a run is under way. On the command line an
+error is one line. A traceback follows only if code of the user raised the error.
+"""
+_SIGNALS = """\
+Ctrl-C raises `KeyboardInterrupt`, and the exit code is 130. SIGTERM and SIGUSR1 raise
+{py:obj}`Terminated <chimera.Terminated>`, and the exit code is 143. A run writes a checkpoint first; `--resume` continues it.
+"""
 
 
 def exit_code(error: type[BaseException]) -> int:
@@ -42,15 +52,17 @@ def pages() -> dict[str, str]:
     """Return the text of the page, by file name."""
     lines = [
         heading(1, "Errors", anchor="reference-errors"),
-        "This page lists the errors that Chimera raises, their exit codes, and what a user can do.\n",
-        "A `ConfigurationError` is raised before anything runs. A `RunError` is raised while a run is under way. On the command "
-        "line an error is one line. A traceback follows only if code of the user raised the error.\n",
+        _INTRODUCTION,
     ]
     for error in error_classes():
         parts = docstring_of(error)
         link = links_of(error)
         base = error.__bases__[0]
-        above = f"[`{base.__name__}`](#error-{base.__name__.lower()})" if base.__module__ == error.__module__ else "no other"
+        above = (
+            f"[`{base.__name__}`](#error-{base.__name__.lower()})"
+            if base.__module__ == error.__module__
+            else "no other"
+        )
         lines += [
             heading(2, f"`{error.__name__}`", anchor=f"error-{error.__name__.lower()}"),
             blocks(f"{parts.summary}\n\n{parts.text}", link) + "\n",
@@ -59,12 +71,6 @@ def pages() -> dict[str, str]:
         ]
     lines += [
         heading(2, "Signals", anchor="errors-signals"),
-        "Ctrl-C raises `KeyboardInterrupt`, and the exit code is 130. SIGTERM and SIGUSR1 raise "
-        f"{{py:obj}}`chimera.Terminated <chimera.Terminated>`. {_first(Terminated)} A run writes a checkpoint first; `--resume` "
-        "continues it.\n",
+        _SIGNALS,
     ]
     return {"errors.md": "\n".join(lines)}
-
-
-def _first(documented: type) -> str:
-    return blocks(docstring_of(documented).summary).replace("\n", " ")

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from chimera.codecs.codec import CODECS
 from chimera_reference.options import Option
 
 _SHOWN = 2
@@ -26,9 +27,7 @@ ABOUT = {
     ),
     "codecs": (
         "Codecs",
-        "A codec encodes the messages between workers and servers. The table `[codec]` selects that of the uplink, and "
-        "`[codec.downlink]` that of the downlink. Each codec also has the options `error_feedback` and `lossless`, see "
-        "[the experiment file](experiment-file.md#codec).",
+        "A codec encodes messages of workers. `[codec]` selects one, and has [keys for all codecs](#experiment-file-codec).",
     ),
     "engines": ("Engines", "An engine runs workers and servers. The table `[engine]`, or `--engine`, selects one."),
     "availability": (
@@ -63,7 +62,7 @@ ABOUT = {
 _REQUIRED: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("topologies", "file"): {"path": "graph.csv"},
     ("topologies", "time-varying"): {"topologies": ["ring", "complete"]},
-    ("aggregations", "combination"): {"shares": {"0": 1.0}},
+    ("aggregations", "combination"): {"shares": [0.5, 0.25, 0.25]},
     ("engines", "federation"): {"hub": "https://hub.example:8443", "identity": "identity", "nodes": "all"},
     ("engines", "http"): {"nodes": ["http://127.0.0.1:5001", "http://127.0.0.1:5002"]},
     ("availability", "markov"): {"mean_on_s": 600.0, "mean_off_s": 60.0},
@@ -107,11 +106,17 @@ def _simulated(table: str, key: str) -> Callable[[dict[str, Any]], Mapping[str, 
     return lambda chosen: {"engine": {"name": "simulated", table: {key: chosen}}}
 
 
+def _codec(chosen: dict[str, Any]) -> Mapping[str, Any]:
+    """Return the table of a codec, which is that of the downlink if a message depends on those before."""
+    chained = getattr(CODECS.find(chosen["name"]).factory, "chained", False)
+    return {"codec": {"name": "identity", "downlink": chosen} if chained else chosen}
+
+
 _PLACES: Mapping[str, Callable[[dict[str, Any]], Mapping[str, Any] | str]] = {
     "strategies": lambda chosen: {"strategy": chosen},
     "topologies": lambda chosen: {"strategy": {"name": "d-psgd", "topology": chosen}},
     "aggregations": lambda chosen: {"strategy": {"name": "fed-avg", "aggregation": chosen}},
-    "codecs": lambda chosen: {"codec": chosen},
+    "codecs": _codec,
     "engines": lambda chosen: {"engine": chosen},
     "availability": _simulated("availability", "model"),
     "devices": _simulated("devices", "model"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from chimera.codecs.codec import Codecs
 from chimera.core.engine import Resources
+from chimera.core.signatures import parameters_of
 from chimera.data.loader import Loading
 from chimera.engines.simulated.models.availability import Availability
 from chimera.engines.simulated.models.compute import CodecCost, Compute
@@ -15,6 +17,8 @@ from chimera.engines.simulated.models.devices import Devices
 from chimera.engines.simulated.models.network import Network, NodeNetwork
 from chimera.strategies.hierarchy import Hierarchy
 from chimera.training.experiment.experiment import PLUGINS, TABLES, Experiment
+from chimera.training.experiment.toml import dump_toml
+from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.optimizers.schedule import Schedule
 from chimera.training.privacy.settings import Privacy
 from chimera.training.trainer import Trainer
@@ -49,7 +53,9 @@ class Nested:
 
 NESTED = (
     Nested("train.loader", "Reading of data sets whose samples are read one by one.", Loading),
-    Nested("train.optimizer.schedule", "The learning rate over the steps of a run; a name of a decay is enough.", Schedule),
+    Nested(
+        "train.optimizer.schedule", "The learning rate over the steps of a run; a name of a decay is enough.", Schedule
+    ),
     Nested("train.privacy", "Protection of the updates of clients.", Privacy),
     Nested("train.worker_resources", "Resources of each worker.", Resources),
     Nested("train.server_resources", "Resources of each server, which uses no GPU.", Resources),
@@ -76,6 +82,17 @@ _CODEC = (
     Option("lossless", "boolean", "false", "compress messages without loss, by the codec ``lossless``", Codecs),
     Option("downlink", "string or table", '"identity"', "codec of the weights that workers receive", Codecs),
 )
+_OPTIMIZER = {"name": "that of the model or the strategy", "schedule": '"constant"'}
+_INTRODUCTION = """\
+An experiment file describes a run in TOML. `chimera train` and `chimera compare` read it. This page lists its tables and keys.
+
+Six tables select a plug-in by `name`; their other keys are options of the plug-in. A name may also be
+`package.module:attribute` or `file.py:attribute`, for code of your own. `[train]` has the settings of training.
+
+An unknown table, key or name is an error that names the known ones. Relative paths start at the folder of the file.
+
+Types are those of TOML. A *number* is an integer or a float. *Not set* means that a key has no value unless the file sets it.
+"""
 _EXAMPLE = {
     "data": {"name": "digits"},
     "model": {"name": "mlp", "hidden": [64]},
@@ -94,9 +111,9 @@ def example() -> Experiment:
 
 def train_options() -> list[Option]:
     """Return the keys of the table ``[train]``."""
-    from chimera.core.signatures import parameters_of
-
-    return options_of_plugin(Trainer, [name for name in parameters_of(Trainer) if name not in (*PLUGINS, *_ONLY_IN_CODE)])
+    return options_of_plugin(
+        Trainer, [name for name in parameters_of(Trainer) if name not in (*PLUGINS, *_ONLY_IN_CODE)]
+    )
 
 
 def nested_options(table: Nested) -> list[Option]:
@@ -106,17 +123,9 @@ def nested_options(table: Nested) -> list[Option]:
 
 def pages() -> dict[str, str]:
     """Return the text of the page, by file name."""
-    from chimera.training.experiment.toml import dump_toml
-
     lines = [
         heading(1, "The experiment file", anchor="reference-experiment-file"),
-        "An experiment file describes a run in TOML. `chimera train` and `chimera compare` read it. This page lists its "
-        "tables and keys.\n",
-        "Six tables select a plug-in by `name`; their other keys are options of the plug-in. `[train]` holds the settings of "
-        "training. An unknown table, key or name is an error that names the known ones. Relative paths start at the folder "
-        "of the file.\n",
-        "Types are those of TOML. A *number* is an integer or a float. *Not set* means that a key has no value unless the "
-        "file sets it.\n",
+        _INTRODUCTION,
         fenced("toml", dump_toml(_EXAMPLE)),
     ]
     for name in TABLES:
@@ -129,8 +138,7 @@ def _plugin(name: str) -> Sequence[str]:
     family = _FAMILIES[name]
     lines = [
         heading(2, f"`[{name}]`", anchor=f"experiment-file-{name}"),
-        f"`name` selects {_SELECTS[name]}. The [page of {family}]({family}.md) lists the names and their options. A name may "
-        "also be `package.module:attribute` or `file.py:attribute`, for code of your own.\n",
+        f"`name` selects {_SELECTS[name]}. The [page of {family}]({family}.md) lists names and options.\n",
     ]
     if name == "codec":
         lines += ["These keys are for each codec:\n", option_table(_CODEC, links_of, first="key")]
@@ -139,17 +147,15 @@ def _plugin(name: str) -> Sequence[str]:
 
 
 def _train() -> Sequence[str]:
+    optimizer = options_of_settings(OptimizerSettings, ("name", "schedule"))
+    optimizer = [dataclasses.replace(each, default=_OPTIMIZER[each.name]) for each in optimizer]
     return [
         heading(2, "`[train]`", anchor="experiment-file-train"),
         "The keys are the keyword arguments of {py:obj}`Trainer <chimera.Trainer>`.\n",
         option_table(train_options(), links_of, first="key"),
         heading(3, "`[train.optimizer]`", anchor="experiment-file-train-optimizer"),
-        "`name` is a class of `torch.optim` in upper or lower case, such as `sgd`, `adam` or `AdamW`; `momentum`, which is "
-        "`sgd` with momentum 0.9; `yogi`; or a class of your own by path. The other keys are the arguments of the class, "
-        "such as `lr`, and `schedule`.\n",
-        heading(3, "`[train.target]`", anchor="experiment-file-train-target"),
-        "Each key is a metric of the test set, and its value ends the run: `accuracy = 0.95`. Losses and errors must fall to "
-        "the value, other metrics must rise to it.\n",
+        "Its other keys are arguments of the optimizer's class, such as `lr`.\n",
+        option_table(optimizer, links_of, first="key"),
     ]
 
 

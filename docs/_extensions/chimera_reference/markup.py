@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 Link = Callable[[str], str]
 """Returns the Markdown of a name that stands between single backticks."""
@@ -58,7 +58,7 @@ def heading(level: int, text: str, *, anchor: str | None = None) -> str:
     return f"{label}{'#' * level} {text}\n"
 
 
-def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a table of Markdown; its cells are Markdown."""
     lines = [header, tuple("---" for _ in header), *rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in lines) + "\n"

@@ -19,6 +19,8 @@ from chimera_reference.markup import Link, cell, table
 from chimera_reference.names import resolve
 
 _PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", Path: "path", Any: "any"}
+_FUNCTION = "function, from Python only"
+_WORDS = ("required", "not set", "that of ")
 _HEADER = ("option", "type", "default", "effect")
 
 
@@ -101,8 +103,8 @@ def type_text(hint: Any) -> str:
         return _holding("table", arguments[1:])
     if inspect.isclass(kind) and issubclass(kind, Sequence | set | frozenset):
         return _holding("array", tuple(each for each in arguments[:1] if each is not Ellipsis))
-    if hasattr(hint, "__supertype__"):
-        return type_text(hint.__supertype__)
+    if kind is Callable:
+        return _FUNCTION
     return getattr(kind, "__name__", str(kind))
 
 
@@ -165,7 +167,7 @@ def option_table(options: Sequence[Option], link: Callable[[Any], Link], *, firs
         (
             f"`{option.name}`",
             cell(option.type),
-            option.default if option.default in ("required", "not set") else cell(f"``{option.default}``"),
+            option.default if option.default.startswith(_WORDS) else cell(f"``{option.default}``"),
             _sentence(cell(option.effect, link(option.owner))),
         )
         for option in options

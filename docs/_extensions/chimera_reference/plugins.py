@@ -30,8 +30,12 @@ def options_in_files(family: str, entry: Entry[Any]) -> list[Option]:
     names = [re.split(r"=| \(", shown)[0] for shown in options_of(entry, GIVEN.get(family, ()))]
     found = options_of_plugin(entry.factory, names)
     if family == "models":  # the trainer passes the seed of the run unless the user sets one
-        found = [dataclasses.replace(each, default="that of the run") if each.name == "seed" else each for each in found]
+        found = [_of_run(option) if option.name == "seed" else option for option in found]
     return found
+
+
+def _of_run(option: Option) -> Option:
+    return dataclasses.replace(option, default="that of the run")
 
 
 def pages() -> dict[str, str]:
@@ -43,11 +47,14 @@ def _page(family: str) -> str:
     entries = family_of(family)
     title, about = ABOUT[family]
     lines = [heading(1, title, anchor=f"reference-{family}"), f"{about}\n"]
-    lines += [f"- [`{entry.name}`](#{family}-{entry.name}): {inline(entry.summary, links_of(entry.factory))}" for entry in entries]
-    lines += [""]
+    lines += [*(_line(family, entry) for entry in entries), ""]
     for entry in entries:
         lines += _section(family, entry)
     return "\n".join(lines)
+
+
+def _line(family: str, entry: Entry[Any]) -> str:
+    return f"- [`{entry.name}`](#{family}-{entry.name}): {inline(entry.summary, links_of(entry.factory))}"
 
 
 def _section(family: str, entry: Entry[Any]) -> Iterator[str]:

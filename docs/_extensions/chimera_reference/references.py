@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
+import inspect
 import sys
+import typing
 from typing import Any
 
+from sphinx.util.typing import stringify_annotation
+
+from chimera.core.signatures import hints_of
 from chimera_reference.api import as_restructured_text
 from chimera_reference.api_names import documented
 from chimera_reference.names import full_name, imported, resolve
@@ -20,7 +26,17 @@ def process_docstring(_app: Any, what: str, _name: str, thing: Any, _options: An
         return
     owner = getattr(thing, "fget", None) or getattr(thing, "__func__", thing)
     text = "\n".join(lines)
-    lines[:] = as_restructured_text(text.rstrip(), owner).split("\n")
+    lines[:] = as_restructured_text(text.rstrip(), owner, _types(owner)).split("\n")
+
+
+def _types(owner: Any) -> dict[str, str]:
+    """Return the types of a class's parameters and fields as text; Sphinx itself finds those of functions only."""
+    if not inspect.isclass(owner):
+        return {}
+    hints = dict(hints_of(typing.cast(Any, owner)))
+    with contextlib.suppress(NameError, TypeError):  # annotations that only a type checker can see
+        hints = {**typing.get_type_hints(owner), **hints}
+    return {name: stringify_annotation(hint, "smart") for name, hint in hints.items()}
 
 
 def resolve_type(app: Any, env: Any, node: Any, contnode: Any) -> Any:
