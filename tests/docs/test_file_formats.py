@@ -74,7 +74,7 @@ def test_checkpoints_and_weights_are_as_the_page_says(run):
     assert [path.name for path in checkpoints] == ["round-000000003.safetensors", "round-000000004.safetensors"]
     content = checkpoints[-1].read_bytes()
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    assert f"`{header['__metadata__']['format']}`" in section("Folder of a run")
+    assert f'`"{header["__metadata__"]["format"]}"`' in section("Folder of a run")
     tree = msgspec.msgpack.decode(read_tensors(content)["tree"].tobytes())
     assert "__array__" in json.dumps(tree, default=str)
     weights = read_tensors((run.run_dir / "weights.safetensors").read_bytes())

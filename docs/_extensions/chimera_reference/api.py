@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from chimera_reference.api_names import ApiPage, api_pages, plugin_anchor, target_of
 from chimera_reference.docstrings import REFERENCE, parsed
-from chimera_reference.markup import DOCUMENT, heading
+from chimera_reference.markup import DOCUMENT, contents, heading
 from chimera_reference.names import imported
 
 _LITERAL = re.compile(r"(``.+?``)", re.DOTALL)
@@ -29,13 +30,14 @@ _FIELDS = {
 def pages() -> dict[str, str]:
     """Return the text of each page, by file name."""
     made = {f"{page.file}.md": _page(page) for page in api_pages()}
-    rows = "\n".join(f"- [{page.title}]({page.file}.md)" for page in api_pages())
-    made["api.md"] = (
-        heading(1, "Python interface: classes and functions", anchor="reference-api")
-        + "\nThese pages are made from the docstrings of the public classes and functions.\n\n"
-        + f"{rows}\n- [Errors](errors.md)\n"
-    )
-    return made
+    lines = [
+        heading(1, "Python interface: classes and functions", anchor="reference-api"),
+        "These pages describe the public classes and functions. [Python interface](../api.md) states which names stay.\n",
+        *(f"- [{page.title}]({page.file}.md)" for page in api_pages()),
+        "- [Errors](errors.md)\n",
+        contents([page.file for page in api_pages()]),
+    ]
+    return {**made, "api.md": "\n".join(lines)}
 
 
 def _page(page: ApiPage) -> str:
@@ -53,9 +55,12 @@ def _short(name: str) -> str:
 def _directive(name: str, *, members: bool) -> str:
     thing = imported(name)
     if inspect.isclass(thing):
-        kind, options = "autoclass", [":show-inheritance:"]
+        own_bases = any(base.__module__.startswith("chimera.") for base in thing.__bases__)
+        kind, options = "autoclass", [":show-inheritance:"] if own_bases else []
         if members and not issubclass(thing, tuple):  # each field of a named tuple would be a member
             options.append(":members:")
+    elif isinstance(thing, classmethod):
+        kind, options = "automethod", []
     elif callable(thing):
         kind, options = "autofunction", []
     else:
@@ -78,18 +83,28 @@ def as_restructured_text(text: str, owner: Any, types: Mapping[str, str] | None 
     for title in ("Notes", "References", "Examples", "See Also"):
         if title in parts.sections:
             lines += [f".. rubric:: {title}", "", marked(parts.sections[title]), ""]
-    for title, (field, type_field) in _FIELDS.items():
+    for title, (field, _) in _FIELDS.items():
         for item in parts.items.get(title, ()):
             for name in (each.lstrip("*") for each in item.names):
-                subject = _error(name, owner) if title == "Raises" else name
-                lines.append(
-                    _field(f"{field} {subject}" if type_field or title == "Raises" else field, marked(item.text))
-                )
-                if type_field and name in (types or {}):
-                    lines.append(_field(f"{type_field} {name}", (types or {})[name]))
+                lines += _described(title, name, marked(item.text), owner, types or {})
         if title in parts.sections and title in ("Returns", "Yields"):
             lines.append(_field(field, marked(parts.sections[title])))
     return "\n".join(lines).strip() + "\n"
+
+
+def _described(title: str, name: str, text: str, owner: Any, types: Mapping[str, str]) -> Iterator[str]:
+    """Yield the fields of one name. An attribute of a dataclass is a parameter as well, and is described as one."""
+    if title == "Attributes" and name in _parameters(owner):
+        title = "Parameters"
+    field, type_field = _FIELDS[title]
+    named = {"Raises": f"{field} {_error(name, owner)}", "Returns": field, "Yields": field}
+    yield _field(named.get(title, f"{field} {name}"), text)
+    if type_field and name in types:
+        yield _field(f"{type_field} {name}", types[name])
+
+
+def _parameters(owner: Any) -> Collection[str]:
+    return inspect.signature(owner).parameters if inspect.isclass(owner) and dataclasses.is_dataclass(owner) else ()
 
 
 def _field(name: str, text: str) -> str:

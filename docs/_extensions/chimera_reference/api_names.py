@@ -50,7 +50,7 @@ OF_CHIMERA = {
         "These names of `chimera` wrap data and models that a user brings as objects of Python.",
         _public("Dataset", "Split", "SampleDataset", "IterableSamples", "TorchModel", "SklearnModel", "embed"),
     ),
-    "api-engines": (
+    "api-actors": (
         "Engines, actors and remote functions",
         "These names start actors and functions on an engine, and describe what an engine offers.",
         _public("engine", "get", "remote.run", "remote.Worker", "ddp.hook", "ddp.compress", "ddp.State")
@@ -84,7 +84,8 @@ SETTINGS = (
     "chimera.data.loader.Loading", "chimera.training.optimizers.optimizer.OptimizerSettings",
     "chimera.training.optimizers.schedule.Schedule", "chimera.core.optimizer_table.optimizer_table",
     "chimera.training.privacy.settings.Privacy", "chimera.training.fault_tolerance.injection.Fault",
-    "chimera.training.worker.attack.Attack", "chimera.strategies.participation.Participation",
+    "chimera.training.fault_tolerance.injection.Fault.read", "chimera.training.worker.attack.Attack",
+    "chimera.strategies.participation.Participation",
     "chimera.strategies.hierarchy.Hierarchy", "chimera.strategies.local_steps.LocalSteps",
     "chimera.engines.simulated.models.network.Network", "chimera.engines.simulated.models.network.NodeNetwork",
     "chimera.engines.simulated.models.compute.Compute", "chimera.engines.simulated.models.compute.CodecCost",
@@ -111,6 +112,7 @@ def api_pages() -> tuple[ApiPage, ...]:
             "Settings as objects",
             "Tables of an experiment file can be given as objects of these classes from Python.",
             tuple(name for name in SETTINGS if name not in known),
+            members=False,
         )
     )
     for family, path in FAMILIES.items():
@@ -134,7 +136,7 @@ def documented() -> dict[str, str]:
     for page in api_pages():
         for name in page.names:
             thing = imported(name)
-            found[full_name(thing) if callable(thing) else name] = name
+            found[full_name(thing) or name if callable(thing) else name] = name
             if page.members and inspect.isclass(thing):
                 for member, value in vars(thing).items():
                     function = getattr(value, "fget", None) or getattr(value, "__func__", value)

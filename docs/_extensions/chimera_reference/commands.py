@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import typer
 
 from chimera.cli.main import app
-from chimera_reference.markup import cell, fenced, heading, inline, table
+from chimera_reference.markup import cell, contents, fenced, heading, inline, table
 
 EXIT_CODES = (
     ("0", "The command succeeded."),
@@ -62,6 +63,7 @@ def _program(single: dict[str, Any], groups: dict[str, Any]) -> Iterator[str]:
     yield table(("exit code", "meaning"), [(f"`{code}`", meaning) for code, meaning in EXIT_CODES])
     for name, command in single.items():
         yield from _command(f"chimera {name}", f"cli-{name}", command)
+    yield contents([f"cli-{name}" for name in groups])
 
 
 def _group(name: str, group: Any) -> Iterator[str]:
@@ -124,7 +126,7 @@ def _default(parameter: Any) -> str:
 
 
 def _text(parameter: Any) -> str:
-    return str(getattr(parameter, "help", None) or "")
+    return _with_code(getattr(parameter, "help", None) or "")
 
 
 def _hidden(parameter: Any) -> bool:
@@ -132,7 +134,12 @@ def _hidden(parameter: Any) -> bool:
 
 
 def _help(command: Any) -> str:
-    return inspect.cleandoc(command.help or "")
+    return _with_code(inspect.cleandoc(command.help or ""))
+
+
+def _with_code(text: str) -> str:
+    """Return a help text with its commands and options as code, so that two hyphens stay two."""
+    return re.sub(r"'([\w-]*chimera [^']+|[\w ]*--[^']+)'|(?<![\w'-])(--[a-z][\w-]*)", r"``\1\2``", text)
 
 
 def _summary(command: Any) -> str:

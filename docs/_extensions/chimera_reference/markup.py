@@ -52,6 +52,11 @@ def _block(block: str, link: Link) -> str:
     return re.sub(r"::$", ":", inline(block, link))
 
 
+def contents(pages: Sequence[str]) -> str:
+    """Return the hidden table of contents of a page that leads to other pages."""
+    return "\n".join(["```{toctree}", ":hidden:", "", *pages, "```", ""])
+
+
 def heading(level: int, text: str, *, anchor: str | None = None) -> str:
     """Return a heading, with a label for links if ``anchor`` is set."""
     label = f"({anchor})=\n" if anchor else ""

@@ -166,7 +166,7 @@ def option_table(options: Sequence[Option], link: Callable[[Any], Link], *, firs
     rows = [
         (
             f"`{option.name}`",
-            cell(option.type),
+            cell(re.sub(r'"[^"]*"', r"``\g<0>``", option.type)),
             option.default if option.default.startswith(_WORDS) else cell(f"``{option.default}``"),
             _sentence(cell(option.effect, link(option.owner))),
         )

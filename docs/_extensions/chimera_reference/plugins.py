@@ -15,7 +15,7 @@ from chimera.training.experiment.toml import dump_toml
 from chimera_reference.api_names import links_of
 from chimera_reference.docstrings import docstring_of
 from chimera_reference.examples import ABOUT, example_of
-from chimera_reference.markup import blocks, fenced, heading, inline
+from chimera_reference.markup import blocks, contents, fenced, heading, inline
 from chimera_reference.names import full_name
 from chimera_reference.options import Option, option_table, options_of_plugin
 
@@ -40,7 +40,18 @@ def _of_run(option: Option) -> Option:
 
 def pages() -> dict[str, str]:
     """Return the text of each page, by file name."""
-    return {f"{family}.md": _page(family) for family in FAMILIES}
+    overview = [
+        heading(1, "Plug-ins", anchor="reference-plug-ins"),
+        "An experiment file or a command names plug-ins. These pages list the plug-ins of each family, with their options.\n",
+        *(f"- [{ABOUT[family][0]}]({family}.md): {_names(family)}" for family in FAMILIES),
+        "",
+        contents([*FAMILIES]),
+    ]
+    return {"plug-ins.md": "\n".join(overview), **{f"{family}.md": _page(family) for family in FAMILIES}}
+
+
+def _names(family: str) -> str:
+    return ", ".join(f"[`{entry.name}`](#{family}-{entry.name})" for entry in family_of(family))
 
 
 def _page(family: str) -> str:

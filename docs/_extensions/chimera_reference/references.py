@@ -16,7 +16,7 @@ from chimera_reference.api import as_restructured_text
 from chimera_reference.api_names import documented
 from chimera_reference.names import full_name, imported, resolve
 
-_SHORT = {"nn": "torch.nn", "np": "numpy", "pd": "pandas"}
+_SHORT = {"nn": "torch.nn", "np": "numpy", "pd": "pandas", "ProcessGroup": "torch.distributed.ProcessGroup"}
 """Names that modules import inside functions, or for type checkers only."""
 
 
@@ -65,7 +65,7 @@ def _meaning(target: str, owner: str) -> Any:
         return getattr(builtins, target)
     first, _, rest = target.partition(".")
     try:
-        return imported(f"{_SHORT[first]}.{rest}" if first in _SHORT else target)
+        return imported(f"{_SHORT.get(first, first)}.{rest}".rstrip("."))
     except LookupError:
         return resolve(target, imported(owner) if owner else builtins)
 
