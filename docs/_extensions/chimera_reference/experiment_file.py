@@ -86,8 +86,9 @@ _OPTIMIZER = {"name": "that of the model or the strategy", "schedule": '"constan
 _INTRODUCTION = """\
 An experiment file describes a run in TOML. `chimera train` and `chimera compare` read it. This page lists its tables and keys.
 
-Six tables select a plug-in by `name`; their other keys are options of the plug-in. A name may also be
-`package.module:attribute` or `file.py:attribute`, for code of your own. `[train]` has the settings of training.
+Six tables select a plug-in by `name`; their other keys are options of the plug-in. [All plug-ins](plug-ins.md) are on one
+page. A name may also be `package.module:attribute` or `file.py:attribute`, for code of your own. `[train]` has the settings of
+training.
 
 An unknown table, key or name is an error that names the known ones. Relative paths start at the folder of the file.
 

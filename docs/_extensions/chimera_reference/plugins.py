@@ -15,7 +15,7 @@ from chimera.training.experiment.toml import dump_toml
 from chimera_reference.api_names import links_of
 from chimera_reference.docstrings import docstring_of
 from chimera_reference.examples import ABOUT, example_of
-from chimera_reference.markup import blocks, contents, fenced, heading, inline
+from chimera_reference.markup import blocks, fenced, heading, inline
 from chimera_reference.names import full_name
 from chimera_reference.options import Option, option_table, options_of_plugin
 
@@ -41,11 +41,11 @@ def _of_run(option: Option) -> Option:
 def pages() -> dict[str, str]:
     """Return the text of each page, by file name."""
     overview = [
-        heading(1, "Plug-ins", anchor="reference-plug-ins"),
-        "An experiment file or a command names plug-ins. These pages list the plug-ins of each family, with their options.\n",
+        "---\norphan: true\n---\n",  # the index of the reference lists the families, not this page
+        heading(1, "All plug-ins", anchor="reference-plug-ins"),
+        "This page lists the names of all plug-ins, by family.\n",
         *(f"- [{ABOUT[family][0]}]({family}.md): {_names(family)}" for family in FAMILIES),
         "",
-        contents([*FAMILIES]),
     ]
     return {"plug-ins.md": "\n".join(overview), **{f"{family}.md": _page(family) for family in FAMILIES}}
 
