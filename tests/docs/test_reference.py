@@ -27,7 +27,8 @@ from chimera_reference.options import Option  # noqa: E402
 
 from chimera.cli.failure import exit_code_of  # noqa: E402
 from chimera.cli.list import FAMILIES  # noqa: E402
-from chimera.core.errors import ConfigurationError, MissingExtraError, UnknownNameError  # noqa: E402
+from chimera.core.errors import ConfigurationError, MissingExtraError, RunError, UnknownNameError  # noqa: E402
+from chimera.core.stop_signals import Terminated  # noqa: E402
 from chimera.training.experiment.experiment import Experiment  # noqa: E402
 from chimera.training.experiment.validation import check  # noqa: E402
 
@@ -101,6 +102,7 @@ def test_a_table_inside_another_one_is_an_option_of_it(table):
 def test_the_example_of_the_experiment_file_is_one(pages):
     check(experiment_file.example())
     assert experiment_file.example().to_toml().startswith('[data]\nname = "digits"')
+    assert "- `worker 2`, `server 0`, `edge 1`, `any worker`" in pages["experiment-file.md"]  # parts of a fault
     for name in ("data", "model", "train", "strategy", "codec", "partition", "engine"):
         assert f"## `[{name}]`\n" in pages["experiment-file.md"]
 
@@ -150,6 +152,23 @@ def test_a_command_has_a_section_with_its_options(full, command, pages):
         if parameter.name != "help" and parameter.param_type_name == "option" and not parameter.hidden:
             assert parameter.help, f"{full} {parameter.opts[0]} has no help"
             assert f"`{parameter.opts[0]}" in section
+
+
+def test_exit_codes_are_those_of_the_program(capsys):
+    listed = {int(code) for code, _ in commands.EXIT_CODES}
+    errors_of_runs = (
+        ConfigurationError("a mistake"),
+        RunError("a failure"),
+        ValueError("of user code"),
+        KeyboardInterrupt(),
+    )
+    assert {exit_code_of(error) for error in (*errors_of_runs, Terminated())} | {0} == listed
+
+
+def test_commands_and_options_in_a_help_text_become_code():
+    page = "\n".join(commands.pages().values())
+    assert "see `chimera list engines`." in page
+    assert not re.search(r"(?<![`\w-])--[a-z]+(?![^|]*`)", re.sub(r"`[^`]*`", "", page))
 
 
 # --- the Python interface

@@ -18,12 +18,14 @@ from chimera.engines.simulated.models.network import Network, NodeNetwork
 from chimera.strategies.hierarchy import Hierarchy
 from chimera.training.experiment.experiment import PLUGINS, TABLES, Experiment
 from chimera.training.experiment.toml import dump_toml
+from chimera.training.fault_tolerance.injection import Fault
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.optimizers.schedule import Schedule
 from chimera.training.privacy.settings import Privacy
 from chimera.training.trainer import Trainer
 from chimera_reference.api_names import links_of
-from chimera_reference.markup import fenced, heading
+from chimera_reference.docstrings import docstring_of
+from chimera_reference.markup import blocks, fenced, heading
 from chimera_reference.options import Option, option_table, options_of_plugin, options_of_settings
 
 _FAMILIES = {
@@ -60,12 +62,16 @@ NESTED = (
     Nested("train.worker_resources", "Resources of each worker.", Resources),
     Nested("train.server_resources", "Resources of each server, which uses no GPU.", Resources),
     Nested("strategy.hierarchical", "Edge servers of the strategies that derive from `fed-avg`.", Hierarchy),
-    Nested("engine.network", "The network of the engine `simulated`.", Network),
+    Nested("engine.network", "The network of the engine `simulated`; [topologies](networks.md).", Network),
     Nested('engine.network.nodes."worker 0"', "The connection of one actor of the engine `simulated`.", NodeNetwork),
     Nested("engine.compute", "The duration of calls on the engine `simulated`.", Compute),
     Nested('engine.compute.codecs."top-k"', "The duration of one codec on the engine `simulated`.", CodecCost),
-    Nested("engine.devices", "The devices of clients on the engine `simulated`.", Devices),
-    Nested("engine.availability", "The hours of clients on the engine `simulated`.", Availability),
+    Nested("engine.devices", "The devices of clients on the engine `simulated`; [models](devices.md).", Devices),
+    Nested(
+        "engine.availability",
+        "The hours of clients on the engine `simulated`; [models](availability.md).",
+        Availability,
+    ),
 )
 """All tables inside others that a class defines."""
 
@@ -141,6 +147,11 @@ def _plugin(name: str) -> Sequence[str]:
         heading(2, f"`[{name}]`", anchor=f"experiment-file-{name}"),
         f"`name` selects {_SELECTS[name]}. The [page of {family}]({family}.md) lists names and options.\n",
     ]
+    if name == "strategy":
+        lines.append(
+            "`[strategy.topology]` of a decentralised strategy selects a [topology](topologies.md), and "
+            "`[strategy.aggregation]` of a strategy with servers an [aggregation rule](aggregations.md).\n"
+        )
     if name == "codec":
         lines += ["These keys are for each codec:\n", option_table(_CODEC, links_of, first="key")]
         lines += ["`[codec.downlink]` has the same keys, except `downlink`.\n"]
@@ -148,6 +159,7 @@ def _plugin(name: str) -> Sequence[str]:
 
 
 def _train() -> Sequence[str]:
+    faults = docstring_of(Fault.read)
     optimizer = options_of_settings(OptimizerSettings, ("name", "schedule"))
     optimizer = [dataclasses.replace(each, default=_OPTIMIZER[each.name]) for each in optimizer]
     return [
@@ -157,6 +169,8 @@ def _train() -> Sequence[str]:
         heading(3, "`[train.optimizer]`", anchor="experiment-file-train-optimizer"),
         "Its other keys are arguments of the optimizer's class, such as `lr`.\n",
         option_table(optimizer, links_of, first="key"),
+        heading(3, "`faults` of `[train]`", anchor="experiment-file-train-faults"),
+        f"`faults` is an array of sentences. {blocks(faults.text, links_of(Fault.read))}\n",
     ]
 
 
