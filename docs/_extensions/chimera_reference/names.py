@@ -52,7 +52,7 @@ def attribute(thing: Any, names: list[str]) -> Any:
 
 
 def _declared(kind: type, name: str) -> bool:
-    return any(name in vars(each).get("__annotations__", {}) for each in kind.__mro__)
+    return any(name in inspect.get_annotations(each) for each in kind.__mro__)
 
 
 def resolve(name: str, owner: Any) -> Any:
