@@ -108,8 +108,12 @@ def diabetes(
 ) -> Split:
     """Diabetes: 442 patients, ten measures, progression of the disease after a year (Efron et al. 2004).
 
-    The options are those of `digits`, and ``scale_target``: give the target mean 0 and standard deviation 1, so
-    that plain SGD converges. Losses are then in squared standard deviations.
+    The other options are those of `digits`.
+
+    Parameters
+    ----------
+    scale_target : give the target mean 0 and standard deviation 1, so that plain SGD converges. Losses are then in squared
+        standard deviations.
     """
     folder = _folder()
     if folder is not None:

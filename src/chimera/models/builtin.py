@@ -182,7 +182,22 @@ def sklearn_sgd_classifier(
     fit_intercept: bool = True,
     seed: int = 0,
 ) -> SklearnModel:
-    """Linear classifier: scikit-learn's SGDClassifier (options as there), one versus rest, with its exact gradient."""
+    """Linear classifier: scikit-learn's SGDClassifier (options as there), one versus rest, with its exact gradient.
+
+    The strategy's optimizer takes the steps, not scikit-learn's.
+
+    Parameters
+    ----------
+    input_shape, outputs, task : shape of one input, which is flattened; number of classes; ``classification``.
+    loss : loss of a sample: ``hinge`` (a linear support vector machine), ``log_loss`` (logistic regression),
+        ``modified_huber``, ``squared_hinge`` or ``perceptron``.
+    penalty : norm of the coefficients that is added to the loss: ``l2``, ``l1``, ``elasticnet`` (a mixture of both) or
+        ``none``.
+    alpha : factor of the penalty.
+    l1_ratio : share of the l1 norm in ``elasticnet``, from 0 to 1.
+    fit_intercept : whether the model has an intercept.
+    seed : seed of the model; it starts from zero weights, so the seed has no effect on its gradients.
+    """
     from sklearn.linear_model import SGDClassifier
 
     if task != "classification":
@@ -214,7 +229,17 @@ def sklearn_sgd_regressor(
     fit_intercept: bool = True,
     seed: int = 0,
 ) -> SklearnModel:
-    """Linear regression: scikit-learn's SGDRegressor (options as there) with its exact gradient; one target."""
+    """Linear regression: scikit-learn's SGDRegressor (options as there) with its exact gradient; one target.
+
+    The strategy's optimizer takes the steps, not scikit-learn's. The options that have no description here are those of
+    `sklearn_sgd_classifier`.
+
+    Parameters
+    ----------
+    loss : loss of a sample: ``squared_error``, ``huber`` (absolute above ``epsilon``), ``epsilon_insensitive`` (zero below
+        ``epsilon``, then absolute) or ``squared_epsilon_insensitive``.
+    epsilon : error up to which ``huber`` is squared and the two insensitive losses are zero.
+    """
     from sklearn.linear_model import SGDRegressor
 
     if task != "regression":

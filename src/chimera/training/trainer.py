@@ -45,7 +45,7 @@ class Trainer:
         default 0: the worker reads itself) and ``ahead`` (batches that each prepares; default 4).
     accumulate : batches of each worker per step: their gradients are computed one after another and averaged. One gradient then
         is that of ``accumulate * batch_size`` samples.
-    precision, activation_checkpointing, compile : how torch models compute, see `Compute`.
+    precision, activation_checkpointing, compile : how torch models compute, see `chimera.models.compute.Compute`.
     optimizer : any optimizer of `torch.optim` or your own: a name; a mapping with its options and a ``schedule`` of the
         learning rate (see `Schedule`); its class, a `functools.partial` of the class, or an instance (see
         `optimizer_table`). It turns gradients into steps: on workers if they take local steps or there are no servers, else on

@@ -34,9 +34,19 @@ def plain_text(
     stages: Literal["fused", "apart"] = "fused",
     ahead: int = 2,
 ) -> Split:
-    """Context windows of plain text files, from which a model predicts the middle word; options of `Text.of`.
+    """Context windows of plain text files, from which a model predicts the middle word.
 
-    See docs/how-to/text.md.
+    See docs/how-to/text.md. The options that have no description here are those of `chimera.data.text.text.Text.of`.
+
+    Parameters
+    ----------
+    path : a file, plain or gzip, a folder with such files, or a list of both.
+    vocabulary_path : a file of the known words; by default the words of the text.
+    stop_words : ``english`` excludes the frequent words of English from the vocabulary.
+    stop_words_path : a file of the words to exclude instead.
+    test_path : a file of test windows, one per line, the target in the middle. If the text contains them, they are not
+        excluded from training.
+    seed : seed of the choice of the test windows.
     """
     if stop_words is not None and stop_words_path is not None:
         raise ConfigurationError("stop_words and stop_words_path both set the words to exclude: give one of them")

@@ -59,6 +59,7 @@ def cbow(
         option). With the root, SGD moves the pooled vector as far as the code of word2vec, which divides in the forward pass
         and not in the backward pass. Otherwise the two differ only by the scale of the vectors.
     all_words : whether an evaluation scores all words for each window, to get cross-entropy and accuracy; default True.
+    seed : seed of the first word vectors; default: the seed of the run.
     """
     given = _Settings("cbow", input_shape, outputs, counts, task, output, dim, seed)
     sampled = _set(
