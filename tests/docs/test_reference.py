@@ -149,9 +149,10 @@ def test_a_command_has_a_section_with_its_options(full, command, pages):
     assert command.help
     assert inspect.cleandoc(command.help).partition("'")[0].partition("[")[0][:40] in section
     for parameter in command.params:
-        if parameter.name != "help" and parameter.param_type_name == "option" and not parameter.hidden:
+        if parameter.name != "help" and not getattr(parameter, "hidden", False):
             assert parameter.help, f"{full} {parameter.opts[0]} has no help"
-            assert f"`{parameter.opts[0]}" in section
+            if parameter.param_type_name == "option":
+                assert f"`{parameter.opts[0]}" in section
 
 
 def test_exit_codes_are_those_of_the_program(capsys):

@@ -17,16 +17,21 @@ Run = Annotated[str, typer.Argument(metavar="RUN", help="The folder or URL of a 
 Count = Annotated[int, typer.Option("--count", min=1, metavar="N", help="Show N words.")]
 
 
-def neighbours(run: Run, word: Annotated[str, typer.Argument()], count: Count = 10, as_json: Json = False) -> None:
+def neighbours(
+    run: Run,
+    word: Annotated[str, typer.Argument(help="A word of the vocabulary.")],
+    count: Count = 10,
+    as_json: Json = False,
+) -> None:
     """Show the words most similar to a word."""
     _show(_vectors(run).neighbours(word, count), as_json)
 
 
 def analogy(
     run: Run,
-    a: Annotated[str, typer.Argument(metavar="MAN")],
-    b: Annotated[str, typer.Argument(metavar="KING")],
-    c: Annotated[str, typer.Argument(metavar="WOMAN")],
+    a: Annotated[str, typer.Argument(metavar="MAN", help="A word of the vocabulary.")],
+    b: Annotated[str, typer.Argument(metavar="KING", help="The word to which MAN relates.")],
+    c: Annotated[str, typer.Argument(metavar="WOMAN", help="The word whose relative is wanted.")],
     count: Count = 5,
     as_json: Json = False,
 ) -> None:
@@ -63,7 +68,9 @@ def evaluate_files(
     printed(table(rows, (Shown("file", 0), Shown("score", 1), Shown("known", 2, least=24)), headings=False))
 
 
-def save(run: Run, file: Annotated[Path, typer.Argument(metavar="FILE")]) -> None:
+def save(
+    run: Run, file: Annotated[Path, typer.Argument(metavar="FILE", help="Its ending selects the format.")]
+) -> None:
     """Write the vectors as .csv, .txt (word2vec's text), .bin (its binary), .h5 or .safetensors."""
     _vectors(run).save(file)
 
