@@ -92,7 +92,7 @@ def test_there_are_pages() -> None:
 @needs_a_kernel
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_runs_in_an_empty_folder(page: str, tmp_path: Path) -> None:
-    if "engine=\"ray\"" in (text := (FOLDER / page).read_text(encoding="utf-8")):
+    if 'engine="ray"' in (text := (FOLDER / page).read_text(encoding="utf-8")):
         pytest.importorskip("ray", reason="Ray is missing: make install")
     done = execute(text, tmp_path)
     assert done.returncode == 0, done.stderr[-5000:]
