@@ -16,7 +16,7 @@ from PIL import Image
 import chimera
 
 TARGET = Path(__file__).parent / "images" / "first-run-report.png"
-WIDTH, HEIGHT = 1100, 1780  # pixels: down to the timeline
+WIDTH, HEIGHT = 1100, 1732  # pixels: down to the end of the timeline
 COLOURS = 64
 BROWSER = next(path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name)))
 OFFLINE = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
