@@ -1,5 +1,7 @@
 """Executes the cells in a JSON list on stdin in a real kernel of this interpreter; writes the outputs of each cell as JSON.
 
+A cell is its source. The time limit of a cell in seconds is the first argument, or 100.
+
 The libraries of notebooks leave sockets open, so tests run this file in a process of its own.
 """
 
@@ -24,6 +26,7 @@ class Kernel(AsyncKernelManager):  # type: ignore[misc]
         return KernelSpec(argv=start, language="python", display_name="python")
 
 
+limit_s = int(sys.argv[1]) if len(sys.argv) > 1 else 100
 cells = [nbformat.v4.new_code_cell(cell) for cell in json.load(sys.stdin)]
-nbclient.NotebookClient(nbformat.v4.new_notebook(cells=cells), km=Kernel(), timeout=100).execute()
+nbclient.NotebookClient(nbformat.v4.new_notebook(cells=cells), km=Kernel(), timeout=limit_s).execute()
 json.dump([cell.outputs for cell in cells], sys.stdout)

@@ -276,3 +276,21 @@ def test_terminal_output_has_a_live_view_and_a_final_table(start, experiment):
     assert "2 running" in text
     assert "report.html" in text.splitlines()[-1]
     assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h") == 1  # the cursor comes back
+
+
+@pytest.mark.takes("each run is a process")
+def test_a_shell_command_of_a_notebook_and_a_pipe_with_forced_colours_have_plain_lines(start, experiment, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as the kernel of a notebook sets it, and many services that run tests
+    piped = start("train", experiment, "--engine", "simulated", "--out", "piped", stdout=subprocess.PIPE)
+    shown = piped.communicate(timeout=LIMIT_S)[0]
+    monkeypatch.setenv("PAGER", "cat")
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    terminal, program = pty.openpty()
+    process = start("train", experiment, "--engine", "simulated", "--out", "cell", stdout=program, stderr=program)
+    os.close(program)
+    in_cell = shown_on(terminal).decode()
+    assert process.wait(LIMIT_S) == 0
+    for text in (shown, in_cell):
+        assert "\x1b" not in text
+        assert text.count("training ") == 1
+        assert re.search(r"^report: .*report.html", text, re.MULTILINE)

@@ -52,6 +52,19 @@ def test_an_option_may_be_a_keyword_of_python(registry: Registry[object]) -> Non
             registry.create("source", options)
 
 
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("bits:width=4:mode=slow", '{ name = "bits", width=4, mode=slow }'),
+        ("mine.py:Bits:width=4", '{ name = "mine.py:Bits", width=4 }'),
+    ],
+)
+def test_options_after_a_name_are_answered_with_a_table(registry: Registry[object], name: str, table: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"is no name of a codec: only the values of a comparison") as caught:
+        registry.find(name)
+    assert str(caught.value).endswith(f"give a table: {table}")
+
+
 def test_an_unknown_name_error_lists_the_known_names(registry: Registry[object]) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown codec 'bit'; did you mean 'bits'\? known: bits, .*remote"):
         registry.find("bit")

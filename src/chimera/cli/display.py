@@ -52,7 +52,7 @@ class Display(Callback):
     def on_terminal(cls, title: str) -> Display:
         """Return a live view if ``sys.stdout`` is a terminal, else a display that shows nothing."""
         console = ReaderMayGo(file=sys.stdout, highlight=False)
-        return LiveDisplay(console, title) if console.is_terminal and not console.is_dumb_terminal else Display()
+        return LiveDisplay(console, title) if console.can_redraw else Display()
 
     def __enter__(self) -> Self:
         return self
@@ -274,6 +274,14 @@ def _time(progress: Progress) -> str:
 
 class ReaderMayGo(Console):
     """A console that drops its output after its reader has closed the pipe, so that the run continues."""
+
+    @property
+    def can_redraw(self) -> bool:
+        """Whether lines can be drawn again: the output is a terminal, and not that of a shell command in a notebook."""
+        # The kernel of a notebook gives `!command` a terminal, and appends all frames; it sets these variables.
+        # FORCE_COLOR would make rich take a pipe for a terminal.
+        in_notebook = "matplotlib_inline" in os.environ.get("MPLBACKEND", "") and os.environ.get("PAGER") == "cat"
+        return self.file.isatty() and not self.is_dumb_terminal and not in_notebook
 
     def on_broken_pipe(self) -> None:
         """Drop all further output, and keep the interpreter from failing when it flushes stdout at exit."""

@@ -43,7 +43,7 @@ class GridDisplay(GridCallback):
         if quiet:
             return GridDisplay()
         console = ReaderMayGo(file=sys.stdout, highlight=False)
-        if console.is_terminal and not console.is_dumb_terminal:
+        if console.can_redraw:
             return LiveGrid(console)
         return PlainGrid(ReaderMayGo(file=sys.stdout, highlight=False, width=10_000))
 

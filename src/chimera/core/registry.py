@@ -149,6 +149,8 @@ class Registry(Generic[T]):
         MissingExtraError : the library that it needs is not installed.
         """
         if ":" in name:
+            if "=" in name:
+                raise ConfigurationError(_options_in_name(self.kind, name))
             return Entry(name, load_object(name))
         if name not in self._entries:
             own = f"{self.package}.{name.replace('-', '_')}"
@@ -177,6 +179,17 @@ class Registry(Generic[T]):
             base = f"{self._base.__module__}.{self._base.__qualname__}"
             raise ConfigurationError(f"{name!r} is no {self.kind}: it must be derived from {base}")
         return made
+
+
+def _options_in_name(kind: str, name: str) -> str:
+    """Return the error for a name with options, which only variations of a comparison accept."""
+    parts = name.split(":")
+    first = next(i for i, part in enumerate(parts) if "=" in part)
+    table = ", ".join([f'name = "{":".join(parts[:first])}"', *parts[first:]])
+    return (
+        f"{name!r} is no name of a {kind}: only the values of a comparison have options after a colon; "
+        f"give a table: {{ {table} }}"
+    )
 
 
 def _first_line(documented: object) -> str:
