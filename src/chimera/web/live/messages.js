@@ -1,0 +1,45 @@
+
+"use strict";
+// Messages between actors, derived from the trace: a call that received bytes took them from the neighbours whose calls had ended.
+const LEAST_BYTES = 64;   // smaller values steer workers
+
+function neighboursOf(run) {   // by actor, the actors whose results it receives
+  const actors = run.actors, workers = actors.filter(actor => /^worker \d+$/.test(actor)), found = new Map(actors.map(actor => [actor, []]));
+  const join = (a, b) => { if (found.has(a) && found.has(b)) { found.get(a).push(b); found.get(b).push(a); } };
+  const others = actors.filter(actor => !workers.includes(actor));
+  if (run.about.edges) for (const [i, j] of run.about.edges) join(`worker ${i}`, `worker ${j}`);
+  const edges = others.filter(actor => actor.startsWith("edge")), servers = others.filter(actor => !actor.startsWith("edge"));
+  for (const worker of workers) {
+    const rank = Number(worker.slice(7));
+    if (edges.length) join(worker, edges[rank % edges.length]);
+    else for (const server of servers) join(worker, server);
+  }
+  for (const edge of edges) for (const server of servers) join(edge, server);
+  return found;
+}
+
+function messagesOf(calls, neighbours) {   // calls in order of their start; returns {from, to, begin, end, bytes, call}
+  const outputs = new Map(), taken = new Map(), found = [];
+  const ends = calls.filter(call => call.sent > LEAST_BYTES).sort((a, b) => a.end - b.end);
+  const shares = new Map([...neighbours].map(([actor, others]) => [actor, actor.startsWith("worker") ? Math.max(1, others.filter(o => o.startsWith("server")).length) : 1]));
+  let next = 0;
+  for (const call of calls) {
+    while (next < ends.length && ends[next].end <= call.start + 1e-9) { outputs.set(ends[next].actor, ends[next]); next++; }
+    if (call.received <= LEAST_BYTES) continue;
+    const others = neighbours.get(call.actor) || [];
+    const senders = others.map(other => outputs.get(other))
+      .filter(output => output && (taken.get(`${output.actor}\n${call.actor}`) ?? -1) < output.end).sort((a, b) => a.end - b.end);
+    let room = call.received * 1.1;
+    for (const output of senders) {
+      const size = output.sent / shares.get(output.actor);
+      if (room < Math.min(size, call.received / 2)) break;
+      room -= size;
+      taken.set(`${output.actor}\n${call.actor}`, output.end);
+      found.push({ from: output.actor, to: call.actor, begin: output.end, end: Math.max(call.start, output.end), bytes: Math.min(size, call.received), call: call.call });
+    }
+    if (!senders.length && call.transfer + call.wait > 0 && call.sent > LEAST_BYTES) {   // an exchange within the call, such as an all-reduce
+      for (const other of others) found.push({ from: other, to: call.actor, begin: Math.max(call.start, call.end - call.transfer - call.wait), end: call.end, bytes: call.received / others.length, call: call.call });
+    }
+  }
+  return found;
+}
