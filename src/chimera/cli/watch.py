@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chimera.cli.cluster import HERE, Where
+from chimera.core.private import write
 
 if TYPE_CHECKING:
     from chimera.web.live.server import LivePage
@@ -51,7 +52,7 @@ def served(page: LivePage) -> Iterator[None]:
             where = f"the page: {page.link} (the address holds the token: keep it to yourself)"
         else:
             file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chimera-page-"))) / "address"
-            file.write_text(f"{page.link}\n", "ascii")
+            write(file, f"{page.link}\n".encode())
             where = f"the page: {page.address} (its address with the token is in {file})"
         page.start()
         typer.echo(where, err=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +11,8 @@ from pathlib import Path
 from chimera.core.errors import ConfigurationError
 from chimera.training.artifacts.location import folder_of
 from chimera.web.live.server import Followed
+
+_JOB = re.compile("[1-9][0-9]{0,17}", re.ASCII)
 
 
 @contextmanager
@@ -25,7 +29,40 @@ def followed(run: str, cluster: str) -> Iterator[Followed]:
     ConfigurationError : there is no such run.
     """
     folder = folder_of(run)
-    if folder is not None and not folder.is_dir():
-        raise ConfigurationError(f"there is no run folder {run!r}; give the folder of a run, such as runs/<name>")
-    if folder is not None:
-        yield Followed(Path(folder).resolve().name, folder)
+    if folder is None:
+        with _copied(run) as copy:
+            yield copy
+    elif _JOB.fullmatch(run) and not folder.exists():
+        yield _job(run, cluster)
+    elif folder.is_dir():
+        yield Followed(folder.resolve().name, folder)
+    else:
+        raise ConfigurationError(
+            f"there is no run folder {run!r}; give the folder of a run, such as runs/<name>, the number of a job, or a URL"
+        )
+
+
+def _job(job: str, cluster: str) -> Followed:
+    from chimera.jobs.client.handle import reader_of
+    from chimera.jobs.cluster.folder import ClusterFolder
+
+    if "://" in cluster:
+        raise ConfigurationError(
+            f"the files of job {job} are with the cluster at {cluster}: get them with 'chimera fetch {job}', or give its folder"
+        )
+    row = reader_of(cluster).job(job)
+    return Followed(f"job {row['job']}: {row['name']}", ClusterFolder(Path(cluster)).job(row["job"]).run)
+
+
+@contextmanager
+def _copied(url: str) -> Iterator[Followed]:
+    from chimera.training.artifacts.object_store import ObjectStore
+    from chimera.web.live.store_copy import StoreCopy
+
+    store = ObjectStore(url)
+    with tempfile.TemporaryDirectory(prefix="chimera-watch-") as private:
+        copy = StoreCopy(store, Path(private))
+        copy.download()
+        if not any(Path(private).iterdir()):
+            raise ConfigurationError(f"there is no run in {store.url}")
+        yield Followed(store.name, Path(private), copy.refresh)

@@ -5,6 +5,9 @@ const MOST = { metrics: 4000, events: 1000, trace: 20000 };
 const TAIL_BYTES = 1 << 20, PIECES = 8;
 const COUNTERS = new Set(["round", "epoch", "samples", "seconds", "bytes_up", "bytes_down", "lost_rounds", "elements_up", "packed_up",
   "elements_down", "packed_down", "tokens", "flops", "clients"]);
+// Calls that a run makes between rounds, such as snapshots; the report does not count their bytes either.
+const BETWEEN = new Set(["tally", "buffers", "load_buffers", "state", "codec_states", "local_state", "personal", "evaluate", "step", "consensus_distance",
+  "go_to", "reduce_rates", "follow", "known", "attack", "stands_at", "remembers", "forget_answer"]);
 
 async function rowsOf(run, file, query) {   // lines that are not JSON objects are skipped
   const answer = await request(`v1/live/rows?run=${run}&file=${file}&${query}`), text = await answer.text(), rows = [];
@@ -25,9 +28,10 @@ class OneClock {   // a resumed run may start its clock again: its rows follow t
     const start = Number(row.start_s), end = Number(row.end_s), actor = String(row.actor);
     if (!Number.isFinite(start) || !Number.isFinite(end)) return null;
     if (start + this.shift < (this.latest.get(actor) ?? -Infinity) - 1e-6) this.shift = this.horizon;
-    const placed = { actor, call: String(row.call), start: start + this.shift, end: Math.max(start, end) + this.shift,
+    const call = String(row.call), counts = BETWEEN.has(call) ? 0 : 1;
+    const placed = { actor, call, start: start + this.shift, end: Math.max(start, end) + this.shift,
       transfer: Math.max(0, Number(row.transfer_s) || 0), wait: Math.max(0, Number(row.wait_s) || 0),
-      received: Number(row.bytes_in) || 0, sent: Number(row.bytes_out) || 0, samples: Number(row.samples) || 0, error: row.error ? String(row.error) : "" };
+      received: counts * (Number(row.bytes_in) || 0), sent: counts * (Number(row.bytes_out) || 0), samples: Number(row.samples) || 0, error: row.error ? String(row.error) : "" };
     this.latest.set(actor, placed.start);
     this.horizon = Math.max(this.horizon, placed.end);
     return placed;

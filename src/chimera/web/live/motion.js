@@ -1,24 +1,29 @@
 
 "use strict";
 // Slow motion: a clock over the calls of a run, moved by one event at a time or played at a fraction of the run's speed.
-// An event is the start or the end of a call. Without slow motion the graph repeats the last round.
-const MOST_CALLS = 50000, REPEAT_MS = 4000;
+// An event is the start or the end of a call of a round. Without slow motion the graph repeats the last round.
+const MOST_CALLS = 50000, REPEAT_MS = 4000, FRAME_MS = 80;   // few frames: the browser may share its cores with the run
 const CALM = matchMedia("(prefers-reduced-motion: reduce)");
 
 class Calls {   // the calls of a run from its beginning, read as far as the clock needs them
-  constructor(run) { Object.assign(this, { run, clock: new OneClock(), calls: [], events: [], at: 0, size: 1 }); }
+  constructor(run) { Object.assign(this, { run, clock: new OneClock(), calls: [], events: [], at: 0, size: 1, last: undefined, pending: null }); }
 
-  async more() {   // returns false at the end of the file
+  more() {   // returns false at the end of the file
+    this.pending ||= this.read().finally(() => { this.pending = null; });
+    return this.pending;
+  }
+
+  async read() {
     if (this.at >= this.size && this.size === this.last) return false;
     if (this.calls.length >= MOST_CALLS) return false;
     const found = await rowsOf(this.run.index, "trace", `at=${this.at}`);
-    if (found.restarted) { Object.assign(this, new Calls(this.run)); return true; }
+    if (found.restarted) { Object.assign(this, { clock: new OneClock(), calls: [], events: [], at: 0, size: 1, last: undefined }); return true; }
     Object.assign(this, { at: found.at, size: found.size, last: found.size });
     const placed = found.rows.map(row => this.clock.place(row)).filter(Boolean);
     if (!placed.length) return false;
     this.calls.push(...placed);
     this.calls.sort((a, b) => a.start - b.start);
-    this.events = this.calls.flatMap(call => [{ time: call.start, call, what: "start" }, { time: call.end, call, what: "end" }])
+    this.events = this.calls.filter(call => !BETWEEN.has(call.call)).flatMap(call => [{ time: call.start, call, what: "start" }, { time: call.end, call, what: "end" }])
       .sort((a, b) => a.time - b.time || (a.what < b.what ? -1 : 1));
     return true;
   }
@@ -28,7 +33,7 @@ class Calls {   // the calls of a run from its beginning, read as far as the clo
 
 class Motion {
   constructor(box, run) {
-    Object.assign(this, { run, slow: false, playing: false, place: 0, time: 0, frame: 0, calls: null });
+    Object.assign(this, { run, slow: false, playing: false, place: 0, time: 0, frame: 0, calls: null, steps: Promise.resolve() });
     const area = make("div", undefined, box, "motion");
     this.graph = new Graph(area);
     const side = make("div", undefined, area);
@@ -90,7 +95,12 @@ class Motion {
     this.onmove();
   }
 
-  step(by) { this.pause(); this.calls.follow(); return this.go(this.place + by); }
+  step(by) {   // one after the other, also if clicks come faster than pieces of the trace
+    this.pause();
+    this.calls.follow();
+    this.steps = this.steps.then(() => this.go(this.place + by));
+    return this.steps;
+  }
 
   say() {
     const event = this.calls.events[this.place - 1];
@@ -137,8 +147,9 @@ class Motion {
     this.which.textContent = `${this.run.timeName} · event ${whole(this.place)} of ${whole(this.calls.events.length)}` + (this.calls.calls.length >= MOST_CALLS ? " (the first ones)" : "");
     if (!this.graph.layout(this.run)) return;
     const [begin, end] = this.window(), calls = inWindow(this.calls.calls, begin, end);
-    if (this.known !== this.calls.calls.length) {
-      this.known = this.calls.calls.length;
+    const known = `${this.calls.calls.length} ${this.graph.key}`;
+    if (this.known !== known) {
+      this.known = known;
       this.messages = messagesOf(this.calls.calls, this.graph.neighbours);
     }
     this.graph.show(this.run, calls, this.messages, this.time, !this.playing);
@@ -174,7 +185,7 @@ class Motion {
       return;
     }
     this.graph.show(this.run, recent, messages, begin + (end - begin) * (performance.now() % REPEAT_MS) / REPEAT_MS, false);
-    this.frame = requestAnimationFrame(() => this.repeat());
+    this.frame = setTimeout(() => this.repeat(), FRAME_MS);
   }
 }
 

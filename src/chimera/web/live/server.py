@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -65,6 +65,9 @@ class LivePage:
     def __init__(self, runs: Sequence[Followed], port: int = 0) -> None:
         if not 0 < len(runs) <= MOST_RUNS:
             raise ConfigurationError(f"a page shows 1 to {MOST_RUNS} runs, not {len(runs)}")
+        names = {run.name for run in runs}
+        if len(names) < len(runs):
+            runs = [replace(run, name=str(run.folder)) for run in runs]
         self.token = secrets.token_urlsafe(32)
         try:
             self._server = _Server(("127.0.0.1", port), list(runs), self.token)
