@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
 LIMIT_S = 60.0
 _OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--hide-scrollbars"),
@@ -129,12 +131,16 @@ def browser(profile: Path) -> Iterator[Tab]:
     """Start Chromium with an empty profile, and yield its page; skip the test if there is no Chromium."""
     if CHROMIUM is None:
         pytest.skip("needs Chromium: apt-get install chromium")
-    client = pytest.importorskip("websockets.sync.client", reason="needs websockets: pip install 'chimera-dml[federation]'")
+    client = pytest.importorskip(
+        "websockets.sync.client", reason="needs websockets: pip install 'chimera-dml[federation]'"
+    )
     command = [CHROMIUM, *_OPTIONS, f"--user-data-dir={profile}", "about:blank"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     try:
         assert process.stderr is not None
-        address = next(match[1] for line in process.stderr if (match := re.search(r"DevTools listening on (ws://\S+)", line)))
+        address = next(
+            match[1] for line in process.stderr if (match := re.search(r"DevTools listening on (ws://\S+)", line))
+        )
         with client.connect(address, max_size=None, proxy=None) as socket:
             yield _tab(socket)
     finally:

@@ -31,14 +31,28 @@ def calls_of(round_: int, workers: int = 3) -> list[dict[str, Any]]:
         for rank in range(workers)
     ]  # fmt: skip
     update = {"actor": "server 0", "rank": workers, "call": "update", "start_s": at + 0.0075, "end_s": at + 0.008}
-    tally = {"actor": "worker 0", "rank": 0, "call": "tally", "start_s": at + 0.009, "end_s": at + 0.0091, "bytes_out": 8}
+    tally = {
+        "actor": "worker 0",
+        "rank": 0,
+        "call": "tally",
+        "start_s": at + 0.009,
+        "end_s": at + 0.0091,
+        "bytes_out": 8,
+    }
     return [*rows, {**update, "bytes_in": 1000 * workers, "bytes_out": 1000, "transfer_s": 0.0005}, tally]
 
 
 def measured(round_: int, **more: Any) -> dict[str, Any]:
     """Return a row of metrics."""
     done = {"round": round_, "epoch": round_ / 10, "samples": 48 * round_, "seconds": 0.01 * round_}
-    return {**done, "bytes_up": 3000 * round_, "bytes_down": 3000 * round_, "train_loss": 2 / round_, "accuracy": 1 - 1 / (round_ + 1), **more}
+    return {
+        **done,
+        "bytes_up": 3000 * round_,
+        "bytes_down": 3000 * round_,
+        "train_loss": 2 / round_,
+        "accuracy": 1 - 1 / (round_ + 1),
+        **more,
+    }
 
 
 def append(file: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -35,14 +35,18 @@ def test_a_page_grows_steps_by_events_and_shows_text_as_text(tmp_path: Path) -> 
     run = write_run(tmp_path / "run")
     with page_of(run) as page, browser(tmp_path / "profile") as tab:
         tab.open(page.link)
-        tab.until("document.querySelectorAll('#charts svg').length === 2 && document.querySelectorAll('.lane').length === 4")
+        tab.until(
+            "document.querySelectorAll('#charts svg').length === 2 && document.querySelectorAll('.lane').length === 4"
+        )
         assert page.token not in tab.evaluate("location.href")
         hostile = "<img src=x onerror=alert(1)>"
         lost = {"event": "worker lost", "seconds": 0.055, "round": 6, "actor": "worker 1", "detail": hostile}
         append(run / "metrics.jsonl", [measured(6, **{hostile: 0.5})])
         append(run / "trace.jsonl", calls_of(5))
         append(run / "events.jsonl", [lost])
-        tab.until(f"document.body.innerText.includes({json.dumps(hostile)}) && document.querySelectorAll('#charts svg').length === 3")
+        tab.until(
+            f"document.body.innerText.includes({json.dumps(hostile)}) && document.querySelectorAll('#charts svg').length === 3"
+        )
         assert tab.evaluate("document.querySelectorAll('img').length") == 0
         assert "6" in tab.text(".cards")
         assert tab.evaluate("document.querySelector('.sign.lost').title") == f"worker lost, round 6: {hostile}"
@@ -109,11 +113,20 @@ def test_two_runs_stand_side_by_side(tmp_path: Path) -> None:
         tab.size(1280)
         tab.open(page.link)
         tab.until("document.querySelectorAll('.lane').length === 9")
-        assert tab.evaluate("[...document.querySelectorAll('#charts svg')].map(svg => svg.querySelectorAll('polyline').length)") == [2, 2]
-        left, right = tab.evaluate("[...document.querySelectorAll('article')].map(each => each.getBoundingClientRect().x)")
+        assert tab.evaluate(
+            "[...document.querySelectorAll('#charts svg')].map(svg => svg.querySelectorAll('polyline').length)"
+        ) == [2, 2]
+        left, right = tab.evaluate(
+            "[...document.querySelectorAll('article')].map(each => each.getBoundingClientRect().x)"
+        )
         assert right > left
-        assert tab.evaluate("[...document.querySelectorAll('article h2 span:nth-child(2)')].map(each => each.innerText)") == ["first", "second"]
-        assert tab.evaluate("views.map(view => view.motion.graph.edges.size)") == [3, 4 + 4]  # a star; a ring, and the server
+        assert tab.evaluate(
+            "[...document.querySelectorAll('article h2 span:nth-child(2)')].map(each => each.innerText)"
+        ) == ["first", "second"]
+        assert tab.evaluate("views.map(view => view.motion.graph.edges.size)") == [
+            3,
+            4 + 4,
+        ]  # a star; a ring, and the server
         tab.size(400)
         tab.until("innerWidth === 400")
         assert tab.evaluate("document.documentElement.scrollWidth") == 400
@@ -154,7 +167,19 @@ name = "parameter-server"
 @pytest.mark.takes("it trains while a browser shows the run")
 def test_a_run_on_local_is_followed_while_a_worker_dies(tmp_path: Path) -> None:
     (tmp_path / "e.toml").write_text(TRAINED)
-    command = [sys.executable, "-m", "chimera", "train", "e.toml", "--page", "--fault", "kill worker 1 at step 200", "--out", "run", "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "chimera",
+        "train",
+        "e.toml",
+        "--page",
+        "--fault",
+        "kill worker 1 at step 200",
+        "--out",
+        "run",
+        "--quiet",
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with (
         subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as train,
@@ -162,7 +187,9 @@ def test_a_run_on_local_is_followed_while_a_worker_dies(tmp_path: Path) -> None:
     ):
         try:
             assert train.stderr is not None
-            match = next(match for line in train.stderr if (match := re.search(r"the page: (\S+) .* is in (\S+)\)", line)))
+            match = next(
+                match for line in train.stderr if (match := re.search(r"the page: (\S+) .* is in (\S+)\)", line))
+            )
             link = Path(match[2]).read_text().strip()
             assert Path(match[2]).stat().st_mode & 0o077 == 0
             assert Path(match[2]).parent.stat().st_mode & 0o077 == 0
@@ -170,7 +197,9 @@ def test_a_run_on_local_is_followed_while_a_worker_dies(tmp_path: Path) -> None:
             first = tab.until("views.length && views[0].run.last.round")
             tab.until(f"views[0].run.last.round > {first} && views[0].run.about.summary.rounds === undefined")
             tab.until("views[0].run.events.some(each => each.event === 'worker respawned')")
-            tab.until("document.querySelectorAll('td.strip')[1].querySelectorAll('rect').length === 2")  # there, away, there again
+            tab.until(
+                "document.querySelectorAll('td.strip')[1].querySelectorAll('rect').length === 2"
+            )  # there, away, there again
             tab.until("document.querySelector('#status').innerText.includes('has ended')")
             assert tab.text(".cards").split()[1] == "finished"
             assert train.wait(60) == 0

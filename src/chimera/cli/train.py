@@ -33,7 +33,8 @@ Json = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 Page = Annotated[
-    bool, typer.Option("--page", help="Serve a page on 127.0.0.1 that shows the run while it runs; see 'chimera watch'.")
+    bool,
+    typer.Option("--page", help="Serve a page on 127.0.0.1 that shows the run while it runs; see 'chimera watch'."),
 ]
 
 

@@ -28,7 +28,10 @@ def watch(
         ),
     ],
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Serve at this port of 127.0.0.1; 0 is any free one.")
+        int,
+        typer.Option(
+            "--port", min=0, max=65535, metavar="PORT", help="Serve at this port of 127.0.0.1; 0 is any free one."
+        ),
     ] = 0,
     folder: Where = HERE,
 ) -> None:

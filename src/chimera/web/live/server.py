@@ -183,7 +183,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(json.dumps({"error": str(error)}).encode(), "application/json", status=400)
 
     def _check(self, *, open_path: bool) -> None:
-        given = selected_headers((name.lower().encode(), value.encode("latin-1")) for name, value in self.headers.items())
+        given = selected_headers(
+            (name.lower().encode(), value.encode("latin-1")) for name, value in self.headers.items()
+        )
         host_port = host_and_port(given.get(b"host"))
         if host_port is None:
             raise _Refused(400, "the header Host is missing or malformed")
@@ -216,7 +218,11 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refused(404, "there is no such file")
         last = _number(query, "last") if "last" in query else None
         piece = read_piece(self._asked(query).folder, name, at=_number(query, "at"), last=last)
-        where = {"Chimera-At": str(piece.at), "Chimera-Size": str(piece.size), "Chimera-Restarted": str(int(piece.restarted))}
+        where = {
+            "Chimera-At": str(piece.at),
+            "Chimera-Size": str(piece.size),
+            "Chimera-Restarted": str(int(piece.restarted)),
+        }
         self._send(piece.lines, "application/jsonl; charset=utf-8", where)
 
     ROUTES: ClassVar[dict[str, Callable[[_Handler, Mapping[str, list[str]]], None]]] = {

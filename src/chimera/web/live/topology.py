@@ -33,9 +33,13 @@ def topology(experiment: Mapping[str, Any]) -> tuple[Edges | None, str]:
     if name == "ring-all-reduce":
         return _ring(workers), "Each worker sends chunks to the next one in a ring."
     if name == "tree-all-reduce":
-        return [((i - 1) // 2, i) for i in range(1, workers)], "Workers add vectors up a binary tree, and send the sum down."
+        return [
+            ((i - 1) // 2, i) for i in range(1, workers)
+        ], "Workers add vectors up a binary tree, and send the sum down."
     if name == "pipeline-parallel":
-        return [(i, i + 1) for i in range(workers - 1)], "Each worker holds a stage, and exchanges activations with the next one."
+        return [
+            (i, i + 1) for i in range(workers - 1)
+        ], "Each worker holds a stage, and exchanges activations with the next one."
     if _sends(name) == "collectives":
         return _ring(workers), "An all-reduce of all workers, drawn as a ring."
     if _sends(name) == "peers" or name in ("hybrid", "tensor-parallel"):
