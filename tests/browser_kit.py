@@ -76,13 +76,14 @@ class Tab:
 
     def until(self, condition: str, limit_s: float = LIMIT_S) -> Any:
         """Wait in the page until an expression is true, and return its value."""
+        never = json.dumps(f"never true: {condition}\n")
         return self.evaluate(
             f"""new Promise((found, failed) => {{
               const end = performance.now() + {1000 * limit_s};
               const look = () => {{
                 let value; try {{ value = {condition}; }} catch (error) {{ value = false; }}
                 if (value) found(value);
-                else if (performance.now() > end) failed(new Error({json.dumps("never true: " + condition)} + "\\n" + document.body.innerText));
+                else if (performance.now() > end) failed(new Error({never} + document.body.innerText));
                 else setTimeout(look, 20);
               }};
               look();

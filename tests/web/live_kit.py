@@ -26,19 +26,17 @@ def calls_of(round_: int, workers: int = 3) -> list[dict[str, Any]]:
     """Return the rows of a round of 10 ms: gradients of workers, an update of the server, and a tally."""
     at = 0.01 * round_
     rows = [
-        {"actor": f"worker {rank}", "rank": rank, "call": "gradient", "start_s": at + 0.001 * (rank + 1), "end_s": at + 0.005 + 0.0005 * rank,
-         "bytes_in": 1000, "bytes_out": 1000, "transfer_s": 0.0005, "samples": 16}
+        {
+            "actor": f"worker {rank}",
+            "call": "gradient",
+            "start_s": at + 0.001 * (rank + 1),
+            "end_s": at + 0.005 + 0.0005 * rank,
+        }
         for rank in range(workers)
-    ]  # fmt: skip
-    update = {"actor": "server 0", "rank": workers, "call": "update", "start_s": at + 0.0075, "end_s": at + 0.008}
-    tally = {
-        "actor": "worker 0",
-        "rank": 0,
-        "call": "tally",
-        "start_s": at + 0.009,
-        "end_s": at + 0.0091,
-        "bytes_out": 8,
-    }
+    ]
+    rows = [{**row, "bytes_in": 1000, "bytes_out": 1000, "transfer_s": 0.0005, "samples": 16} for row in rows]
+    update = {"actor": "server 0", "call": "update", "start_s": at + 0.0075, "end_s": at + 0.008}
+    tally = {"actor": "worker 0", "call": "tally", "start_s": at + 0.009, "end_s": at + 0.0091, "bytes_out": 8}
     return [*rows, {**update, "bytes_in": 1000 * workers, "bytes_out": 1000, "transfer_s": 0.0005}, tally]
 
 

@@ -155,7 +155,7 @@ class _Server(ThreadingHTTPServer):
         """Write nothing: a browser that closes its connection is no error of the run."""
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
@@ -171,13 +171,13 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             target = urlsplit(self.path)
             if len(self.path) > _MOST_TARGET:
-                raise _Refused(414, "the address is too long")
+                raise _RefusedError(414, "the address is too long")
             route = self.ROUTES.get(target.path)
             self._check(open_path=target.path == "/")
             if route is None:
-                raise _Refused(404, "there is no such path")
+                raise _RefusedError(404, "there is no such path")
             route(self, parse_qs(target.query, max_num_fields=8))
-        except _Refused as error:
+        except _RefusedError as error:
             self._send(json.dumps({"error": str(error)}).encode(), "application/json", status=error.status)
         except (ChimeraError, ValueError) as error:
             self._send(json.dumps({"error": str(error)}).encode(), "application/json", status=400)
@@ -188,12 +188,12 @@ class _Handler(BaseHTTPRequestHandler):
         )
         host_port = host_and_port(given.get(b"host"))
         if host_port is None:
-            raise _Refused(400, "the header Host is missing or malformed")
+            raise _RefusedError(400, "the header Host is missing or malformed")
         scope = {"scheme": "http", "server": self.server.server_address, "client": self.client_address}
         if not may_serve_page(scope, host_port, given):
-            raise _Refused(403, "this page is for requests to a loopback address, from no other site")
+            raise _RefusedError(403, "this page is for requests to a loopback address, from no other site")
         if not open_path and not has_token(given, self.server.token):
-            raise _Refused(401, "the token is missing or wrong")
+            raise _RefusedError(401, "the token is missing or wrong")
 
     def _page(self, _: Mapping[str, list[str]]) -> None:
         shown = self.server.document
@@ -215,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _rows(self, query: Mapping[str, list[str]]) -> None:
         name = query.get("file", [""])[0]
         if name not in FILES:
-            raise _Refused(404, "there is no such file")
+            raise _RefusedError(404, "there is no such file")
         last = _number(query, "last") if "last" in query else None
         piece = read_piece(self._asked(query).folder, name, at=_number(query, "at"), last=last)
         where = {
@@ -232,7 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _asked(self, query: Mapping[str, list[str]]) -> Followed:
         number = _number(query, "run")
         if number >= len(self.server.runs):
-            raise _Refused(404, "there is no such run")
+            raise _RefusedError(404, "there is no such run")
         return self.server.runs[number]
 
     def _send(self, body: bytes, kind: str, headers: Mapping[str, str] | None = None, *, status: int = 200) -> None:
@@ -246,6 +246,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer a request that is malformed, or whose method is not GET."""
+        reason = (message or explain or "malformed").partition("(")[0].strip()
+        self._send(json.dumps({"error": reason}).encode(), "application/json", status=code)
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
         """Write nothing."""
 
@@ -257,5 +262,5 @@ ROUTES = tuple(_Handler.ROUTES)
 def _number(query: Mapping[str, list[str]], name: str) -> int:
     text = query.get(name, ["0"])[0]
     if not (text.isascii() and text.isdecimal()) or len(text) > 15:
-        raise _Refused(400, f"{name} must be a number")
+        raise _RefusedError(400, f"{name} must be a number")
     return int(text)

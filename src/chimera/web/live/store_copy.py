@@ -69,7 +69,7 @@ class StoreCopy:
                 partial.unlink(missing_ok=True)
                 partial.touch(0o600)
                 self._store.get(part, partial, size)
-                with open(file, "r+b" if file.exists() else "wb") as whole:
+                with file.open("r+b" if file.exists() else "wb") as whole:
                     whole.seek(begin)
                     whole.write(partial.read_bytes())
                     whole.truncate()

@@ -1,0 +1,74 @@
+"""``chimera watch``: what it follows, its mistakes, and where it writes the address."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from chimera.cli.main import app
+from chimera.cli.watched import followed
+from chimera.core.errors import ConfigurationError
+from web.live_kit import write_run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["nowhere"], "there is no run folder 'nowhere'; give the folder of a run"),
+        (["7"], "there is no cluster at"),
+        (["7", "--folder", "http://127.0.0.1:1"], "chimera fetch 7"),
+        (["memory://no-such-store/run"], "there is no run in memory://no-such-store/run"),
+        (["s3:/bucket/run"], "has one slash after s3"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: list[str], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(app, ["watch", *arguments])
+    assert ended.exit_code == 2
+    assert error in ended.output
+    assert ended.output.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_the_name_of_a_job_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "7")
+    monkeypatch.chdir(tmp_path)
+    with followed("7", "runs/cluster") as run:
+        assert (run.name, run.folder.resolve()) == ("7", tmp_path / "7")
+    with pytest.raises(ConfigurationError, match="no cluster"), followed("8", "runs/cluster"):
+        pass
+
+
+def test_it_serves_until_a_signal_and_keeps_the_token_out_of_logs(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    command = [sys.executable, "-m", "chimera", "watch", str(run)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as watch:
+        try:
+            assert watch.stderr is not None
+            lines = [watch.stderr.readline(), watch.stderr.readline()]
+            found = re.search(r"the page: (\S+) .* is in (\S+)\)", lines[0])
+            assert found, lines
+            link = Path(found[2]).read_text().strip()
+            token = link.partition("#token=")[2]
+            assert link.startswith(found[1])
+            assert len(token) > 30
+            assert token not in "".join(lines)
+            asked = urllib.request.Request(f"{found[1]}v1/live/state", headers={"Authorization": f"Bearer {token}"})
+            with urllib.request.urlopen(asked, timeout=30) as answer:
+                assert b'"name": "run"' in answer.read()
+            watch.send_signal(signal.SIGTERM)
+            assert watch.wait(30) == 0
+            assert not Path(found[2]).exists()
+        finally:
+            watch.kill()
