@@ -21,7 +21,7 @@ class Graph {
     const workers = actors.filter(actor => actor.startsWith("worker")), others = actors.filter(actor => !actor.startsWith("worker"));
     const middle = SIDE / 2, places = new Map(), radius = Math.min(24, 0.42 * Math.PI * (middle - 34) / Math.max(workers.length, 3) + 4);
     workers.forEach((actor, i) => places.set(actor, [middle + (middle - 34) * Math.sin(2 * Math.PI * i / workers.length), middle - (middle - 34) * Math.cos(2 * Math.PI * i / workers.length)]));
-    others.forEach((actor, i) => places.set(actor, others.length === 1 ? [middle, middle] : [middle + 62 * Math.sin(2 * Math.PI * i / others.length), middle - 62 * Math.cos(2 * Math.PI * i / others.length)]));
+    others.forEach((actor, i) => places.set(actor, others.length === 1 ? [middle, middle] : [middle + 62 * Math.sin(Math.PI / 4 + 2 * Math.PI * i / others.length), middle - 62 * Math.cos(Math.PI / 4 + 2 * Math.PI * i / others.length)]));
     this.places = places;
     this.picture = draw("svg", { viewBox: `0 0 ${SIDE} ${SIDE}`, role: "img" }, this.box);
     for (const [actor, near] of neighbours) {

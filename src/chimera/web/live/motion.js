@@ -165,8 +165,9 @@ class Motion {
     const { run } = this;
     this.note.textContent = run.about.drawn ? `${run.about.drawn} Dots are messages, derived from the calls of the trace.` : "";
     if (!this.graph.layout(run)) return;
-    const [begin, end] = lastRounds(run, 1), width = Math.max(end - begin, 1e-9);
-    const recent = inWindow(run.trace, begin - width, end).sort((a, b) => a.start - b.start);
+    const [from, to] = lastRounds(run, 1), round = inWindow(run.trace, from, to).filter(call => !BETWEEN.has(call.call) && call.start >= from);
+    const [begin] = limits(round.map(call => call.start - call.transfer)), [, end] = limits(round.map(call => call.end));
+    const recent = inWindow(run.trace, begin - (end - begin), end).sort((a, b) => a.start - b.start);
     const messages = messagesOf(recent, this.graph.neighbours), totals = new Map();
     for (const message of messagesOf(run.trace.slice().sort((a, b) => a.start - b.start), this.graph.neighbours)) {
       const key = edgeKey(message.from, message.to);
@@ -174,7 +175,7 @@ class Motion {
     }
     this.graph.traffic(totals);
     this.repeated = { begin, end, recent, messages };
-    if (!this.slow && !this.frame) this.repeat();
+    if (!this.slow && !this.frame && round.length) this.repeat();
   }
 
   repeat() {   // shows the last round again and again, unless the user prefers no motion

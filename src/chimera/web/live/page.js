@@ -53,7 +53,8 @@ class RunView {
     this.motion.update();
     drawWorkers(this.workers, run);
     drawTraffic(this.traffic, run);
-    this.partial.textContent = run.partial ? "Counted from the calls near the end of the trace, not from the start of the run." : "";
+    this.partial.textContent = "A result that several actors receive counts once for its sender."
+      + (run.partial ? " Counted from the calls near the end of the trace, not from the start of the run." : "");
     drawEvents(this.events, run);
     this.clients.hidden = !run.clients;
     if (run.clients) drawClients(this.clientBox, run);

@@ -238,7 +238,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, body: bytes, kind: str, headers: Mapping[str, str] | None = None, *, status: int = 200) -> None:
         own = {
             "Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin", "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin",
         }  # fmt: skip
         self.send_response(status)
         for name, value in {"Content-Security-Policy": "frame-ancestors 'none'", **own, **(headers or {})}.items():

@@ -10,7 +10,7 @@ function drawCards(list, run) {
   const cards = [["state", state], ["round", whole(row.round)], [run.timeName, duration(Number(summary.seconds ?? row.seconds))]];
   const values = {};
   for (const each of run.metrics) for (const [key, value] of Object.entries(each)) if (typeof value === "number" && !COUNTERS.has(key) && key !== "bytes") values[key] = value;
-  for (const name of Object.keys(values).slice(0, 4)) cards.push([NAMES[name] || name.replaceAll("_", " "), shown(values[name])]);
+  for (const name of Object.keys(values).filter(each => !each.startsWith("client_")).slice(0, 4)) cards.push([NAMES[name] || name.replaceAll("_", " "), shown(values[name])]);
   cards.push(["from workers", bytes(row.bytes_up)], ["to workers", bytes(row.bytes_down)], ["workers", gone ? `${workers}, ${gone} lost` : whole(workers)]);
   list.replaceChildren();
   for (const [name, value] of cards) {

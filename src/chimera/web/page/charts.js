@@ -58,12 +58,12 @@ function lineChart(parent, title, series, { label = shown, xLabel = shown, xName
   const picture = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0" }, figure);
   picture.setAttribute("aria-label", `${title}: ` + lines.map(line =>
     `${line.name} from ${label(line.points[0][1])} to ${label(line.points[line.points.length - 1][1])}`).join("; "));
-  for (const y of ticks(low, high, 4)) {
+  for (const y of ticks(low, high, 6)) {
     draw("line", { x1: left, x2: width - right, y1: py(y), y2: py(y), class: "rule" }, picture);
     draw("text", { x: left - 6, y: py(y) + 4, "text-anchor": "end" }, picture).textContent = label(+y.toPrecision(6));
   }
   draw("line", { x1: left, x2: width - right, y1: top + h, y2: top + h, class: "axis" }, picture);
-  for (const x of ticks(first, end, 4)) {
+  for (const x of ticks(first, end, 5)) {
     const near = px(x) > width - 40 ? "end" : px(x) < left + 20 ? "start" : "middle";
     draw("text", { x: px(x), y: height - 14, "text-anchor": near }, picture).textContent = xLabel(+x.toPrecision(6));
   }
