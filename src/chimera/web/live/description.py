@@ -31,7 +31,7 @@ def describe(folder: Path) -> dict[str, Any]:
     experiment, summary, data = (_table(folder, name, notes) for name in _SMALL)
     train = experiment.get("train")
     workers = train.get("workers") if isinstance(train, dict) else None
-    edges, drawn = topology(experiment)
+    edges, drawn, directed = topology(experiment)
     return {
         "experiment": experiment,
         "summary": summary,
@@ -40,6 +40,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "virtual": summary.get("virtual_time") is True or _name(experiment.get("engine")) == "simulated",
         "strategy": _name(experiment.get("strategy")),
         "edges": edges,
+        "directed": directed,
         "drawn": drawn,
         "notes": notes,
     }

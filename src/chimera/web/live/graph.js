@@ -26,7 +26,7 @@ class Graph {
     this.picture = draw("svg", { viewBox: `0 0 ${SIDE} ${SIDE}`, role: "img" }, this.box);
     for (const [actor, near] of neighbours) {
       for (const other of near) {
-        if (byActor(actor, other) > 0) continue;
+        if (this.edges.has(edgeKey(actor, other))) continue;
         const [x1, y1] = places.get(actor), [x2, y2] = places.get(other);
         const line = draw("line", { x1, y1, x2, y2, class: "edge" }, this.picture), title = draw("title", {}, line);
         this.edges.set(edgeKey(actor, other), { line, title, names: [actor, other] });

@@ -7,7 +7,10 @@ function neighboursOf(run) {   // by actor, the actors whose results it receives
   const actors = run.actors, workers = actors.filter(actor => /^worker \d+$/.test(actor)), found = new Map(actors.map(actor => [actor, []]));
   const join = (a, b) => { if (found.has(a) && found.has(b)) { found.get(a).push(b); found.get(b).push(a); } };
   const others = actors.filter(actor => !workers.includes(actor));
-  if (run.about.edges) for (const [i, j] of run.about.edges) join(`worker ${i}`, `worker ${j}`);
+  for (const [i, j] of run.about.edges || []) {
+    if (!run.about.directed) join(`worker ${i}`, `worker ${j}`);
+    else if (found.has(`worker ${i}`) && found.has(`worker ${j}`)) found.get(`worker ${j}`).push(`worker ${i}`);
+  }
   const edges = others.filter(actor => actor.startsWith("edge")), servers = others.filter(actor => !actor.startsWith("edge"));
   for (const worker of workers) {
     const rank = Number(worker.slice(7));
