@@ -11,11 +11,14 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.jobs.cluster_kit import experiment, json_output, running
 from typer.testing import CliRunner
 
 from chimera.cli.main import app
 from chimera.cli.watched import followed
 from chimera.core.errors import ConfigurationError
+from chimera.web.live.description import describe
+from chimera.web.live.pieces import read_piece
 from web.live_kit import write_run
 
 
@@ -72,3 +75,21 @@ def test_it_serves_until_a_signal_and_keeps_the_token_out_of_logs(tmp_path: Path
             assert not Path(found[2]).exists()
         finally:
             watch.kill()
+
+
+@pytest.mark.long
+@pytest.mark.takes("it runs a job on a cluster")
+def test_a_job_is_followed_in_the_folder_of_its_cluster(tmp_path: Path) -> None:
+    with running(tmp_path / "cluster") as cluster:
+        job = json_output("submit", experiment(tmp_path, rounds=40), "--folder", tmp_path / "cluster", cwd=tmp_path)[
+            "job"
+        ]
+        assert cluster.client.wait(job, 60)["state"] == "done"
+        with followed(job, str(tmp_path / "cluster")) as run:
+            assert run.name == f"job {job}: digits"
+            assert describe(run.folder)["summary"]["rounds"] == 40
+            assert read_piece(run.folder, "metrics").lines
+    with followed(job, str(tmp_path / "cluster")) as run:  # the cluster is down
+        assert read_piece(run.folder, "trace").lines
+    with pytest.raises(ConfigurationError, match="no job"), followed("99", str(tmp_path / "cluster")):
+        pass

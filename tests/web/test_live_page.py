@@ -127,6 +127,12 @@ def test_two_runs_stand_side_by_side(tmp_path: Path) -> None:
             3,
             4 + 4,
         ]  # a star; a ring, and the server
+        found = "messagesOf(views[0].run.trace.slice().sort((a, b) => a.start - b.start), neighboursOf(views[0].run))"
+        sent = tab.evaluate(f"{found}.map(each => [each.from, each.to, each.bytes])")
+        up, down = [[each for each in sent if each[place] == "server 0"] for place in (1, 0)]
+        assert (len(up), sum(each[2] for each in up)) == (15, 15_000)  # 3 workers, 5 rounds
+        assert (len(down), sum(each[2] for each in down)) == (12, 12_000)  # none before the first update
+        assert len(sent) == 27
         tab.size(400)
         tab.until("innerWidth === 400")
         assert tab.evaluate("document.documentElement.scrollWidth") == 400

@@ -6,7 +6,7 @@ const TAIL_BYTES = 1 << 20, PIECES = 8;
 const COUNTERS = new Set(["round", "epoch", "samples", "seconds", "bytes_up", "bytes_down", "lost_rounds", "elements_up", "packed_up",
   "elements_down", "packed_down", "tokens", "flops", "clients"]);
 // Calls that a run makes between rounds, such as snapshots; the report does not count their bytes either.
-const BETWEEN = new Set(["tally", "buffers", "load_buffers", "state", "codec_states", "local_state", "personal", "evaluate", "step", "consensus_distance",
+const BETWEEN = new Set(["tally", "buffers", "load_buffers", "state", "codec_states", "local_state", "personal", "evaluate", "step", "mean", "consensus_distance",
   "go_to", "reduce_rates", "follow", "known", "attack", "stands_at", "remembers", "forget_answer"]);
 
 async function rowsOf(run, file, query) {   // lines that are not JSON objects are skipped

@@ -40,8 +40,9 @@ function messagesOf(calls, neighbours) {   // calls in order of their start; ret
       taken.set(`${output.actor}\n${call.actor}`, output.end);
       found.push({ from: output.actor, to: call.actor, begin: output.end, end: Math.max(call.start, output.end), bytes: Math.min(size, call.received), call: call.call });
     }
+    const peers = others.filter(other => other.startsWith("worker"));
     if (!senders.length && call.transfer + call.wait > 0 && call.sent > LEAST_BYTES) {   // an exchange within the call, such as an all-reduce
-      for (const other of others) found.push({ from: other, to: call.actor, begin: Math.max(call.start, call.end - call.transfer - call.wait), end: call.end, bytes: call.received / others.length, call: call.call });
+      for (const other of peers) found.push({ from: other, to: call.actor, begin: Math.max(call.start, call.end - call.transfer - call.wait), end: call.end, bytes: call.received / peers.length, call: call.call });
     }
   }
   return found;
