@@ -133,6 +133,17 @@ def test_two_runs_stand_side_by_side(tmp_path: Path) -> None:
         assert (len(up), sum(each[2] for each in up)) == (15, 15_000)  # 3 workers, 5 rounds
         assert (len(down), sum(each[2] for each in down)) == (12, 12_000)  # none before the first update
         assert len(sent) == 27
+        tab.click("All in slow motion")
+        tab.until("views.every(view => view.motion.slow) && !document.querySelector('#all-step').disabled")
+        tab.click("Step all")
+        tab.until("views.every(view => view.motion.place === 1)")
+        tab.click("Play all")
+        tab.until("views.every(view => view.motion.playing && view.motion.place > 2)")
+        tab.click("Pause all")
+        clocks = tab.evaluate("views.map(view => view.motion.time)")
+        assert clocks[0] == pytest.approx(clocks[1], rel=0.3)
+        tab.click("All back to live")
+        tab.until("views.every(view => !view.motion.slow)")
         tab.size(400)
         tab.until("innerWidth === 400")
         assert tab.evaluate("document.documentElement.scrollWidth") == 400

@@ -21,24 +21,35 @@ function neighboursOf(run) {   // by actor, the actors whose results it receives
   return found;
 }
 
+// When the result of a call left: a worker that exchanges messages within a call waits at its end, after it has sent its own.
+const leftAt = call => call.actor.startsWith("worker") ? call.end - call.wait : call.end;
+
+function latest(outputs, time) {   // the last output that had left by then; outputs are in order of that time
+  let low = 0, high = outputs.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (leftAt(outputs[middle]) <= time + 1e-9) low = middle + 1; else high = middle;
+  }
+  return outputs[low - 1];
+}
+
 function messagesOf(calls, neighbours) {   // calls in order of their start; returns {from, to, begin, end, bytes, call}
-  const outputs = new Map(), taken = new Map(), found = [];
-  const ends = calls.filter(call => call.sent > LEAST_BYTES).sort((a, b) => a.end - b.end);
+  const outputs = new Map([...neighbours.keys()].map(actor => [actor, []])), taken = new Map(), found = [];
+  for (const call of calls) if (call.sent > LEAST_BYTES && outputs.has(call.actor)) outputs.get(call.actor).push(call);
+  for (const each of outputs.values()) each.sort((a, b) => leftAt(a) - leftAt(b));
   const shares = new Map([...neighbours].map(([actor, others]) => [actor, actor.startsWith("worker") ? Math.max(1, others.filter(o => o.startsWith("server")).length) : 1]));
-  let next = 0;
   for (const call of calls) {
-    while (next < ends.length && ends[next].end <= call.start + 1e-9) { outputs.set(ends[next].actor, ends[next]); next++; }
     if (call.received <= LEAST_BYTES) continue;
-    const others = neighbours.get(call.actor) || [];
-    const senders = others.map(other => outputs.get(other))
-      .filter(output => output && (taken.get(`${output.actor}\n${call.actor}`) ?? -1) < output.end).sort((a, b) => a.end - b.end);
+    const others = neighbours.get(call.actor) || [], until = call.wait > 0 ? call.end : call.start;
+    const senders = others.map(other => latest(outputs.get(other), until))
+      .filter(output => output && (taken.get(`${output.actor}\n${call.actor}`) ?? -1) < leftAt(output)).sort((a, b) => leftAt(a) - leftAt(b));
     let room = call.received * 1.1;
     for (const output of senders) {
-      const size = output.sent / shares.get(output.actor);
+      const size = output.sent / shares.get(output.actor), begin = leftAt(output);
       if (room < Math.min(size, call.received / 2)) break;
       room -= size;
-      taken.set(`${output.actor}\n${call.actor}`, output.end);
-      found.push({ from: output.actor, to: call.actor, begin: output.end, end: Math.max(call.start, output.end), bytes: Math.min(size, call.received), call: call.call });
+      taken.set(`${output.actor}\n${call.actor}`, begin);
+      found.push({ from: output.actor, to: call.actor, begin, end: begin <= call.start ? call.start : call.end, bytes: Math.min(size, call.received), call: call.call });
     }
     const peers = others.filter(other => other.startsWith("worker"));
     if (!senders.length && call.transfer + call.wait > 0 && call.sent > LEAST_BYTES) {   // an exchange within the call, such as an all-reduce

@@ -33,7 +33,7 @@ class Calls {   // the calls of a run from its beginning, read as far as the clo
 
 class Motion {
   constructor(box, run) {
-    Object.assign(this, { run, slow: false, playing: false, place: 0, time: 0, frame: 0, calls: null, steps: Promise.resolve() });
+    Object.assign(this, { run, slow: false, playing: null, place: 0, time: 0, frame: 0, calls: null, steps: Promise.resolve() });
     const area = make("div", undefined, box, "motion");
     this.graph = new Graph(area);
     const side = make("div", undefined, area);
@@ -60,7 +60,7 @@ class Motion {
     this.slider.oninput = () => this.go(Number(this.slider.value));
     this.said = make("p", undefined, side, "said");
     this.said.setAttribute("aria-live", "polite");
-    this.onmove = () => {};
+    this.onmove = this.oncontrols = () => {};
     this.controls();
   }
 
@@ -69,6 +69,7 @@ class Motion {
     this.mode.textContent = this.slow ? "Back to live" : "Slow motion";
     this.player.textContent = this.playing ? "Pause" : "Play";
     this.watch.hidden = this.slider.hidden = this.said.hidden = !this.slow;
+    this.oncontrols();
   }
 
   async toggle() {
@@ -95,6 +96,12 @@ class Motion {
     this.onmove();
   }
 
+  async goTo(time) {   // to a time, between events
+    await this.go(this.calls.events.filter(event => event.time <= time).length);
+    this.time = time;
+    this.refresh();
+  }
+
   step(by) {   // one after the other, also if clicks come faster than pieces of the trace
     this.pause();
     this.calls.follow();
@@ -112,12 +119,12 @@ class Motion {
   }
 
   async play() {
-    this.playing = true;
+    const own = this.playing = {};   // an earlier loop, which may still wait for its next frame, ends
     this.controls();
     let before = performance.now();
-    while (this.playing) {
-      await (CALM.matches ? pause(500) : new Promise(go => requestAnimationFrame(go)));
-      if (!this.playing) return;
+    while (this.playing === own) {
+      await pause(CALM.matches ? 500 : FRAME_MS / 2);
+      if (this.playing !== own) return;
       const now = performance.now();
       if (CALM.matches) await this.go(this.place + 1);   // by whole events
       else await this.advance(Number(this.speed.value) * (now - before) / 1000);
@@ -138,7 +145,7 @@ class Motion {
 
   more() { this.calls.follow(); return this.calls.more(); }
 
-  pause() { if (this.playing && this.calls) this.say(); this.playing = false; this.controls(); }
+  pause() { if (this.playing && this.calls) this.say(); this.playing = null; this.controls(); }
 
   refresh() {
     this.slider.max = String(this.calls.events.length);

@@ -69,6 +69,7 @@ async function follow() {
     parent.style.setProperty("--columns", String(Math.min(state.runs.length, 2)));
     parent.className = state.runs.length === 1 ? "one" : "";
     views = state.runs.map((each, index) => new RunView(new FollowedRun(index, each.name), parent));
+    new Together(views.map(view => view.motion));
   }
   let any = false;
   for (const [i, view] of views.entries()) {

@@ -26,7 +26,17 @@ MOST_RUNS = 6
 _MOST_CONNECTIONS = 32
 _REQUEST_S = 10.0  # a connection that takes longer is closed
 _MOST_TARGET = 2048
-_SCRIPTS = ("follow.js", "curves.js", "timeline.js", "messages.js", "graph.js", "motion.js", "tables.js", "page.js")
+_SCRIPTS = (
+    "follow.js",
+    "curves.js",
+    "timeline.js",
+    "messages.js",
+    "graph.js",
+    "motion.js",
+    "together.js",
+    "tables.js",
+    "page.js",
+)
 
 
 @dataclass(frozen=True)
