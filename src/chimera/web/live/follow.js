@@ -2,7 +2,7 @@
 "use strict";
 // The rows of one run: read in pieces as its files grow, and kept in bounded memory.
 const MOST = { metrics: 4000, events: 1000, trace: 20000 };
-const TAIL_BYTES = 1 << 20, PIECES = 8;
+const TAIL_BYTES = 1 << 20, PIECES = 8, MOST_BEHIND = 8 << 20;
 const COUNTERS = new Set(["round", "epoch", "samples", "seconds", "bytes_up", "bytes_down", "lost_rounds", "elements_up", "packed_up",
   "elements_down", "packed_down", "tokens", "flops", "clients"]);
 // Calls that a run makes between rounds, such as snapshots; the report does not count their bytes either.
@@ -70,11 +70,12 @@ class FollowedRun {
       const first = this.at[file] === null, tail = first && file !== "metrics";
       const found = await rowsOf(this.index, file, tail ? `last=${TAIL_BYTES}` : `at=${this.at[file] ?? 0}`);
       if (found.restarted) { this.clear(file); changed = true; }
-      if (tail) this.partial ||= file === "trace" && found.size > TAIL_BYTES;
+      if (tail && file === "trace") this.partial ||= found.size > TAIL_BYTES;
       this.at[file] = found.size || found.at ? found.at : null;
       for (const row of found.rows) this.add(file, row);
       changed = changed || found.rows.length > 0;
       if (!found.rows.length || found.at >= found.size) break;
+      if (file === "trace" && found.size - found.at > MOST_BEHIND) this.at.trace = null;   // the run is faster: continue near the end
     }
     if (this[file].length > MOST[file]) {
       const rows = this[file];
@@ -113,10 +114,14 @@ class FollowedRun {
     this.states.get(event.actor).push({ seconds: event.seconds, gone: kind === "lost" });
   }
 
-  get actors() {   // workers, servers, others, each by number
-    const names = new Set([...this.totals.keys(), ...this.states.keys()]);
-    for (let i = 0; i < Math.min(this.about.workers || 0, 1000); i++) names.add(`worker ${i}`);
-    return [...names].sort(byActor);
+  get actors() {   // workers, servers, others, each by number; there can be thousands, so the list is kept
+    const size = `${this.totals.size} ${this.states.size} ${this.about.workers}`;
+    if (this.known !== size) {
+      const names = new Set([...this.totals.keys(), ...this.states.keys()]);
+      for (let i = 0; i < Math.min(this.about.workers || 0, 1000); i++) names.add(`worker ${i}`);
+      Object.assign(this, { known: size, names: [...names].sort(byActor) });
+    }
+    return this.names;
   }
 
   isGone(actor) { const states = this.states.get(actor); return Boolean(states && states[states.length - 1].gone); }

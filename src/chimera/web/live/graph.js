@@ -3,6 +3,20 @@
 // The topology: actors as nodes, edges that carry messages. Servers stand in the middle, or workers alone on a circle.
 const SIDE = 420, MOST_NODES = 64;
 
+function placed(workers, others) {   // workers on a circle; edge servers on an inner one, next to their workers; servers in the middle
+  const edges = others.filter(actor => actor.startsWith("edge")), inner = others.filter(actor => !edges.includes(actor));
+  const middle = SIDE / 2, places = new Map(), radius = Math.min(24, 0.42 * Math.PI * (middle - 34) / Math.max(workers.length, 3) + 4);
+  const around = (actors, far, turn) => actors.forEach((actor, i) => {
+    const angle = turn + 2 * Math.PI * i / actors.length;
+    places.set(actor, [middle + far * Math.sin(angle), middle - far * Math.cos(angle)]);
+  });
+  const edgeOf = actor => Number(actor.slice(7)) % Math.max(1, edges.length);
+  around([...workers].sort((a, b) => edgeOf(a) - edgeOf(b) || byActor(a, b)), middle - 34, 0);
+  around(edges, 100, Math.PI * (1 / Math.max(1, edges.length) - 1 / Math.max(1, workers.length)));
+  around(inner, inner.length === 1 ? 0 : 62, Math.PI / 4);
+  return { places, radius };
+}
+
 class Graph {
   constructor(box) {
     this.box = make("div", undefined, box, "graph");
@@ -19,9 +33,7 @@ class Graph {
       return false;
     }
     const workers = actors.filter(actor => actor.startsWith("worker")), others = actors.filter(actor => !actor.startsWith("worker"));
-    const middle = SIDE / 2, places = new Map(), radius = Math.min(24, 0.42 * Math.PI * (middle - 34) / Math.max(workers.length, 3) + 4);
-    workers.forEach((actor, i) => places.set(actor, [middle + (middle - 34) * Math.sin(2 * Math.PI * i / workers.length), middle - (middle - 34) * Math.cos(2 * Math.PI * i / workers.length)]));
-    others.forEach((actor, i) => places.set(actor, others.length === 1 ? [middle, middle] : [middle + 62 * Math.sin(Math.PI / 4 + 2 * Math.PI * i / others.length), middle - 62 * Math.cos(Math.PI / 4 + 2 * Math.PI * i / others.length)]));
+    const { places, radius } = placed(workers, others);
     this.places = places;
     this.picture = draw("svg", { viewBox: `0 0 ${SIDE} ${SIDE}`, role: "img" }, this.box);
     for (const [actor, near] of neighbours) {
