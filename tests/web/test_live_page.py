@@ -163,6 +163,21 @@ def test_a_resumed_run_replaces_rows_after_its_checkpoint(tmp_path: Path) -> Non
         clean(tab, page.address)
 
 
+@pytest.mark.long
+@pytest.mark.takes("it writes and reads a long trace")
+def test_a_page_that_falls_behind_continues_near_the_end(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    with page_of(run) as page, browser(tmp_path / "profile") as tab:
+        tab.open(page.link)
+        tab.until("views[0].run.trace.length === 25 && !views[0].run.partial")
+        append(run / "trace.jsonl", [row for round_ in range(5, 15_000) for row in calls_of(round_)])
+        last = calls_of(14_999)[-1]["end_s"]
+        tab.until(f"views[0].run.clock.horizon === {last!r} && views[0].run.partial")
+        assert tab.evaluate("views[0].run.trace.length") <= 20_000
+        tab.until("document.body.innerText.includes('Only a part of the calls is counted')")
+        clean(tab, page.address)
+
+
 TRAINED = """
 [data]
 name = "digits"

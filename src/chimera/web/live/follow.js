@@ -1,37 +1,93 @@
-
 "use strict";
 // The rows of one run: read in pieces as its files grow, and kept in bounded memory.
 const MOST = { metrics: 4000, events: 1000, trace: 20000 };
-const TAIL_BYTES = 1 << 20, PIECES = 8, MOST_BEHIND = 8 << 20;
-const COUNTERS = new Set(["round", "epoch", "samples", "seconds", "bytes_up", "bytes_down", "lost_rounds", "elements_up", "packed_up",
-  "elements_down", "packed_down", "tokens", "flops", "clients"]);
+const TAIL_BYTES = 1 << 20,
+  PIECES = 8,
+  MOST_BEHIND = 8 << 20;
+const COUNTERS = new Set([
+  "round",
+  "epoch",
+  "samples",
+  "seconds",
+  "bytes_up",
+  "bytes_down",
+  "lost_rounds",
+  "elements_up",
+  "packed_up",
+  "elements_down",
+  "packed_down",
+  "tokens",
+  "flops",
+  "clients",
+]);
 // Calls that a run makes between rounds, such as snapshots; the report does not count their bytes either.
-const BETWEEN = new Set(["tally", "buffers", "load_buffers", "state", "codec_states", "local_state", "personal", "evaluate", "step", "mean", "consensus_distance",
-  "go_to", "reduce_rates", "follow", "known", "attack", "stands_at", "remembers", "forget_answer"]);
+const BETWEEN = new Set([
+  "tally",
+  "buffers",
+  "load_buffers",
+  "state",
+  "codec_states",
+  "local_state",
+  "personal",
+  "evaluate",
+  "step",
+  "mean",
+  "consensus_distance",
+  "go_to",
+  "reduce_rates",
+  "follow",
+  "known",
+  "attack",
+  "stands_at",
+  "remembers",
+  "forget_answer",
+]);
 
-async function rowsOf(run, file, query) {   // lines that are not JSON objects are skipped
-  const answer = await request(`v1/live/rows?run=${run}&file=${file}&${query}`), text = await answer.text(), rows = [];
+async function rowsOf(run, file, query) {
+  // lines that are not JSON objects are skipped
+  const answer = await request(`v1/live/rows?run=${run}&file=${file}&${query}`),
+    text = await answer.text(),
+    rows = [];
   for (const line of text.split("\n")) {
     if (!line) continue;
     try {
       const row = JSON.parse(line);
       if (row !== null && typeof row === "object") rows.push(row);
-    } catch (error) { continue; }
+    } catch (error) {
+      continue;
+    }
   }
   const number = name => Number(answer.headers.get(`Chimera-${name}`));
   return { rows, at: number("At"), size: number("Size"), restarted: number("Restarted") === 1, bytes: text.length };
 }
 
-class OneClock {   // a resumed run may start its clock again: its rows follow the earlier ones
-  constructor() { this.latest = new Map(); this.shift = 0; this.horizon = 0; }
+class OneClock {
+  // a resumed run may start its clock again: its rows follow the earlier ones
+  constructor() {
+    this.latest = new Map();
+    this.shift = 0;
+    this.horizon = 0;
+  }
   place(row) {
-    const start = Number(row.start_s), end = Number(row.end_s), actor = String(row.actor);
+    const start = Number(row.start_s),
+      end = Number(row.end_s),
+      actor = String(row.actor);
     if (!Number.isFinite(start) || !Number.isFinite(end)) return null;
     if (start + this.shift < (this.latest.get(actor) ?? -Infinity) - 1e-6) this.shift = this.horizon;
-    const call = String(row.call), counts = BETWEEN.has(call) ? 0 : 1;
-    const placed = { actor, call, start: start + this.shift, end: Math.max(start, end) + this.shift,
-      transfer: Math.max(0, Number(row.transfer_s) || 0), wait: Math.max(0, Number(row.wait_s) || 0),
-      received: counts * (Number(row.bytes_in) || 0), sent: counts * (Number(row.bytes_out) || 0), samples: Number(row.samples) || 0, error: row.error ? String(row.error) : "" };
+    const call = String(row.call),
+      counts = BETWEEN.has(call) ? 0 : 1;
+    const placed = {
+      actor,
+      call,
+      start: start + this.shift,
+      end: Math.max(start, end) + this.shift,
+      transfer: Math.max(0, Number(row.transfer_s) || 0),
+      wait: Math.max(0, Number(row.wait_s) || 0),
+      received: counts * (Number(row.bytes_in) || 0),
+      sent: counts * (Number(row.bytes_out) || 0),
+      samples: Number(row.samples) || 0,
+      error: row.error ? String(row.error) : "",
+    };
     this.latest.set(actor, placed.start);
     this.horizon = Math.max(this.horizon, placed.end);
     return placed;
@@ -48,11 +104,16 @@ class FollowedRun {
     (this.at ||= {})[file] = null;
     this[file] = [];
     if (file === "metrics") this.clients = null;
-    if (file === "events") this.states = new Map();   // by actor: [{seconds, gone}, ...]
-    if (file === "trace") { this.clock = new OneClock(); this.totals = new Map(); this.partial = false; }
+    if (file === "events") this.states = new Map(); // by actor: [{seconds, gone}, ...]
+    if (file === "trace") {
+      this.clock = new OneClock();
+      this.totals = new Map();
+      this.partial = false;
+    }
   }
 
-  async update(state) {   // returns whether anything changed
+  async update(state) {
+    // returns whether anything changed
     let changed = this.note !== state.note || this.exists !== state.exists;
     Object.assign(this, { name: state.name, note: state.note, exists: state.exists });
     if (state.version !== this.version) {
@@ -60,26 +121,35 @@ class FollowedRun {
       this.version = state.version;
       changed = true;
     }
-    for (const file of Object.keys(MOST)) changed = await this.read(file) || changed;
+    for (const file of Object.keys(MOST)) changed = (await this.read(file)) || changed;
     return changed;
   }
 
   async read(file) {
     let changed = false;
     for (let piece = 0; piece < PIECES; piece++) {
-      const first = this.at[file] === null, tail = first && file !== "metrics";
+      const first = this.at[file] === null,
+        tail = first && file !== "metrics";
       const found = await rowsOf(this.index, file, tail ? `last=${TAIL_BYTES}` : `at=${this.at[file] ?? 0}`);
-      if (found.restarted) { this.clear(file); changed = true; }
+      if (found.restarted) {
+        this.clear(file);
+        changed = true;
+      }
       if (tail && file === "trace") this.partial ||= found.size > TAIL_BYTES;
       this.at[file] = found.size || found.at ? found.at : null;
       for (const row of found.rows) this.add(file, row);
       changed = changed || found.rows.length > 0;
       if (!found.rows.length || found.at >= found.size) break;
-      if (file === "trace" && found.size - found.at > MOST_BEHIND) this.at.trace = null;   // the run is faster: continue near the end
+      // A run that writes faster than the page reads: continue near the end.
+      if (file === "trace" && found.size - found.at > MOST_BEHIND) {
+        this.at.trace = null;
+        this.partial = true;
+      }
     }
     if (this[file].length > MOST[file]) {
       const rows = this[file];
-      this[file] = file === "metrics" ? rows.filter((_, i) => i % 2 === 0 || i === rows.length - 1) : rows.slice(rows.length - MOST[file]);
+      this[file] =
+        file === "metrics" ? rows.filter((_, i) => i % 2 === 0 || i === rows.length - 1) : rows.slice(rows.length - MOST[file]);
     }
     return changed;
   }
@@ -88,7 +158,10 @@ class FollowedRun {
     if (file === "trace") this.addCall(row);
     if (file === "events") this.addEvent(row);
     if (file === "metrics") {
-      if (row.clients && typeof row.clients === "object") { this.clients = { round: row.round, values: row.clients }; delete row.clients; }
+      if (row.clients && typeof row.clients === "object") {
+        this.clients = { round: row.round, values: row.clients };
+        delete row.clients;
+      }
       row.bytes = (Number(row.bytes_up) || 0) + (Number(row.bytes_down) || 0);
       this.metrics.push(row);
     }
@@ -98,15 +171,25 @@ class FollowedRun {
     const call = this.clock.place(row);
     if (!call) return;
     this.trace.push(call);
-    if (!this.totals.has(call.actor)) this.totals.set(call.actor, { received: 0, sent: 0, samples: 0, calls: 0, busy: 0, first: call.start, last: call.end });
+    if (!this.totals.has(call.actor))
+      this.totals.set(call.actor, { received: 0, sent: 0, samples: 0, calls: 0, busy: 0, first: call.start, last: call.end });
     const total = this.totals.get(call.actor);
-    total.received += call.received; total.sent += call.sent; total.samples += call.samples; total.calls++;
+    total.received += call.received;
+    total.sent += call.sent;
+    total.samples += call.samples;
+    total.calls++;
     total.busy += Math.max(0, call.end - call.start - call.wait);
     total.last = Math.max(total.last, call.end);
   }
 
   addEvent(row) {
-    const event = { event: String(row.event), seconds: Number(row.seconds), round: Number(row.round), actor: String(row.actor ?? ""), detail: String(row.detail ?? "") };
+    const event = {
+      event: String(row.event),
+      seconds: Number(row.seconds),
+      round: Number(row.round),
+      actor: String(row.actor ?? ""),
+      detail: String(row.detail ?? ""),
+    };
     this.events.push(event);
     const kind = kindOf(event.event);
     if (!event.actor || (kind !== "lost" && kind !== "back")) return;
@@ -114,7 +197,8 @@ class FollowedRun {
     this.states.get(event.actor).push({ seconds: event.seconds, gone: kind === "lost" });
   }
 
-  get actors() {   // workers, servers, others, each by number; there can be thousands, so the list is kept
+  get actors() {
+    // workers, servers, others, each by number; there can be thousands, so the list is kept
     const size = `${this.totals.size} ${this.states.size} ${this.about.workers}`;
     if (this.known !== size) {
       const names = new Set([...this.totals.keys(), ...this.states.keys()]);
@@ -124,11 +208,22 @@ class FollowedRun {
     return this.names;
   }
 
-  isGone(actor) { const states = this.states.get(actor); return Boolean(states && states[states.length - 1].gone); }
-  get last() { return this.metrics[this.metrics.length - 1] || {}; }
-  get seconds() { return Math.max(Number(this.last.seconds) || 0, this.clock.horizon); }
-  get finished() { return Object.keys(this.about.summary || {}).length > 0; }
-  get timeName() { return this.about.virtual ? "virtual time" : "time"; }
+  isGone(actor) {
+    const states = this.states.get(actor);
+    return Boolean(states && states[states.length - 1].gone);
+  }
+  get last() {
+    return this.metrics[this.metrics.length - 1] || {};
+  }
+  get seconds() {
+    return Math.max(Number(this.last.seconds) || 0, this.clock.horizon);
+  }
+  get finished() {
+    return Object.keys(this.about.summary || {}).length > 0;
+  }
+  get timeName() {
+    return this.about.virtual ? "virtual time" : "time";
+  }
 }
 
 function kindOf(name) {

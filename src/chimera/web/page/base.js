@@ -1,4 +1,3 @@
-
 "use strict";
 // Shared by all pages: elements, numbers, tables, the token, and the loop that requests data. Texts become text nodes only.
 const SVG = "http://www.w3.org/2000/svg";
@@ -25,9 +24,11 @@ function mark(color, parent) {
   return square;
 }
 
-function head(table, names, kinds = {}) {   // empties the table; a name may be hidden text
+function head(table, names, kinds = {}) {
+  // empties the table; a name may be hidden text
   table.replaceChildren();
-  const row = make("tr", undefined, make("thead", undefined, table)), cells = {};
+  const row = make("tr", undefined, make("thead", undefined, table)),
+    cells = {};
   for (const name of names) {
     cells[name] = make("th", name, row, kinds[name]);
     cells[name].scope = "col";
@@ -51,12 +52,15 @@ const shown = number => {
   if (number === 0 || (size >= 1e-3 && size < 1e5)) return String(+number.toPrecision(4));
   return size >= 1e5 && size < 1e9 ? Math.round(number).toLocaleString("en") : number.toExponential(2);
 };
-const whole = number => Number.isFinite(number) ? Math.round(number).toLocaleString("en") : "–";
+const whole = number => (Number.isFinite(number) ? Math.round(number).toLocaleString("en") : "–");
 const count = (number, noun) => `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
 const bytes = number => {
   if (!Number.isFinite(number)) return "–";
   let unit = 0;
-  while (Math.abs(number) >= 999.5 && unit < 5) { number /= 1000; unit++; }
+  while (Math.abs(number) >= 999.5 && unit < 5) {
+    number /= 1000;
+    unit++;
+  }
   return `${unit ? +number.toPrecision(3) : Math.round(number)} ${["B", "kB", "MB", "GB", "TB", "PB"][unit]}`;
 };
 const duration = seconds => {
@@ -69,7 +73,13 @@ const duration = seconds => {
 };
 const span = seconds => {
   const s = Math.max(0, seconds);
-  return s < 120 ? `${Math.floor(s)} s` : s < 7200 ? `${Math.floor(s / 60)} min` : s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`;
+  return s < 120
+    ? `${Math.floor(s)} s`
+    : s < 7200
+      ? `${Math.floor(s / 60)} min`
+      : s < 172800
+        ? `${Math.floor(s / 3600)} h`
+        : `${Math.floor(s / 86400)} d`;
 };
 
 // The token is in the fragment of the address on the terminal, which browsers do not send; here it leaves the address bar.
@@ -81,7 +91,8 @@ let token = sessionStorage.getItem("token") || "";
 
 class Locked extends Error {}
 
-async function request(path) {   // raises Locked if the token is missing or wrong
+async function request(path) {
+  // raises Locked if the token is missing or wrong
   const answer = await fetch(path, { headers: token ? { Authorization: "Bearer " + token } : {}, cache: "no-store" });
   at("lock").hidden = answer.status !== 401;
   if (answer.status === 401) throw new Locked();
@@ -91,11 +102,12 @@ async function request(path) {   // raises Locked if the token is missing or wro
 
 const pause = milliseconds => new Promise(go => setTimeout(go, milliseconds));
 
-function keep(once, milliseconds, whose, absent) {   // calls `once` again and again; ends when it returns false
+function keep(once, milliseconds, whose, absent) {
+  // calls `once` again and again; ends when it returns false
   const stay = async () => {
     for (;;) {
       try {
-        if (await once() === false) return;
+        if ((await once()) === false) return;
       } catch (error) {
         if (error instanceof Locked) {
           showStatus(token ? `this is not the token of ${whose}` : `${whose} asks for its token`, true);
@@ -107,8 +119,14 @@ function keep(once, milliseconds, whose, absent) {   // calls `once` again and a
       await pause(milliseconds);
     }
   };
-  const open = () => { token = at("token").value; sessionStorage.setItem("token", token); stay(); };
+  const open = () => {
+    token = at("token").value;
+    sessionStorage.setItem("token", token);
+    stay();
+  };
   at("open").onclick = open;
-  at("token").onkeydown = event => { if (event.key === "Enter") open(); };
+  at("token").onkeydown = event => {
+    if (event.key === "Enter") open();
+  };
   stay();
 }
