@@ -30,6 +30,7 @@ from web.live_kit import write_run
         (["7", "--folder", "http://127.0.0.1:1"], "chimera fetch 7"),
         (["memory://no-such-store/run"], "there is no run in memory://no-such-store/run"),
         (["s3:/bucket/run"], "has one slash after s3"),
+        (["."], "'.' is not a run folder: it has neither experiment.toml"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -41,6 +42,15 @@ def test_a_mistake_is_one_line(
     assert error in ended.output
     assert ended.output.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_comparison_is_followed_by_its_runs(tmp_path: Path) -> None:
+    (tmp_path / "grid.json").write_text("{}")
+    with (
+        pytest.raises(ConfigurationError, match="the folder of a comparison: give the folders"),
+        followed(str(tmp_path), ""),
+    ):
+        pass
 
 
 def test_a_folder_with_the_name_of_a_job_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

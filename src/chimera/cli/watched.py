@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chimera.core.errors import ConfigurationError
+from chimera.report.run_files import run_folder
 from chimera.training.artifacts.location import folder_of
 from chimera.web.live.server import Followed
 
@@ -34,12 +35,12 @@ def followed(run: str, cluster: str) -> Iterator[Followed]:
             yield copy
     elif _JOB.fullmatch(run) and not folder.exists():
         yield _job(run, cluster)
-    elif folder.is_dir():
-        yield Followed(folder.resolve().name, folder)
-    else:
+    elif (folder / "grid.json").is_file():
         raise ConfigurationError(
-            f"there is no run folder {run!r}; give the folder of a run, such as runs/<name>, the number of a job, or a URL"
+            f"{run!r} is the folder of a comparison: give the folders of its runs, such as {run.rstrip('/')}/*"
         )
+    else:
+        yield Followed(run_folder(folder).resolve().name, folder)
 
 
 def _job(job: str, cluster: str) -> Followed:
