@@ -13,7 +13,7 @@ import pytest
 
 from browser_kit import Tab, browser
 from chimera.web.page.document import Document, document
-from web.live_kit import append, page_of, write_run
+from web.live_kit import append, calls_of, measured, page_of, write_run
 
 CONTRAST = """(() => {
   const numbers = color => (color.match(/[\\d.]+/g) || []).map(Number);
@@ -124,4 +124,42 @@ def test_the_live_page_can_be_read_by_all(tmp_path: Path) -> None:
         inspected(tab)
         tab.click("Play")  # by whole events, since the user prefers reduced motion
         tab.until("views[0].motion.place === 3 && views[0].motion.time === views[0].motion.calls.events[2].time")
+        assert tab.errors == []
+
+
+HOSTILE = [
+    "[]", "null", '"text"', "7", "{",
+    '{"round": {}, "seconds": [], "loss": 1}',
+    '{"round": "x", "seconds": null, "accuracy": 1e999}',
+    '{"__proto__": {"polluted": 1}, "round": 3, "seconds": 0.03, "constructor": 2}',
+    '{"round": 4, "clients": {"a": {"loss": "x"}, "b": null}}',
+    '{"actor": 5, "call": [], "start_s": "x", "end_s": 1}',
+    '{"actor": "worker 0", "call": "c", "start_s": 1e308, "end_s": -1e308, "bytes_in": 1e308}',
+    '{"actor": "worker 1e9", "call": "c", "start_s": -5, "end_s": 0.01, "transfer_s": -1, "wait_s": 1e308, "bytes_out": -7}',
+    '{"actor": "\\n</script>", "call": "c", "start_s": 0.02, "end_s": 0.021}',
+    '{"event": null, "seconds": null, "actor": {}}',
+    '{"event": "worker lost", "seconds": "x", "round": [], "actor": "worker 0", "detail": {}}',
+    '{"event": "worker lost", "seconds": -1e308, "round": 1, "actor": "worker 2"}',
+]  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.takes("it starts a browser")
+def test_hostile_rows_break_no_page(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    for name in ("metrics", "events", "trace"):
+        with (run / f"{name}.jsonl").open("a") as file:
+            file.writelines(f"{line}\n" for line in HOSTILE)
+    append(run / "trace.jsonl", calls_of(5))
+    append(run / "metrics.jsonl", [measured(6)])
+    with page_of(run) as page, browser(tmp_path / "profile") as tab:
+        tab.open(page.link)
+        tab.until("views.length && views[0].run.last.round === 6")
+        tab.until("document.querySelector('#status').innerText.startsWith('live')")
+        tab.until("document.querySelectorAll('.lane').length >= 4")
+        tab.click("Slow motion")
+        for _ in range(30):
+            tab.click("Step")
+        tab.until("views[0].motion.place === 30")
+        assert tab.evaluate("({}).polluted") is None
         assert tab.errors == []

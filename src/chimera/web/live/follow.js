@@ -1,5 +1,6 @@
 "use strict";
 // The rows of one run: read in pieces as its files grow, and kept in bounded memory.
+const MOST_ACTORS = 20000;
 const MOST = { metrics: 4000, events: 1000, trace: 20000 };
 const TAIL_BYTES = 1 << 20,
   PIECES = 8,
@@ -61,6 +62,10 @@ async function rowsOf(run, file, query) {
   return { rows, at: number("At"), size: number("Size"), restarted: number("Restarted") === 1, bytes: text.length };
 }
 
+// A number of a run's file; NaN if it is none, or too large for sums and differences.
+const bounded = value => (typeof value === "number" && Math.abs(value) < 1e15 ? value : NaN);
+const positive = value => Math.max(0, bounded(value)) || 0;
+
 class OneClock {
   // a resumed run may start its clock again: its rows follow the earlier ones
   constructor() {
@@ -69,10 +74,10 @@ class OneClock {
     this.horizon = 0;
   }
   place(row) {
-    const start = Number(row.start_s),
-      end = Number(row.end_s),
+    const start = bounded(row.start_s),
+      end = bounded(row.end_s),
       actor = String(row.actor);
-    if (!Number.isFinite(start) || !Number.isFinite(end)) return null;
+    if (Number.isNaN(start + end)) return null;
     if (start + this.shift < (this.latest.get(actor) ?? -Infinity) - 1e-6) this.shift = this.horizon;
     const call = String(row.call),
       counts = BETWEEN.has(call) ? 0 : 1;
@@ -81,11 +86,11 @@ class OneClock {
       call,
       start: start + this.shift,
       end: Math.max(start, end) + this.shift,
-      transfer: Math.max(0, Number(row.transfer_s) || 0),
-      wait: Math.max(0, Number(row.wait_s) || 0),
-      received: counts * (Number(row.bytes_in) || 0),
-      sent: counts * (Number(row.bytes_out) || 0),
-      samples: Number(row.samples) || 0,
+      transfer: positive(row.transfer_s),
+      wait: positive(row.wait_s),
+      received: counts * positive(row.bytes_in),
+      sent: counts * positive(row.bytes_out),
+      samples: positive(row.samples),
       error: row.error ? String(row.error) : "",
     };
     this.latest.set(actor, placed.start);
@@ -162,14 +167,15 @@ class FollowedRun {
         this.clients = { round: row.round, values: row.clients };
         delete row.clients;
       }
-      row.bytes = (Number(row.bytes_up) || 0) + (Number(row.bytes_down) || 0);
+      for (const name of COUNTERS) if (name in row) row[name] = bounded(row[name]);
+      row.bytes = positive(row.bytes_up) + positive(row.bytes_down);
       this.metrics.push(row);
     }
   }
 
   addCall(row) {
     const call = this.clock.place(row);
-    if (!call) return;
+    if (!call || (!this.totals.has(call.actor) && this.totals.size >= MOST_ACTORS)) return;
     this.trace.push(call);
     if (!this.totals.has(call.actor))
       this.totals.set(call.actor, { received: 0, sent: 0, samples: 0, calls: 0, busy: 0, first: call.start, last: call.end });
@@ -185,15 +191,16 @@ class FollowedRun {
   addEvent(row) {
     const event = {
       event: String(row.event),
-      seconds: Number(row.seconds),
-      round: Number(row.round),
+      seconds: bounded(row.seconds),
+      round: bounded(row.round),
       actor: String(row.actor ?? ""),
       detail: String(row.detail ?? ""),
     };
     this.events.push(event);
     const kind = kindOf(event.event);
-    if (!event.actor || (kind !== "lost" && kind !== "back")) return;
-    if (!this.states.has(event.actor)) this.states.set(event.actor, []);
+    if (!event.actor || (kind !== "lost" && kind !== "back") || Number.isNaN(event.seconds)) return;
+    if (!this.states.has(event.actor) && this.states.size < MOST_ACTORS) this.states.set(event.actor, []);
+    if (!this.states.has(event.actor)) return;
     this.states.get(event.actor).push({ seconds: event.seconds, gone: kind === "lost" });
   }
 

@@ -46,7 +46,7 @@ function lineChart(parent, title, series, { label = shown, xLabel = shown, xName
     .map(each => ({
       ...each,
       points: thinned(
-        each.points.filter(p => Number.isFinite(p[0]) && Number.isFinite(p[1])),
+        each.points.filter(p => Math.abs(p[0]) < 1e300 && Math.abs(p[1]) < 1e300),
         600,
       ),
     }))
