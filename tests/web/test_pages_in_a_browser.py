@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from browser_kit import Tab, browser
+from chimera.web.app import create_app, listen, serve
+from chimera.web.folder import Access
 from chimera.web.page.document import Document, document
 from web.live_kit import append, calls_of, measured, page_of, write_run
 
@@ -103,6 +106,30 @@ def test_a_page_of_a_server_can_be_read_by_all(title: str, tmp_path: Path) -> No
         inspected(tab)
         assert [error for error in tab.errors if "401" not in error] == []
         assert all(url.startswith((address, "data:")) for url in tab.requests)
+
+
+@pytest.mark.long
+def test_the_page_of_routes_can_be_read_by_all_and_sends_requests(tmp_path: Path) -> None:
+    access, listener = Access("right"), listen("127.0.0.1", 0)
+    app = create_app(title="chimera test", settings=access, routers=[], about={"kind": "test"})
+    address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    options: dict[str, Any] = {"host": "127.0.0.1", "port": 0, "settings": access, "listener": listener, "logs": False}
+    server = threading.Thread(target=serve, args=(app,), kwargs=options, daemon=True)
+    server.start()
+    with browser(tmp_path / "profile") as tab:
+        tab.open(f"{address}docs")
+        tab.until("document.querySelector('#about').innerText.includes('requires its token')")
+        token = "document.querySelector('#token')"
+        tab.evaluate(f"{token}.value = 'right', {token}.dispatchEvent(new Event('change'))")
+        tab.until("document.title === 'chimera test' && document.querySelector('#routes > details')")
+        tab.evaluate("document.querySelectorAll('#routes > details').forEach(each => { each.open = true; })")
+        tab.click("Send")  # of /health, the first route
+        tab.until("document.querySelector('#routes').innerText.includes('200 OK')")
+        inspected(tab)
+        assert [error for error in tab.errors if "401" not in error] == []
+        assert all(url.startswith((address, "data:")) for url in tab.requests)
+    app.state.stop()
+    server.join(30)
 
 
 @pytest.mark.long
