@@ -16,7 +16,7 @@ from chimera.training.experiment.experiment import Experiment
 from chimera.web.live.server import Followed, LivePage
 
 PICTURE = Path(__file__).parent / "images" / "live-page.png"
-SIZE = "1280,1420"
+SIZE = "1280,1500"
 EXPERIMENT = """
 data = "digits"
 model = "mlp"

@@ -56,7 +56,7 @@ PAGES = {
 
 @contextmanager
 def bare(page: Document) -> Iterator[str]:
-    """Serve a page whose data need a token that nobody has."""
+    """Serve a page whose data need a token that the test does not have."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
