@@ -35,6 +35,7 @@ from chimera.cli.predict import predict
 from chimera.cli.ranks import enter_job
 from chimera.cli.report import report
 from chimera.cli.train import train
+from chimera.cli.watch import watch
 from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop, terminable
 from chimera.version import __version__
 
@@ -87,6 +88,7 @@ app.command("demo")(demo)
 app.command("list")(list_plugins)
 app.command("new")(new)
 app.command("report")(report)
+app.command("watch")(watch)
 app.add_typer(audit, name="audit")
 app.add_typer(cluster, name="cluster")
 for _command in (jobs.submit, jobs.jobs, jobs.follow, jobs.fetch, jobs.cancel, jobs.retry):

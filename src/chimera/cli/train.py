@@ -32,6 +32,10 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout at the end; all other output goes to stderr.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Page = Annotated[
+    bool,
+    typer.Option("--page", help="Serve a page on 127.0.0.1 that shows the run while it runs; see 'chimera watch'."),
+]
 
 
 def train(
@@ -72,6 +76,7 @@ def train(
     resume: Resume = False,
     as_json: Json = False,
     quiet: Quiet = False,
+    page: Page = False,
 ) -> None:
     """Run an experiment file; write the model, the metrics and a report."""
     from chimera.training.experiment.experiment import Experiment
@@ -93,7 +98,9 @@ def train(
     if faults:
         experiment = experiment.with_faults(faults)
         command += [word for fault in faults for word in ("--fault", fault)]
-    run_experiment(experiment, out=out, resume=resume, as_json=as_json, quiet=quiet, command=command)
+    if page:
+        command.append("--page")
+    run_experiment(experiment, out=out, resume=resume, as_json=as_json, quiet=quiet, page=page, command=command)
 
 
 def run_experiment(
@@ -104,11 +111,12 @@ def run_experiment(
     as_json: bool,
     quiet: bool,
     command: list[str],
+    page: bool = False,
     file_writer: Callable[[Path], Callback] | None = None,
 ) -> None:
     """Run the experiment and show its progress; ``command`` is the command line that starts it again.
 
-    ``file_writer`` makes a callback that writes further files to the folder of the run.
+    ``page`` serves a page during the run; ``file_writer`` makes a callback that writes further files to the folder of the run.
     """
     from chimera.cli.display import Display, title_of
 
@@ -118,7 +126,7 @@ def run_experiment(
         if file_writer is not None:
             trainer.callbacks.append(file_writer(trainer.run_dir))
         try:
-            with display:
+            with _page_of(trainer.run_dir) if page else contextlib.nullcontext(), display:
                 run = trainer.fit()
         except KeyboardInterrupt as error:
             again = shlex.join([*command, "--out", str(trainer.location), "--resume"])
@@ -128,6 +136,16 @@ def run_experiment(
         if as_json:
             answers.write(_json(run.summary()) + "\n")
             answers.flush()
+
+
+@contextlib.contextmanager
+def _page_of(folder: Path) -> Iterator[None]:
+    """Serve a page of a run within the context."""
+    from chimera.cli.watch import served
+    from chimera.web.live.server import Followed, LivePage
+
+    with served(LivePage([Followed(folder.name, folder)])):
+        yield
 
 
 @contextlib.contextmanager

@@ -149,8 +149,8 @@ def finite(value: Any) -> float:
     return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else math.nan
 
 
-def read_run(run_dir: str | os.PathLike[str]) -> RunFiles:
-    """Read the folder of a run.
+def run_folder(run_dir: str | os.PathLike[str]) -> Path:
+    """Return the folder of a run.
 
     Raises
     ------
@@ -165,6 +165,17 @@ def read_run(run_dir: str | os.PathLike[str]) -> RunFiles:
         raise ConfigurationError(
             f"{str(folder)!r} is not a run folder: it has neither experiment.toml nor metrics.jsonl nor summary.json"
         )
+    return folder
+
+
+def read_run(run_dir: str | os.PathLike[str]) -> RunFiles:
+    """Read the folder of a run.
+
+    Raises
+    ------
+    ConfigurationError : there is no such folder, or it contains no file of a run.
+    """
+    folder = run_folder(run_dir)
     notes: list[str] = []
     events = list(_rows(folder / "events.jsonl", dict[str, Any], notes))
     return RunFiles(

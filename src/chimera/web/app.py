@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib.resources import files
 from typing import Any
 
 import orjson
@@ -30,8 +29,9 @@ from chimera.web.errors import ErrorForm, install_error_handlers, responses
 from chimera.web.logs import open_logs, status
 from chimera.web.metrics import CONTENT_TYPE, Metrics
 from chimera.web.middleware import ServerMiddleware
+from chimera.web.page.routes import page_route
 from chimera.web.routing import Endpoints, documented, plain_router
-from chimera.web.security import PAGE_POLICY, Access, anonymous_access, check_exposure, warn_if_exposed
+from chimera.web.security import Access, anonymous_access, check_exposure, warn_if_exposed
 
 About = Mapping[str, Any]
 
@@ -74,7 +74,7 @@ def create_app(
     """
     counted = Metrics() if metrics is None else metrics
     fields = about() if callable(about) else about
-    protected, unprotected = (*routers, _metrics_router()), (_public_router(about), *public)
+    protected, unprotected = (*routers, _metrics_router()), (_public_router(about), _docs_route(), *public)
     middleware = partial(
         ServerMiddleware,
         endpoints=Endpoints((*protected, *unprotected)),
@@ -112,7 +112,6 @@ class _NodeApp(FastAPI):
 
 def _public_router(about: About | Callable[[], About]) -> APIRouter:
     router = plain_router()
-    page = files("chimera.web").joinpath("docs.html").read_bytes()
     schema = {"type": "object", "required": ["status", "chimera", "binary"]}
     example = {"status": "ok", "name": "tree1", "kind": "worker", "chimera": __version__, "binary": True}
 
@@ -130,11 +129,11 @@ def _public_router(about: About | Callable[[], About]) -> APIRouter:
         body = {"status": "ok", **own, "chimera": __version__, "binary": True}
         return Response(orjson.dumps(body), media_type="application/json")
 
-    @router.get("/docs", include_in_schema=False)
-    async def docs(_: Request) -> Response:
-        return Response(page, media_type="text/html", headers={"Content-Security-Policy": PAGE_POLICY})
-
     return router
+
+
+def _docs_route() -> APIRouter:
+    return page_route("chimera.web.docs_page", "Chimera node", path="/docs")
 
 
 def _metrics_router() -> APIRouter:

@@ -18,11 +18,6 @@ from chimera.core.address import is_loopback
 from chimera.core.errors import ConfigurationError
 from chimera.web.logs import status
 
-PAGE_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'"
-)
-"""The content security policy of a page with inline style and script."""
 _PAGE_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),

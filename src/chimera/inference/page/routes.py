@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.page import data
 from chimera.web.background import in_thread
 from chimera.web.body import answer
+from chimera.web.page.routes import page_route
 from chimera.web.routing import documented, plain_router
-from chimera.web.security import PAGE_POLICY
 
 
 def page_router(leader: Callable[[], Coordinator], history: data.RateHistory, logs: Path) -> APIRouter:
@@ -49,12 +48,5 @@ def page_router(leader: Callable[[], Coordinator], history: data.RateHistory, lo
 
 
 def bare_page_router() -> APIRouter:
-    """Return the route of the page itself; its script requests the data with the token."""
-    router = plain_router()
-    page = files("chimera.inference.page").joinpath("page.html").read_bytes()
-
-    @router.get("/", include_in_schema=False)
-    async def bare(_: Request) -> Response:
-        return Response(page, media_type="text/html", headers={"Content-Security-Policy": PAGE_POLICY})
-
-    return router
+    """Return the route of the page itself."""
+    return page_route("chimera.inference.page", "Chimera inference")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import secrets
 import threading
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 
 from chimera.core.address import is_loopback
 from chimera.core.errors import ConfigurationError
@@ -19,8 +18,8 @@ from chimera.web.app import create_app, listen, serve
 from chimera.web.background import in_thread
 from chimera.web.body import answer
 from chimera.web.folder import Access
+from chimera.web.page.routes import page_route
 from chimera.web.routing import documented, plain_router
-from chimera.web.security import PAGE_POLICY
 
 TOKEN = "page.token"  # noqa: S105 - the name of a file
 _END_S = 5.0
@@ -108,20 +107,12 @@ def create_page_app(folder: Path, access: Access) -> FastAPI:
         return answer(request, await in_thread(data.page, state))
 
     return create_app(
-        title="chimera hub", settings=access, routers=[router], public=[_bare_router()], about={"kind": "hub"}
+        title="chimera hub",
+        settings=access,
+        routers=[router],
+        public=[page_route("chimera.federation.hub.page", "Chimera hub")],
+        about={"kind": "hub"},
     )
-
-
-def _bare_router() -> APIRouter:
-    """Return the route of the page itself, without data and token; its script requests the data with the token."""
-    router = plain_router()
-    page = files("chimera.federation.hub.page").joinpath("page.html").read_bytes()
-
-    @router.get("/", include_in_schema=False)
-    async def bare(_: Request) -> Response:
-        return Response(page, media_type="text/html", headers={"Content-Security-Policy": PAGE_POLICY})
-
-    return router
 
 
 def _token(folder: Path) -> str:

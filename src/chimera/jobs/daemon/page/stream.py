@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,8 +12,8 @@ from fastapi import APIRouter, Request, Response
 
 from chimera.jobs.daemon.streams import Followers
 from chimera.jobs.driver.progress_file import Tail
+from chimera.web.page.routes import page_route
 from chimera.web.routing import documented, plain_router
-from chimera.web.security import PAGE_POLICY
 
 if TYPE_CHECKING:
     from chimera.jobs.daemon.daemon import Daemon
@@ -43,15 +42,8 @@ def page_router(daemon: Daemon, followers: Followers) -> APIRouter:
 
 
 def bare_page_router() -> APIRouter:
-    """Return the route of the page itself, without data and token; its script requests the data with the token."""
-    router = plain_router()
-    page = files("chimera.jobs.daemon.page").joinpath("page.html").read_bytes()
-
-    @router.get("/", include_in_schema=False)
-    async def bare(_: Request) -> Response:
-        return Response(page, media_type="text/html", headers={"Content-Security-Policy": PAGE_POLICY})
-
-    return router
+    """Return the route of the page itself."""
+    return page_route("chimera.jobs.daemon.page", "Chimera cluster", shared=("base.js", "charts.js"))
 
 
 class PageUpdates:

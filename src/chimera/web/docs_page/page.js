@@ -1,44 +1,8 @@
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Chimera node</title>
-<link rel="icon" href="data:,">
-<style>
-:root { color-scheme: light dark; --line: #8885; --soft: #8882; --key: #0969da; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { margin: 0; font-size: 1.5rem; }
-details { border: 1px solid var(--line); border-radius: 6px; margin: .6rem 0; padding: .5rem .8rem; }
-summary { cursor: pointer; }
-code, pre, textarea, input { font: 13px/1.45 ui-monospace, monospace; }
-pre { background: var(--soft); padding: .6rem; border-radius: 6px; overflow: auto; max-height: 22rem; white-space: pre-wrap; }
-textarea { width: 100%; box-sizing: border-box; min-height: 8rem; }
-label { display: block; margin: .6rem 0 .2rem; }
-.verb { font-weight: 700; color: var(--key); display: inline-block; min-width: 4.5em; }
-.summary { opacity: .75; margin-left: .8em; }
-table { border-collapse: collapse; } td { padding: .1rem 1rem .1rem 0; vertical-align: top; }
-</style>
-</head>
-<body>
-<h1 id="title">Chimera node</h1>
-<p id="about">Reading <a href="openapi.json">openapi.json</a> …</p>
-<label>Token, if this node requires one: <input id="token" type="password" autocomplete="off" size="36"></label>
-<main id="routes"></main>
-<noscript>This page needs JavaScript to list the routes of <a href="openapi.json">openapi.json</a>.</noscript>
-<script>
 "use strict";
-const at = id => document.getElementById(id);
-const make = (name, text, parent, kind) => {
-  const element = document.createElement(name);
-  if (text !== undefined) element.textContent = text;
-  if (kind) element.className = kind;
-  if (parent) parent.append(element);
-  return element;
-};
-const pretty = value => JSON.stringify(value, null, 2).replace(/\[\s+([-+\d.e,\s]+)\]/g,
-  (_, inner) => "[" + inner.trim().replace(/\s+/g, " ") + "]");
-const request = (path, options = {}) => {
+// The routes of a server, from its description openapi.json, with forms that send requests.
+const pretty = value =>
+  JSON.stringify(value, null, 2).replace(/\[\s+([-+\d.e,\s]+)\]/g, (_, inner) => "[" + inner.trim().replace(/\s+/g, " ") + "]");
+const ask = (path, options = {}) => {
   const headers = { Accept: "application/json, */*;q=0.5", ...options.headers };
   if (at("token").value) headers.Authorization = "Bearer " + at("token").value;
   return fetch(path, { ...options, headers });
@@ -93,10 +57,15 @@ function show(path, verb, route, parent) {
     try {
       const options = { method: verb.toUpperCase() };
       if (body) Object.assign(options, { body: body.value, headers: { "Content-Type": "application/json" } });
-      const answer = await request(target, options);
+      const answer = await ask(target, options);
       let text = await answer.text();
-      try { text = pretty(JSON.parse(text)); } catch { /* not JSON: shown as received */ }
-      result.textContent = answer.status + " " + answer.statusText + ", " + (performance.now() - began).toFixed(1) + " ms\n\n" + text;
+      try {
+        text = pretty(JSON.parse(text));
+      } catch {
+        /* not JSON: shown as received */
+      }
+      result.textContent =
+        answer.status + " " + answer.statusText + ", " + (performance.now() - began).toFixed(1) + " ms\n\n" + text;
     } catch (error) {
       result.textContent = String(error);
     }
@@ -113,9 +82,15 @@ function show(path, verb, route, parent) {
 
 async function load() {
   let answer;
-  try { answer = await request("openapi.json"); } catch (error) { at("about").textContent = String(error); return; }
+  try {
+    answer = await ask("openapi.json");
+  } catch (error) {
+    at("about").textContent = String(error);
+    return;
+  }
   if (!answer.ok) {
-    at("about").textContent = answer.status === 401 ? "This node requires its token: enter it above." : "openapi.json: " + answer.status;
+    at("about").textContent =
+      answer.status === 401 ? "This node requires its token: enter it above." : "openapi.json: " + answer.status;
     return;
   }
   const api = await answer.json();
@@ -130,6 +105,3 @@ async function load() {
 }
 at("token").onchange = load;
 load();
-</script>
-</body>
-</html>

@@ -1,0 +1,1 @@
+"""The live page: runs that are followed in a browser while their files grow."""

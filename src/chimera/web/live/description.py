@@ -1,0 +1,92 @@
+"""What a run is, from the small files of its folder: settings, results, edges between its actors."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chimera.core.errors import ConfigurationError
+from chimera.core.safe_path import safe_path
+from chimera.core.toml import read_toml
+from chimera.web.live.topology import topology
+
+_SMALL = ("experiment.toml", "summary.json", "data.json")
+_MOST_BYTES = 1 << 20
+
+
+def version(folder: Path) -> str:
+    """Return a text that changes when one of the small files does."""
+    return " ".join(str(_changed_ns(folder / name)) for name in _SMALL)
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """Return the settings, the results and the topology of a run; parts that do not exist yet are empty.
+
+    ``notes`` are sentences about files that could not be read.
+    """
+    notes: list[str] = []
+    experiment, summary, data = (_table(folder, name, notes) for name in _SMALL)
+    train = experiment.get("train")
+    workers = train.get("workers") if isinstance(train, dict) else None
+    edges, drawn, directed = topology(experiment)
+    return {
+        "experiment": experiment,
+        "summary": summary,
+        "data": data,
+        "workers": workers if isinstance(workers, int) and not isinstance(workers, bool) else 0,
+        "virtual": summary.get("virtual_time") is True or _name(experiment.get("engine")) == "simulated",
+        "strategy": _name(experiment.get("strategy")),
+        "edges": edges,
+        "directed": directed,
+        "drawn": drawn,
+        "notes": notes,
+    }
+
+
+def _name(table: Any) -> str:
+    name = table.get("name") if isinstance(table, Mapping) else table
+    return name if isinstance(name, str) else ""
+
+
+def _table(folder: Path, name: str, notes: list[str]) -> dict[str, Any]:
+    try:
+        path = safe_path(folder, name)
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return {}
+    except (ConfigurationError, OSError):
+        notes.append(f"{name} could not be read.")
+        return {}
+    if len(content) > _MOST_BYTES:
+        notes.append(f"{name} has more than {_MOST_BYTES >> 20} MiB and is not shown.")
+        return {}
+    try:
+        text = content.decode()
+        table = read_toml(text) if name.endswith(".toml") else json.loads(text)
+        plain = _plain(table)
+    except (ValueError, RecursionError):
+        notes.append(f"{name} could not be read.")
+        return {}
+    return plain if isinstance(plain, dict) else {}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without what JSON lacks: dates of TOML become texts, NaN and infinity None."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

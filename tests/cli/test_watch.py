@@ -1,0 +1,105 @@
+"""``chimera watch``: what it follows, its mistakes, and where it writes the address."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from tests.jobs.cluster_kit import experiment, json_output, running
+from typer.testing import CliRunner
+
+from chimera.cli.main import app
+from chimera.cli.watched import followed
+from chimera.core.errors import ConfigurationError
+from chimera.web.live.description import describe
+from chimera.web.live.pieces import read_piece
+from web.live_kit import write_run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["nowhere"], "there is no run folder 'nowhere'; give the folder of a run"),
+        (["7"], "there is no cluster at"),
+        (["7", "--folder", "http://127.0.0.1:1"], "chimera fetch 7"),
+        (["memory://no-such-store/run"], "there is no run in memory://no-such-store/run"),
+        (["s3:/bucket/run"], "has one slash after s3"),
+        (["."], "'.' is not a run folder: it has neither experiment.toml"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: list[str], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(app, ["watch", *arguments])
+    assert ended.exit_code == 2
+    assert error in ended.output
+    assert ended.output.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_comparison_is_followed_by_its_runs(tmp_path: Path) -> None:
+    (tmp_path / "grid.json").write_text("{}")
+    with (
+        pytest.raises(ConfigurationError, match="the folder of a comparison: give the folders"),
+        followed(str(tmp_path), ""),
+    ):
+        pass
+
+
+def test_a_folder_with_the_name_of_a_job_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "7")
+    monkeypatch.chdir(tmp_path)
+    with followed("7", "runs/cluster") as run:
+        assert (run.name, run.folder.resolve()) == ("7", tmp_path / "7")
+    with pytest.raises(ConfigurationError, match="no cluster"), followed("8", "runs/cluster"):
+        pass
+
+
+def test_it_serves_until_a_signal_and_keeps_the_token_out_of_logs(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    command = [sys.executable, "-m", "chimera", "watch", str(run)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as watch:
+        try:
+            assert watch.stderr is not None
+            lines = [watch.stderr.readline(), watch.stderr.readline()]
+            found = re.search(r"the page: (\S+) .* is in (\S+)\)", lines[0])
+            assert found, lines
+            link = Path(found[2]).read_text().strip()
+            token = link.partition("#token=")[2]
+            assert link.startswith(found[1])
+            assert len(token) > 30
+            assert token not in "".join(lines)
+            asked = urllib.request.Request(f"{found[1]}v1/live/state", headers={"Authorization": f"Bearer {token}"})
+            with urllib.request.urlopen(asked, timeout=30) as answer:
+                assert b'"name": "run"' in answer.read()
+            watch.send_signal(signal.SIGTERM)
+            assert watch.wait(30) == 0
+            assert not Path(found[2]).exists()
+        finally:
+            watch.kill()
+
+
+@pytest.mark.long
+@pytest.mark.takes("it runs a job on a cluster")
+def test_a_job_is_followed_in_the_folder_of_its_cluster(tmp_path: Path) -> None:
+    with running(tmp_path / "cluster") as cluster:
+        job = json_output("submit", experiment(tmp_path, rounds=40), "--folder", tmp_path / "cluster", cwd=tmp_path)[
+            "job"
+        ]
+        assert cluster.client.wait(job, 60)["state"] == "done"
+        with followed(job, str(tmp_path / "cluster")) as run:
+            assert run.name == f"job {job}: digits"
+            assert describe(run.folder)["summary"]["rounds"] == 40
+            assert read_piece(run.folder, "metrics").lines
+    with followed(job, str(tmp_path / "cluster")) as run:  # the cluster is down
+        assert read_piece(run.folder, "trace").lines
+    with pytest.raises(ConfigurationError, match="no job"), followed("99", str(tmp_path / "cluster")):
+        pass
