@@ -77,7 +77,7 @@ class Changing(Whole):
 
 
 class Forgetful(Whole):
-    """Scales by the number of messages so far, which it does not keep in its state."""
+    """Scales by the number of messages so far, and the count is not part of its state."""
 
     messages = 0
 
@@ -87,7 +87,7 @@ class Forgetful(Whole):
 
 
 class Remembering(Whole):
-    """Decodes by what it has decoded before."""
+    """Decodes by the number of messages before."""
 
     decoded = 0
 

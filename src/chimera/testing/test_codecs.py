@@ -58,7 +58,8 @@ def test_hard_vectors_are_encoded_and_decoded(codec: str, vector: str) -> None:
     """A decoded vector is finite float32 of the same length, also at the limits of float32; `encode` changes no input."""
     before, given = VECTORS[vector], VECTORS[vector].copy()
     decoded = received(create(codec).encode(given, layout_of(given.size)), given.size)
-    assert (decoded.shape, decoded.dtype) == (before.shape, np.float32)
+    assert decoded.shape == before.shape
+    assert decoded.dtype == np.float32
     assert np.isfinite(decoded).all()
     assert given.tobytes() == before.tobytes(), "encode changed its argument"
 
@@ -138,7 +139,8 @@ def test_a_damaged_message_is_an_error_or_a_vector(codec: str) -> None:
                 decoded = received(damaged(message, rng), size)
             except CodecError:
                 continue
-            assert (decoded.shape, decoded.dtype) == ((size,), np.float32)
+            assert decoded.shape == (size,)
+            assert decoded.dtype == np.float32
 
 
 def test_a_run_with_error_feedback_learns(codec: str, tmp_path: Path) -> None:
