@@ -86,6 +86,7 @@ def nodes(folder: Folder = _HUB) -> None:
 
     from chimera.cli.rows import Shown, printed, table
     from chimera.federation.hub.invite import opened
+    from chimera.report.text_table import FILE_INSTEAD
 
     with opened(folder) as state:
         members = state.members()
@@ -107,7 +108,7 @@ def nodes(folder: Folder = _HUB) -> None:
         Shown("last seen", 3),
         Shown("connected since", 4),
     ]
-    printed(table(rows, [*columns, Shown("member since", 6), Shown("version", 5)]))
+    printed(table(rows, [*columns, Shown("member since", 6), Shown("version", 5)], instead=FILE_INSTEAD))
 
 
 @app.command("revoke")

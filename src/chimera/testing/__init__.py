@@ -1,12 +1,13 @@
-"""The conformance kit for strategies: tests of the promises that every strategy makes, to run on yours.
+"""The conformance kit for strategies and codecs: tests of the promises that every one makes, to run on yours.
 
 ::
 
     pytest -p chimera.testing --pyargs chimera.testing --strategy mine:MyStrategy [--engines simulated,local,ray]
+    pytest -p chimera.testing --pyargs chimera.testing --codec mine.py:MyCodec
 
-``-p chimera.testing`` loads the pytest plug-in that adds these two options; without it pytest rejects them. Without
-``--strategy``, the kit tests all registered strategies. It trains small networks on the digits of scikit-learn, for about a
-second each. `chimera.testing.test_strategies` has one test for each promise.
+``-p chimera.testing`` loads the pytest plug-in that adds these options; without it pytest rejects them. Without ``--strategy``
+and ``--codec``, the kit tests all registered strategies. It trains small networks on the digits of scikit-learn, for about a
+second each. `chimera.testing.test_strategies` and `chimera.testing.test_codecs` have one test for each promise.
 """
 
 pytest_plugins = ["chimera.testing.options"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--strategy`` and ``--engines``."""
+    """Add ``--strategy``, ``--codec`` and ``--engines``."""
     group = parser.getgroup(
         "chimera", "conformance kit of Chimera (pytest -p chimera.testing --pyargs chimera.testing)"
     )
@@ -18,6 +19,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         metavar="NAME",
         help="test this strategy: a registered name, package.module:Class or file.py:Class; may be repeated (default: all)",
+    )
+    group.addoption(
+        "--codec",
+        action="append",
+        metavar="NAME",
+        help="test this codec with its default options: a name as of --strategy; may be repeated (default: none)",
     )
     group.addoption(
         "--engines",
@@ -31,14 +38,25 @@ def pytest_configure(config: pytest.Config) -> None:
     for mark in ("long", "slow"):
         config.addinivalue_line("markers", f"{mark}: tests of Chimera's conformance kit; deselect with -m 'not {mark}'")
     folder = str(config.invocation_params.dir)
-    if config.getoption("strategy") and folder not in sys.path:
+    strategies, codecs = config.getoption("strategy") or (), config.getoption("codec") or ()
+    if (strategies or codecs) and folder not in sys.path:
         sys.path.insert(0, folder)
-    if config.getoption("strategy") or config.getoption("engines"):
-        check(config.getoption("strategy") or (), (config.getoption("engines") or "simulated").split(","))
+    if strategies or codecs or config.getoption("engines"):
+        check(strategies, (config.getoption("engines") or "simulated").split(","), codecs)
 
 
-def check(strategies: Sequence[str], engines: Sequence[str]) -> None:
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the tests of codecs without ``--codec``, and those of strategies with ``--codec`` alone."""
+    codecs, strategies = config.getoption("codec"), config.getoption("strategy")
+    unused = {"test_codecs.py": not codecs, "test_strategies.py": bool(codecs) and not strategies}
+    if collection_path.parent == Path(__file__).parent and unused.get(collection_path.name):
+        return True
+    return None
+
+
+def check(strategies: Sequence[str], engines: Sequence[str], codecs: Sequence[str] = ()) -> None:
     """Raise UsageError if a name is unknown or its library is not installed."""
+    from chimera.codecs.codec import CODECS
     from chimera.core.engine import ENGINES
     from chimera.core.errors import ConfigurationError
     from chimera.strategies.strategy import STRATEGIES
@@ -46,6 +64,8 @@ def check(strategies: Sequence[str], engines: Sequence[str]) -> None:
     try:
         for name in strategies:
             STRATEGIES.find(name)
+        for name in codecs:
+            CODECS.find(name)
         for name in engines:
             ENGINES.find(name)
     except ConfigurationError as error:

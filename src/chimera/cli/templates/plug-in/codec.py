@@ -7,22 +7,25 @@ from typing import Any
 import numpy as np
 
 from chimera.codecs.codec import CODECS, Codec
+from chimera.codecs.fields import array, check_finite, count_arrays, finite, output_for
 from chimera.core.message import Encoded
+
+LARGEST = np.finfo(np.float16).max
 
 
 @CODECS.register("my-project-codec")
 class HalfPrecision(Codec):
-    """IEEE half precision: 16 bits per element. Values beyond 65504 become infinite."""
+    """IEEE half precision: 16 bits per element. Larger magnitudes become 65504."""
 
     def encode(self, vector: Any, layout: Any) -> Encoded:  # noqa: ARG002 - the tensors do not matter
         """Return the message of a vector, shape (n,)."""
-        with np.errstate(over="ignore"):
-            return Encoded("my-project-codec", vector.size, (vector.astype(np.float16),))
+        check_finite(vector)
+        return Encoded("my-project-codec", vector.size, (np.clip(vector, -LARGEST, LARGEST).astype(np.float16),))
 
     def decode(self, encoded: Encoded, out: Any = None) -> Any:
-        """Return the vector, as float32."""
-        decoded = encoded.arrays[0].astype(np.float32)
-        if out is None:
-            return decoded
-        out[:] = decoded
+        """Return the vector, as float32; raise CodecError for a message that no encoder has produced."""
+        count_arrays(encoded, 1)
+        halves = finite(encoded, array(encoded, 0, np.float16, encoded.size), "values")
+        out = output_for(encoded, out)
+        out[:] = halves
         return out
