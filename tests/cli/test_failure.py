@@ -3,8 +3,10 @@
 import errno
 
 import pytest
+from typer.testing import CliRunner
 
 from chimera.cli.failure import exit_code_of
+from chimera.cli.main import app
 from chimera.core import errors
 from chimera.core.engine import ENGINES
 
@@ -102,3 +104,11 @@ def test_an_actor_exception_is_one_line_and_the_remote_traceback(name, capsys):
         assert part in first
     assert "return 1 / by" in rest
     assert "exit_code_of" not in rest
+
+
+def test_a_command_that_trains_nothing_names_no_run(tmp_path):
+    log = tmp_path / "audit.jsonl"
+    log.write_text("no line of a log\n", encoding="utf-8")
+    done = CliRunner().invoke(app, ["audit", "verify", str(log)])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: the command failed: ")

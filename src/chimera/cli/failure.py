@@ -18,13 +18,13 @@ from chimera.core.errors import (
 from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop
 
 
-def exit_code_of(error: BaseException) -> int:
-    """Report an error on stderr, and return its exit code.
+def exit_code_of(error: BaseException, task: str = "the run") -> int:
+    """Report an error on stderr, and return its exit code; ``task`` names what failed, if it was no user's mistake.
 
     A `ChimeraError` is one line. An error of user code, e.g. of a model's factory, is one line followed by its
     traceback; for an actor that is the remote one.
     """
-    code, line, details = _described(error)
+    code, line, details = _described(error, task)
     if line:
         typer.echo(f"error: {line}", err=True)
     if details:
@@ -32,7 +32,7 @@ def exit_code_of(error: BaseException) -> int:
     return code
 
 
-def _described(error: BaseException) -> tuple[int, str, str]:
+def _described(error: BaseException, task: str) -> tuple[int, str, str]:
     usage = getattr(error, "format_message", None)  # typer carries its own copy of click: its errors are known by shape
     if callable(usage):
         return 2, _one_line(usage()), ""
@@ -44,14 +44,14 @@ def _described(error: BaseException) -> tuple[int, str, str]:
     if isinstance(remote, ActorError) and (remote is error or not isinstance(error, ChimeraError)):
         line, _, rest = str(remote).strip().partition("\n")  # actor, call and error; then the traceback
         line, message = line.rstrip(": "), "" if remote is error else _one_line(str(error))
-        return 1, f"the run failed: {line}" + (f": {message}" if message not in line else ""), rest.strip()
+        return 1, f"{task} failed: {line}" + (f": {message}" if message not in line else ""), rest.strip()
     if isinstance(error, ConflictError | NoSpaceError | UnavailableError):
         return 1, _one_line(str(error)), ""
     if isinstance(error, ChimeraError):
-        return 1, f"the run failed: {_one_line(str(error))}", ""
+        return 1, f"{task} failed: {_one_line(str(error))}", ""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
-        return 1, f"the run failed: {_one_line(str(error))}", ""
-    return 1, f"the run failed: {_named(error)}", _traceback(error)
+        return 1, f"{task} failed: {_one_line(str(error))}", ""
+    return 1, f"{task} failed: {_named(error)}", _traceback(error)
 
 
 def _traceback(error: BaseException) -> str:

@@ -40,6 +40,10 @@ from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop, termina
 from chimera.version import __version__
 
 
+_RUNS = "compare", "demo", "embed", "train"
+"""Commands that train."""
+
+
 class _Program(typer.core.TyperGroup):
     """The group of commands; reports every exception on stderr and as an exit code."""
 
@@ -59,7 +63,8 @@ class _Program(typer.core.TyperGroup):
             )
             code = outcome if isinstance(outcome, int) else 0
         except (Exception, KeyboardInterrupt) as error:
-            code = exit_code_of(error)
+            command = next(iter(sys.argv[1:] if args is None else args), "")
+            code = exit_code_of(error, "the run" if command in _RUNS else "the command")
         if standalone_mode:
             sys.exit(code)
         return code
