@@ -39,7 +39,6 @@ from chimera.cli.watch import watch
 from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop, terminable
 from chimera.version import __version__
 
-
 _RUNS = "compare", "demo", "embed", "train"
 """Commands that train."""
 
