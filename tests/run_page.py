@@ -1,0 +1,170 @@
+"""The blocks of a page, executed in order: ``python -m run_page PAGE`` in an empty folder.
+
+All Python blocks share one namespace, which is that of ``__main__``. Each shell block is a script that starts in this folder.
+A block whose first line names a file is written to this file. A block of plain text after a block must be its output, where
+``...`` matches anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import linecache
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import types
+from pathlib import Path
+
+from pages_kit import ROOT, Block, blocks, commands
+from pages_toml import check_toml
+
+SHORTENED = re.compile(r"chimera (train|compare|submit|embed(?! (neighbours|analogy|evaluate|save)))\b")
+INSTALLATION = re.compile(r"make |\. \.venv/")  # the reader's environment, which has all packages
+
+
+class Page:
+    """A page and the state of its execution.
+
+    Parameters
+    ----------
+    name : path of the page in the checkout.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.blocks = list(blocks((ROOT / name).read_text(encoding="utf-8")))
+        self.folder = Path.cwd()
+        self.shown = ""
+        """What the blocks have printed since the last block of output."""
+        self.module = types.ModuleType("__main__")
+        self.module.__dict__["__builtins__"] = __builtins__
+        self.started: list[subprocess.Popen[str]] = []
+
+    def run(self) -> None:
+        """Execute all blocks."""
+        sys.modules["__main__"] = self.module
+        sys.path.insert(0, "")
+        try:
+            for index, block in enumerate(self.blocks):
+                for setup in block.comments.get("setup", []):
+                    self._python(Block(block.line, "python", textwrap.dedent(setup)))
+                    self.shown = ""
+                if block.reason or block.kind not in ("python", "toml", "shell", "output"):
+                    self.shown = "" if block.reason else self.shown
+                    continue
+                print(f"{self.name}:{block.line} {block.kind}", end=" ", flush=True)
+                began = time.monotonic()
+                os.chdir(self.folder)
+                self._run(block, "\n".join(later.text for later in self.blocks[index + 1 :]))
+                print(f"{time.monotonic() - began:.1f} s", flush=True)
+        finally:
+            self._end()
+
+    def _run(self, block: Block, later: str) -> None:
+        if block.file:
+            path = self.folder / block.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text, encoding="utf-8")
+        if block.kind == "toml":
+            check_toml(block)
+        elif block.kind == "shell":
+            self._shell(block)
+        elif block.kind == "output":
+            self._compare(block)
+        elif not block.file:
+            self._python(block)
+        elif not re.search(rf"\b{re.escape(path.stem)}\b", later):
+            runpy.run_path(str(path), run_name="__main__")
+
+    def _python(self, block: Block) -> None:
+        source = "\n" * (block.line - 1) + block.text
+        place = f"{self.name}:{block.line}"
+        linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)  # for tracebacks
+        shown = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(shown):
+                exec(compile(source, place, "exec"), self.module.__dict__)
+        finally:
+            self.shown += shown.getvalue()
+
+    def _shell(self, block: Block) -> None:
+        extra = " ".join(block.comments.get("executed with", []))
+        foreground = dict(map(_until, block.comments.get("foreground", [])))
+        for command, ready in map(_until, block.comments.get("in another terminal", [])):
+            self._start(f"exec {command}", ready)
+        script: list[str] = []
+        for command in commands(block):
+            if INSTALLATION.match(command):
+                continue
+            prefix = next((prefix for prefix in foreground if command.startswith(prefix)), None)
+            if prefix is not None:
+                self._finish(script)
+                moves = [line for line in script if line.startswith(("cd ", "export "))]
+                self._start("\n".join([*moves, f"exec {command}"]), foreground[prefix])
+                script = moves
+                continue
+            if extra and SHORTENED.match(command):
+                command, hash_, comment = command.partition("  #")
+                command = f"{command} {extra}{hash_}{comment}"
+            script.append(command)
+        self._finish(script)
+
+    def _finish(self, script: list[str]) -> None:
+        command = ["bash", "-exc", "\n".join(script)]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        self.shown += done.stdout
+
+    def _start(self, script: str, ready: str) -> None:
+        process = subprocess.Popen(
+            ["bash", "-ec", script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.started.append(process)
+        assert process.stdout is not None
+        shown = ""
+        for line in process.stdout:
+            shown += line
+            if ready in line:
+                return
+        raise AssertionError(f"{script}: exit code {process.wait()} before the text {ready!r}\n{shown}")
+
+    def _compare(self, block: Block) -> None:
+        shown, self.shown = self.shown, ""
+        pattern = re.escape(_plain(block.text)).replace(re.escape("..."), ".*")
+        if not re.fullmatch(pattern, _plain(shown), re.DOTALL):
+            lines = difflib.unified_diff(block.text.splitlines(), shown.splitlines(), "page", "output", lineterm="")
+            raise AssertionError("the page shows another output:\n" + "\n".join(lines))
+
+    def _end(self) -> None:
+        for process in self.started:
+            process.send_signal(signal.SIGINT)
+        for process in self.started:
+            process.communicate(timeout=30)
+
+
+def _until(comment: str) -> tuple[str, str]:
+    """Return the command that a comment names, and the text that shows that it is ready."""
+    command, _, ready = comment.partition(", ready at: ")
+    assert ready, f"the comment names no text at which the command is ready: {comment}"
+    return command.strip(), ready.strip()
+
+
+def _plain(text: str) -> str:
+    """Return a text without spaces at the ends of lines."""
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+def main(name: str) -> None:
+    """Execute a page."""
+    Page(name).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
