@@ -7,8 +7,9 @@ A comment stands on lines of its own before a block and is invisible on the page
 - ``<!-- executed with: WORDS -->``: settings that make a block small. For TOML, ``KEY=VALUE`` words as of ``--set``; for commands,
   words that are added to each ``chimera train``, ``chimera compare`` or ``chimera embed``.
 - ``<!-- foreground: COMMAND, ready at: TEXT -->``: a command that stays in the foreground, and a text of its output that shows
-  that it is ready. It is ended after the last block of the page.
-- ``<!-- in another terminal: COMMAND, ready at: TEXT -->``: the same for a command that is started before the block.
+  that it is ready. It is ended after the block.
+- ``<!-- in another terminal: COMMAND, ready at: TEXT -->``: the same for a command that is started before the block. With
+  ``from here on`` after the name of either comment, the command is ended after the last block of the page.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 All Python blocks share one namespace, which is that of ``__main__``. Each shell block is a script that starts in this folder.
 A block whose first line names a file is written to this file. A block of plain text after a block must be its output, where
-``...`` matches anything.
+``...`` matches anything, and numbers with a point may differ in their last digits.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import io
 import linecache
+import math
 import os
 import re
 import runpy
@@ -25,7 +26,8 @@ from pathlib import Path
 from pages_kit import ROOT, Block, blocks, commands
 from pages_toml import check_toml
 
-SHORTENED = re.compile(r"chimera (train|compare|submit|embed(?! (neighbours|analogy|evaluate|save)))\b")
+DECIMAL = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
+SHORTENED = re.compile(r"chimera (train|compare|submit|infer up|embed(?! (neighbours|analogy|evaluate|save)))\b")
 INSTALLATION = re.compile(r"make |\. \.venv/")  # the reader's environment, which has all packages
 
 
@@ -46,6 +48,9 @@ class Page:
         self.module = types.ModuleType("__main__")
         self.module.__dict__["__builtins__"] = __builtins__
         self.started: list[subprocess.Popen[str]] = []
+        """The commands in the foreground that end with the block."""
+        self.staying: list[subprocess.Popen[str]] = []
+        """Those that end with the page."""
 
     def run(self) -> None:
         """Execute all blocks."""
@@ -64,8 +69,9 @@ class Page:
                 os.chdir(self.folder)
                 self._run(block, "\n".join(later.text for later in self.blocks[index + 1 :]))
                 print(f"{time.monotonic() - began:.1f} s", flush=True)
+                self._end(self.started)
         finally:
-            self._end()
+            self._end(self.started + self.staying)
 
     def _run(self, block: Block, later: str) -> None:
         if block.file:
@@ -96,9 +102,12 @@ class Page:
 
     def _shell(self, block: Block) -> None:
         extra = " ".join(block.comments.get("executed with", []))
-        foreground = dict(map(_until, block.comments.get("foreground", [])))
-        for command, ready in map(_until, block.comments.get("in another terminal", [])):
-            self._start(f"exec {command}", ready)
+        foreground = {}
+        for lasting, processes in (("", self.started), (" from here on", self.staying)):
+            for command, ready in map(_until, block.comments.get(f"in another terminal{lasting}", [])):
+                processes.append(self._start(f"exec {command}", ready))
+            for command, ready in map(_until, block.comments.get(f"foreground{lasting}", [])):
+                foreground[command] = processes, ready
         script: list[str] = []
         for command in commands(block):
             if INSTALLATION.match(command):
@@ -106,9 +115,9 @@ class Page:
             prefix = next((prefix for prefix in foreground if command.startswith(prefix)), None)
             if prefix is not None:
                 self._finish(script)
-                moves = [line for line in script if line.startswith(("cd ", "export "))]
-                self._start("\n".join([*moves, f"exec {command}"]), foreground[prefix])
-                script = moves
+                script = [line for line in script if line.startswith("export ")]
+                processes, ready = foreground[prefix]
+                processes.append(self._start("\n".join([*script, f"exec {command}"]), ready))
                 continue
             if extra and SHORTENED.match(command):
                 command, hash_, comment = command.partition("  #")
@@ -117,36 +126,49 @@ class Page:
         self._finish(script)
 
     def _finish(self, script: list[str]) -> None:
-        command = ["bash", "-exc", "\n".join(script)]
+        """Run commands. The page then is in the folder to which they have changed."""
+        place = self.folder.with_name("place")
+        command = ["bash", "-exc", "\n".join([*script, f"{{ pwd >{place}; }} 2>&-"])]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
         self.shown += done.stdout
+        os.chdir(place.read_text(encoding="utf-8").strip())
 
-    def _start(self, script: str, ready: str) -> None:
+    def _start(self, script: str, ready: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             ["bash", "-ec", script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        self.started.append(process)
         assert process.stdout is not None
         shown = ""
         for line in process.stdout:
             shown += line
             if ready in line:
-                return
+                return process
         raise AssertionError(f"{script}: exit code {process.wait()} before the text {ready!r}\n{shown}")
 
     def _compare(self, block: Block) -> None:
         shown, self.shown = self.shown, ""
-        pattern = re.escape(_plain(block.text)).replace(re.escape("..."), ".*")
-        if not re.fullmatch(pattern, _plain(shown), re.DOTALL):
+        if not agrees(block.text, shown):
             lines = difflib.unified_diff(block.text.splitlines(), shown.splitlines(), "page", "output", lineterm="")
             raise AssertionError("the page shows another output:\n" + "\n".join(lines))
 
-    def _end(self) -> None:
-        for process in self.started:
+    def _end(self, processes: list[subprocess.Popen[str]]) -> None:
+        for process in processes:
             process.send_signal(signal.SIGINT)
-        for process in self.started:
+        for process in processes:
             process.communicate(timeout=30)
+        processes.clear()
+
+
+def agrees(page: str, shown: str) -> bool:
+    """Return whether a text is what the page shows. Numbers with a point may differ in their last digits, as processors do."""
+    expected = _plain(page)
+    pattern = re.escape(DECIMAL.sub("\0", expected)).replace(re.escape("\0"), f"({DECIMAL.pattern})")
+    found = re.fullmatch(pattern.replace(re.escape("..."), ".*"), _plain(shown), re.DOTALL)
+    if found is None:
+        return False
+    pairs = zip(map(float, DECIMAL.findall(expected)), map(float, found.groups()), strict=True)
+    return all(math.isclose(a, b, rel_tol=0.1, abs_tol=0.03) for a, b in pairs)
 
 
 def _until(comment: str) -> tuple[str, str]:
