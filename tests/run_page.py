@@ -18,6 +18,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 import types
@@ -44,7 +45,7 @@ class Page:
         self.blocks = list(blocks((ROOT / name).read_text(encoding="utf-8")))
         self.folder = Path.cwd()
         self.shown = ""
-        """What the blocks have printed since the last block of output."""
+        """What the last executed block has printed."""
         self.module = types.ModuleType("__main__")
         self.module.__dict__["__builtins__"] = __builtins__
         self.started: list[subprocess.Popen[str]] = []
@@ -60,9 +61,7 @@ class Page:
             for index, block in enumerate(self.blocks):
                 for setup in block.comments.get("setup", []):
                     self._python(Block(block.line, "python", textwrap.dedent(setup)))
-                    self.shown = ""
                 if block.reason or block.kind not in ("python", "toml", "shell", "output"):
-                    self.shown = "" if block.reason else self.shown
                     continue
                 print(f"{self.name}:{block.line} {block.kind}", end=" ", flush=True)
                 began = time.monotonic()
@@ -78,6 +77,8 @@ class Page:
             path = self.folder / block.file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
+        if block.kind in ("python", "shell"):
+            self.shown = ""
         if block.kind == "toml":
             check_toml(block)
         elif block.kind == "shell":
@@ -129,9 +130,12 @@ class Page:
         """Run commands. The page then is in the folder to which they have changed."""
         place = self.folder.with_name("place")
         command = ["bash", "-exc", "\n".join([*script, f"{{ pwd >{place}; }} 2>&-"])]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
-        self.shown += done.stdout
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:  # a pipe is open as long as a daemon
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False)
+            out.seek(0)
+            err.seek(0)
+            self.shown += out.read()
+            assert done.returncode == 0, f"exit code {done.returncode}\n{self.shown}{err.read()}"
         os.chdir(place.read_text(encoding="utf-8").strip())
 
     def _start(self, script: str, ready: str) -> subprocess.Popen[str]:

@@ -114,7 +114,7 @@ def as_text(comparison: Mapping[str, Any]) -> str:
     from chimera.report.text_table import print_table
 
     text = io.StringIO()
-    print_table(as_rich(comparison), Console(file=text, color_system=None, force_terminal=False))
+    print_table(as_rich(comparison), Console(file=text, color_system=None, force_terminal=False, force_jupyter=False))
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
