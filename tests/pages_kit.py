@@ -4,8 +4,10 @@ A comment stands on lines of its own before a block and is invisible on the page
 
 - ``<!-- not executed: REASON -->``: the block is not executed.
 - ``<!-- setup: CODE -->``: Python code that provides what the block assumes, such as files.
-- ``<!-- executed with: WORDS -->``: settings that make a block small. For TOML, ``KEY=VALUE`` words as of ``--set``; for commands,
-  words that are added to each ``chimera train``, ``chimera compare`` or ``chimera embed``.
+- ``<!-- check: CODE -->``, after a block: Python code that asserts what the block did. ``shown`` is its output.
+- ``<!-- executed with: WORDS -->``: settings that make a block small. For TOML, ``KEY=VALUE`` words as of ``--set``, or other
+  keys of a model for inference. For commands, words that are added to each ``chimera train``, ``compare``, ``submit``,
+  ``embed`` and ``infer up``.
 - ``<!-- foreground: COMMAND, ready at: TEXT -->``: a command that stays in the foreground, and a text of its output that shows
   that it is ready. It is ended after the block.
 - ``<!-- in another terminal: COMMAND, ready at: TEXT -->``: the same for a command that is started before the block. With
@@ -15,12 +17,16 @@ A comment stands on lines of its own before a block and is invisible on the page
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-NOT_TESTED = ("docs/decisions", "docs/benchmarks.md", "docs/reproductions.md")  # reports of what was measured once
+NOT_TESTED = (
+    "docs/decisions", "docs/benchmarks.md", "docs/reproductions.md",  # reports of what was measured once
+    "docs/how-to/command-line.md", "docs/how-to/compare.md",  # tests/cli/test_readme.py executes them
+)  # fmt: skip
 COMMANDS = re.compile(
     r"(\$ )?(cd|chimera|cp|curl|docker|export|kill|make|mpiexec|pip|pytest|python|ray|sqlite3|srun|tail|tensorboard|\. )\b|\. "
 )
@@ -40,7 +46,7 @@ class Block:
     ----------
     line : line of the page on which its text begins.
     kind : ``python``, ``toml``, ``shell``, ``output``, or the language of a block that is only shown.
-    comments : comments before the block, by name.
+    comments : comments of the block, by name.
     """
 
     line: int
@@ -63,7 +69,9 @@ class Block:
 def pages() -> list[str]:
     """Return the pages whose blocks are executed, relative to the checkout. Notebooks are executed where the site is built."""
     found = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
-    return [name for name in found if not name.startswith(NOT_TESTED) and "_build" not in name and not is_notebook(name)]
+    return [
+        name for name in found if not name.startswith(NOT_TESTED) and "_build" not in name and not is_notebook(name)
+    ]
 
 
 def is_notebook(name: str) -> bool:
@@ -75,10 +83,12 @@ def is_notebook(name: str) -> bool:
 def blocks(text: str) -> Iterator[Block]:
     """Yield the blocks of a page, each with the comments before it."""
     comments: dict[str, list[str]] = {}
+    last = comments  # the comments of the block before
     for found in _BLOCK.finditer(text):
         if found["comment"] is not None:
             name, _, value = found["comment"].partition(":")
-            comments.setdefault(name.strip(), []).append(value.strip("\n ") if name.strip() != "setup" else value)
+            place = last if name.strip() == "check" else comments
+            place.setdefault(name.strip(), []).append(textwrap.dedent(value).strip())
             continue
         if found["fenced"] is not None:
             start, body, kind = found.start("fenced"), found["fenced"], _kind(found["language"])
@@ -88,12 +98,12 @@ def blocks(text: str) -> Iterator[Block]:
             if not body.strip() or re.match(r" {4}\s*([-*] |\d+\. )", found["indented"]):
                 continue
         yield Block(text.count("\n", 0, start) + 1, kind, body, comments)
-        comments = {}
+        last, comments = comments, {}
 
 
 def commands(block: Block) -> list[str]:
     """Return the commands of a shell block. If some lines begin with ``$``, the others are output."""
-    lines = [line for line in re.sub(r"\\\n\s*", " ", block.text).splitlines() if line.strip()]
+    lines = [line for line in re.sub(r"\s*\\\n\s*", " ", block.text).splitlines() if line.strip()]
     if any(line.startswith("$ ") for line in lines):
         lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
     return [line for line in lines if not line.startswith("#")]

@@ -19,7 +19,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 import types
 from pathlib import Path
@@ -60,14 +59,17 @@ class Page:
         try:
             for index, block in enumerate(self.blocks):
                 for setup in block.comments.get("setup", []):
-                    self._python(Block(block.line, "python", textwrap.dedent(setup)))
+                    self._python(Block(block.line, "python", setup))
                 if block.reason or block.kind not in ("python", "toml", "shell", "output"):
                     continue
-                print(f"{self.name}:{block.line} {block.kind}", end=" ", flush=True)
+                sys.stdout.write(f"{self.name}:{block.line} {block.kind} ")
+                sys.stdout.flush()
                 began = time.monotonic()
                 os.chdir(self.folder)
                 self._run(block, "\n".join(later.text for later in self.blocks[index + 1 :]))
-                print(f"{time.monotonic() - began:.1f} s", flush=True)
+                sys.stdout.write(f"{time.monotonic() - began:.1f} s\n")
+                for check in block.comments.get("check", []):
+                    exec(check, {"shown": self.shown})
                 self._end(self.started)
         finally:
             self._end(self.started + self.staying)
@@ -130,7 +132,10 @@ class Page:
         """Run commands. The page then is in the folder to which they have changed."""
         place = self.folder.with_name("place")
         command = ["bash", "-exc", "\n".join([*script, f"{{ pwd >{place}; }} 2>&-"])]
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:  # a pipe is open as long as a daemon
+        with (
+            tempfile.TemporaryFile("w+") as out,
+            tempfile.TemporaryFile("w+") as err,
+        ):  # a pipe is open as long as a daemon
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False)
             out.seek(0)
             err.seek(0)
@@ -140,7 +145,11 @@ class Page:
 
     def _start(self, script: str, ready: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            ["bash", "-ec", script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ["bash", "-ec", script],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         assert process.stdout is not None
         shown = ""
