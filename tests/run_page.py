@@ -115,17 +115,17 @@ class Page:
         for command in commands(block):
             if INSTALLATION.match(command):
                 continue
-            prefix = next((prefix for prefix in foreground if command.startswith(prefix)), None)
-            if prefix is not None:
-                self._finish(script)
-                script = [line for line in script if line.startswith("export ")]
-                processes, ready = foreground[prefix]
-                processes.append(self._start("\n".join([*script, f"exec {command}"]), ready))
-                continue
             if extra and SHORTENED.match(command):
-                command, hash_, comment = command.partition("  #")
-                command = f"{command} {extra}{hash_}{comment}"
-            script.append(command)
+                words, hash_, comment = command.partition("  #")
+                command = f"{words} {extra}{hash_}{comment}"
+            prefix = next((prefix for prefix in foreground if command.startswith(prefix)), None)
+            if prefix is None:
+                script.append(command)
+                continue
+            self._finish(script)
+            script = [line for line in script if line.startswith("export ")]
+            processes, ready = foreground[prefix]
+            processes.append(self._start("\n".join([*script, f"exec {command}"]), ready))
         self._finish(script)
 
     def _finish(self, script: list[str]) -> None:
