@@ -114,7 +114,9 @@ def as_text(comparison: Mapping[str, Any]) -> str:
     from chimera.report.text_table import print_table
 
     text = io.StringIO()
-    print_table(as_rich(comparison), Console(file=text, color_system=None, force_terminal=False, force_jupyter=False))
+    # In a notebook rich would display the table itself, and write nothing to the file.
+    console = Console(file=text, color_system=None, force_terminal=False, force_jupyter=False)
+    print_table(as_rich(comparison), console)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
