@@ -58,6 +58,7 @@ class Page:
         sys.path.insert(0, "")
         try:
             for index, block in enumerate(self.blocks):
+                os.chdir(self.folder)
                 for setup in block.comments.get("setup", []):
                     self._python(Block(block.line, "python", setup))
                 if block.reason or block.kind not in ("python", "toml", "shell", "output"):
@@ -65,7 +66,6 @@ class Page:
                 sys.stdout.write(f"{self.name}:{block.line} {block.kind} ")
                 sys.stdout.flush()
                 began = time.monotonic()
-                os.chdir(self.folder)
                 self._run(block, "\n".join(later.text for later in self.blocks[index + 1 :]))
                 sys.stdout.write(f"{time.monotonic() - began:.1f} s\n")
                 for check in block.comments.get("check", []):
@@ -111,8 +111,10 @@ class Page:
                 processes.append(self._start(f"exec {command}", ready))
             for command, ready in map(_until, block.comments.get(f"foreground{lasting}", [])):
                 foreground[command] = processes, ready
+        written = commands(block)
+        assert all(any(line.startswith(prefix) for line in written) for prefix in foreground), "no such command"
         script: list[str] = []
-        for command in commands(block):
+        for command in written:
             if INSTALLATION.match(command):
                 continue
             if extra and SHORTENED.match(command):
@@ -132,10 +134,8 @@ class Page:
         """Run commands. The page then is in the folder to which they have changed."""
         place = self.folder.with_name("place")
         command = ["bash", "-exc", "\n".join([*script, f"{{ pwd >{place}; }} 2>&-"])]
-        with (
-            tempfile.TemporaryFile("w+") as out,
-            tempfile.TemporaryFile("w+") as err,
-        ):  # a pipe is open as long as a daemon
+        # Files, since a daemon that a command leaves would keep pipes open.
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False)
             out.seek(0)
             err.seek(0)
