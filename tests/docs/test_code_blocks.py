@@ -193,6 +193,7 @@ def test_a_wrong_block_fails(text: str, message: str, folder: Path, environment:
 
 
 @pytest.mark.long
+@pytest.mark.takes("it starts the processes of a page")
 @pytest.mark.parametrize("page", with_blocks())
 def test_the_blocks_of_a_page_work(page: str, folder: Path, environment: dict[str, str]) -> None:
     done = executed(page, folder, environment)
