@@ -19,6 +19,7 @@ from chimera.codecs.codec import CODECS
 from chimera.core.registry import checked_options, load_object
 from chimera.core.signatures import parameters_of
 from chimera.core.toml import read_toml
+from chimera.models.conversion import ADAPTER_OPTIONS
 from chimera.training.experiment.experiment import PLUGINS
 from chimera.training.plugin import named, uplink_and_downlink
 
@@ -157,6 +158,8 @@ def check_plugin(kind: str, value: Any) -> None:
             CODECS.create(*each)
         return
     name, options = named(value)
+    if kind == "model":
+        options = {key: option for key, option in options.items() if key not in ADAPTER_OPTIONS}  # of every model
     if name and ":" not in name:
         factory = load_object(FAMILIES[REGISTRIES[kind]]).find(name).factory
         missing = {key for key, p in parameters_of(factory).items() if p.default is p.empty and key not in options}

@@ -17,6 +17,7 @@ import pytest
 
 import chimera
 from chimera.core.errors import ConfigurationError
+from report import comparisons
 from terminal_kit import plain, shown_on
 
 UNGUARDED = """
@@ -141,10 +142,12 @@ def test_a_notebook_shows_one_line_that_is_updated_and_the_run(tmp_path: Path) -
         script("local").replace('print("started", flush=True)', "").replace("print(run.stopped_by)", ""),
         "run",
         "off = chimera.train('logistic-regression', 'digits', engine='simulated', rounds=2, progress=False)",
+        "print(chimera.Comparison.load('comparison').table())",
     ]
+    comparisons.make(tmp_path / "comparison", cells=2)
     command, given = [sys.executable, Path(__file__).with_name("execute_notebook.py")], json.dumps(cells)
     done = subprocess.run(command, cwd=tmp_path, input=given, capture_output=True, text=True, check=True)
-    training, shown, off = json.loads(done.stdout)
+    training, shown, off, table = json.loads(done.stdout)
     (line,) = training
     assert line["output_type"] == "display_data"
     assert 'value="1.0000"' in line["data"]["text/html"]
@@ -152,3 +155,5 @@ def test_a_notebook_shows_one_line_that_is_updated_and_the_run(tmp_path: Path) -
     assert "<table>" in shown[0]["data"]["text/html"]
     assert "data:image/svg+xml" in shown[0]["data"]["text/html"]
     assert off == []
+    assert [one["output_type"] for one in table] == ["stream"]  # the returned text only
+    assert "accuracy" in table[0]["text"]

@@ -1,4 +1,4 @@
-"""The tutorial `docs/tutorials/your-own-strategy.md`: its files and commands work as printed."""
+"""The tutorial `docs/tutorials/your-own-strategy.md`: its strategy; `tests/docs/test_code_blocks.py` executes the page."""
 
 from __future__ import annotations
 
@@ -35,23 +35,12 @@ def test_it_has_one_strategy_in_under_40_lines() -> None:
     assert len(COMMANDS) == 5
 
 
-@pytest.mark.parametrize(
-    "command",
-    [pytest.param(c, marks=[] if c.startswith("chimera") and "simulated" in c else pytest.mark.long) for c in COMMANDS],
-)
-@pytest.mark.takes("each command is a process")
-def test_its_commands_give_the_described_results(command: str, tmp_path: Path) -> None:
-    shown = run(command, tmp_path)
-    if command.startswith("chimera"):
-        accuracy = re.search(r"accuracy\s+([\d.]+)( ?%)?", shown)
-        assert accuracy is not None, shown
-        assert float(accuracy[1]) > (80 if accuracy[2] else 0.8)
-        assert (tmp_path / "runs").is_dir()
-    elif command.startswith("pytest"):
-        assert re.search(r"\d+ passed", shown)
-        assert not re.search(r"failed|error", shown)
-    else:
-        assert [line.split()[0] for line in shown.splitlines()] == ["incremental", "parameter-server"]
+@pytest.mark.takes("it starts a process")
+def test_the_strategy_trains(tmp_path: Path) -> None:
+    shown = run(COMMANDS[0], tmp_path)
+    accuracy = re.search(r"accuracy\s+([\d.]+)( ?%)?", shown)
+    assert accuracy is not None, shown
+    assert float(accuracy[1]) > (80 if accuracy[2] else 0.8)
 
 
 @pytest.mark.long

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +128,3 @@ def train_object(strategy: Any) -> None:
 
 def test_built_in_extensions_are_found_by_name() -> None:
     assert {"gossip", "chunked-sum", "coded-shuffle", "fragments"} <= {e.name for e in WORKER_EXTENSIONS.entries()}
-
-
-@pytest.mark.long
-def test_the_strategy_of_the_page_passes_the_conformance_kit(file: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "chimera.testing", "-p", "no:cacheprovider"]
-    command += ["--pyargs", "chimera.testing", "--strategy", f"{file}:Elastic", "--engines", "simulated"]
-    done = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-2000:]
