@@ -1,0 +1,45 @@
+"""Links from pages to files of the repository that are not pages.
+
+A page links to such a file by a relative path, so that the link works in a repository browser. On the site, a link to a
+file such as ``../../examples/digits.toml`` downloads the file; MyST does this. Markdown files of the top folder are
+included in pages of ``docs/project``, and links to them lead there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+PAGES = {
+    "CHANGELOG.md": "project/changelog.md",
+    "CONTRIBUTING.md": "project/contributing.md",
+    "SECURITY.md": "project/security.md",
+    "README.md": "index.md",
+}
+DECISIONS = "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
+_LINK = re.compile(r"\]\(((?:\.\./)+[A-Z]+\.md)(?=[#)])")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Connect the functions of this module to the events of Sphinx."""
+    app.connect("source-read", adapt)
+    return {"parallel_read_safe": True}
+
+
+def adapt(app: Sphinx, document: str, source: list[str]) -> None:
+    """Replace links to Markdown files of the top folder, and add the navigation of the decision records."""
+    folder = (Path(app.srcdir) / document).parent
+    top = Path(app.srcdir).parent
+
+    def page(link: re.Match[str]) -> str:
+        path = Path(os.path.normpath(folder / link[1]))
+        if path.parent != top or path.name not in PAGES:
+            return link[0]
+        return f"]({os.path.relpath(Path(app.srcdir) / PAGES[path.name], folder)}"
+
+    source[0] = _LINK.sub(page, source[0])
+    if document == "decisions/README":
+        source[0] += DECISIONS
