@@ -54,8 +54,10 @@ nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # the default loads scripts fr
 
 html_theme = "furo"
 html_title = "Chimera"
+templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_favicon = "_static/icon.svg"
 html_copy_source = False
 html_show_sphinx = False
 html_use_index = importlib.util.find_spec("chimera_reference") is not None  # without the API the index is empty

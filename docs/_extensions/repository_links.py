@@ -2,7 +2,8 @@
 
 A page links to such a file by a relative path, so that the link works in a repository browser. On the site, a link to a
 file such as ``../../examples/digits.toml`` downloads the file; MyST does this. Markdown files of the top folder are
-included in pages of ``docs/project``, and links to them lead there.
+included in pages of ``docs/project``, and links to them lead there. Where the text of a link is the name of a page's
+file, the site shows the title of the page or section.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ PAGES = {
     "README.md": "index.md",
 }
 DECISIONS = "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
+_NAMED_BY_FILE = re.compile(r"\[[\w./-]+\.md\](?=\([\w./-]+\.md[#)])")
 _LINK = re.compile(r"\]\(((?:\.\./)+[A-Z]+\.md)(?=[#)])")
 
 
@@ -30,7 +32,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 def adapt(app: Sphinx, document: str, source: list[str]) -> None:
-    """Replace links to Markdown files of the top folder, and add the navigation of the decision records."""
+    """Replace links to Markdown files of the top folder and names of files, and add the navigation of the decision records."""
     folder = (Path(app.srcdir) / document).parent
     top = Path(app.srcdir).parent
 
@@ -40,6 +42,6 @@ def adapt(app: Sphinx, document: str, source: list[str]) -> None:
             return link[0]
         return f"]({os.path.relpath(Path(app.srcdir) / PAGES[path.name], folder)}"
 
-    source[0] = _LINK.sub(page, source[0])
+    source[0] = _NAMED_BY_FILE.sub("[]", _LINK.sub(page, source[0]))
     if document == "decisions/README":
         source[0] += DECISIONS
