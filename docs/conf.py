@@ -47,8 +47,7 @@ nb_execution_mode = "cache"
 nb_execution_cache_path = str(HERE / "_build" / "executed" / digest(HERE.parent / "src"))
 nb_execution_in_temp = True
 nb_execution_timeout = 180
-nb_execution_raise_on_error = True
-nb_execution_show_tb = True
+nb_execution_show_tb = True  # and a warning, which ends the build by `-W` when all notebooks have been executed
 nb_merge_streams = True
 nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # the default loads scripts from the network
 

@@ -1,26 +1,28 @@
-"""A headless Chromium that tests drive by the DevTools protocol: load a page, resize it, run JavaScript, click, look."""
+"""A headless Chromium, driven through the DevTools protocol: clicks, keys, screenshots, and what a page logged or requested."""
 
 from __future__ import annotations
 
 import base64
+import itertools
 import json
+import re
 import shutil
 import subprocess
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-BROWSERS = [path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))]
-HOW_TO_GET = "no browser: install chromium (apt-get install chromium), and pip install websockets"
-LIMIT_S = 60
-OPTIONS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync", "--mute-audio",
-    "--disable-background-networking", "--disable-component-update", "--disable-extensions", "--disable-dev-shm-usage",
-    "--remote-debugging-port=0",
-]  # fmt: skip
+import pytest
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+LIMIT_S = 60.0
+_OPTIONS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--hide-scrollbars"),
+    *("--disable-background-networking", "--disable-component-update", "--remote-debugging-port=0"),
+)
 
 
 class NavigatedError(Exception):
@@ -28,120 +30,167 @@ class NavigatedError(Exception):
 
 
 class Tab:
-    """A page of the browser, and what happened in it: messages of the console, exceptions, and requests."""
+    """One page of a browser.
 
-    def __init__(self, socket: Any) -> None:
-        self._socket = socket
-        self._number = 0
-        self._events: list[dict[str, Any]] = []
-        self.problems: list[str] = []
+    Attributes
+    ----------
+    errors : messages of the console of level error, exceptions, and violations of the content security policy.
+    warnings : messages of the console of level warning.
+    requests : URLs that the page requested.
+    """
+
+    def __init__(self, socket: Any, session: str) -> None:
+        self._socket, self._session, self._numbers = socket, session, itertools.count(1)
+        self._loaded = False
+        self.errors: list[str] = []
+        self.warnings: list[str] = []
         self.requests: list[str] = []
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
-    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Return the result of a method of the protocol; note the events that arrive before it."""
-        self._number += 1
-        self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """Call a method of the protocol, and return its result."""
+        number = next(self._numbers)
+        self._socket.send(json.dumps({"id": number, "sessionId": self._session, "method": method, "params": params}))
         while True:
             message = json.loads(self._socket.recv(timeout=LIMIT_S))
-            if message.get("id") == self._number:
+            if message.get("id") == number and message.get("sessionId") == self._session:
                 if "error" in message:
                     kind = NavigatedError if "navigated" in message["error"]["message"] else AssertionError
-                    raise kind(f"{method}: {message['error']}")
+                    raise kind(message["error"])
                 return dict(message["result"])
             self._note(message)
 
     def _note(self, message: dict[str, Any]) -> None:
-        self._events.append(message)
-        kind, what = message.get("method"), message.get("params", {})
-        if kind == "Runtime.exceptionThrown":
-            details = what["exceptionDetails"]
-            self.problems.append(details.get("exception", {}).get("description", details["text"]))
-        elif kind == "Runtime.consoleAPICalled" and what["type"] in ("error", "warning", "assert"):
-            self.problems.append(" ".join(str(each.get("value", each.get("description"))) for each in what["args"]))
-        elif kind == "Log.entryAdded" and what["entry"]["level"] in ("error", "warning"):
-            self.problems.append(f"{what['entry']['text']} {what['entry'].get('url', '')}")
-        elif kind == "Network.requestWillBeSent":
-            self.requests.append(what["request"]["url"])
-
-    def _wait_for(self, event: str) -> None:
-        ends = time.monotonic() + LIMIT_S
-        while not any(each.get("method") == event for each in self._events):
-            self._note(json.loads(self._socket.recv(timeout=max(0.0, ends - time.monotonic()))))
+        params = message.get("params", {})
+        match message.get("method"):
+            case "Runtime.exceptionThrown":
+                self.errors.append(json.dumps(params["exceptionDetails"]))
+            case "Runtime.consoleAPICalled" if params["type"] in ("error", "assert"):
+                self.errors.append(json.dumps(params["args"]))
+            case "Runtime.consoleAPICalled" if params["type"] == "warning":
+                self.warnings.append(json.dumps(params["args"]))
+            case "Log.entryAdded" if params["entry"]["level"] in ("error", "warning"):
+                found = self.errors if params["entry"]["level"] == "error" else self.warnings
+                found.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
+            case "Network.requestWillBeSent":
+                self.requests.append(params["request"]["url"])
+            case "Page.loadEventFired":
+                self._loaded = True
 
     def open(self, url: str) -> None:
-        """Load a page, with all of its files; forget the problems and requests of the page before."""
-        self._events, self.problems, self.requests = [], [], []
+        """Load a page."""
         answer = self.call("Page.navigate", url=url)
         assert "errorText" not in answer, f"{url}: {answer['errorText']}"
-        self._wait_for("Page.loadEventFired")
 
-    def run(self, script: str) -> Any:
+    def load(self, url: str) -> None:
+        """Load a page with all of its files; forget the messages and requests of the page before."""
+        self._loaded, self.errors, self.warnings, self.requests = False, [], [], []
+        self.open(url)
+        while not self._loaded:
+            self._note(json.loads(self._socket.recv(timeout=LIMIT_S)))
+
+    def evaluate(self, expression: str) -> Any:
         """Return the value of an expression of JavaScript; a promise is awaited."""
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
-        return answer["result"].get("value")
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in result, result["exceptionDetails"]
+        return result["result"].get("value")
 
-    def until(self, script: str) -> Any:
-        """Return the value of an expression once it is true, on this page or on one that follows it."""
-        poll = (
-            f"new Promise((found, fail) => {{ const ends = Date.now() + {LIMIT_S // 2 * 1000};"
-            f" const check = () => {{ const value = ({script}); if (value) found(value);"
-            " else if (Date.now() > ends) fail(new Error('not in time')); else setTimeout(check, 20); }; check(); })"
-        )
+    def until(self, condition: str, limit_s: float = LIMIT_S) -> Any:
+        """Wait until an expression is true, on this page or on one that follows it, and return its value."""
+        never = json.dumps(f"never true: {condition}\n")
+        poll = f"""new Promise((found, failed) => {{
+              const end = performance.now() + {1000 * limit_s};
+              const look = () => {{
+                let value; try {{ value = {condition}; }} catch (error) {{ value = false; }}
+                if (value) found(value);
+                else if (performance.now() > end) failed(new Error({never} + document.body.innerText));
+                else setTimeout(look, 20);
+              }};
+              look();
+            }})"""
         while True:
             try:
-                return self.run(poll)
+                return self.evaluate(poll)
             except NavigatedError:
                 continue
 
-    def show(self, *, width: int, height: int = 900, dark: bool = False) -> None:
-        """Set the size of the window in pixels, and the colour scheme that the user prefers."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call(
-            "Emulation.setEmulatedMedia", features=[scheme, {"name": "prefers-reduced-motion", "value": "reduce"}]
-        )
+    def text(self, selector: str) -> str:
+        """Return the visible text of an element."""
+        return str(self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText"))
 
-    def click(self, selector: str) -> None:
-        """Click the middle of an element, as the mouse does."""
-        place = self.run(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
-            " const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
+    def click(self, text: str) -> None:
+        """Click with the mouse on the visible button with this text."""
+        self._click(f"[...document.querySelectorAll('button')].find(each => each.textContent === {json.dumps(text)})")
+
+    def click_on(self, selector: str) -> None:
+        """Click with the mouse on the first element of a CSS selector."""
+        self._click(f"document.querySelector({json.dumps(selector)})")
+
+    def _click(self, found: str) -> None:
+        self.until(f"{found} && !{found}.disabled")
+        x, y = self.evaluate(
+            f"(() => {{ const b = {found}; b.scrollIntoView({{block: 'center'}}); const r = b.getBoundingClientRect();"
+            " return [r.x + r.width / 2, r.y + r.height / 2]; })()"
         )
         for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def picture(self, path: Path) -> None:
-        """Write what the window shows, as PNG."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+    def press(self, key: str) -> None:
+        """Press and release a key."""
+        for kind in ("keyDown", "keyUp"):
+            text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
+            code = {"Enter": 13, "Tab": 9}.get(key, 0)
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
+
+    def type(self, text: str) -> None:
+        """Insert a text into the input that has the focus."""
+        self.call("Input.insertText", text=text)
+
+    def size(self, width: int, height: int = 900) -> None:
+        """Set the size of the window in pixels."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def media(self, **features: str) -> None:
+        """Set media features, e.g. ``prefers_color_scheme="dark"``."""
+        values = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
+        self.call("Emulation.setEmulatedMedia", features=values)
+
+    def screenshot(self, file: Path) -> None:
+        """Write a picture of the whole page."""
+        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
+        file.write_bytes(base64.b64decode(data))
 
 
 @contextmanager
-def browser(profile: Path, program: str | None = None) -> Iterator[Tab]:
-    """Start a browser whose profile is a new folder, yield its tab, and end it."""
-    from websockets.sync.client import connect
-
-    process = subprocess.Popen(
-        [program or BROWSERS[0], *OPTIONS, f"--user-data-dir={profile}", "about:blank"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
+def browser(profile: Path) -> Iterator[Tab]:
+    """Start Chromium with an empty profile, and yield its page; skip the test if there is no Chromium."""
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    client = pytest.importorskip(
+        "websockets.sync.client", reason="needs websockets: pip install 'chimera-dml[federation]'"
     )
-    assert process.stderr
+    command = [CHROMIUM, *_OPTIONS, f"--user-data-dir={profile}", "about:blank"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     try:
-        for line in process.stderr:  # ends if the browser does
-            if line.startswith("DevTools listening on"):
-                port = line.split("127.0.0.1:")[1].split("/")[0]
-                break
-        else:
-            raise AssertionError("the browser ended before it listened")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=LIMIT_S) as answer:
-            (page,) = [each for each in json.load(answer) if each["type"] == "page"]
-        with connect(page["webSocketDebuggerUrl"], max_size=2**26, open_timeout=LIMIT_S) as socket:
-            yield Tab(socket)
+        assert process.stderr is not None
+        address = next(
+            match[1] for line in process.stderr if (match := re.search(r"DevTools listening on (ws://\S+)", line))
+        )
+        with client.connect(address, max_size=None, proxy=None) as socket:
+            yield _tab(socket)
     finally:
         process.terminate()
-        process.stderr.close()
         process.wait(LIMIT_S)
+        process.stderr.close()
+
+
+def _tab(socket: Any) -> Tab:
+    def call(method: str, **params: Any) -> dict[str, Any]:
+        socket.send(json.dumps({"id": 0, "method": method, "params": params}))
+        while (message := json.loads(socket.recv(timeout=LIMIT_S))).get("id") != 0:
+            pass
+        return dict(message["result"])
+
+    target = call("Target.createTarget", url="about:blank")["targetId"]
+    return Tab(socket, call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])

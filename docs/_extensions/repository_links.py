@@ -20,7 +20,8 @@ PAGES = {
     "SECURITY.md": "project/security.md",
     "README.md": "index.md",
 }
-DECISIONS = "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
+PARTS = {"decisions/README": "0*", "reference/generated/cli": "cli-*", "reference/generated/api": "api-*"}
+"""Pages whose files cannot list the pages below them: written by hand in another form, or generated."""
 _NAMED_BY_FILE = re.compile(r"\[[\w./-]+\.md\](?=\([\w./-]+\.md[#)])")
 _LINK = re.compile(r"\]\(((?:\.\./)+[A-Z]+\.md)(?=[#)])")
 
@@ -32,7 +33,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 def adapt(app: Sphinx, document: str, source: list[str]) -> None:
-    """Replace links to Markdown files of the top folder and names of files, and add the navigation of the decision records."""
+    """Replace links to Markdown files of the top folder and names of files, and add the navigation of parts."""
     folder = (Path(app.srcdir) / document).parent
     top = Path(app.srcdir).parent
 
@@ -43,5 +44,5 @@ def adapt(app: Sphinx, document: str, source: list[str]) -> None:
         return f"]({os.path.relpath(Path(app.srcdir) / PAGES[path.name], folder)}"
 
     source[0] = _NAMED_BY_FILE.sub("[]", _LINK.sub(page, source[0]))
-    if document == "decisions/README":
-        source[0] += DECISIONS
+    if document in PARTS:
+        source[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{PARTS[document]}\n```\n"

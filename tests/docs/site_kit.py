@@ -73,17 +73,18 @@ class Findings:
 
 def visit(tab: Tab, root: str, page: str) -> Findings:
     """Open a page, and check it at each width and in both colour schemes."""
-    tab.show(width=WIDTHS[0])
-    tab.open(root + page)
-    tab.run(CHECKS)
-    found = Findings(links=tab.run("pageChecks.links()"), ids=set(tab.run("pageChecks.ids()")))
-    found.structure = tab.run("pageChecks.structure()")
-    for dark in (False, True):
+    tab.size(WIDTHS[0])
+    tab.load(root + page)
+    tab.evaluate(CHECKS)
+    found = Findings(links=tab.evaluate("pageChecks.links()"), ids=set(tab.evaluate("pageChecks.ids()")))
+    found.structure = tab.evaluate("pageChecks.structure()")
+    for scheme in ("light", "dark"):
+        tab.media(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
         for width in WIDTHS:
-            tab.show(width=width, dark=dark)
-            where = f"at {width} px, {'dark' if dark else 'light'}: "
-            found.contrast += [where + each for each in tab.run(f"pageChecks.contrast({LEAST_CONTRAST})")]
-            found.overflow += [where + each for each in tab.run("pageChecks.overflow()")]
-    found.console = list(tab.problems)
+            tab.size(width)
+            where = f"at {width} px, {scheme}: "
+            found.contrast += [where + each for each in tab.evaluate(f"pageChecks.contrast({LEAST_CONTRAST})")]
+            found.overflow += [where + each for each in tab.evaluate("pageChecks.overflow()")]
+    found.console = tab.errors + tab.warnings
     found.elsewhere = [url for url in tab.requests if not url.startswith((root, "data:"))]
     return found
