@@ -33,10 +33,10 @@ def skip_without_sphinx() -> None:
         pytest.skip(f"not installed: {', '.join(missing)}; pip install 'chimera-dml[docs]'", allow_module_level=True)
 
 
-def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
-    """Build a site with the options of `make docs`, and return the ended process."""
+def build(source: Path, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Build a site with the options of `make docs` and more, and return the ended process."""
     options = ["-q", "-W", "--keep-going", "-n", "-b", "html", "-d", str(out.with_name("doctrees"))]
-    command = [sys.executable, "-m", "sphinx", *options, str(source), str(out)]
+    command = [sys.executable, "-m", "sphinx", *options, *more, str(source), str(out)]
     return subprocess.run(command, capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False)
 
 

@@ -164,7 +164,8 @@ def small_site(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, 
         (folder / "extra.toml").touch()
         for name, text in pages.items():
             (folder / name).write_text(text, encoding="utf-8")
-        done = build(folder, folder.parent / "out" / "html")
+        without_reference = "extensions=myst_nb,sphinx_copybutton,repository_links"
+        done = build(folder, folder.parent / "out" / "html", "-D", without_reference)
         return done.returncode, done.stderr
 
     return made
