@@ -41,6 +41,7 @@ class Tab:
 
     def __init__(self, socket: Any, session: str) -> None:
         self._socket, self._session, self._numbers = socket, session, itertools.count(1)
+        self._features: dict[str, str] = {}
         self._loaded = False
         self.errors: list[str] = []
         self.warnings: list[str] = []
@@ -152,8 +153,9 @@ class Tab:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def media(self, **features: str) -> None:
-        """Set media features, e.g. ``prefers_color_scheme="dark"``."""
-        values = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
+        """Set media features, e.g. ``prefers_color_scheme="dark"``; those of earlier calls stay."""
+        self._features |= features
+        values = [{"name": name.replace("_", "-"), "value": value} for name, value in self._features.items()]
         self.call("Emulation.setEmulatedMedia", features=values)
 
     def screenshot(self, file: Path) -> None:
