@@ -7,6 +7,7 @@
 # make bench-codecs    measure the speed of each codec, compared with a copy of memory
 # make bench-accuracy  measure the accuracy of each codec on MNIST, which is downloaded unless $CHIMERA_DATA has it
 # make mutants         plant each bug of tests/mutants in turn, and check that the tests detect it; takes an hour
+# make docs            build the site of the documents into docs/_build/html, with the outputs of its notebooks
 # make wheel           build the source distribution and the wheel into dist, and check them by twine
 # make audit           check the versions in constraints.txt for known vulnerabilities; needs the network
 # make clean           remove all generated files except runs
@@ -24,15 +25,16 @@ BIN := $(VENV)/bin
 BASE := $(VENV)/base
 INSTALLED := $(VENV)/installed
 TESTABLE := $(VENV)/testable
+DOCUMENTABLE := $(VENV)/documentable
 unexport PYTHONDONTWRITEBYTECODE # tests start many processes; compiling modules again in each would double their time
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
-UNTIMED := $(addprefix tests/,codecs data embeddings ensembles inference/test_raft.py test_distribution.py remote reproductions strategies testing training)
+UNTIMED := $(addprefix tests/,codecs data docs embeddings ensembles inference/test_raft.py test_distribution.py remote reproductions strategies testing training)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 TORCH_INDEX ?=
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 
-.PHONY: demo test test-long test-long-parallel test-long-serial check types format layers english audit mutants wheel bench bench-codecs \
-	bench-accuracy clean install
+.PHONY: demo test test-long test-long-parallel test-long-serial check types format layers english audit mutants docs wheel bench \
+	bench-codecs bench-accuracy clean install
 .DEFAULT_GOAL := demo
 
 demo: $(BASE)
@@ -43,10 +45,10 @@ test: check
 
 test-long: test-long-parallel test-long-serial
 
-test-long-parallel: $(TESTABLE)
+test-long-parallel: $(DOCUMENTABLE)
 	$(PYTEST) -m "long and not slow" $(UNTIMED)
 
-test-long-serial: $(TESTABLE)
+test-long-serial: $(DOCUMENTABLE)
 	$(BIN)/python -m pytest -m "long and not slow" $(addprefix --ignore=,$(UNTIMED))
 
 mutants: $(TESTABLE)
@@ -67,6 +69,10 @@ layers: $(TESTABLE)
 
 english: $(TESTABLE)
 	$(BIN)/python tests/english.py
+
+docs: $(DOCUMENTABLE)
+	$(BIN)/python -m sphinx -q -W --keep-going -n -b html docs docs/_build/html
+	@echo "The site is built; its first page is docs/_build/html/index.html"
 
 wheel: $(TESTABLE) # twine has its own environment, as it needs twenty packages
 	$(BIN)/python -m hatchling build --clean
@@ -112,6 +118,12 @@ $(TESTABLE): $(INSTALLED)
 	$(PIP) -e ".[train,ray,nodes,inference,dev]"
 	@touch $@
 
+# In the same environment: notebooks run Chimera on each of its engines, and constraints.txt pins the versions for both.
+$(DOCUMENTABLE): $(TESTABLE)
+	@echo "Installing Sphinx, its theme and its reader of notebooks: about 20 MB to download"
+	$(PIP) -e ".[docs]"
+	@touch $@
+
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) dist build docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -25,19 +25,26 @@ _OPTIONS = (
 )
 
 
+class NavigatedError(Exception):
+    """The page was left before a script ended."""
+
+
 class Tab:
     """One page of a browser.
 
     Attributes
     ----------
     errors : messages of the console of level error, exceptions, and violations of the content security policy.
+    warnings : messages of the console of level warning.
     requests : URLs that the page requested.
     """
 
     def __init__(self, socket: Any, session: str) -> None:
         self._socket, self._session, self._numbers = socket, session, itertools.count(1)
         self._features: dict[str, str] = {}
+        self._loaded = False
         self.errors: list[str] = []
+        self.warnings: list[str] = []
         self.requests: list[str] = []
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
@@ -49,7 +56,9 @@ class Tab:
         while True:
             message = json.loads(self._socket.recv(timeout=LIMIT_S))
             if message.get("id") == number and message.get("sessionId") == self._session:
-                assert "error" not in message, message["error"]
+                if "error" in message:
+                    kind = NavigatedError if "navigated" in message["error"]["message"] else AssertionError
+                    raise kind(message["error"])
                 return dict(message["result"])
             self._note(message)
 
@@ -60,14 +69,27 @@ class Tab:
                 self.errors.append(json.dumps(params["exceptionDetails"]))
             case "Runtime.consoleAPICalled" if params["type"] in ("error", "assert"):
                 self.errors.append(json.dumps(params["args"]))
-            case "Log.entryAdded" if params["entry"]["level"] == "error":
-                self.errors.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
+            case "Runtime.consoleAPICalled" if params["type"] == "warning":
+                self.warnings.append(json.dumps(params["args"]))
+            case "Log.entryAdded" if params["entry"]["level"] in ("error", "warning"):
+                found = self.errors if params["entry"]["level"] == "error" else self.warnings
+                found.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
             case "Network.requestWillBeSent":
                 self.requests.append(params["request"]["url"])
+            case "Page.loadEventFired":
+                self._loaded = True
 
     def open(self, url: str) -> None:
         """Load a page."""
-        self.call("Page.navigate", url=url)
+        answer = self.call("Page.navigate", url=url)
+        assert "errorText" not in answer, f"{url}: {answer['errorText']}"
+
+    def load(self, url: str) -> None:
+        """Load a page with all of its files; forget the messages and requests of the page before."""
+        self._loaded, self.errors, self.warnings, self.requests = False, [], [], []
+        self.open(url)
+        while not self._loaded:
+            self._note(json.loads(self._socket.recv(timeout=LIMIT_S)))
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of an expression of JavaScript; a promise is awaited."""
@@ -76,10 +98,9 @@ class Tab:
         return result["result"].get("value")
 
     def until(self, condition: str, limit_s: float = LIMIT_S) -> Any:
-        """Wait in the page until an expression is true, and return its value."""
+        """Wait until an expression is true, on this page or on one that follows it, and return its value."""
         never = json.dumps(f"never true: {condition}\n")
-        return self.evaluate(
-            f"""new Promise((found, failed) => {{
+        poll = f"""new Promise((found, failed) => {{
               const end = performance.now() + {1000 * limit_s};
               const look = () => {{
                 let value; try {{ value = {condition}; }} catch (error) {{ value = false; }}
@@ -89,7 +110,11 @@ class Tab:
               }};
               look();
             }})"""
-        )
+        while True:
+            try:
+                return self.evaluate(poll)
+            except NavigatedError:
+                continue
 
     def text(self, selector: str) -> str:
         """Return the visible text of an element."""
@@ -97,7 +122,13 @@ class Tab:
 
     def click(self, text: str) -> None:
         """Click with the mouse on the visible button with this text."""
-        found = f"[...document.querySelectorAll('button')].find(each => each.textContent === {json.dumps(text)})"
+        self._click(f"[...document.querySelectorAll('button')].find(each => each.textContent === {json.dumps(text)})")
+
+    def click_on(self, selector: str) -> None:
+        """Click with the mouse on the first element of a CSS selector."""
+        self._click(f"document.querySelector({json.dumps(selector)})")
+
+    def _click(self, found: str) -> None:
         self.until(f"{found} && !{found}.disabled")
         x, y = self.evaluate(
             f"(() => {{ const b = {found}; b.scrollIntoView({{block: 'center'}}); const r = b.getBoundingClientRect();"
@@ -112,6 +143,10 @@ class Tab:
             text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
             code = {"Enter": 13, "Tab": 9}.get(key, 0)
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
+
+    def type(self, text: str) -> None:
+        """Insert a text into the input that has the focus."""
+        self.call("Input.insertText", text=text)
 
     def size(self, width: int, height: int = 900) -> None:
         """Set the size of the window in pixels."""

@@ -38,7 +38,7 @@ SLOW_S = 3.0
 """A test of the default run that takes longer has a marker ``takes`` with the reason."""
 _SHARED = re.compile(r"(?<![a-z])(ray|docker)(?![a-z])")
 _FIXTURES = re.compile(
-    r"tests/(ddp/test_hook|inference/test_(cluster|models|openai|operations|serving)|jobs/test_(cli_errors|slurm_cluster)|nodes/test_masters|security/test_static_rules"
+    r"tests/(ddp/test_hook|docs/test_site|inference/test_(cluster|models|openai|operations|serving)|jobs/test_(cli_errors|slurm_cluster)|nodes/test_masters|security/test_static_rules"
     r"|training/test_(comparison|smollm2))\.py"
 )
 
