@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import logging
 import os
 import sys
 from pathlib import Path
@@ -28,14 +26,9 @@ author = "The Chimera developers"
 copyright = "The Chimera developers"  # noqa: A001
 version = release = __version__
 
-extensions = ["myst_nb", "sphinx_copybutton", "repository_links"]
-extensions += [name for name in ("chimera_reference",) if importlib.util.find_spec(name)]
+extensions = ["myst_nb", "sphinx_copybutton", "repository_links", "chimera_reference"]
 exclude_patterns = ["_build", "_extensions", "**/.ipynb_checkpoints"]
 nitpicky = True
-# A pattern in a list of pages may match none yet. Sphinx has no setting for this warning.
-logging.getLogger("sphinx.sphinx.directives.other").addFilter(
-    lambda record: record.__dict__.get("subtype") != "empty_glob"
-)
 
 # Markdown. Anchors are those of a repository browser, so that one link works in both places.
 myst_heading_anchors = 6
@@ -59,7 +52,6 @@ html_css_files = ["site.css"]
 html_favicon = "_static/icon.svg"
 html_copy_source = False
 html_show_sphinx = False
-html_use_index = importlib.util.find_spec("chimera_reference") is not None  # without the API the index is empty
 html_theme_options = {
     "navigation_with_keys": True,
     "light_css_variables": {
