@@ -102,9 +102,8 @@ def threads_for(batch: Batch, flat: FlatModule) -> Iterator[None]:
     """
     import torch
 
-    parameters = sum(parameter.numel() for parameter in flat.module.parameters())
     shapes = [leaf.shape for leaf in leaves(batch)]
-    work = max((shape[0] for shape in shapes), default=0) * parameters + sum(map(math.prod, shapes))
+    work = max((shape[0] for shape in shapes), default=0) * flat.parameters + sum(map(math.prod, shapes))
     before = torch.get_num_threads()
     if before == 1 or work > _SMALL:
         yield

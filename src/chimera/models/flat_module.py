@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from operator import attrgetter, getitem, is_
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -51,6 +52,11 @@ class FlatModule:
         self._set_vector(memory(self.layout.size))
         self._parameters = list(places.values())
         self._bind_parameters()
+
+    @cached_property
+    def parameters(self) -> int:
+        """The number of parameters of the module, those that are not trained included."""
+        return sum(parameter.numel() for parameter in self.module.parameters())
 
     def _set_places(self, names: list[str]) -> None:
         paths = [name.rpartition(".") for name in names]

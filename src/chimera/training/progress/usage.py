@@ -94,9 +94,8 @@ class UsageMeter:
         workers, used = self._cluster.rank_of, self.counters
         used.seconds = self.seconds()
         ignored = _UNCOUNTED if between_rounds else _STEERING
-        of_edges = [row for row in rows if row.actor in self._cluster.edge_names]
-        used.bytes_up += sum([row.bytes_out for row in of_edges if row.call == _TO_CLOUD])
-        used.bytes_down += sum([row.bytes_in for row in of_edges if row.call == _FROM_CLOUD])
+        if self._cluster.edge_names:
+            self._count_cloud([row for row in rows if row.actor in self._cluster.edge_names])
         rows = [row for row in rows if row.call not in ignored and row.actor in workers]
         for row in rows:
             self.samples_by_worker[row.actor] += row.samples
@@ -104,6 +103,12 @@ class UsageMeter:
         used.samples += 0 if self._counted else sum([row.samples for row in rows])
         used.bytes_up += sum([row.bytes_out for row in rows])
         used.bytes_down += sum([row.bytes_in for row in rows])
+
+    def _count_cloud(self, rows: Iterable[TraceRow]) -> None:
+        """Count the messages between edge servers and the cloud, from the rows of edge servers."""
+        for row in rows:
+            self.counters.bytes_up += row.bytes_out if row.call == _TO_CLOUD else 0
+            self.counters.bytes_down += row.bytes_in if row.call == _FROM_CLOUD else 0
 
     def add(self, tallies: Iterable[Tally]) -> None:
         """Add the messages, memory and queue fills that workers reported."""
