@@ -187,7 +187,7 @@ hidden = [16]
 [train]
 workers = 3
 batch_size = 16
-rounds = 800
+rounds = 5000
 log_every = 10
 seed = 1
 [strategy]
