@@ -47,9 +47,10 @@ class Job:
         machine, offset_s = clock_of_this_machine()
         driver_machine, driver_offset_s = comm.bcast((machine, offset_s), DRIVER)
         shift_s = 0.0 if machine == driver_machine else offset_s - driver_offset_s
+        able = comm.allgather(can_map())  # before the messenger starts, whose thread calls MPI
         self.rank = Rank(comm, shift_s)
         self.placed: dict[int, int] = {}
-        self.sharing = ranks_that_share(self.rank.messenger.wake_ups, comm.allgather(can_map()))
+        self.sharing = ranks_that_share(self.rank.messenger.wake_ups, able)
         self._actors, self._tags = itertools.count(), 0
         self._most_tags: int = comm.Get_attr(MPI.TAG_UB) or 32767
         self._process = os.getpid()
