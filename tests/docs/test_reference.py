@@ -287,6 +287,7 @@ def test_each_page_is_reached_from_the_entries_of_the_index(pages):
 
 
 @pytest.mark.long
+@pytest.mark.takes("it builds the site")
 def test_sphinx_renders_the_pages_without_a_warning(tmp_path):
     for module in ("sphinx", "myst_nb"):
         if find_spec(module) is None:

@@ -90,6 +90,7 @@ def test_there_are_pages() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.takes("it executes a whole tutorial")
 @needs_a_kernel
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_runs_in_an_empty_folder(page: str, tmp_path: Path) -> None:
