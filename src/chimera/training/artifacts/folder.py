@@ -17,7 +17,9 @@ import msgspec
 
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import make_folder
+from chimera.core.safe_path import safe_path
 from chimera.core.worker_counts import WorkerCounts
+from chimera.training.artifacts.changed_settings import changed_settings
 from chimera.training.artifacts.location import folder_of
 from chimera.training.artifacts.result import Run
 from chimera.training.artifacts.signature import Signature
@@ -86,6 +88,16 @@ class RunFolder:
     def opened(self) -> AbstractContextManager[None]:
         """Return a context around the whole run. Files in an object store are on this machine meanwhile."""
         return nullcontext() if self.stored is None else self.stored.opened()
+
+    def changes(self, experiment: str) -> str:
+        """Return how settings differ from those with which the run in this folder began; see `changed_settings`."""
+        if not self.resumes:
+            return ""
+        try:
+            before = safe_path(self.path, "experiment.toml").read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return ""  # there is no run yet
+        return changed_settings(before, experiment)
 
     def begin(self, experiment: str, seed: int, signature: Signature | None) -> None:
         """Create the folder, and write experiment, model signature and environment.

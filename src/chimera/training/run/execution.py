@@ -110,7 +110,7 @@ class Execution:
             split = self._split(engine, callbacks)
             model = self._model(engine, split)
             self._announce(engine, split, model, callbacks)
-            self._begin_folder(split)
+            self._begin_folder(split, callbacks)
             checkpoints = Checkpoints(str(safe_path(self.folder.path, "checkpoints")))
             saved = checkpoints.read_last() if self.folder.resumes else None
             if saved:
@@ -209,8 +209,11 @@ class Execution:
     def _experiment(self) -> Experiment:
         return Experiment.of(**self.settings.table, data=self.data, model=self.model, engine=self.engine)
 
-    def _begin_folder(self, split: Split) -> None:
-        self.folder.begin(self._experiment().to_toml(), self.settings.seed, Signature.of(split))
+    def _begin_folder(self, split: Split, callbacks: Sequence[Callback]) -> None:
+        experiment = self._experiment().to_toml()
+        if changes := self.folder.changes(experiment):
+            notify(callbacks, "on_notice", f"resumes with other settings: {changes}")
+        self.folder.begin(experiment, self.settings.seed, Signature.of(split))
 
     def _train(
         self,
