@@ -250,6 +250,11 @@ def test_the_commands_serve_ask_and_unserve(quiet: RunningCluster, tmp_path: Pat
     own = row(quiet, "cli")
     assert (own["weight"], own["reserve"], own["latency_target_s"]) == (2.0, 1, 0.05)
     assert quiet.client.ask("cli", ["a"]) == [{"result": "aa"}]
+    assert command(quiet, "ask", "cli", "a") == [{"query": "a", "result": "aa"}]
+    assert command(quiet, "ask", "cli", "--parse", "[1, 2]", "3") == [
+        {"query": [1, 2], "result": [1, 2, 1, 2]},
+        {"query": 3, "result": 6},
+    ]
     assert any(one["job"] == served["job"] and one["state"] == "serving" for one in command(quiet, "list")[0])
     assert command(quiet, "unserve", "cli") == [served]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
 import typer
 
@@ -20,6 +21,7 @@ from chimera.cli.infer_options import (
     size_of,
 )
 from chimera.cli.rows import line
+from chimera.core.errors import ConfigurationError
 
 
 def serve(
@@ -72,10 +74,19 @@ def unserve(
 def ask(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a served model.")],
     queries: Annotated[list[str], typer.Argument(metavar="QUERY...", help="Texts, or paths of images.")],
+    parse: Annotated[bool, typer.Option("--parse", help="Read each query as JSON, such as '[5.1, 3.5, 1.4]'.")] = False,
     timeout_s: Annotated[float, typer.Option("--timeout", metavar="S", help="Wait at most S seconds.")] = 30.0,
     as_json: Json = False,  # noqa: ARG001 - they are JSON lines anyway
     cluster: Cluster = HERE,
 ) -> None:
     """Send queries to a served model, and print one JSON line for each."""
-    for query, answer in zip(queries, connected(cluster).ask(name, queries, timeout_s=timeout_s), strict=True):
+    asked = [_parsed(query) for query in queries] if parse else queries
+    for query, answer in zip(asked, connected(cluster).ask(name, asked, timeout_s=timeout_s), strict=True):
         typer.echo(line({"query": query, **answer}))
+
+
+def _parsed(query: str) -> Any:
+    try:
+        return json.loads(query)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"the query {query[:80]!r} is no JSON: {error}") from None
