@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import uuid
+from importlib.resources import files
 from pathlib import Path
 
 import fsspec
@@ -15,6 +17,7 @@ import pytest
 from chimera.core.errors import ConfigurationError
 from chimera.training.artifacts.growing_file import SEGMENT_BYTES, GrowingFile
 from chimera.training.artifacts.object_store import ObjectStore
+from chimera.training.progress import usage
 from chimera.web.live.description import describe, version
 from chimera.web.live.pieces import PIECE_BYTES, Piece, read_piece
 from chimera.web.live.server import Followed, LivePage
@@ -152,3 +155,10 @@ def test_the_page_needs_no_extra() -> None:
     subprocess.run(
         [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     )
+
+
+def test_the_page_leaves_out_the_calls_that_the_report_does_not_count() -> None:
+    """A worker's `weights` may be of a round or of an evaluation: the page, which does not know, counts them."""
+    script = files("chimera.web.live").joinpath("follow.js").read_text(encoding="utf-8")
+    listed = script.partition("const BETWEEN = new Set([")[2].partition("]")[0]
+    assert set(re.findall(r'"(\w+)"', listed)) == usage._UNCOUNTED - {"weights"}
