@@ -60,7 +60,9 @@ def isolated() -> list[str]:
         command.insert(1, "--map-root-user")
     command += ["bash", "-c", 'ip link set lo up && "$@"; exit $?', "bash"]
     if not shutil.which("unshare") or subprocess.run([*command, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("needs 'unshare' of util-linux, and the rights of root or user namespaces")
+        pytest.skip(
+            "no network namespace: apt-get install util-linux iproute2, and run as root or allow user namespaces"
+        )
     return command
 
 
