@@ -54,7 +54,7 @@ def git(*arguments: str | Path, cwd: Path = ROOT) -> None:
 
 
 def trial(mutant: Mutant, tree: Path) -> tuple[str, str]:
-    """Return which run catches the bug, if one does, and else what happened."""
+    """Return which run catches the bug, if one does, with the test that failed, and else what happened."""
     try:
         git("apply", mutant.patch, cwd=tree)
     except subprocess.CalledProcessError as error:
@@ -63,7 +63,7 @@ def trial(mutant: Mutant, tree: Path) -> tuple[str, str]:
         for run, selected in ((DEFAULT, "not slow and not long"), (LONG, "long and not slow")):
             status, printed = run_tests([*mutant.tests, "-m", selected], tree)
             if status == FAILED:
-                return run, ""
+                return run, first_failed(printed)
             if status not in (0, NONE_SELECTED):
                 return "", f"pytest does not run: {printed[-400:]}"
     except subprocess.TimeoutExpired:
@@ -71,6 +71,12 @@ def trial(mutant: Mutant, tree: Path) -> tuple[str, str]:
     finally:
         git("apply", "--reverse", mutant.patch, cwd=tree)
     return "", "the tests pass"
+
+
+def first_failed(printed: str) -> str:
+    """Return the name of the test that failed, from the summary of pytest."""
+    names = [line.split(" - ")[0] for line in printed.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return f"by {names[0].split(' ', 1)[1]}" if names else ""
 
 
 def run_tests(arguments: list[str], tree: Path) -> tuple[int, str]:
@@ -100,8 +106,8 @@ def main() -> int:
         try:
             with ThreadPoolExecutor(given.at_once, initializer=begin) as pool:
                 trials = pool.map(lambda each: trial(each, own.tree), mutants)
-                for mutant, (run, why) in zip(mutants, trials, strict=True):
-                    print(f"{run or 'SURVIVES'}: {mutant.patch.stem}: {mutant.bug}", why, flush=True)
+                for mutant, (run, detail) in zip(mutants, trials, strict=True):
+                    print(f"{run or 'SURVIVES'}: {mutant.patch.stem}: {mutant.bug}", detail, flush=True)
                     runs[run] += 1
         finally:
             for tree in trees:
