@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.scaling import Scaling
 from chimera.models.model import Model
@@ -129,8 +130,8 @@ class Run:
         """Return folder, strategy, cost and metrics in one line."""
         names, cost = self.names, self.cost
         metrics = [f"{name.replace('_', ' ')} {number(value)}" for name, value in self.metrics.items()]
-        took = [f"{cost.rounds:,} rounds", format_duration(cost.seconds, virtual=cost.virtual_time)]
-        what = f"{names['strategy']}, {names['workers']} workers on {names['engine']}"
+        took = [counted(cost.rounds, "round"), format_duration(cost.seconds, virtual=cost.virtual_time)]
+        what = f"{names['strategy']}, {counted(names['workers'], 'worker')} on {names['engine']}"
         return f"<Run {self.location}: {'; '.join([what, *took, *metrics, f'stopped by {self.stopped_by}'])}>"
 
     def _repr_html_(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from chimera.core.counted import counted
 from chimera.core.engine import Engine
 from chimera.core.errors import ConfigurationError, TimeLimitError, TooFewWorkersError
 from chimera.core.parameters import Flat
@@ -160,7 +161,9 @@ class TrainingCluster(Gather, Groups, Edges, ClusterState):
         if not self.shards:
             self.shards = self._actors.servers(shards)
         if len(self.shards) != shards:
-            raise ConfigurationError(f"the checkpoint was written with {len(self.shards)} shards, not {shards}")
+            raise ConfigurationError(
+                f"the checkpoint was written with {counted(len(self.shards), 'shard')}, not {shards}"
+            )
         self._session += 1
         return self.shards
 
@@ -307,7 +310,7 @@ class TrainingCluster(Gather, Groups, Edges, ClusterState):
     def check_enough(self, lost: Sequence[str]) -> None:
         """Raise `TooFewWorkersError` if fewer than ``min_workers`` are left."""
         if len(self.workers) < self._min_workers:
-            left = f"{len(self.workers)} workers are left, fewer than min_workers = {self._min_workers}"
+            left = f"{counted(len(self.workers), 'worker')} left, fewer than min_workers = {self._min_workers}"
             raise TooFewWorkersError(f"{', '.join(lost)} died; {left}" if lost else left)
 
     def start_over(self) -> None:
