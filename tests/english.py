@@ -3,7 +3,8 @@
     python tests/english.py                 # report words to avoid; exit code 1 if there are any
     python tests/english.py --draw 50 --seed 1
 
-Documents, comments, docstrings, messages and help texts are read; code, code blocks and names in backticks are not.
+Documents, comments, docstrings, messages, help texts and the texts of pages are read; code, code blocks and names in backticks
+are not.
 """
 
 from __future__ import annotations
@@ -21,10 +22,17 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "docs" / "style.md"
-READ = ("*.py", "*.md", "*.toml", "Makefile")
+READ = ("*.py", "*.md", "*.toml", "*.js", "*.html", "Makefile")
 CODE = re.compile(r"`[^`]*`|https?://\S+|\{[^{}]*\}")
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`'\"])|\n\s*\n")
-TEXT = re.compile(r"[A-Za-z][a-z]*[ ,][^\n]* ")
+OF_SCRIPTS = re.compile(
+    r"//(?P<line>[^\n]*)|/\*(?P<block>.*?)\*/|(?P<quote>[\"'`])(?P<text>(?:\\.|(?!(?P=quote)).)*)(?P=quote)", re.S
+)
+OF_PAGES = re.compile(
+    r"<!--(?P<comment>.*?)-->|<script[^>]*>(?P<script>.*?)</script>|<style.*?</style>|>(?P<text>[^<>]+)(?=<)"
+    r"|\b(?:alt|title|placeholder|aria-label|content)=\"(?P<attribute>[^\"]*)\"",
+    re.S,
+)
 
 
 class Piece(NamedTuple):
@@ -54,6 +62,10 @@ def texts(path: Path) -> Iterator[Piece]:
     elif path.suffix == ".md":
         blank = re.sub(r"```.*?```|^    .*$", lambda match: re.sub(r"[^\n]", " ", match[0]), source, flags=re.S | re.M)
         yield Piece(path, 1, blank)
+    elif path.suffix == ".js":
+        yield from _of_script(path, source)
+    elif path.suffix == ".html":
+        yield from _of_page(path, source)
     else:
         for number, line in enumerate(source.splitlines(), 1):
             if line.lstrip().startswith("#"):
@@ -77,6 +89,27 @@ def _of_python(path: Path, source: str) -> Iterator[Piece]:
                 yield Piece(path, token.start[0], text)
     if comment:
         yield Piece(path, first, "\n".join(comment))
+
+
+def _of_script(path: Path, source: str, first: int = 1) -> Iterator[Piece]:
+    """Return the comments of a script, and its texts of several words."""
+    for found in OF_SCRIPTS.finditer(source):
+        comment, text = found["line"] or found["block"], found["text"]
+        if comment or (text and re.search(r"[A-Za-z] [A-Za-z]", text)):
+            # `${...}` is code; the rest of a template is text.
+            yield Piece(
+                path, first + source.count("\n", 0, found.start()), re.sub(r"\$\{[^{}]*\}", " ", comment or text)
+            )
+
+
+def _of_page(path: Path, source: str) -> Iterator[Piece]:
+    """Return the visible texts of a page, its comments, and the texts of its scripts."""
+    for found in OF_PAGES.finditer(source):
+        line = 1 + source.count("\n", 0, found.start())
+        if found["script"] is not None:
+            yield from _of_script(path, found["script"], line)
+        elif text := (found["comment"] or found["text"] or found["attribute"] or "").strip():
+            yield Piece(path, line, text)
 
 
 def files() -> Iterator[Path]:

@@ -65,7 +65,8 @@ def check_entry_points(groups: dict[str, Any]) -> None:
 
 def check_nodes(table: dict[str, Any]) -> None:
     """Check the settings of REST nodes."""
-    from chimera.nodes.settings import MASTER_KEYS, read_settings
+    from chimera.nodes.settings import read_settings
+    from chimera.nodes.settings_file import MASTER_KEYS
 
     read_settings(**{key: value for key, value in table.items() if key not in MASTER_KEYS})
 

@@ -22,7 +22,7 @@ from chimera.core.parameters import Flat, Layout
 from chimera.models.conversion import build_model
 from chimera.strategies.strategy import STRATEGIES
 from chimera.testing.training import create, needs_batch_norm, train
-from chimera.training.artifacts.result import Cost
+from chimera.training.artifacts.cost import Cost
 from chimera.training.experiment.resolve import open_engine, preload_of, split_of
 from codecs_kit import SETUPS
 

@@ -76,7 +76,7 @@ def test_shards_split_no_row_and_are_not_empty(shapes: list[tuple[int, ...]], da
     rows = rows_of(layout)
     shards = data.draw(st.integers(1, max(len(rows), 1)))
     if not rows:
-        with pytest.raises(ConfigurationError, match="cannot be spread over 1 shards"):
+        with pytest.raises(ConfigurationError, match="cannot be spread over 1 shard"):
             layout.bounds(1)
         return
     bounds = layout.bounds(shards)

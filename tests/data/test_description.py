@@ -17,7 +17,7 @@ FRAME = pd.DataFrame(
 def test_tables_arrays_and_lazy_samples_are_described_in_one_line() -> None:
     table = Split.of(FRAME, standardize=True, name="churn.csv")
     assert described(table) == (
-        "data: churn.csv · 16 train, 4 test · 4 features (1 column is one-hot), standardized · 2 classes: no, yes"
+        "data: churn.csv · 16 train, 4 test · 4 features (1 one-hot column), standardized · 2 classes: no, yes"
     )
     images = Split.of((np.zeros((10, 8, 8)), np.arange(10) / 3))
     assert described(images) == "data: data · 8 train, 2 test · inputs 8 x 8 · 1 value to predict"

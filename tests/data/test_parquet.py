@@ -15,7 +15,7 @@ import chimera
 from chimera.core.errors import DataError
 from chimera.data.dataset import Dataset
 from chimera.data.description import described
-from chimera.data.readers import parquet
+from chimera.data.readers import parquet, parquet_rows
 from chimera.data.split import DATASETS, Split
 from chimera.training.artifacts.signature import Signature
 
@@ -106,7 +106,7 @@ def wide(tmp_path: Path) -> Path:
 def test_rows_read_lazily_have_the_numbers_of_the_table_in_memory(
     wide: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet, "CACHE_BYTES", 5000)  # a few row groups
+    monkeypatch.setattr(parquet_rows, "CACHE_BYTES", 5000)  # a few row groups
     whole, lazy = (DATASETS.create("parquet", {"path": str(wide), "lazy": lazy, **options}) for lazy in (False, True))
     assert Signature.of(lazy) == Signature.of(whole)
     for name in ("train", "test"):
@@ -138,14 +138,14 @@ def test_a_file_larger_than_memory_trains_by_name_and_by_path(
         return chimera.train({"name": "mlp", "hidden": [4]}, data, **options).trained.parameters().copy()
 
     in_memory = trained({"name": "parquet", "path": str(wide)}, "memory")
-    monkeypatch.setattr(parquet, "_memory", lambda: 20_000)
+    monkeypatch.setattr(parquet, "memory_bytes", lambda: 20_000)
     for split in (DATASETS.create("parquet", {"path": str(wide)}), Split.of(wide), Split.of((wide, wide))):
         assert "rows are read by the workers" in described(split)
     assert np.array_equal(trained(wide, "lazy"), in_memory)
 
 
 def test_a_process_keeps_a_bounded_part_of_the_rows(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "CACHE_BYTES", 8000)
+    monkeypatch.setattr(parquet_rows, "CACHE_BYTES", 8000)
     split = DATASETS.create("parquet", {"path": str(wide), "lazy": True})
     source, blocks = split.train.source, split.train.grouping
     decoded = []
@@ -202,7 +202,7 @@ def test_a_file_that_changes_is_noticed_by_the_next_process(wide: Path) -> None:
 
 
 def test_a_row_group_that_does_not_fit_in_memory_is_refused(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "_memory", lambda: 2000)
+    monkeypatch.setattr(parquet, "memory_bytes", lambda: 2000)
     with pytest.raises(
         DataError, match="more than a quarter of this machine's memory: write the file with smaller row"
     ):

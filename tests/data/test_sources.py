@@ -65,7 +65,7 @@ def test_the_header_option_overrides_detection(tmp_path):
 INVALID_TABLES = {
     "empty": ("", "is empty"),
     "names only": ("a,b\n", "empty"),
-    "one column": ("a\n1\n2\n", "1 columns"),
+    "one column": ("a\n1\n2\n", "1 column"),
     "long line": ("a,b\n1,2\n1,2,3\n", "equal numbers of cells in all lines"),
     "missing": ("a,b,y\n1,,0\n1,2,1\n,,1\n", "column 'a' lacks 1 of 3 values, the first in row 2"),
     "missing target": ("a,y\n1,0\n2,\n", "column 'y' lacks 1 of 2 values, the first in row 1"),

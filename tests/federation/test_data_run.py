@@ -44,6 +44,13 @@ def test_three_nodes_train_without_data_of_the_driver(tmp_path: Path, strategy: 
     assert set(run.metrics) == {"loss", "accuracy"}
 
 
+def test_nodes_train_an_estimator_of_two_classes(tmp_path: Path) -> None:
+    with nodes(tmp_path, written(tmp_path, thirds(table()))) as urls:
+        run = fit(urls, "sklearn-sgd-classifier", strategy={"name": "fed-avg", "local_steps": 4}, rounds=20)
+    assert run.metrics["accuracy"] > 0.85
+    assert len(run.model.classes_) == 2
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "strategy",

@@ -68,7 +68,7 @@ def test_limits_of_a_user_hold_and_do_not_block_other_users() -> None:
     decision = schedule(
         waiting, running, {}, [], free=4, total=8, now_s=0.0, settings=QueueSettings(jobs_per_user=1, patience_s=0.0)
     ).waits
-    assert decision == dict.fromkeys(("1", "2"), "a has 1 active jobs, the limit of a user")
+    assert decision == dict.fromkeys(("1", "2"), "a has 1 active job, the limit of a user")
 
 
 def test_a_job_waits_for_its_dependencies_and_fails_with_them() -> None:

@@ -71,7 +71,7 @@ def test_twelve_cells_can_be_distinguished_and_more_are_in_the_table_only(tmp_pa
     _, page = page_of(tmp_path, cells=12, bandwidths=(1e7, 1e8))
     looks = {attributes["class"] for tag, attributes in page.tags if attributes.get("class", "").startswith("series ")}
     assert len(looks) == 12
-    assert "12 more cells are in the table only." in page.text
+    assert "12 more cells in the table only." in page.text
     assert len([tag for tag, attributes in page.tags if tag == "tr"]) == 25
 
 

@@ -122,7 +122,7 @@ def test_a_flood_of_one_event_does_not_hide_the_others_in_the_table(runs):
     assert told[-1]["event"] == "worker lost"
     assert len(told) == 21
     text = write_report(runs.make(workers=4, rounds=200, events=[*flood, event("worker lost", 0.9)])).read_text()
-    assert "2,980 more events are in events.jsonl." in text
+    assert "2,980 more events in events.jsonl." in text
     assert re.search(r"gradient rejected, [\d,]+ times, from", text)
     assert len(text) < 600_000
 

@@ -193,7 +193,7 @@ def test_the_staleness_histogram_is_drawn_if_the_run_has_one(runs):
     _, page = read(write_report(runs.make("old", staleness={"0": 3, "2": 9, "10": 1})))
     assert "Staleness of applied gradients" in page.text
     assert "13 gradients, 2.15 updates old on average, at most 10." in page.text
-    titles = ["0 updates old: 3 gradients", "1 updates old: 0 gradients", "2 updates old: 9 gradients"]
+    titles = ["0 updates old: 3 gradients", "1 update old: 0 gradients", "2 updates old: 9 gradients"]
     assert all(title in page.text for title in titles)
     assert page.attributes.count(("class", "column")) == 11
     _, page = read(write_report(runs.make("long", staleness={"1": 5, "599": 1})))

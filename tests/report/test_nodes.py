@@ -42,7 +42,7 @@ def test_figures_that_nodes_give_are_in_the_table(runs: Any) -> None:
     html = nodes(read_run(folder(runs, DATA)))
     assert '<td>north &lt;b&gt;</td><td class="n">80</td><td class="n">0.75</td>' in html
     assert '<td>south</td><td class="n">not given</td><td class="n">not given</td>' in html
-    assert "1 columns: age. 2 classes: no, yes. columns are scaled by: declared constants" in html
+    assert "1 column: age. 2 classes: no, yes. columns are scaled by: declared constants" in html
     assert "<h2>Nodes</h2>" in page(read_run(folder_again(runs)))
 
 

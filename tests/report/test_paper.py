@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,14 @@ def test_the_figure_has_the_labels_and_the_size(comparison, tmp_path):
     assert re.search(r'width="288pt" height="144pt"', text)
     assert "<!-- bfloat16 -->" in text
     assert "<!-- Virtual time" in text
+
+
+def test_a_notebook_shows_the_figures_as_a_table(comparison: chimera.Comparison) -> None:
+    page = comparison._repr_html_()
+    assert page.count("<tr>") == 1 + len(comparison.rows)
+    assert all(f"<td>{row['cell']}</td>" in page for row in comparison.rows)
+    first = replace(comparison, rows=[{**comparison.rows[0], "cell": "<script>"}])
+    assert "<td>&lt;script&gt;</td>" in first._repr_html_()
 
 
 def test_a_loaded_comparison_draws_the_same(comparison, tmp_path):

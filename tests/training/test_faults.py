@@ -115,6 +115,17 @@ def test_a_synchronous_run_gives_the_same_result_whichever_worker_fails(fit: Fit
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("strategy", SYNCHRONOUS, ids=str)
+def test_a_repeated_round_uses_a_budget_of_epochs_once(fit: Fit, engine: str, strategy: Any) -> None:
+    whole = fit("whole", strategy=strategy, rounds=None, epochs=0.5)
+    run = fit(engine=engine, strategy=strategy, rounds=None, epochs=0.5, faults=["kill worker 1 at step 7"])
+    assert (run.cost.rounds, run.cost.samples) == (whole.cost.rounds, whole.cost.samples)
+    assert run.cost.lost_rounds == 1
+    assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_a_killed_server_is_restored_from_its_snapshot(fit: Fit, engine: str, strategy: Any) -> None:
     if strategy == "all-reduce":
@@ -122,7 +133,7 @@ def test_a_killed_server_is_restored_from_its_snapshot(fit: Fit, engine: str, st
     faults = ["kill server 0 at step 57"]
     run = fit(engine=engine, strategy=strategy, rounds=90, snapshot_every=25, evaluate_every=1000, faults=faults)
     assert events_of(run)[1:] == [("server lost", "server 0"), ("server respawned", "server 0"), ("went back", "")]
-    assert run.events[-1].detail == "the snapshot of round 50; 7 rounds are lost"
+    assert run.events[-1].detail == "the snapshot of round 50; 7 rounds lost"
     assert run.cost.lost_rounds == 8
     assert run.metrics["accuracy"] > 0.6
 
@@ -130,7 +141,7 @@ def test_a_killed_server_is_restored_from_its_snapshot(fit: Fit, engine: str, st
 def test_a_server_lost_before_the_first_snapshot_restarts_the_run(fit: Fit) -> None:
     whole = fit("whole")
     run = fit(faults=["kill server 0 at step 3", "kill worker 1 at step 3"])
-    assert run.events[-1].detail == "the parameters of round 0; 3 rounds are lost"
+    assert run.events[-1].detail == "the parameters of round 0; 3 rounds lost"
     assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
 
 
@@ -347,9 +358,7 @@ def test_default_settings_tolerate_the_loss_of_the_fork_server(fit: Fit) -> None
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("policy", "why"), [("drop", "0 workers are left, fewer than min_workers = 1"), ("stop", "died")]
-)
+@pytest.mark.parametrize(("policy", "why"), [("drop", "0 workers left, fewer than min_workers = 1"), ("stop", "died")])
 def test_a_run_without_replacement_ends_with_the_fork_server(fit: Fit, policy: str, why: str) -> None:
     with pytest.raises(RunError, match=rf"worker 0, worker 1, worker 2, server 0.*{why}"):
         fit(engine="local", log_every=5, on_worker_loss=policy, callbacks=[ServerKiller(15)])

@@ -153,7 +153,7 @@ def test_resuming_with_another_model_raises_a_one_line_error(fit: Fit) -> None:
     fit(rounds=5)
     with pytest.raises(ConfigurationError, match=r"a model of 1210 parameters, but the experiment's model has 4810"):
         fit(rounds=10, resume=True, model={"name": "mlp", "hidden": [64]})
-    with pytest.raises(ConfigurationError, match="written with 1 shards, not 2"):
+    with pytest.raises(ConfigurationError, match="written with 1 shard, not 2"):
         fit(rounds=10, resume=True, strategy={"name": "parameter-server", "shards": 2})
 
 

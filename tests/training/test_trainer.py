@@ -262,7 +262,7 @@ def test_the_loss_of_all_replicas_is_reported(fit: Fit) -> None:
     assert "the snapshot of round " in run.events[-1].detail
     assert run.cost.lost_rounds > 0
     assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
-    with pytest.raises(TooFewWorkersError, match="worker 0 died; 0 workers are left"):
+    with pytest.raises(TooFewWorkersError, match="worker 0 died; 0 workers left"):
         fit("dropped", engine=engine, strategy="single-worker", on_worker_loss="drop")
 
 
@@ -290,7 +290,7 @@ def test_after_a_loss_all_copies_of_an_all_reduce_are_identical(fit: Fit) -> Non
 
 def test_too_few_workers_left_is_an_error_that_counts_them(fit: Fit) -> None:
     engine = {"name": "simulated", "availability": {"crash": {"worker 0": 0.01, "worker 1": 0.011}}}
-    with pytest.raises(TooFewWorkersError, match="1 workers are left, fewer than min_workers = 2"):
+    with pytest.raises(TooFewWorkersError, match="1 worker left, fewer than min_workers = 2"):
         fit(engine=engine, min_workers=2, on_worker_loss="drop")
 
 
@@ -329,7 +329,7 @@ def test_non_finite_parameters_are_never_checkpointed(fit: Fit, tmp_path: Path) 
         ({"workers": 2000}, "2000 workers cannot share 1438 training samples"),
         ({"on_worker_loss": "ignore"}, "on_worker_loss must be one of respawn, redistribute, drop, stop, not 'ignore'"),
         ({"max_restarts": -1}, "max_restarts must be at least 0"),
-        ({"min_workers": 9}, "min_workers is 9, but there are 3 workers"),
+        ({"min_workers": 9}, "min_workers is 9, but the run has 3 workers"),
         (
             {"strategy": "parameter-sever"},
             r"unknown strategy 'parameter-sever'; did you mean 'parameter-server'\? known: ad-psgd, all-reduce",

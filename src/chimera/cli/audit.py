@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from chimera.core.counted import counted
+
 app = typer.Typer(help="Verify the audit log of a hub or a node of a federation.", no_args_is_help=True)
 
 
@@ -31,8 +33,10 @@ def verify(
     found = verified(path)
     said = "the last is that of the ledger" if found.compared else "the end was not compared with a ledger"
     if found.removed:
-        typer.echo(f"lines 1 to {found.removed} were removed to keep the bound of the log")
-    typer.echo(f"{found.lines - found.removed} lines, each follows the one before; {said}")
+        typer.echo(f"removed to keep the bound of the log: lines 1 to {found.removed}")
+    typer.echo(f"{counted(found.lines - found.removed, 'line')}, each follows the one before; {said}")
     typer.echo(f"SHA-256 of the last line: {found.head}")
     if found.unwritten:
-        typer.echo(f"{found.unwritten} further lines are in the ledger; the next start of the program writes them")
+        typer.echo(
+            f"{counted(found.unwritten, 'further line')} in the ledger; the next start writes to the log what it lacks"
+        )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chimera.cli.rows import Shown, line, printed, table
+from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def up(
     if as_json:
         typer.echo(line({"address": found.address, "workers": found.workers, "folder": str(place.path)}))
     else:
-        typer.echo(f"{found.workers} workers wait for jobs at {found.address}; {place.down!r} ends them")
+        typer.echo(f"{counted(found.workers, 'worker')} for jobs at {found.address}; {place.down!r} ends them")
         if page:
             typer.echo(_page(place, found.address, terminal=sys.stdout.isatty()))
 

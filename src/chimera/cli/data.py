@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _show(found: Inspection) -> None:
     printed(table([_row(each, counts) for each in shown], _columns(counts), instead=JSON_INSTEAD))
     rest = len(counts.workers) - len(shown)
     if rest:
-        typer.echo(f"and {rest:,} more workers; --json lists all")
+        typer.echo(f"and {counted(rest, 'more worker')}; --json lists all")
     typer.echo()
     for text in picture(counts, shown, min(terminal().width, _WIDEST)):
         typer.echo(text)

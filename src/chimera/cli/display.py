@@ -20,6 +20,7 @@ from rich.text import Text
 
 from chimera.cli.display_workers import Rate, queues, rates_of_workers, workers_text
 from chimera.cli.outcome import event_line, outcome, per_second, seconds
+from chimera.core.counted import counted
 from chimera.report.text_table import Figures, TextColumn, TextTable, print_table
 from chimera.training.progress.callback import Callback, Event, Progress
 
@@ -250,7 +251,7 @@ def title_of(experiment: Experiment) -> str:
     parts = [named.get(table) for table in ("data", "model", "strategy", "codec", "engine")]
     workers = experiment.tables["train"].get("workers")
     names = [str(part).rpartition("/")[2] for part in parts if part]  # of a factory in a file, drop the path
-    return " · ".join(names + ([f"{workers} workers"] if workers else []))
+    return " · ".join(names + ([counted(workers, "worker")] if workers else []))
 
 
 def figures_of(progress: Progress, rate: Rate) -> list[tuple[str, str]]:

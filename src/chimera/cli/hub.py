@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from chimera.core.counted import counted
+
 app = typer.Typer(help="Run the hub of a federation, and decide on its members.", no_args_is_help=True)
 
 Folder = Annotated[
@@ -120,7 +122,7 @@ def revoke(
     from chimera.federation.hub.invite import revoke as end
 
     revoked = end(folder, name)
-    typer.echo(f"revoked {revoked} certificate{'' if revoked == 1 else 's'} of {name}")
+    typer.echo(f"revoked {counted(revoked, 'certificate')} of {name}")
     if not revoked:
         raise typer.Exit(1)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from chimera.core.counted import counted
 from chimera.report.unigram_baseline import unigram_baseline
 from chimera.training.progress.callback import Event
 
@@ -20,6 +21,11 @@ def _packing(summary: Mapping[str, Any]) -> str:
     return f"  bits per element: {', '.join(compressed)}" if compressed else ""
 
 
+def _trained(summary: Mapping[str, Any]) -> str:
+    rounds, samples = counted(summary["rounds"], "round"), counted(summary["samples"], "sample")
+    return f"{rounds}  {summary['epochs']:.2f} epochs  {samples}"
+
+
 def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the final figures of a run's summary as pairs of name and text."""
     metrics = "  ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items())
@@ -27,7 +33,7 @@ def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("metrics", metrics or "none"),
         *([("unigram", f"{known.unigram:.4f}: the {known.metric} is {known.difference()}")] if known else []),
-        ("trained", f"{summary['rounds']:,} rounds  {summary['epochs']:.2f} epochs  {summary['samples']:,} samples"),
+        ("trained", _trained(summary)),
         (
             "time",
             f"{seconds(summary['seconds'], virtual=virtual)}  {summary['samples_per_second']:,.0f} {per_second(virtual)}",

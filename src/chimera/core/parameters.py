@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core.counted import counted
 from chimera.core.device import namespace
 from chimera.core.errors import ConfigurationError
 from chimera.core.rows import RowLayout
@@ -72,7 +73,7 @@ class Layout:
         rows = self.rows
         if shards > rows.rows:
             raise ConfigurationError(
-                f"{self.size} parameters in {rows.rows} rows cannot be spread over {shards} shards: a row stays whole"
+                f"{self.size} parameters in {rows.rows} rows cannot be spread over {counted(shards, 'shard')}: a row stays whole"
             )
         cuts = [0]
         for i in range(1, shards):  # each leaves a row for itself, and one for each that follows

@@ -6,6 +6,8 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from chimera.core.counted import counted
+
 MOST_LABELS = 20
 """Labels that are counted one by one; if there are more, the most frequent ones."""
 
@@ -60,12 +62,12 @@ class WorkerCounts(msgspec.Struct, frozen=True, omit_defaults=True):
     def sizes(self) -> str:
         """The number of workers, and of samples of the smallest and the largest one, as text."""
         found = sorted(each.samples for each in self.workers)
-        workers = f"{len(found):,} {'worker' if len(found) == 1 else 'workers'}"
+        workers = counted(len(found), "worker")
         if found[0] == found[-1]:
-            return f"{workers}: {found[0]:,} samples each"
+            return f"{workers}: {counted(found[0], 'sample')} each"
         return f"{workers}: {found[0]:,} to {found[-1]:,} samples each, median {found[len(found) // 2]:,}"
 
     @property
     def columns(self) -> list[str]:
         """What is counted in each place of `WorkerCount.counts`: a label, or all other labels together."""
-        return [*self.labels, *([f"{self.more_labels:,} others"] if self.more_labels else [])]
+        return [*self.labels, *([counted(self.more_labels, "other")] if self.more_labels else [])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from chimera.core.counted import counted
 from chimera.data.dataset import Dataset
 from chimera.data.iterable import IterableSamples
 from chimera.data.row_labels import RowLabels
@@ -36,23 +37,23 @@ def _inputs(data: Dataset | TableSamples) -> str:
         found = "inputs " + " x ".join(map(str, data.input_shape))
     else:
         one_hot = len({name.partition("=")[0] for name in data.features if "=" in name})
-        columns = f" ({one_hot} {'column is' if one_hot == 1 else 'columns are'} one-hot)" if one_hot else ""
-        found = f"{len(data.features)} {'feature' if len(data.features) == 1 else 'features'}{columns}"
+        columns = f" ({counted(one_hot, 'one-hot column')})" if one_hot else ""
+        found = counted(len(data.features), "feature") + columns
     return found + (", standardized" if data.input_scaling is not None else "")
 
 
 def _targets(data: Dataset | TableSamples) -> str:
     if data.classes is not None:
         return _classes(data.classes)
-    return f"{data.outputs} {'value' if data.outputs == 1 else 'values'} to predict"
+    return f"{counted(data.outputs, 'value')} to predict"
 
 
 def _marks(what: str, marks: RowLabels) -> str:
     """Return the number of labels or groups, and the column or function that they come from."""
-    said = f"{marks.count} {what if marks.count == 1 else what + 's'}"
+    said = counted(marks.count, what)
     return said + (f" from {marks.source}" if marks.source else "") + (" (not an input)" if marks.dropped else "")
 
 
 def _classes(names: tuple[str, ...]) -> str:
     listed = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
-    return f"{len(names)} {'class' if len(names) == 1 else 'classes'}: {listed}"
+    return f"{counted(len(names), 'class', 'classes')}: {listed}"

@@ -1,4 +1,4 @@
-"""Labels that partitions see, and groups of rows that stay together, from a column, an array or a function."""
+"""Labels for partitions, and groups of rows that stay together, from a column, an array or a function."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from chimera.data.blocks import Blocks
 from chimera.data.readers import table
-from chimera.data.readers.parquet import ParquetRows, RowGroups
+from chimera.data.readers.parquet import RowGroups
+from chimera.data.readers.parquet_rows import ParquetRows
 from chimera.data.readers.sources import existing_file
 from chimera.data.row_labels import RowLabels, found_labels
 from chimera.data.samples import SampleDataset

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from chimera.core.counted import counted
 from chimera.core.errors import (
     ChimeraError,
     ConfigurationError,
@@ -262,8 +263,7 @@ def outcome(row: Mapping[str, Any]) -> str:
     ----------
     row : row of the job (`Client.job`).
     """
-    count = "1 error" if row["errors"] == 1 else f"{row['errors']} errors"
-    errors = f", {count}, the first: {row['error']}" if row["errors"] else ""
+    errors = f", {counted(row['errors'], 'error')}, the first: {row['error']}" if row["errors"] else ""
     return f"job {row['job']} is {row['state']}: {row['finished']} of {row['queries']} queries{errors}"
 
 

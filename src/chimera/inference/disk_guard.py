@@ -58,7 +58,7 @@ class DiskGuard:
 
 
 class DiskWatch:
-    """The disk of a cluster's folder, as the supervisor sees it: nothing to run, but a check may say a warning."""
+    """The disk of a cluster's folder. The supervisor checks it; it starts no process, and a check may print a warning."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._guard = folder, DiskGuard(folder)
@@ -68,7 +68,7 @@ class DiskWatch:
         """Do nothing."""
 
     def check(self, say: Callable[[str], None]) -> None:
-        """Say a warning when the space becomes short, once each time."""
+        """Pass a warning to ``say`` when the space becomes short, once each time."""
         if time.monotonic() < self._checked_s + _CHECK_S:
             return
         self._checked_s = time.monotonic()

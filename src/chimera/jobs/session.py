@@ -11,6 +11,7 @@ import time
 
 import msgspec
 
+from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.extras import require_web
 from chimera.core.processes import THREAD_VARIABLES
@@ -82,7 +83,7 @@ def _existing(folder: ClusterFolder, options: Options) -> Client:
         options, port=options.port or present.port, pid=present.pid
     ):
         raise ConfigurationError(
-            f"the cluster in {folder.path} is up with {present.workers} workers at {present.address}: "
+            f"the cluster in {folder.path} is up with {counted(present.workers, 'worker')} at {present.address}: "
             f"end it with {folder.down!r} to start another one"
         )
     return Client.of(folder)

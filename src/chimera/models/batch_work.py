@@ -17,7 +17,7 @@ _PEAKS: dict[str, float] = {
 
 
 class BatchWork(NamedTuple):
-    """What a training step on one batch takes.
+    """The work of a training step on one batch.
 
     Attributes
     ----------

@@ -77,7 +77,8 @@ class SklearnModel(MergedEvaluation):
         if "random_state" in parameters and parameters["random_state"] is None:
             estimator.set_params(random_state=seed)
         if getattr(estimator, "coef_", None) is None:
-            count_parameters((1 if classes is None else np.size(classes)) * (n_features or 0))
+            rows = 1 if classes is None or np.size(classes) == 2 else np.size(classes)  # two classes share one row
+            count_parameters(rows * (n_features or 0))
             start_at_zero(estimator, self.task, classes, n_features)
         self._classes = np.asarray(estimator.classes_) if self.task == "classification" else None
         shapes = (np.shape(estimator.coef_), np.shape(np.atleast_1d(estimator.intercept_)))

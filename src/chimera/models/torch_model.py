@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core import call
-from chimera.core.batch import Batch, check_lengths, inputs_of, pieces_of, targets_of
+from chimera.core.batch import Batch
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat, Layout
 from chimera.models.backward import BackwardPass
@@ -19,7 +19,6 @@ from chimera.models.batched_steps import BatchedSteps
 from chimera.models.buffers import BUFFER_POLICIES
 from chimera.models.compute import Compute, enable_checkpointing
 from chimera.models.device_view import DeviceView
-from chimera.models.evaluation import Evaluation, evaluating, threads_for
 from chimera.models.flat_module import FlatModule, Memory
 from chimera.models.forward import ForwardPass
 from chimera.models.frozen_parameters import FrozenParameters
@@ -31,16 +30,15 @@ from chimera.models.metrics import Metrics, metric_factories
 from chimera.models.model import Task
 from chimera.models.module_buffers import batch_norm_parameters, buffer_names, pack_buffers, unpack_buffers
 from chimera.models.own_optimizer import OwnOptimizer, Position, RunLength
-from chimera.models.predictions import as_array, predictions_of
 from chimera.models.step import Step
-from chimera.models.sums import MergedEvaluation, Sums, accumulators
+from chimera.models.torch_evaluation import TorchEvaluation
 from chimera.models.torch_stage import TorchStage
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-class TorchModel(MergedEvaluation):
+class TorchModel(TorchEvaluation):
     """A `Model` around a torch module.
 
     ``model.module`` is the module that is trained; its parameters are views of `parameters()`. Frozen parameters
@@ -70,7 +68,8 @@ class TorchModel(MergedEvaluation):
     memory : allocates the two vectors; by default in memory that the engine's collectives access without a copy.
     share_frozen : whether the workers of a machine share the frozen parameters, which saves memory. The module must not write
         to them.
-    seed : seed of the factory; torch's global generator is restored.
+    seed : seed of the factory; torch's global generator is restored. Not set: the factory draws from torch's global generator,
+        and the seed of a run does not determine the first weights. Set it, or pass the factory itself to the run.
 
     Raises
     ------
@@ -256,51 +255,6 @@ class TorchModel(MergedEvaluation):
     def tensor_of(self, inputs: NDArray[Any]) -> Tensor:
         """Return inputs as a tensor of the type and on the device that the module needs."""
         return self._pass.tensor_of(inputs)
-
-    def evaluate(self, batch: Batch) -> dict[str, float]:
-        """Return the mean loss and the metrics over a whole data set, in evaluation mode.
-
-        Raises
-        ------
-        DataError : no rows, inputs and targets of different lengths, or targets that do not fit the loss.
-        """
-        sums, logged = self._evaluated(batch)
-        return sums.figures() | {name: value for name, value in logged.items() if name != "loss"}
-
-    def new_sums(self) -> Sums:
-        """Return sums of no rows."""
-        return Sums(accumulators(self._metrics), by_default=self._by_default)
-
-    def sums_of(self, batch: Batch) -> Sums:
-        """Return the sums over a data set, without metrics that the steps of a module log, which are means."""
-        return self._evaluated(batch)[0]
-
-    def _evaluated(self, batch: Batch) -> tuple[Sums, dict[str, float]]:
-        if isinstance(batch, tuple | list):
-            check_lengths(inputs_of(batch), targets_of(batch))
-        evaluation = Evaluation(self.new_sums(), self._predictions)
-        with threads_for(batch, self._flat), evaluating(self._flat), self._pass.evaluating() as logged:
-            for piece in pieces_of(batch, self._evaluate_rows):
-                evaluation.add(self._pass(piece), piece)
-        return evaluation.sums, dict(logged)
-
-    def predict(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """Return classes, shape (n,), or values, shape (n,) or (n, k), in evaluation mode.
-
-        ``inputs`` is an array, or the arguments of the module as in `DefaultStep`: a tuple, or a mapping of keywords.
-        """
-        with evaluating(self._flat):
-            pieces = [self._predicted(piece) for piece in pieces_of(inputs, self._evaluate_rows)]
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-    def _predicted(self, inputs: Any) -> NDArray[Any]:
-        own = self._pass.own_predictions(inputs)
-        return self._predictions(self._pass.outputs(inputs)) if own is None else as_array(own)
-
-    def _predictions(self, outputs: Tensor) -> NDArray[Any]:
-        if self._predict_transform is not None:
-            return as_array(self._predict_transform(outputs))
-        return predictions_of(outputs, self.task, self.loss.name)
 
     def _check_whole(self, user: str) -> None:
         if getattr(self._pass.step, "whole", False):

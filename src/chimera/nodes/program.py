@@ -11,7 +11,8 @@ from typing import Any
 
 from chimera.core.errors import ConfigurationError
 from chimera.nodes.run import DEFAULT_PORT, run
-from chimera.nodes.settings import FILE, MASTER_KEYS, TABLE, read_settings, read_table
+from chimera.nodes.settings import read_settings
+from chimera.nodes.settings_file import FILE, MASTER_KEYS, TABLE, read_table
 
 MASTERS = {"aggregation": "AggregationMaster", "parameter-server": "ParameterServerMaster"}
 

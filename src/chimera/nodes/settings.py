@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from chimera.core.address import Address
 from chimera.core.errors import ConfigurationError, MissingExtraError
-from chimera.core.toml import read_toml
+from chimera.nodes.settings_file import FILE, MASTER_KEYS, TABLE, read_table
 from chimera.nodes.validators import is_host, parse_list, strict_integer, within_bounds
 
 try:
@@ -28,10 +28,6 @@ try:
     )
 except ModuleNotFoundError as error:
     raise MissingExtraError("a REST node", error.name or "pydantic_settings", "nodes") from None
-
-FILE = Path("chimera.toml")
-TABLE = "nodes"
-MASTER_KEYS = ("master", "port", "options")  # further keys of the table: the master that `chimera nodes up` runs
 
 MIN_CPU_SHARES, MAX_CPU_SHARES = 2, 262_144  # the kernel's limits
 _NODE = re.compile(
@@ -300,19 +296,6 @@ def read_settings(**given: Any) -> Settings:
     except ValidationError as error:
         first = {one["loc"][:1]: one for one in reversed(error.errors())}  # of each field
         raise ConfigurationError("; ".join(map(_message, reversed(first.values())))) from None
-
-
-def read_table() -> dict[str, Any]:
-    """Return the table ``[nodes]`` of `chimera.toml` in the working folder; empty if there is none."""
-    if not FILE.is_file():
-        return {}
-    try:
-        table = read_toml(FILE.read_text(encoding="utf-8")).get(TABLE, {})
-    except ValueError as error:
-        raise ConfigurationError(f"{FILE} is not valid TOML: {error}") from None
-    if not isinstance(table, dict):
-        raise ConfigurationError(f"{FILE}: {TABLE} must be a table, [{TABLE}]")
-    return table
 
 
 def _message(error: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core.counted import counted
 from chimera.core.errors import DataError
 from chimera.data.readers.table import read_csv
 from chimera.models.model import Task
@@ -159,7 +160,9 @@ def read_training_data(
     )
     y_columns, targets = _frame(y_path)
     if len(targets) != len(rows):
-        raise DataError(f"{x_path} has {len(rows)} rows but {y_path} has {len(targets)}: the numbers must be equal")
+        raise DataError(
+            f"{x_path} has {counted(len(rows), 'row')} but {y_path} has {len(targets)}: the numbers must be equal"
+        )
     read = _numeric if task == "regression" else _target
     values = [read(y_path, name, targets.iloc[:, i]) for i, name in enumerate(y_columns)]
     return rows, columns, values[0] if len(values) == 1 else np.stack(values, 1), y_columns

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from chimera.core.counted import counted
 from chimera.report import svg
 from chimera.report.curves import Curve, Floats, Panel, thinned
 from chimera.report.run_files import CLIENT, RunFiles, finite
-from chimera.report.units import number, significant
+from chimera.report.units import significant
 
 _MOST_METRICS = 3
 _MOST_POINTS = 400
@@ -66,7 +67,7 @@ def _row(name: str, evaluations: list[dict[str, Any]], last: list[Mapping[str, A
     charts = "".join(f"<figure>{svg.chart(panel)}</figure>" for panel in (over, ranked))
     return (
         f"<h3>{shown}<span class='legend'>{keys}</span></h3><div class='row'>{charts}</div>"
-        f"<p class='note'>{number(values.size)} workers: {figures}.</p>\n"
+        f"<p class='note'>{counted(values.size, 'worker')}: {figures}.</p>\n"
     )
 
 

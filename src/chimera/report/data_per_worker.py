@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from chimera.core.counted import counted
 from chimera.core.worker_counts import WorkerCount, WorkerCounts
 from chimera.report.run_files import RunFiles
 from chimera.report.units import number, significant
@@ -68,7 +69,9 @@ def _figures(counts: WorkerCounts) -> dict[str, Any]:
 def groups_of(worker: WorkerCount) -> str:
     """Return the names of a worker's groups or, if there are many, their number."""
     return (
-        ", ".join(worker.group_names) if worker.groups == len(worker.group_names) else f"{worker.groups or 0:,} groups"
+        ", ".join(worker.group_names)
+        if worker.groups == len(worker.group_names)
+        else counted(worker.groups or 0, "group")
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from chimera.core.counted import counted
 from chimera.report import svg
 from chimera.report.clients import clients
 from chimera.report.curves import Panel, panels
@@ -74,7 +75,7 @@ def _section(title: str, body: str) -> str:
 
 def _header(run: RunFiles) -> str:
     workers = run.workers
-    parts = [run.plugin("strategy"), f"{number(workers)} {'worker' if workers == 1 else 'workers'}" if workers else ""]
+    parts = [run.plugin("strategy"), counted(workers, "worker") if workers else ""]
     parts += [f"{run.plugin(table)} {table}" for table in ("engine", "codec") if run.plugin(table)]
     parts += [run.plugin("model"), run.plugin("data")]
     state = "diverged" if run.diverged else "finished" if run.finished else "unfinished"
@@ -278,7 +279,7 @@ def _events(run: RunFiles) -> str:
             f'<tr><td class="n">{at}</td><td class="n">{safe_text(number(event.get("round", "")))}</td>{cells}</tr>'
         )
     rest = len(run.events) - len(shown)
-    more = f"<p class='note'>{rest:,} more events are in events.jsonl.</p>" if rest > 0 else ""
+    more = f"<p class='note'>{counted(rest, 'more event')} in events.jsonl.</p>" if rest > 0 else ""
     head = f'<th class="n">{clock(run.is_virtual).lower()}</th>'
     head += '<th class="n">round</th><th>event</th><th>actor</th><th>detail</th>'
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from chimera.core.counted import counted
 from chimera.report.run_files import RunFiles, finite
 from chimera.report.safe_text import safe_text
 from chimera.report.units import number, significant
@@ -52,8 +53,10 @@ def _note(data: Mapping[str, Any]) -> str:
     if isinstance(columns, list) and columns:
         names = [str(each.get("name")) if isinstance(each, Mapping) else "" for each in columns]
         more = ", ..." if len(names) > _MOST_NAMES else ""
-        parts.append(f"{len(names)} columns: {safe_text(', '.join(names[:_MOST_NAMES]))}{more}")
+        parts.append(f"{counted(len(names), 'column')}: {safe_text(', '.join(names[:_MOST_NAMES]))}{more}")
     if isinstance(classes := data.get("classes"), list):
-        parts.append(f"{len(classes)} classes: {safe_text(', '.join(map(str, classes[:_MOST_NAMES])))}")
+        parts.append(
+            f"{counted(len(classes), 'class', 'classes')}: {safe_text(', '.join(map(str, classes[:_MOST_NAMES])))}"
+        )
     parts.append(f"columns are scaled by: {safe_text(data.get('scaled_by', ''))}")
     return ". ".join(parts) + "."

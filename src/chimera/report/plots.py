@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError
 from chimera.report.curves import MOST_LINES, Panel, panels, y_range
 from chimera.report.events import RUN, Point, legend, losses, marks_in, points_of
@@ -131,9 +132,9 @@ def styled() -> AbstractContextManager[None]:
 
 def _title(run: RunFiles) -> str:
     workers = run.workers
-    counted = f"{number(workers)} {'worker' if workers == 1 else 'workers'}" if workers else ""
+    size = counted(workers, "worker") if workers else ""
     engine = f"{run.plugin('engine')} engine" if run.plugin("engine") else ""
-    parts = [run.name, run.plugin("strategy"), counted, engine, "" if run.finished else "unfinished"]
+    parts = [run.name, run.plugin("strategy"), size, engine, "" if run.finished else "unfinished"]
     return " · ".join(part for part in parts if part)
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError
 from chimera.core.private import write
 from chimera.core.safe_path import safe_path
@@ -236,7 +237,7 @@ def _rows(path: Path, row_type: type[T], notes: list[str]) -> Iterator[T]:
         else:
             yield row
     if skipped:
-        notes.append(f"{path.name}: {skipped:,} {'line' if skipped == 1 else 'lines'} could not be read.")
+        notes.append(f"{path.name}: {counted(skipped, 'line')} could not be read.")
 
 
 def _row(line: bytes, row_type: type[T]) -> T | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
+from chimera.core.counted import counted
 from chimera.report.run_files import RunFiles
 from chimera.report.units import linear_ticks, number, significant, tick_labels
 
@@ -33,7 +34,9 @@ def staleness(run: RunFiles) -> str:
         return ""
     total = sum(counts.values())
     mean = sum(age * count for age, count in counts.items()) / total
-    note = f"{number(total)} gradients, {significant(mean, 3)} updates old on average, at most {number(max(counts))}."
+    note = (
+        f"{counted(total, 'gradient')}, {significant(mean, 3)} updates old on average, at most {number(max(counts))}."
+    )
     return f"<figure class='staleness'>{_chart(counts, note)}</figure><p class='note'>{note}</p>"
 
 
@@ -53,10 +56,11 @@ def _chart(counts: Mapping[int, int], note: str) -> str:
     for place, count in enumerate(bars):
         first, last = place * width, place * width + width - 1
         ages = f"{first}" if width == 1 else f"{first} to {last}"
+        title = f"{ages} {'update' if ages == '1' else 'updates'} old: {counted(count, 'gradient')}"
         left, tall = _LEFT + place * step, count / high * (bottom - _TOP)
         parts.append(
             f'<rect class="column" x="{left + step * 0.1:.1f}" y="{bottom - tall:.1f}" width="{step * 0.8:.1f}" '
-            f'height="{tall:.1f}"><title>{ages} updates old: {number(count)} gradients</title></rect>'
+            f'height="{tall:.1f}"><title>{title}</title></rect>'
         )
     ticks = linear_ticks(0, max(max(counts), 1), 9, whole=True)
     for tick, name in zip(ticks, tick_labels(ticks), strict=True):

@@ -18,7 +18,7 @@ from chimera.models.model import Model
 from chimera.models.pickling import ensure_picklable
 from chimera.models.shared_model import SharedInstance, SharedModel
 from chimera.strategies.cluster import Announced
-from chimera.training.cluster import cluster
+from chimera.training.cluster import actors
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.privacy.settings import Privacy
 from chimera.training.privacy.worker import PrivateWorker
@@ -32,7 +32,7 @@ from chimera.training.worker.row_exchange import check_rows
 from chimera.training.worker.shared_parameters import SharedParameters
 
 
-class Actors(cluster.Actors):
+class Actors(actors.Actors):
     """Starts workers and servers on an engine.
 
     Parameters

@@ -199,7 +199,7 @@ def test_workers_get_their_name_port_and_token(folder):
         ("X_train.csv", None, "there is no"),
         ("y_train.csv", None, "there is no"),
         ("X_train.csv", "", "is empty"),
-        ("X_train.csv", "x\n1\n", "has 1 rows but"),
+        ("X_train.csv", "x\n1\n", "has 1 row but"),
         ("X_train.csv", "x\n1\nmany\n", "row 2, column 'x': 'many' is not a number"),
         ("X_train.csv", "x,z\n1,2\n1,\n", "row 2: the column 'z' has no value"),
         ("y_train.csv", "y\n1\ninf\n", "is not finite"),

@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core.counted import counted
 from chimera.core.errors import DataError
 from chimera.data.readers.decompression import GzipStream
 
@@ -156,7 +157,9 @@ def split_target(frame: Any, target: Target = None) -> tuple[Any, Any]:
     ``target`` is the name or index of a column, or a list of them; default the last column.
     """
     if frame.shape[1] < 2:
-        raise DataError(f"the table has {frame.shape[1]} columns: at least one feature and a target are needed")
+        raise DataError(
+            f"the table has {counted(frame.shape[1], 'column')}: at least one feature and a target are needed"
+        )
     wanted = [-1] if target is None else [target] if isinstance(target, str | int) else list(target)
     places = [_place(frame, column) for column in wanted]
     rest = [place for place in range(frame.shape[1]) if place not in places]

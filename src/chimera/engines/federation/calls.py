@@ -1,4 +1,4 @@
-"""The calls of a driver that have no answer yet: asked, and asked again after each break, until they are answered."""
+"""The unanswered calls of a driver. Each is sent again after a lost connection, until its answer arrives."""
 
 from __future__ import annotations
 

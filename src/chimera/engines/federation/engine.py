@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from chimera.core.counted import counted
 from chimera.core.engine import ENGINES
 from chimera.core.errors import ConfigurationError, RunError
 from chimera.engines.http.engine import HttpEngine
@@ -181,7 +182,7 @@ class FederationEngine(HttpEngine):
         homes = self._placement.homes
         names = sorted(homes[actor].url for actor in away if actor in homes)
         lacking = count - (len(actors) - len(away))
-        nodes = "1 more node" if lacking == 1 else f"{lacking} more nodes"
+        nodes = counted(lacking, "more node")
         return f"{nodes}; not connected: {', '.join(names)}" if names else nodes
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import inf
 from operator import attrgetter
 
-from chimera.engines.simulated.call import Call, Node, Ref
+from chimera.engines.simulated.call import Call, Ref
+from chimera.engines.simulated.node import Node
 from chimera.engines.simulated.presence import Presence
 
 _end_s = attrgetter("call.end_s")

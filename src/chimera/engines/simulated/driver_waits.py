@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from chimera.core.errors import RunError, TimeLimitError
-from chimera.engines.simulated.call import Node, Ref
+from chimera.engines.simulated.call import Ref
 from chimera.engines.simulated.delivery import deliver
+from chimera.engines.simulated.node import Node
 from chimera.engines.simulated.scheduler import Scheduler
 
 

@@ -14,7 +14,7 @@ from chimera.core.engine import ENGINES, Disturbance, Resources
 from chimera.core.errors import ConfigurationError, EngineClosedError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import check_returns, handle_of, receive_handles
-from chimera.engines.simulated.call import NO_METHODS, ActorHandle, Call, Node, Ref
+from chimera.engines.simulated.call import ActorHandle, Call, Ref
 from chimera.engines.simulated.driver_waits import DriverWaits
 from chimera.engines.simulated.events import SimulatedContext
 from chimera.engines.simulated.group import SimulatedGroup
@@ -23,6 +23,7 @@ from chimera.engines.simulated.models.availability import Availability
 from chimera.engines.simulated.models.compute import Compute
 from chimera.engines.simulated.models.devices import Device, Devices
 from chimera.engines.simulated.models.network import Connections, Network
+from chimera.engines.simulated.node import NO_METHODS, Node
 from chimera.engines.simulated.options import options
 from chimera.engines.simulated.scheduler import CONSTRUCTOR, Scheduler
 from chimera.engines.stored import Stored

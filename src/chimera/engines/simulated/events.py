@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 from chimera.core.call import ActorContext, current
 from chimera.core.engine import Disturbance
 from chimera.core.errors import ConfigurationError, RunError, TimeLimitError
-from chimera.engines.simulated.call import Call, Node, Ref
+from chimera.engines.simulated.call import Call, Ref
 from chimera.engines.simulated.delivery import deliver
 from chimera.engines.simulated.messages import Awaited, Mail, Message
+from chimera.engines.simulated.node import Node
 from chimera.engines.suspendable_thread import Abandoned
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from chimera.core.errors import ActorLost, ConfigurationError, RunError
 from chimera.core.parameters import reduce_in_order
 from chimera.engines.collectives import Op, check_op, check_root
-from chimera.engines.simulated.call import Call, Node
+from chimera.engines.simulated.call import Call
 from chimera.engines.simulated.messages import GroupMessages
 from chimera.engines.simulated.models.network import ring
+from chimera.engines.simulated.node import Node
 from chimera.engines.suspendable_thread import Abandoned
 
 if TYPE_CHECKING:

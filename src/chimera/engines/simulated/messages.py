@@ -21,8 +21,9 @@ from chimera.core.call import nbytes
 from chimera.core.errors import ActorLost, RunError
 from chimera.core.message import Encoded
 from chimera.engines.collectives import check_count, check_ranks
-from chimera.engines.simulated.call import Call, Node
+from chimera.engines.simulated.call import Call
 from chimera.engines.simulated.delivery import carried_s
+from chimera.engines.simulated.node import Node
 from chimera.engines.stored import Stored
 from chimera.engines.suspendable_thread import Abandoned
 

@@ -8,7 +8,8 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from chimera.core.engine import Disturbance
-from chimera.engines.simulated.call import Call, Node
+from chimera.engines.simulated.call import Call
+from chimera.engines.simulated.node import Node
 
 Change: TypeAlias = Callable[[Call, float, float], tuple[float, float]]
 """From a call, its start and its end, to those that it has now."""

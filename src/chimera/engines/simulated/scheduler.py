@@ -11,13 +11,14 @@ from operator import itemgetter
 from chimera.core.call import Work, enter
 from chimera.core.engine import Disturbance
 from chimera.core.errors import ActorLost
-from chimera.engines.simulated.call import NOTHING, Call, Node
+from chimera.engines.simulated.call import NOTHING, Call
 from chimera.engines.simulated.delivery import arrival_s
 from chimera.engines.simulated.events import Events
 from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.health import SOUND
 from chimera.engines.simulated.models.compute import Compute
 from chimera.engines.simulated.models.link import Link
+from chimera.engines.simulated.node import Node
 from chimera.engines.simulated.running import Outcome, construct, run
 from chimera.engines.simulated.timeline import Timeline
 from chimera.engines.simulated.wait_analysis import explain, losses

@@ -12,7 +12,8 @@ from msgspec.structs import asdict
 from chimera.core.engine import Disturbance
 from chimera.core.errors import ActorLost
 from chimera.core.trace import TraceRow
-from chimera.engines.simulated.call import NOTHING, Call, Node
+from chimera.engines.simulated.call import NOTHING, Call
+from chimera.engines.simulated.node import Node
 from chimera.engines.simulated.retiming import Change, disturbed, restore_planned, retime
 
 _MANY = 4096

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from chimera.engines.simulated.call import Call, Node
+from chimera.engines.simulated.call import Call
 from chimera.engines.simulated.group import SimulatedGroup
 from chimera.engines.simulated.messages import Awaited
+from chimera.engines.simulated.node import Node
 
 
 def losses(hung: Iterable[Node], groups: Iterable[SimulatedGroup]) -> Iterator[tuple[float, Node]]:

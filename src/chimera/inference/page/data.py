@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from chimera.core.counted import counted
 from chimera.inference.api import views
 from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinator
 from chimera.inference.scheduling.job import Job
@@ -83,16 +84,12 @@ def reason(job: Job, leader: Coordinator) -> str:
         (job.loading, f"batches that wait until their worker has loaded the model: {job.loading}"),
         (
             job.waiting and others and available,
-            f"it shares {_count(len(available), 'worker')} with {_count(len(others), 'other job')}: its share is {share:.0%}",
+            f"it shares {counted(len(available), 'worker')} with {counted(len(others), 'other job')}: its share is {share:.0%}",
         ),
         (job.returned, f"batches of lost workers that wait for another one: {len(job.returned)}"),
         (job.blamed, f"batches that may have killed a worker: {len(job.blamed)}"),
     )
     return "; ".join(text for applies, text in parts if applies)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _histogram(times: list[tuple[int, float]]) -> list[int]:

@@ -11,6 +11,7 @@ import msgspec
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
+from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError, ConflictError, DataError
 from chimera.jobs.daemon.streams import Followers, JobUpdates
 from chimera.jobs.driver.progress_file import Tail
@@ -148,13 +149,14 @@ def _submit(daemon: Daemon, submission: Submission, key: str) -> str:
         raise ConfigurationError(f"the job cannot run on this cluster: {reason}")
     if submission.workers > daemon.options.workers:
         raise ConfigurationError(
-            f"the job needs {submission.workers} workers, and the cluster has {daemon.options.workers}: "
+            f"the job needs {counted(submission.workers, 'worker')}, and the cluster has {daemon.options.workers}: "
             "'chimera cluster up --workers N' starts one with more"
         )
     limit = daemon.options.limit_per_user
     if limit is not None and submission.workers > limit:
         raise ConfigurationError(
-            f"the job needs {submission.workers} workers, and this cluster gives a user at most {limit} (--limit-per-user)"
+            f"the job needs {counted(submission.workers, 'worker')}, "
+            f"and this cluster gives a user at most {limit} (--limit-per-user)"
         )
     if missing := ContentStore(daemon.folder.files).missing(submission.manifest):
         raise ConflictError(f"{len(missing)} of the job's files are not uploaded")

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError
 from chimera.jobs.store.records import Job, Usage
 from chimera.jobs.store.states import TERMINAL, State
@@ -120,9 +121,11 @@ def schedule(
             jobs[user] += 1
             workers[user] += needed
         else:
-            decision.waits[job.id] = f"it needs {needed} workers, and {free} are free"
+            decision.waits[job.id] = (
+                f"it needs {counted(needed, 'worker')}, and {free} {'is' if free == 1 else 'are'} free"
+            )
             if now_s - job.since_s >= settings.patience_s:
-                reason = f"job {job.id} has waited longer for {needed} workers"
+                reason = f"job {job.id} has waited longer for {counted(needed, 'worker')}"
                 decision.waits.update({other.id: reason for other in ready})
                 break
     return decision
@@ -147,7 +150,7 @@ def _is_eligible(
     if unfinished:
         decision.waits[job.id] = f"it waits for job {', '.join(unfinished)}"
     elif job.submission.workers > total:
-        decision.waits[job.id] = f"it needs {job.submission.workers} workers, and the cluster has {total}"
+        decision.waits[job.id] = f"it needs {counted(job.submission.workers, 'worker')}, and the cluster has {total}"
     elif now_s < job.since_s + retry_delay_s(job.refused):
         decision.waits[job.id] = f"it is tried again soon: {job.reason}"
     return job.id not in decision.waits
@@ -155,7 +158,7 @@ def _is_eligible(
 
 def _over_limit(user: str, jobs: int, workers: int, settings: QueueSettings) -> str:
     if 0 < settings.jobs_per_user < jobs:
-        return f"{user} has {settings.jobs_per_user} active jobs, the limit of a user"
+        return f"{user} has {counted(settings.jobs_per_user, 'active job')}, the limit of a user"
     if 0 < settings.workers_per_user < workers:
-        return f"{user} may have {settings.workers_per_user} workers at once"
+        return f"{user} may have {counted(settings.workers_per_user, 'worker')} at once"
     return ""

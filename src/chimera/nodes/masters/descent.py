@@ -23,7 +23,8 @@ from chimera.nodes.masters.learning_rate import LearningRate
 from chimera.nodes.table import match_columns
 from chimera.strategies.parameter_server import ParameterServer
 from chimera.strategies.strategy import Round
-from chimera.training.cluster.cluster import Actors, TrainingCluster
+from chimera.training.cluster.actors import Actors
+from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.cluster.sharding import Sharding
 from chimera.training.fault_tolerance.recovery import Recovery

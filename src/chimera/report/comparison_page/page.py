@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError
 from chimera.report.comparison_page.charts import MOST_LINES, Chart, Series, draw, is_wide, swatch
 from chimera.report.comparison_page.curves import learning_curves
@@ -147,7 +148,7 @@ def _legend(rows: Sequence[Row], drawn: Sequence[int]) -> str:
         for place, i in enumerate(drawn)
     )
     left = sum(bool(row["metrics"]) for row in rows) - len(drawn)
-    more = f"<p class='note'>{left:,} more cells are in the table only.</p>" if left > 0 else ""
+    more = f"<p class='note'>{counted(left, 'more cell')} in the table only.</p>" if left > 0 else ""
     return f'<ul class="cells">{items}</ul>{more}'
 
 

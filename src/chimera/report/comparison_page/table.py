@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chimera.report.comparison_page.names import WORKERS
+from chimera.report.safe_text import safe_text
 from chimera.report.units import clock, in_bytes, in_seconds, number, significant
 
 if TYPE_CHECKING:
@@ -118,6 +119,19 @@ def as_text(comparison: Mapping[str, Any]) -> str:
     console = Console(file=text, color_system=None, force_terminal=False, force_jupyter=False)
     print_table(as_rich(comparison), console)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def as_html(comparison: Mapping[str, Any]) -> str:
+    """Return the table as HTML for notebooks, with a tooltip on each heading."""
+    found = columns(comparison)
+    head = "".join(f'<th title="{safe_text(each.meaning)}">{safe_text(each.heading)}</th>' for each in found)
+    lines = (
+        "".join(f"<td>{safe_text(each.texts[place])}</td>" for each in found)
+        for place in range(len(comparison["rows"]))
+    )
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    note = safe_text(baseline_note(comparison))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{note}</p>"
 
 
 def _column(heading: str, meaning: str, rows: Sequence[Row], key: str, write: Any, importance: int) -> Column:

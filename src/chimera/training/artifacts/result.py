@@ -10,85 +10,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.scaling import Scaling
 from chimera.models.model import Model
 from chimera.report.units import format_duration, number
+from chimera.training.artifacts.cost import Cost
 from chimera.training.artifacts.download import REPORTED, local_copy
 from chimera.training.artifacts.frozen_part import check_frozen_part, frozen_part
 from chimera.training.artifacts.location import beside, folder_of
 from chimera.training.progress.callback import Event
-from chimera.training.progress.peak import utilisation
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 _TRUTH = ("bits_per_element_up", "bits_per_element_down", "compression_ratio")
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The cost of a run.
-
-    Attributes
-    ----------
-    seconds : of training, on the engine's clock.
-    virtual_time : whether these seconds are virtual (engine ``simulated``).
-    bytes_up, bytes_down : array bytes that the workers sent and received.
-    rounds : updates of the global model.
-    lost_rounds : rounds that a loss undid or interrupted, in addition to ``rounds``.
-    samples : samples processed by all workers.
-    elements_up, packed_up : elements of the vectors (gradients, changes of weights) that workers sent, and bytes of their
-        messages, overhead of codecs included. For collectives: elements of the reduced vectors, and bytes of the arrays
-        passed to collectives, repeated steps included.
-    elements_down, packed_down : the same for messages that workers received; 0 for collectives.
-    epochs : samples divided by the size of the training set.
-    tokens : tokens of the batches of all workers, without padding and lost rounds included; 0 if the model does not say them.
-    flops : floating-point operations of these batches by the model's formula, see `work_on_tokens`.
-    peak_flops : peak of all workers together, in FLOPs per second; None if it is not known.
-    """
-
-    seconds: float
-    bytes_up: int
-    bytes_down: int
-    rounds: int
-    samples: int
-    lost_rounds: int
-    elements_up: int
-    packed_up: int
-    elements_down: int
-    packed_down: int
-    epochs: float
-    virtual_time: bool
-    tokens: int = 0
-    flops: float = 0.0
-    peak_flops: float | None = None
-
-    @property
-    def mfu(self) -> float | None:
-        """The model FLOP utilisation, 1 at the peak; None if the peak or the FLOPs are not known."""
-        return utilisation(self.flops, self.seconds, self.peak_flops)
-
-    @property
-    def goodput(self) -> float:
-        """The fraction of rounds that were not lost, 0 to 1."""
-        return self.rounds / (self.rounds + self.lost_rounds) if self.rounds else 0.0
-
-    @property
-    def bits_per_element_up(self) -> float | None:
-        """Mean bits per element that workers sent, as measured; None if they sent nothing."""
-        return 8 * self.packed_up / self.elements_up if self.elements_up else None
-
-    @property
-    def bits_per_element_down(self) -> float | None:
-        """Mean bits per element that workers received, as measured; None if they received nothing."""
-        return 8 * self.packed_down / self.elements_down if self.elements_down else None
-
-    @property
-    def compression_ratio(self) -> float | None:
-        """Size of the sent vectors as float32, divided by the bytes that workers sent; None if they sent nothing."""
-        return 4 * self.elements_up / self.packed_up if self.packed_up else None
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,8 +66,8 @@ class Run:
         """Return folder, strategy, cost and metrics in one line."""
         names, cost = self.names, self.cost
         metrics = [f"{name.replace('_', ' ')} {number(value)}" for name, value in self.metrics.items()]
-        took = [f"{cost.rounds:,} rounds", format_duration(cost.seconds, virtual=cost.virtual_time)]
-        what = f"{names['strategy']}, {names['workers']} workers on {names['engine']}"
+        took = [counted(cost.rounds, "round"), format_duration(cost.seconds, virtual=cost.virtual_time)]
+        what = f"{names['strategy']}, {counted(names['workers'], 'worker')} on {names['engine']}"
         return f"<Run {self.location}: {'; '.join([what, *took, *metrics, f'stopped by {self.stopped_by}'])}>"
 
     def _repr_html_(self) -> str:
@@ -185,7 +122,7 @@ class Run:
             "seconds": cost.seconds,
             "virtual_time": cost.virtual_time,
             "samples_per_second": cost.samples / cost.seconds if cost.seconds else 0.0,
-            **_of_tokens(cost),
+            **cost.of_tokens(),
             "bytes_up": cost.bytes_up,
             "bytes_down": cost.bytes_down,
             **{key: getattr(cost, key) for key in _TRUTH if getattr(cost, key) is not None},
@@ -252,15 +189,6 @@ class Run:
         with local_copy(self.location, REPORTED) as folder:
             save_plot(folder, target)
         return target
-
-
-def _of_tokens(cost: Cost) -> dict[str, Any]:
-    """Return the figures of models that say the tokens and FLOPs of a batch; empty for others."""
-    if not cost.tokens:
-        return {}
-    rate = cost.tokens / cost.seconds if cost.seconds else 0.0
-    figures = {"tokens": cost.tokens, "tokens_per_second": rate, "flops": cost.flops}
-    return figures if cost.mfu is None else {**figures, "peak_flops": cost.peak_flops, "mfu": cost.mfu}
 
 
 def _as_array(tensor: Any) -> NDArray[Any]:

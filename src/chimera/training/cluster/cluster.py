@@ -2,81 +2,24 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
+from chimera.core.counted import counted
 from chimera.core.engine import Engine
-from chimera.core.errors import ConfigurationError, TimeLimitError, TooFewWorkersError
+from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat
 from chimera.strategies.cluster import Announced
-from chimera.training.cluster.edges import Edges
-from chimera.training.cluster.gather import Gather
+from chimera.training.cluster.actors import Actors
 from chimera.training.cluster.groups import Groups
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
+from chimera.training.cluster.membership import Membership
 from chimera.training.cluster.sharding import Sharding
-from chimera.training.cluster.state import ClusterState
 from chimera.training.optimizers.schedule import Schedule
 from chimera.training.worker.attack import Attack
 
 
-class Actors(Protocol):
-    """A factory of the actors of a run.
-
-    Attributes
-    ----------
-    addressed, by_rows : how servers send weights, see `TrainingCluster.addressed`.
-    private : whether the run is private.
-    schedules : schedules of the optimizers of new actors, of which the driver reduces those that are plateaus.
-    bounds : indices of the first layers of all stages but the first, where the model is split by measured cost. Measured
-        costs vary, so a resumed run takes these from the checkpoint.
-    """
-
-    addressed: bool
-    by_rows: bool
-    private: bool = False
-    schedules: Sequence[Schedule] = ()
-    bounds: Sequence[int] = ()
-
-    def reserve_workers(self, count: int, timeout_s: float | None = None) -> None:
-        """See `Engine.reserve`."""
-
-    def worker(self, rank: int, order: Any) -> Any:
-        """Start the worker of a rank."""
-
-    def announce(self, work: Mapping[int, Announced]) -> None:  # noqa: ARG002 - most workers take steps alone
-        """Announce the steps that workers will take, see `TrainingCluster.announce`, by rank; by default do nothing."""
-        return
-
-    def servers(self, shards: int) -> list[Any]:
-        """Start all servers."""
-
-    def server(self, index: int, shards: int) -> Any:
-        """Start one server with the initial parameters."""
-
-    def edge(self, number: int) -> Any:
-        """Start one edge server."""
-        raise ConfigurationError(f"there is no edge server {number} where the model is cut, or nodes have their own")
-
-    def joined(self, pieces: Sequence[Flat], out: Flat | None = None) -> Flat:
-        """Return the parameters of the whole model, shape (P,), from its pieces; by default, concatenate them.
-
-        Without ``out`` the result is read-only, or a single piece itself, so that a checkpoint need not copy it.
-        """
-        if out is None and len(pieces) == 1:
-            return pieces[0]
-        whole = np.concatenate(pieces, out=out)
-        whole.flags.writeable = out is not None
-        return whole
-
-    def joined_buffers(self, pieces: Sequence[Flat]) -> Flat:
-        """Return the buffers of the whole model from those of its parts."""
-        return np.concatenate(pieces)
-
-
-class TrainingCluster(Gather, Groups, Edges, ClusterState):
+class TrainingCluster(Membership, Groups):
     """The cluster of one run, as the trainer passes it to a strategy.
 
     Parameters
@@ -131,16 +74,6 @@ class TrainingCluster(Gather, Groups, Edges, ClusterState):
         )
 
     @property
-    def actors(self) -> list[Any]:
-        """All workers, servers and edge servers."""
-        return [*self.workers, *self.shards, *self.edge_servers.values()]
-
-    @property
-    def ranks(self) -> list[int]:
-        """The ranks of the living workers."""
-        return [self.rank_of[worker.name] for worker in self.workers]
-
-    @property
     def names(self) -> list[str]:
         """The names of all workers that the run has had, in rank order."""
         return list(self.rank_of)
@@ -160,7 +93,9 @@ class TrainingCluster(Gather, Groups, Edges, ClusterState):
         if not self.shards:
             self.shards = self._actors.servers(shards)
         if len(self.shards) != shards:
-            raise ConfigurationError(f"the checkpoint was written with {len(self.shards)} shards, not {shards}")
+            raise ConfigurationError(
+                f"the checkpoint was written with {counted(len(self.shards), 'shard')}, not {shards}"
+            )
         self._session += 1
         return self.shards
 
@@ -217,47 +152,6 @@ class TrainingCluster(Gather, Groups, Edges, ClusterState):
             called = [*self.workers, *self.shards] if actors is None else actors
             self.get([actor.reduce_rates(*factors) for actor in called])
 
-    def drop_lost(self) -> tuple[list[str], list[int], list[str]]:
-        """Remove dead actors; return the names of the workers, the indices of the servers, and the names of edge servers."""
-        dead = self._dead()
-        lost = [worker.name for worker in self.workers if worker.name in dead]
-        self.workers = [worker for worker in self.workers if worker.name not in dead]
-        self._late = {name: ref for name, ref in self._late.items() if name not in dead}
-        servers = [index for index, server in enumerate(self.shards) if server.name in dead]
-        return lost, servers, self.drop_lost_edges(dead)
-
-    def start(self, name: str) -> Any:
-        """Start a replacement of a lost worker, or an additional worker, and return it. `admit` adds it to the cluster."""
-        rank = self.rank_of.setdefault(name, len(self.rank_of))
-        # An additional worker gets its shard when the data is divided again. It reads nothing until then.
-        place = self._places.get(name, rank % len(self._sharding.orders))
-        return self._actors.worker(rank, self._sharding.orders[place])
-
-    def admit(self, worker: Any) -> None:
-        """Add a started worker to the cluster. Divide the data again if the worker is additional.
-
-        Without servers, the worker becomes a copy of the replica with the most steps, unless workers hold none. With servers,
-        its local optimizer takes over the momenta of another worker: fresh moment estimates make the first steps too long,
-        which would distort the mean. State that only the lost worker had is restored from the last checkpoint.
-
-        Raises
-        ------
-        ActorLost : the worker or another one is dead. The worker is not part of the cluster.
-        """
-        if self.shards or not self.workers or self.replicas in ("parts", "none"):
-            self.get(worker.go_to(self._sharding.step_of(self.round)))
-            if self.shards and self.replicas != "parts":
-                self._recall(worker, (self.on_time() or self.workers)[:1])
-        else:
-            steps = self.get([other.step() for other in self.workers])
-            self.get(worker.restore(self.workers[steps.index(max(steps))].state()))
-        self._remind(worker)
-        self.reduce_rates([worker])
-        place = bisect.bisect(self.ranks, self.rank_of[worker.name])
-        self.workers = [*self.workers[:place], worker, *self.workers[place:]]
-        if worker.name not in self._places:
-            self.reshard()
-
     def make_attacker(self, worker: Any, attack: Attack) -> None:
         """Make a worker attack from its next call on, without waiting for it."""
         self.attacks[worker.name] = attack
@@ -270,20 +164,6 @@ class TrainingCluster(Gather, Groups, Edges, ClusterState):
         """
         known = getattr(self._engine, "connected", None)
         return known is None or self._actors.private or bool(known(worker))
-
-    def has_room(self, patience_s: float = 0) -> bool:
-        """Return whether the engine has room for one more worker, now or within ``patience_s`` seconds."""
-        try:
-            self._actors.reserve_workers(1, patience_s)
-        except TimeLimitError:
-            return False
-        return True
-
-    def reshard(self) -> None:
-        """Divide the data again among the living workers."""
-        self._sharding.reshard(len(self.workers), self.round)
-        self._places = {worker.name: place for place, worker in enumerate(self.workers)}
-        self._hand_out()
 
     @property
     def feeders(self) -> list[Any]:
@@ -300,44 +180,11 @@ class TrainingCluster(Gather, Groups, Edges, ClusterState):
         """Return the fill of each worker's input queue, 0 to 1, where it is known without waiting."""
         return self._sharding.provider.fill()
 
-    def respawn_server(self, index: int) -> None:
-        """Replace a lost server by a new one with initial parameters. The caller restores its state."""
-        self.shards[index] = self._actors.server(index, len(self.shards))
-
-    def check_enough(self, lost: Sequence[str]) -> None:
-        """Raise `TooFewWorkersError` if fewer than ``min_workers`` are left."""
-        if len(self.workers) < self._min_workers:
-            left = f"{len(self.workers)} workers are left, fewer than min_workers = {self._min_workers}"
-            raise TooFewWorkersError(f"{', '.join(lost)} died; {left}" if lost else left)
-
-    def start_over(self) -> None:
-        """Replace all remaining workers and servers by new ones, as at the start of the run."""
-        self.round, workers = 0, [worker.name for worker in self.workers]
-        self.forget_local()
-        self._end_actors()
-        self.workers, self._late = [], {}
-        self.shards = [self._actors.server(index, len(self.shards)) for index in range(len(self.shards))]
-        self._sharding.restart()
-        for name in workers:
-            self.admit(self.start(name))
-
     def end(self) -> None:
         """Kill the actors of this run on an engine that other runs continue to use."""
         self._end_actors()
         self._sharding.provider.end()
 
-    def _end_actors(self) -> None:
-        dead = self._dead()
-        for actor in self.actors:
-            if actor.name not in dead:
-                self._engine.kill(actor)
-        self.edge_servers = {}
-
     def _hand_out(self) -> None:
         orders = self._sharding.orders
         self.get([worker.follow(orders[self._places[worker.name]], self._sharding.since) for worker in self.workers])
-
-    def _dead(self) -> set[str]:
-        """Return the names of the dead actors of this run. The engine may also report actors of earlier runs."""
-        lost = set(map(id, self._engine.lost()))
-        return {actor.name for actor in self.actors if id(actor) in lost} if lost else set()

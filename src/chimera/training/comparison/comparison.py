@@ -53,6 +53,12 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
     signal: int | None = None
 
+    def _repr_html_(self) -> str:
+        """Return the figures as a table for a notebook."""
+        from chimera.report.comparison_page.table import as_html
+
+        return as_html(self.plain())
+
     @property
     def report(self) -> Path:
         """The path of the HTML report."""

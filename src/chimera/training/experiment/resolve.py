@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from chimera.codecs.codec import CODECS
+from chimera.core.counted import counted
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import RowData, TrainingData
@@ -109,7 +110,9 @@ def check_data(
         raise ConfigurationError("test_per_client needs a data set whose samples have numbers, not a stream")
     if not nodes_own_data:
         if workers > len(train):
-            raise ConfigurationError(f"{workers} workers cannot share {len(train)} training samples")
+            raise ConfigurationError(
+                f"{counted(workers, 'worker')} cannot share {counted(len(train), 'training sample')}"
+            )
     elif tolerance.on_worker_loss == "redistribute":
         raise ConfigurationError(
             "on_worker_loss 'redistribute' needs data that can be sent, but here each node keeps its own data"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from chimera.core.counted import counted
 from chimera.core.engine import Disturbance, Engine
 from chimera.core.errors import ConfigurationError
 from chimera.strategies.strategy import Strategy
@@ -179,7 +180,7 @@ def as_sentences(faults: Iterable[Any], workers: int) -> list[str]:
         kind, _, number = fault.actor.partition(" ")
         if kind == "worker" and int(number) >= workers:
             raise ConfigurationError(
-                f"{fault.text!r}: the run has {workers} workers, 'worker 0' to 'worker {workers - 1}'"
+                f"{fault.text!r}: the run has {counted(workers, 'worker')}, 'worker 0' to 'worker {workers - 1}'"
             )
     return [fault.text for fault in read]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from chimera.core.counted import counted
 from chimera.core.engine import Engine
 from chimera.core.errors import ActorLost, RunError, TooFewWorkersError
 from chimera.training.cluster.cluster import TrainingCluster
@@ -114,13 +115,13 @@ class Recovery:
                 yield from self._admit(_PATIENCE_S if self._nodes.changes else math.inf)
             elif self._nodes.least and there + len(self._workers) >= self._least:
                 if not paused:
-                    yield "paused", "", f"{there} workers are there, and the run needs {self._least}"
+                    yield "paused", "", f"the run has {counted(there, 'worker')} and needs {self._least}"
                 paused = True
                 self._nodes.wait(self._workers, self.stopped)
             else:
                 break
         if paused and there >= self._least:
-            yield "resumed", "", f"{there} workers are there"
+            yield "resumed", "", f"the run has {counted(there, 'worker')}"
 
     @property
     def arrived(self) -> bool:
@@ -161,7 +162,11 @@ class Recovery:
         """Count lost edge servers, which the strategy replaces when it starts again."""
         for name in names:
             self._use_restart(name)
-            yield "edge respawned", name, f"the round of the cloud is repeated; {self._restarts_left} restarts are left"
+            yield (
+                "edge respawned",
+                name,
+                f"the round of the cloud is repeated; {counted(self._restarts_left, 'restart')} left",
+            )
 
     def _use_restart(self, name: str) -> None:
         if self._restarts_left == 0:
@@ -173,7 +178,7 @@ class Recovery:
             name = f"server {self._servers[0]}"
             self._use_restart(name)
             self._cluster.respawn_server(self._servers.pop(0))
-            yield "server respawned", name, f"in a new process; {self._restarts_left} restarts are left"
+            yield "server respawned", name, f"in a new process; {counted(self._restarts_left, 'restart')} left"
 
     def _start_workers(self, patience_s: float = 0) -> Iterator[EventText]:
         for name in filter(self._nodes.is_there, list(self._workers)):
@@ -197,11 +202,11 @@ class Recovery:
                 yield (
                     "worker respawned",
                     name,
-                    f"a new process has its rank and data; {self._restarts_left} restarts are left",
+                    f"a new process has its rank and data; {counted(self._restarts_left, 'restart')} left",
                 )
             else:
                 self._respawned.add(name)
-                yield "worker joined", name, f"the run has {len(self._cluster.workers)} workers now"
+                yield "worker joined", name, f"the run has {counted(len(self._cluster.workers), 'worker')} now"
         if self._pending and patience_s:
             self._patience_s = 0.0  # processes start slowly on this engine
 

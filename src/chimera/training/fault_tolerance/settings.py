@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias, get_args
 
+from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError
 
 OnWorkerLoss: TypeAlias = Literal["respawn", "redistribute", "drop", "stop"]
@@ -42,9 +43,11 @@ class FaultTolerance:
     def check(self, workers: int) -> None:
         """Raise `ConfigurationError` if a run cannot start with this number of workers."""
         if self.min_workers > workers:
-            raise ConfigurationError(f"min_workers is {self.min_workers}, but there are {workers} workers")
+            raise ConfigurationError(f"min_workers is {self.min_workers}, but the run has {counted(workers, 'worker')}")
         if self.max_workers is not None and self.max_workers < workers:
-            raise ConfigurationError(f"max_workers is {self.max_workers}, but the run starts with {workers} workers")
+            raise ConfigurationError(
+                f"max_workers is {self.max_workers}, but the run starts with {counted(workers, 'worker')}"
+            )
 
     def of_parts(self, workers: int) -> Self:
         """Return these settings for a run in which each worker holds a part of the model, so that none can be missing.

@@ -17,7 +17,7 @@ from chimera.data.order import Order
 from chimera.models.device import GPU
 from chimera.models.model import Model
 from chimera.strategies.model_partition import ModelPartition, SplitPartition
-from chimera.training.cluster.cluster import Actors
+from chimera.training.cluster.actors import Actors
 from chimera.training.model_parallel.part_layout import JoinedLayout
 from chimera.training.model_parallel.partitioning import Part, cut, split_model
 from chimera.training.model_parallel.split_learning import SplitClient, SplitServer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from chimera.core.counted import counted
 from chimera.data.scaling import Scaling
 from chimera.engines.http.failure import plain_text
 from chimera.models.model import Task
@@ -75,17 +76,21 @@ class AgreedData:
         """One line on the data, such as ``data: 3 nodes · 455 training rows · 9 columns · 2 classes: no, yes · no scaling``."""
         given = [one.rows for one in self.descriptions if one.rows is not None]
         hidden = len(self.descriptions) - len(given)
-        parts = [_counted(len(self.descriptions), "node")]
-        parts += [f"{sum(given):,} training rows{f', without those of {hidden}' if hidden else ''}"] if given else []
+        parts = [counted(len(self.descriptions), "node")]
+        parts += (
+            [f"{counted(sum(given), 'training row')}{f', without those of {hidden}' if hidden else ''}"]
+            if given
+            else []
+        )
         shape = " x ".join(map(str, self.input_shape))
-        parts.append(f"inputs {shape}" if self.columns is None else _counted(len(self.columns), "column"))
+        parts.append(f"inputs {shape}" if self.columns is None else counted(len(self.columns), "column"))
         listed = ", ".join((self.classes or ())[:_MOST_NAMES]) + (
             ", ..." if len(self.classes or ()) > _MOST_NAMES else ""
         )
         parts.append(
-            f"{_counted(self.outputs, 'value')} to predict"
+            f"{counted(self.outputs, 'value')} to predict"
             if self.classes is None
-            else f"{len(self.classes)} classes: {listed}"
+            else f"{counted(len(self.classes), 'class', 'classes')}: {listed}"
         )
         parts += (
             []
@@ -107,7 +112,3 @@ class AgreedData:
             "classes": self.classes,
             "scaled_by": SCALED[self.scaled],
         }
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

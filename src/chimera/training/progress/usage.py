@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -76,6 +77,7 @@ class UsageMeter:
         self.samples_by_worker: Counter[str] = Counter()
         self.worked: set[str] = set()
         self.began_s = engine.now()
+        self._since = 0, 0, 0
 
     def seconds(self) -> float:
         """Return the seconds since training started, on the engine's clock."""
@@ -103,6 +105,19 @@ class UsageMeter:
         used.samples += 0 if self._counted else sum([row.samples for row in rows])
         used.bytes_up += sum([row.bytes_out for row in rows])
         used.bytes_down += sum([row.bytes_in for row in rows])
+
+    def begin(self, samples_per_round: int) -> None:
+        """Start to count rounds, each of at most ``samples_per_round`` samples, or of the mean of the run if that is more."""
+        used = self.counters
+        mean = math.ceil(used.samples / used.rounds) if used.rounds else 0
+        self._since = used.rounds, used.samples, max(samples_per_round, mean)
+
+    def leave_out_repeats(self) -> None:
+        """Count only samples of rounds that were completed since `begin`: a loss interrupted another one, which is repeated."""
+        rounds, samples, most = self._since
+        if not self._counted:
+            used = self.counters
+            used.samples = min(used.samples, samples + (used.rounds - rounds) * most)
 
     def _count_cloud(self, rows: Iterable[TraceRow]) -> None:
         """Count the messages between edge servers and the cloud, from the rows of edge servers."""
@@ -132,4 +147,5 @@ class UsageMeter:
         used = self.counters
         lost = used.rounds - then.rounds
         self.counters = replace(used, rounds=then.rounds, samples=then.samples, lost_rounds=used.lost_rounds + lost)
+        self._since = then.rounds, then.samples, self._since[2]
         return lost

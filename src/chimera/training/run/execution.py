@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from chimera.core.counted import counted
 from chimera.core.engine import Engine
 from chimera.core.errors import RunError
 from chimera.core.safe_path import safe_path
@@ -294,5 +295,4 @@ class Execution:
 
     @property
     def _workers(self) -> str:
-        count = self.settings.workers
-        return "1 worker" if count == 1 else f"{count} workers"
+        return counted(self.settings.workers, "worker")

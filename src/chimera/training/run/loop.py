@@ -77,6 +77,7 @@ class TrainingLoop(RunState):
         self._watched, self._stop_requested = watched, stop_requested
         self._pace = Pace(engine)
         self._in_round = False  # False during evaluation: a loss there interrupts no round
+        self._interrupted = False  # a loss interrupted a round, and no call has ended since
         self._interrupt, self._writer = Interrupt(), CheckpointWriter(checkpoints)
         self._rejections = Rejections()
         self._meter = UsageMeter(engine, cluster, history, strategy.traced, counted=strategy.counts, peak=peak)
@@ -122,10 +123,13 @@ class TrainingLoop(RunState):
                 try:
                     if reason is None:
                         self._strike()
+                        if not self._interrupted:
+                            self._meter.begin(self._samples_per_round())
                         self._in_round = True
                         self._advance(rounds, self._horizon())
                         self._in_round = False
-                        self._meter.count()
+                        self._count()
+                        self._interrupted = False
                     saved = self._evaluate_and_save()
                     if (reason is None and self._notifier.events(self._recovery.grow())) or saved:
                         # A run that resumes here restarts the strategy. So does this one: both then compute the same weights.
@@ -139,11 +143,19 @@ class TrainingLoop(RunState):
                     self._survive(error)
                     rounds = self._strategy.rounds(self._cluster)
 
-    def _horizon(self) -> int:
+    def _samples_per_round(self) -> int:
         # Where other workers hold the data of lost workers, a round computes all of it.
         workers = self._cluster.sharded_workers if self._strategy.counts else self._cluster.workers
-        samples = self._strategy.samples_per_round(len(workers), self._batch_size, self._train_size)
-        left = self._budget.rounds_left(self.counters, self._train_size, samples)
+        return self._strategy.samples_per_round(len(workers), self._batch_size, self._train_size)
+
+    def _count(self) -> None:
+        """Count what the run has used. Samples of an interrupted round do not count: the round is repeated."""
+        self._meter.count()
+        if self._interrupted:
+            self._meter.leave_out_repeats()
+
+    def _horizon(self) -> int:
+        left = self._budget.rounds_left(self.counters, self._train_size, self._samples_per_round())
         next_fault = self._faults.rounds_left(self.counters.rounds)
         joining = AHEAD if self._recovery.expecting else None
         ends = left, next_fault, joining, self._intervals.until_next(self.counters.rounds)
@@ -241,6 +253,9 @@ class TrainingLoop(RunState):
         self._guarantee.count_released_sums(
             self._cluster.released_sums
         )  # the round was interrupted, but a sum may have been read
+        if self._in_round:
+            self._interrupted = True
+            self._count()
         try:
             self._recover(error)
         except ActorLost as another:
@@ -252,3 +267,5 @@ class TrainingLoop(RunState):
         if self._notifier.events(self._recovery.survive(error)):
             self.counters.lost_rounds += self._in_round  # the round that the loss interrupted
             self._in_round = False
+        if self._interrupted:
+            self._meter.leave_out_repeats()  # calls may have ended during the repair

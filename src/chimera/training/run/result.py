@@ -10,7 +10,8 @@ from typing import Any, cast
 from chimera.core.engine import Engine
 from chimera.data.split import Split
 from chimera.models.model import Model
-from chimera.training.artifacts.result import Cost, Run
+from chimera.training.artifacts.cost import Cost
+from chimera.training.artifacts.result import Run
 from chimera.training.experiment.settings import Settings
 from chimera.training.nodes_data.agreed import AgreedData
 from chimera.training.privacy.guarantee import Guarantee

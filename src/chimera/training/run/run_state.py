@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
+from chimera.core.counted import counted
 from chimera.core.engine import Engine
 from chimera.core.parameters import Flat
 from chimera.strategies.strategy import Strategy
@@ -125,7 +126,9 @@ class RunState:
             self._cluster.reduce_rates()
         else:
             self._cluster.start_over()
-        return f"{'the snapshot' if snapshot else 'the parameters'} of round {then.rounds}; {lost} rounds are lost"
+        return (
+            f"{'the snapshot' if snapshot else 'the parameters'} of round {then.rounds}; {counted(lost, 'round')} lost"
+        )
 
 
 def _staleness(state: dict[str, Any]) -> Counter[int]:

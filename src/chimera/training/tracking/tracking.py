@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from chimera.core.counted import counted
 from chimera.core.errors import ChimeraError
 from chimera.core.private import write
 from chimera.training.progress.callback import Callback, Event, Progress
@@ -113,7 +114,9 @@ class Tracking(Callback):
                 f"{', '.join(self._trackers)}: not done within {END_S:g} s of the end of the run; some values are missing"
             )
         if self._dropped:
-            _warn(f"{', '.join(self._trackers)}: {self._dropped} rows were dropped, because they came too fast")
+            _warn(
+                f"{', '.join(self._trackers)}: {counted(self._dropped, 'row')} dropped, because the rows came too fast"
+            )
         self._report()
 
     def __enter__(self) -> Self:

@@ -6,21 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chimera.training.tracking.tracker import TRACKERS, Tracked, Tracker
+from chimera.training.tracking.logged_run import LoggedRun
+from chimera.training.tracking.tracker import TRACKERS, Tracked
 
 
 @TRACKERS.register("wandb", requires="wandb", extra="track")
-class WeightsAndBiases(Tracker):
+class WeightsAndBiases(LoggedRun):
     """A run of Weights & Biases, offline unless ``WANDB_MODE`` is set; ``wandb sync`` uploads an offline run.
 
     Parameters
     ----------
     project : name of the project; default: ``chimera``.
     """
-
-    def __init__(self, *, project: str = "chimera") -> None:
-        self._project = project
-        self._run: Any = None
 
     def begin(self, run: Tracked) -> str:
         """Create or continue a run with the settings as its configuration."""
@@ -42,14 +39,6 @@ class WeightsAndBiases(Tracker):
             ),
         )
         return str(self._run.id)
-
-    def log(self, values: Mapping[str, float], round_: int, seconds: float) -> None:  # noqa: ARG002 - among the values
-        """Record values."""
-        self._run.log(dict(values), step=round_)
-
-    def event(self, text: str, round_: int) -> None:
-        """Record the event as a text of its round."""
-        self._run.log({"event": text}, step=round_)
 
     def end(self, summary: Mapping[str, float], files: Mapping[str, Path], *, finished: bool) -> None:
         """Record final figures and files, and end the run."""

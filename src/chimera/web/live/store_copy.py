@@ -32,7 +32,7 @@ class StoreCopy:
         self._next_s, self._note, self._lock = 0.0, "", threading.Lock()
 
     def refresh(self) -> str:
-        """Download what is new, at most every `EVERY_S`; return a sentence if the store cannot be read."""
+        """Download new files and lines, at most every `EVERY_S` seconds; return a sentence if the store cannot be read."""
         if time.monotonic() < self._next_s or not self._lock.acquire(blocking=False):
             return self._note
         try:
