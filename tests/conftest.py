@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -9,6 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,23 +39,63 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that runs this 
 
 SLOW_S = 3.0
 """A test of the default run that takes longer has a marker ``takes`` with the reason."""
+ROOT = Path(__file__).parents[1]
 _SHARED = re.compile(r"(?<![a-z])(ray|docker)(?![a-z])")
-_FIXTURES = re.compile(
-    r"tests/(ddp/test_hook|docs/test_site|inference/test_(cluster|models|openai|operations|serving)|jobs/test_(cli_errors|slurm_cluster)|nodes/test_masters|security/test_static_rules"
-    r"|training/test_(comparison|smollm2))\.py"
-)
+_PACKAGE = re.compile(r"tests/conformance/")
+_MODULE_FIXTURE = re.compile(r"""scope=["']module["']""")
+
+
+@cache
+def _has_module_fixtures(file: str) -> bool:
+    """Return whether a file of tests, relative to the root, declares a fixture of scope "module"."""
+    path = ROOT / file
+    return path.is_file() and bool(_MODULE_FIXTURE.search(path.read_text(encoding="utf-8")))
+
+
+def scope_of(nodeid: str) -> str:
+    """Return the name of the tests that run in one process with this test.
+
+    All tests on Ray share one process, so that none finds the Ray of another; so do tests with containers. The conformance
+    kit and files with fixtures of scope "module" run in one process each, which makes these fixtures once.
+    """
+    if shared := _SHARED.search(nodeid) or _PACKAGE.match(nodeid):
+        return shared.group()
+    file = nodeid.partition("::")[0]
+    return file if _has_module_fixtures(file) else nodeid
 
 
 class _Turns(LoadScopeScheduling):
-    """Scheduling that keeps some tests in one process.
-
-    All tests on Ray share one process, so that none finds the Ray of another; so do tests with containers. Files whose
-    fixtures take seconds run in one process each, which makes these fixtures once.
-    """
+    """Scheduling that keeps the tests of one scope, see `scope_of`, in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        shared = _SHARED.search(nodeid) or _FIXTURES.match(nodeid)
-        return shared.group() if shared else nodeid
+        return scope_of(nodeid)
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Forget a test that has run: the base class counts all tests of a process again after each of them."""
+        nodeid = self.registered_collections[node][item_index]
+        scope = scope_of(nodeid)
+        unit = self.assigned_work[node][scope]
+        del unit[nodeid]
+        if not unit:
+            del self.assigned_work[node][scope]
+        self._reschedule(node)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return one process more than there are cores: a fifth of the time, tests wait for processes, sockets and timeouts."""
+    return 1 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[object]:
+    """Pause the garbage collector, and freeze what imports and collection made: no cycles end among a million objects."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
