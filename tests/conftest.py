@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
 
 import sampling
+from scheduling import SHARED, Turns
 
 for package in (
     "federation",
@@ -39,46 +36,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that runs this 
 
 SLOW_S = 3.0
 """A test of the default run that takes longer has a marker ``takes`` with the reason."""
-ROOT = Path(__file__).parents[1]
-_SHARED = re.compile(r"(?<![a-z])(ray|docker)(?![a-z])")
-_PACKAGE = re.compile(r"tests/conformance/")
-_MODULE_FIXTURE = re.compile(r"""scope=["']module["']""")
-
-
-@cache
-def _has_module_fixtures(file: str) -> bool:
-    """Return whether a file of tests, relative to the root, declares a fixture of scope "module"."""
-    path = ROOT / file
-    return path.is_file() and bool(_MODULE_FIXTURE.search(path.read_text(encoding="utf-8")))
-
-
-def scope_of(nodeid: str) -> str:
-    """Return the name of the tests that run in one process with this test.
-
-    All tests on Ray share one process, so that none finds the Ray of another; so do tests with containers. The conformance
-    kit and files with fixtures of scope "module" run in one process each, which makes these fixtures once.
-    """
-    if shared := _SHARED.search(nodeid) or _PACKAGE.match(nodeid):
-        return shared.group()
-    file = nodeid.partition("::")[0]
-    return file if _has_module_fixtures(file) else nodeid
-
-
-class _Turns(LoadScopeScheduling):
-    """Scheduling that keeps the tests of one scope, see `scope_of`, in one process."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return scope_of(nodeid)
-
-    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
-        """Forget a test that has run: the base class counts all tests of a process again after each of them."""
-        nodeid = self.registered_collections[node][item_index]
-        scope = scope_of(nodeid)
-        unit = self.assigned_work[node][scope]
-        del unit[nodeid]
-        if not unit:
-            del self.assigned_work[node][scope]
-        self._reschedule(node)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -99,9 +56,9 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Turns:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Turns:
     """Return the scheduling of tests under ``-n``."""
-    return _Turns(config, log)
+    return Turns(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m
@@ -111,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if reason := item.get_closest_marker("takes"):
             item.user_properties.append(("takes", reason.args[0]))
-        elif shared := _SHARED.search(item.nodeid):
+        elif shared := SHARED.search(item.nodeid):
             item.user_properties.append(("takes", f"it starts processes of {shared.group()}"))
     if "CHIMERA_TESTS_UNTIL" in os.environ:
         items[:] = sampling.order_of_files(items, sampling.today())
