@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gc
 import os
-import re
 import signal
 import time
 from collections import Counter
@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
 
 import sampling
+from scheduling import SHARED, Turns
 
 for package in (
     "federation",
@@ -36,29 +36,29 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that runs this 
 
 SLOW_S = 3.0
 """A test of the default run that takes longer has a marker ``takes`` with the reason."""
-_SHARED = re.compile(r"(?<![a-z])(ray|docker)(?![a-z])")
-_FIXTURES = re.compile(
-    r"tests/(ddp/test_hook|docs/test_site|inference/test_(cluster|models|openai|operations|serving)|jobs/test_(cli_errors|slurm_cluster)|nodes/test_masters|security/test_static_rules"
-    r"|training/test_(comparison|smollm2))\.py"
-)
-
-
-class _Turns(LoadScopeScheduling):
-    """Scheduling that keeps some tests in one process.
-
-    All tests on Ray share one process, so that none finds the Ray of another; so do tests with containers. Files whose
-    fixtures take seconds run in one process each, which makes these fixtures once.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        shared = _SHARED.search(nodeid) or _FIXTURES.match(nodeid)
-        return shared.group() if shared else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Turns:
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return one process more than there are cores: a fifth of the time, tests wait for processes, sockets and timeouts."""
+    return 1 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[object]:
+    """Pause the garbage collector, and freeze what imports and collection made: no cycles end among a million objects."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Turns:
     """Return the scheduling of tests under ``-n``."""
-    return _Turns(config, log)
+    return Turns(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by -m
@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if reason := item.get_closest_marker("takes"):
             item.user_properties.append(("takes", reason.args[0]))
-        elif shared := _SHARED.search(item.nodeid):
+        elif shared := SHARED.search(item.nodeid):
             item.user_properties.append(("takes", f"it starts processes of {shared.group()}"))
     if "CHIMERA_TESTS_UNTIL" in os.environ:
         items[:] = sampling.order_of_files(items, sampling.today())

@@ -62,6 +62,7 @@ def test_a_folder_with_the_name_of_a_job_is_a_folder(tmp_path: Path, monkeypatch
         pass
 
 
+@pytest.mark.takes("it starts the program, which imports the web server")
 def test_it_serves_until_a_signal_and_keeps_the_token_out_of_logs(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     command = [sys.executable, "-m", "chimera", "watch", str(run)]

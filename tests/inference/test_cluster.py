@@ -112,6 +112,7 @@ def test_libraries_are_imported_before_a_job_and_once_for_all_workers(tmp_path: 
         assert [one.parent() for one in loaders if one is not None] == [ahead]
 
 
+@pytest.mark.takes("the processes of hung workers are replaced")
 def test_a_job_that_hangs_is_cancelled_and_its_workers_are_free_for_others(quiet: RunningCluster) -> None:
     hung = quiet.client.submit(quiet.model(seconds=1000.0), [1, 2, 3], batch_size=1)
     until(lambda: all(row["job"] == hung for row in quiet.client.rows("workers")))

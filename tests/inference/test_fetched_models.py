@@ -88,7 +88,10 @@ def fetched(cache: Path, cluster: Answers, table: dict[str, Any], max_bytes: int
             fetcher.stop()
 
 
-def test_files_that_run_no_code_are_fetched_and_kept(model: Path, tmp_path: Path) -> None:
+def test_files_that_run_no_code_are_fetched_and_kept(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chimera.inference.remote_workers.fetcher._RETRY_S", 0.01)
     asked: list[FilesRequest] = []
 
     def flaky(request: FilesRequest, found: FilesAnswer) -> FilesAnswer | None:

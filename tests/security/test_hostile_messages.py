@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from chimera.core.errors import CodecError, ConfigurationError, DataError, Priva
 from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 from chimera.data.assignment import orders
+from chimera.data.dataset import Dataset
 from chimera.data.partition import PARTITIONERS
 from chimera.data.split import DATASETS
 from chimera.models.conversion import build_model
@@ -167,8 +169,13 @@ def test_a_malformed_masked_update_is_rejected_with_its_index(wrong: str) -> Non
         server.update(right, others[wrong] if wrong in others else WRONG[wrong], right)
 
 
+@cache
+def digits() -> Dataset:
+    return DATASETS.create("digits").train
+
+
 def neighbour(rank: int = 0) -> Learner:
-    train = DATASETS.create("digits").train
+    train = digits()
     model = build_model(
         "mlp", {"hidden": [4]}, seed=rank, input_shape=train.input_shape, outputs=train.outputs, task=train.task
     )

@@ -174,6 +174,7 @@ def test_a_correct_strategy_passes(tmp_path: Path) -> None:
     assert len(found) >= 11
 
 
+@pytest.mark.takes("it starts pytest, which imports torch")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("strategy", FOUND_BY)
 def test_a_fault_is_found_by_the_test_of_that_promise(tmp_path: Path, strategy: str) -> None:

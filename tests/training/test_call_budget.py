@@ -32,6 +32,7 @@ DRIVER_VARIES = 1.15  # a driver checks for results more often if they arrive on
 LEAST = 0.85  # newer versions of Python call fewer functions for the same code
 
 
+@pytest.mark.takes("it counts the calls of a training program")
 @pytest.mark.parametrize(("strategy", "engine", "budget"), BUDGETS, ids=str)
 def test_a_step_takes_no_more_calls_than_its_budget(
     strategy: Any, engine: str, budget: dict[str, int], tmp_path: Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,8 +11,12 @@ from chimera.training.run.gc_freeze import frozen_gc
 
 
 @pytest.fixture(autouse=True)
-def untouched() -> None:
+def untouched() -> Iterator[None]:
+    """Undo the freeze of the whole test run (tests/conftest.py) during a test."""
+    gc.unfreeze()
+    yield
     assert gc.get_freeze_count() == 0
+    gc.freeze()
 
 
 def failing_run_within_a_run() -> None:

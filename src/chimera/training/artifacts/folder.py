@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,7 @@ def _number(path: Path) -> int:
     return int(suffix) if suffix.isdigit() else 0
 
 
+@cache  # reading the metadata of six libraries takes 3 ms
 def _version(distribution: str) -> str | None:
     try:
         return importlib.metadata.version(distribution)
