@@ -13,7 +13,7 @@ from chimera.calibration.codec_cost import codec_costs
 from chimera.calibration.estimates import PARAMETERS, Point
 from chimera.calibration.fit import IN_MEMORY, Fit
 from chimera.calibration.measured_run import Floats, MeasuredRun, read_measured
-from chimera.calibration.stragglers import Stragglers, fit_stragglers
+from chimera.calibration.stragglers import Stragglers
 from chimera.core.errors import ConfigurationError
 from chimera.engines.simulated.models.compute import CodecCost
 from chimera.report.run_files import finite
@@ -100,7 +100,7 @@ def calibrate(
 
     Parameters
     ----------
-    codecs : codecs to measure on this machine, as names with options such as ``top-k:ratio=0.01``.
+    codecs : codecs to measure on this machine, as names with options such as ``top-k:ratio=0.01``. Processes exchange vectors.
     allow_simulated : whether runs in virtual time are accepted, for tests with known parameters.
     seed : of the bootstrap.
 
@@ -121,10 +121,12 @@ def calibrate(
     return Calibration(
         values=values,
         covariance=np.atleast_2d(np.cov(draws.T)) + np.diag(fit.misfit(values) ** 2),
-        stragglers=fit_stragglers(fit.factors()),
+        stragglers=fit.stragglers,
         spread=fit.spread(values),
         slow=fit.slow,
-        codecs=codec_costs(codecs, max(run.elements_per_message() for run in runs)),
+        codecs=codec_costs(
+            codecs, max(run.elements_per_message() for run in runs), max(len(run.workers) for run in runs)
+        ),
         sources=[_source(run) for run in runs],
         warnings=fit.warnings(values),
         date=datetime.now(UTC).isoformat(timespec="seconds"),

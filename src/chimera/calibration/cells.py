@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.calibration.measured_run import Calls, Floats, MeasuredRun
+from chimera.calibration.measured_run import WARM_UP, Calls, Floats, MeasuredRun
 
 PERIODS = 10
 """Consecutive periods into which the calls of one kind are divided: their differences show how the times drift."""
@@ -89,24 +89,35 @@ def transfer_groups(run: MeasuredRun) -> Iterator[Group]:
             yield _group(run, actor, calls.transfer_s)
 
 
-def waits_of_rounds(run: MeasuredRun) -> Floats:
-    """Return, by round, its seconds without the work of its slowest worker and of the server; empty if it is not synchronous.
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """The whole rounds of a synchronous run with one server, in which each worker has one call.
 
-    In a synchronous run with one server, each worker has one call a round. What remains of a round is the time of messages.
+    Attributes
+    ----------
+    seconds : of each round, shape (rounds,).
+    work_s : of the workers' calls, shape (rounds, workers).
     """
+
+    seconds: Floats
+    work_s: Floats
+
+
+def synchronous_rounds(run: MeasuredRun) -> Rounds | None:
+    """Return the rounds that no other call interrupted; None if the run is not synchronous with one server."""
     updates = run.updates()
-    if updates is None or len(updates) < 3:
-        return np.empty(0)
+    if updates is None or len(updates) <= _LEAST:
+        return None
     calls = [run.training_calls(worker) for worker in run.workers]
     if any(abs(len(each) - len(updates)) > 1 for each in calls) or ("server 1", "update") in run.calls:
-        return np.empty(0)
+        return None
     count = min(len(updates), *(len(each) for each in calls))
-    slowest = np.max([each.work_s[:count] for each in calls], axis=0)
-    waits = np.diff(updates.end_s[:count]) - updates.work_s[1:count] - slowest[1:]
-    marks = run.interruptions()
-    ends = updates.end_s[:count]
+    marks, ends = run.interruptions(), updates.end_s[:count]
     whole = np.searchsorted(marks, ends[1:]) == np.searchsorted(marks, ends[:-1])
-    return np.asarray(np.maximum(waits[whole][1:], 0.0))
+    whole[: min(WARM_UP, count // 4)] = False
+    if not whole.any():
+        return None
+    return Rounds(np.diff(ends)[whole], np.column_stack([each.work_s[1:count][whole] for each in calls]))
 
 
 def message_bytes(run: MeasuredRun) -> float:

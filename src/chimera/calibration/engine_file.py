@@ -70,6 +70,8 @@ def engine_table(calibration: Calibration, values: dict[str, float] | None = Non
         for key in ("seconds_per_call", "seconds_per_batch", "seconds_per_sample", "seconds_per_element")
     }
     compute |= {"straggler_factors": factors} if factors else {"straggler_spread": calibration.stragglers.spread}
+    if calibration.stragglers.correlation:
+        compute["straggler_correlation"] = calibration.stragglers.correlation
     compute["spread"] = calibration.spread
     if calibration.slow:
         compute["slow"] = dict(calibration.slow)
@@ -150,7 +152,12 @@ def _checked(table: _Table, compute: Compute, path: Path) -> Calibration:
     return Calibration(
         values={name: table.parameters[name].estimate for name in PARAMETERS},
         covariance=covariance,
-        stragglers=Stragglers(table.straggler_spread, tuple(compute.straggler_factors), table.straggler_distances),
+        stragglers=Stragglers(
+            table.straggler_spread,
+            tuple(compute.straggler_factors),
+            table.straggler_distances,
+            compute.straggler_correlation,
+        ),
         spread=compute.spread,
         slow=compute.slow,
         codecs=compute.codecs,

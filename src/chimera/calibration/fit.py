@@ -14,9 +14,9 @@ from chimera.calibration.cells import (
     draw,
     message_bytes,
     periods_of,
+    synchronous_rounds,
     transfer_groups,
     update_groups,
-    waits_of_rounds,
 )
 from chimera.calibration.estimates import (
     PARAMETERS,
@@ -29,9 +29,11 @@ from chimera.calibration.estimates import (
     slow_workers,
 )
 from chimera.calibration.measured_run import Floats, MeasuredRun
+from chimera.calibration.stragglers import Stragglers, fit_stragglers
 from chimera.core.errors import ConfigurationError
 
-MESSAGES = "messages of a round"
+ROUND = "round"
+_ROUNDS_DRAWN = 4000
 _LARGE_MISFIT = math.log(1.25)
 IN_MEMORY = ("local",)
 """Engines whose messages stay in the memory of one machine: their copies are part of calls, so bytes take no further time."""
@@ -48,12 +50,9 @@ class Fit:
         if not self.batches:
             raise ConfigurationError("no run has enough training calls for a calibration: train for a hundred rounds")
         self.in_memory = runs[0].engine in IN_MEMORY
-        waits = [(message_bytes(run), waits_of_rounds(run)) for run in runs]
-        self.waits = [
-            (size, Group(run.name, "", periods_of(each)))
-            for run, (size, each) in zip(runs, waits, strict=True)
-            if len(each)
-        ]
+        rounds = [(run, synchronous_rounds(run)) for run in runs]
+        self.stragglers = fit_stragglers(self.factors(), [each.work_s for _, each in rounds if each is not None])
+        self.rounds = [_RunRounds(run, each.seconds, self.stragglers) for run, each in rounds if each is not None]
         self.transfers = [group for run in runs for group in transfer_groups(run)]
         self.starts = np.array([run.start_s() for run in runs])
         self.evaluations = [_evaluations(run) for run in runs]
@@ -72,8 +71,13 @@ class Fit:
         call_s = min(call_s, 0.9 * min(work))
         batch_s, sample_s = fit_batches(self.batches, work, call_s)
         element_s = fit_elements(self.updates, medians(self.updates), call_s)
-        sizes = np.array([0.0 if self.in_memory else size for size, _ in self.waits])
-        waits = np.array(medians([group for _, group in self.waits]))
+        work_values = {"seconds_per_call": call_s, "seconds_per_batch": batch_s, "seconds_per_sample": sample_s}
+        work_values |= {"seconds_per_element": element_s}
+        sizes = np.array([0.0 if self.in_memory else each.size for each in self.rounds])
+        rounds_s = medians([each.group for each in self.rounds])
+        waits = np.array(
+            [max(s - self._work_s(r, work_values), 0.0) for s, r in zip(rounds_s, self.rounds, strict=True)]
+        )
         # Some actors may be on the driver's machine, and calls that follow another at once arrive with it.
         farthest_s = max(medians(self.transfers), default=0.0)
         latency_s, byte_s = fit_network(sizes, waits, farthest_s or None)
@@ -97,15 +101,15 @@ class Fit:
             Point("update", group.run, group.actor, group.median(), _update_s(group, values)) for group in self.updates
         ]
         return found + [
-            Point(MESSAGES, group.run, "", group.median(), _waits_s(size, values, self.in_memory))
-            for size, group in self.waits
+            Point(ROUND, r.group.run, "", r.group.median(), self._work_s(r, values) + self._waits_s(r.size, values))
+            for r in self.rounds
         ]
 
     def misfit(self, values: Mapping[str, float]) -> Floats:
         """Return a standard error by parameter for the differences between groups that the model does not explain."""
         ratios: list[list[float]] = [[], []]
         for point in self.points(values):
-            if point.what != MESSAGES:
+            if point.what != ROUND:
                 ratios[point.what == "update"].append(point.misfit())
         batch, update = (float(np.sqrt(np.mean(np.square(each)) / len(each))) if each else 0.0 for each in ratios)
         relative = {"seconds_per_batch": batch, "seconds_per_sample": batch, "seconds_per_element": update}
@@ -128,7 +132,7 @@ class Fit:
     def warnings(self, values: Mapping[str, float]) -> list[str]:
         """Return sentences about what the runs cannot show, and about what ``values`` do not explain."""
         found = [f"{run.name}: {note}" for run in self.runs for note in (*run.notes, *run.files.notes)]
-        worst = max((point for point in self.points(values) if point.what != MESSAGES), key=Point.misfit)
+        worst = max((point for point in self.points(values) if point.what != ROUND), key=Point.misfit)
         if worst.misfit() > _LARGE_MISFIT:
             found.append(
                 f"the median of '{worst.what}' in the run {worst.run} is {worst.measured_s:.3g} s, but {worst.fitted_s:.3g} s"
@@ -146,7 +150,7 @@ class Fit:
             found.append("no run has calls without work, so the fixed time of a call counts as 0")
         if not self.updates:
             found.append("no run has a parameter server, so the time of a server counts as 0")
-        sizes = [size for size, _ in self.waits]
+        sizes = [each.size for each in self.rounds]
         if not sizes:
             found.append(
                 "no run is synchronous with one server: latency comes from calls without data, and bytes take no time"
@@ -163,13 +167,45 @@ class Fit:
         work_s = values["seconds_per_batch"] * group.batches + values["seconds_per_sample"] * group.samples
         return self.slow.get(group.actor, 1.0) * (values["seconds_per_call"] + work_s)
 
+    def _work_s(self, rounds: _RunRounds, values: Mapping[str, float]) -> float:
+        """Return the median seconds, over draws of stragglers, of the slowest worker and then the server in a round."""
+        workers, run = rounds.factors[:, :-1], rounds.run
+        slow = [self.slow.get(worker, 1.0) for worker in run.workers]
+        work_s = values["seconds_per_batch"] + values["seconds_per_sample"] * rounds.samples
+        slowest_s = (workers * slow).max(axis=1) * (values["seconds_per_call"] + work_s)
+        update_s = values["seconds_per_call"] + values["seconds_per_element"] * run.elements_per_update()
+        return float(np.median(slowest_s + rounds.factors[:, -1] * update_s))
+
+    def _waits_s(self, size: float, values: Mapping[str, float]) -> float:
+        return 2 * values["latency_s"] + (0.0 if self.in_memory else values["seconds_per_byte"] * size)
+
+
+class _RunRounds:
+    """The rounds of a synchronous run.
+
+    Attributes
+    ----------
+    group : their seconds.
+    size : bytes of their messages.
+    samples : of a call.
+    factors : drawn factors of the workers, which may be correlated, and of the server, shape (draws, workers + 1).
+    """
+
+    def __init__(self, run: MeasuredRun, seconds: Floats, stragglers: Stragglers) -> None:
+        self.run, self.size = run, message_bytes(run)
+        self.group = Group(run.name, "", periods_of(seconds))
+        self.samples = float(np.median(run.training_calls(run.workers[0]).samples))
+        rng = np.random.default_rng(0)
+        self.factors = np.column_stack(
+            [
+                stragglers.drawn(rng, _ROUNDS_DRAWN, len(run.workers)),
+                stragglers.drawn(rng, _ROUNDS_DRAWN, 1),
+            ]
+        )
+
 
 def _update_s(group: Group, values: Mapping[str, float]) -> float:
     return values["seconds_per_call"] + values["seconds_per_element"] * group.elements
-
-
-def _waits_s(size: float, values: Mapping[str, float], in_memory: bool) -> float:
-    return 2 * values["latency_s"] + (0.0 if in_memory else values["seconds_per_byte"] * size)
 
 
 def _evaluations(run: MeasuredRun) -> Floats:

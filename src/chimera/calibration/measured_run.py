@@ -188,7 +188,7 @@ def read_measured(run_dir: str | os.PathLike[str], *, allow_simulated: bool = Fa
             f"{where} did not finish: resume it with 'chimera train --resume', or give another run"
         )
     notes: list[str] = []
-    calls = _columns(itertools.islice(read_trace(files.folder, notes), MOST_ROWS))
+    calls = columns(itertools.islice(read_trace(files.folder, notes), MOST_ROWS))
     if not calls:
         raise ConfigurationError(f"{where} has no trace: {files.folder / 'trace.jsonl'} is missing or empty")
     run = MeasuredRun(files, calls, tuple(notes))
@@ -210,7 +210,8 @@ def _is_worker(actor: str) -> bool:
     return actor.startswith("worker")
 
 
-def _columns(rows: Iterable[TraceRow]) -> dict[tuple[str, str], Calls]:
+def columns(rows: Iterable[TraceRow]) -> dict[tuple[str, str], Calls]:
+    """Return the calls in the rows of a trace, by actor and name; calls that failed are left out."""
     found: dict[tuple[str, str], array[float]] = defaultdict(lambda: array("d"))
     reached: dict[str, float] = {}
     for row, start_s, end_s in on_one_clock(rows):

@@ -27,7 +27,7 @@ _MOST_DRAWS, _MOST_ROUNDS = 1000, 100_000
 _FREE = frozenset({"identity"})
 _MANY_STEPS = "all-reduce"
 """The strategy of which a single call runs many steps."""
-_FACTORS = "straggler_spread", "straggler_factors"
+_FACTORS = "straggler_spread", "straggler_factors", "straggler_correlation"
 _GROUPED = ("local", "ray", "mpi")
 """Engines on which servers and workers exchange messages without the driver (decisions/0066)."""
 
@@ -223,10 +223,12 @@ def _shared(compute: Mapping[str, Any], workers: int, slowdown: float) -> dict[s
     The processors work until the sum of the work is done, so a straggler delays all workers by its share only.
     """
     mean, deviation = moments(tuple(compute.get("straggler_factors", ())), compute.get("straggler_spread", 0.0))
-    spread = math.sqrt(math.log1p((deviation / mean) ** 2 / workers))
+    shared = compute.get("straggler_correlation", 0.0)
+    spread = math.sqrt(math.log1p((deviation / mean) ** 2 * (1 + (workers - 1) * shared) / workers))
     slow, usual = compute.get("slow", {}), slowdown * mean * math.exp(-(spread**2) / 2)
     kept = {key: value for key, value in compute.items() if key not in _FACTORS}
     names = (f"worker {rank}" for rank in range(workers))
+    kept["straggler_correlation"] = shared
     return {**kept, "straggler_spread": spread, "slow": {name: usual * slow.get(name, 1.0) for name in names}}
 
 

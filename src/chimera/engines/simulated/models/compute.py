@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from chimera.core.call import Work
 from chimera.core.errors import ConfigurationError
-from chimera.engines.simulated.models.draws import standard_normal, uniform_index
+from chimera.engines.simulated.models.draws import normal_share, standard_normal, uniform_index
 from chimera.engines.simulated.options import check_range
 
 _MOST_FACTORS = 4096
@@ -57,6 +57,8 @@ class Compute:
     spread : sigma of a log-normal factor (median 1) drawn once an actor: heterogeneous machines.
     straggler_spread : sigma of a log-normal factor (median 1) drawn for every call: stragglers.
     straggler_factors : measured factors, of which one is drawn for every call instead; all are equally likely.
+    straggler_correlation : correlation, from 0 to below 1, of the normal draws behind the factors of calls of several actors
+        that have the same number, such as those of all workers in a synchronous round: what delays one delays all.
     codecs : durations of encoding and decoding by the name of a codec; codecs that are not listed take no time.
     slow : further fixed factors by actor name; 4.0 is four times as slow.
     """
@@ -68,6 +70,7 @@ class Compute:
     straggler_spread: float = 0.0
     seconds_per_batch: float = 0.0
     straggler_factors: Sequence[float] = ()
+    straggler_correlation: float = 0.0
     codecs: Mapping[str, CodecCost] = field(default_factory=dict)
     slow: Mapping[str, float] = field(default_factory=dict)
 
@@ -77,6 +80,9 @@ class Compute:
         check_range("seconds_per_batch", self.seconds_per_batch)
         if self.straggler_factors and self.straggler_spread:
             raise ConfigurationError("straggler_factors and straggler_spread both describe stragglers: set one of them")
+        check_range("straggler_correlation", self.straggler_correlation)
+        if self.straggler_correlation >= 1:
+            raise ConfigurationError(f"straggler_correlation must be below 1, not {self.straggler_correlation}")
         if len(self.straggler_factors) > _MOST_FACTORS:
             raise ConfigurationError(
                 f"straggler_factors has {len(self.straggler_factors)} values; give at most {_MOST_FACTORS}"
@@ -93,11 +99,17 @@ class Compute:
 
     def call_factor(self, seed: int, actor: str, number: int) -> float:
         """Return the factor by which call ``number`` (from 0) of ``actor`` takes longer than the median call."""
-        if self.straggler_factors:
-            return self.straggler_factors[uniform_index(len(self.straggler_factors), seed, "call", actor, number)]
-        if not self.straggler_spread:
+        count, shared = len(self.straggler_factors), self.straggler_correlation
+        if count and not shared:
+            return self.straggler_factors[uniform_index(count, seed, "call", actor, number)]
+        if not count and not self.straggler_spread:
             return 1.0
-        return math.exp(self.straggler_spread * standard_normal(seed, "call", actor, number))
+        drawn = standard_normal(seed, "call", actor, number)
+        if shared:
+            drawn = math.sqrt(1 - shared) * drawn + math.sqrt(shared) * standard_normal(seed, "calls", number)
+        if count:
+            return self.straggler_factors[min(int(count * normal_share(drawn)), count - 1)]
+        return math.exp(self.straggler_spread * drawn)
 
     def further_s(self, work: Work) -> float:
         """Return the duration of the declared batches and messages, without the factors of their actor and call."""
