@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -222,6 +223,36 @@ def test_a_run_belongs_to_the_driver_that_began_it(place: Federation, tmp_path: 
             assert answer.status == 403
     finally:
         other.close()
+
+
+def test_a_run_does_not_belong_to_a_later_requester_of_the_same_name(place: Federation, tmp_path: Path) -> None:
+    """The certificate of alice is revoked, another person joins as alice, and knows the key of the run."""
+    from chimera.engines.federation.connection import TunnelConnection
+    from chimera.engines.federation.tunnel import Tunnel
+
+    place.node(place.join("node", "node-0"), kinds=summer(tmp_path / "log"))
+    first = Tunnel(place.join("requester", "alice"), key := "a" * 32, most_bytes=1 << 20, away_s=LIMIT_S)
+    with contextlib.closing(first):
+        first.wait_for(bool, LIMIT_S)
+        way = TunnelConnection(first, "node-0")
+        path = f"/v1/chimera/actors?engine={key}"
+        assert way.request("GET", path, timeout_s=LIMIT_S, idempotent=True).status == 200
+    place.hub.state.revoke("alice")
+    (tmp_path / "alice").rename(tmp_path / "former")
+    later = Tunnel(place.join("requester", "alice"), key, most_bytes=1 << 20, away_s=LIMIT_S)
+    with contextlib.closing(later):
+        later.wait_for(bool, LIMIT_S)
+        way = TunnelConnection(later, "node-0")
+        for verb, path in (
+            ("GET", f"?engine={key}"),
+            ("POST", f"/{key}.0"),
+            ("POST", f"/{key}.0/step"),
+            ("DELETE", f"/{key}.0"),
+            ("DELETE", f"?engine={key}"),
+        ):
+            answer = way.request(verb, f"/v1/chimera/actors{path}", timeout_s=LIMIT_S, idempotent=True)
+            assert answer.status == 403, verb
+            assert b"another driver" in answer.body
 
 
 @pytest.fixture
