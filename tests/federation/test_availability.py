@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("websockets")
 
 import chimera
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, TooFewWorkersError
 from chimera.engines.federation.credentials import Credentials
 from chimera.federation.data.gives import Gives
 from chimera.federation.data.learner import node_actors
@@ -180,6 +180,13 @@ def test_a_run_with_too_few_nodes_pauses_and_goes_on(nodes: Nodes) -> None:
     ]
     assert "waits for 1 more node; not connected: south, west" in when.told
     assert run.cost.rounds == 40
+
+
+def test_a_run_that_does_not_replace_nodes_names_the_option_that_it_misses(nodes: Nodes) -> None:
+    nodes.start(*NAMES)
+    when = When({2: lambda: nodes.stop("south")})
+    with pytest.raises(TooFewWorkersError, match="2 workers are left, fewer than min_nodes = 3"):
+        train(nodes.engine(min_nodes=3), when, rounds=40, on_worker_loss="drop")
 
 
 @pytest.mark.long

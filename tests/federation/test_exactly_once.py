@@ -13,12 +13,13 @@ import pytest
 
 pytest.importorskip("websockets")
 
-from chimera.core.errors import ActorLost
+from chimera.core.errors import ActorError, ActorLost
 from chimera.engines.federation import FederationEngine
 from chimera.federation.audit.verify import verify
 from chimera.federation.hub.invite import invite
 from chimera.federation.identity.join import join
-from federation.federation_kit import LIMIT_S, Federation, federation, until
+from chimera.federation.policy.requests import Call, Decision, Held, Refused, Requester
+from federation.federation_kit import LIMIT_S, AllowAll, Federation, federation, until
 from federation.processes import Cutter, Process, Summer, hub_process, node_process, summer
 
 
@@ -223,6 +224,36 @@ def test_a_run_belongs_to_the_driver_that_began_it(place: Federation, tmp_path: 
             assert answer.status == 403
     finally:
         other.close()
+
+
+class Sum:
+    """An actor in the process of the driver, which needs the values of two nodes."""
+
+    hosted = False
+
+    def of(self, one: Any, other: Any) -> Any:
+        return one + other
+
+
+def test_a_refusal_is_raised_while_another_node_still_waits(place: Federation, tmp_path: Path) -> None:
+    class Waiting(AllowAll):
+        def request(self, requester: Requester, call: Call) -> Decision:
+            return Held(1) if call.method == "step" else super().request(requester, call)
+
+    class Refusing(AllowAll):
+        def request(self, requester: Requester, call: Call) -> Decision:
+            return Refused("not this one") if call.method == "step" else super().request(requester, call)
+
+    for name, gate in (("node-0", Waiting()), ("node-1", Refusing())):
+        place.node(place.join("node", name), gate, kinds=summer(tmp_path / f"log-{name}"))
+    with place.engine(nodes=["node-0", "node-1"]) as engine:
+        actors = Driver(engine, 2).actors
+        steps = [actor.step(np.ones(4), "1") for actor in actors]
+        with pytest.raises(ActorError, match="not this one"):
+            engine.get(steps, LIMIT_S)
+        with pytest.raises(ActorError, match="not this one"):
+            engine.get(engine.spawn(Sum).of(*steps), LIMIT_S)
+        assert engine.wait(steps, 2, timeout_s=0)[1] == steps[:1]
 
 
 def test_a_run_does_not_belong_to_a_later_requester_of_the_same_name(place: Federation, tmp_path: Path) -> None:
