@@ -227,7 +227,9 @@ def rounds(given: argparse.Namespace) -> None:
                 rates = [value.rate for value in values]
                 pairs = zip(found["http"], rates, strict=True)
                 ratio = statistics.median(base.rate / rate for base, rate in pairs)
-                spent = [statistics.median(each) * 1000 for each in zip(*(value.spent_s for value in values), strict=True)]
+                spent = [
+                    statistics.median(each) * 1000 for each in zip(*(value.spent_s for value in values), strict=True)
+                ]
                 shown = f"{statistics.median(rates):8.1f} rounds/s, a round takes {ratio:.2f} times as long"
                 parts = zip(("driver", "hub", "nodes"), spent, strict=True)
                 shown += f", {sum(spent):.2f} ms of processor (" + ", ".join(f"{k} {v:.2f}" for k, v in parts) + ")"

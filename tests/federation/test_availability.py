@@ -199,6 +199,7 @@ def test_a_run_that_is_resumed_with_other_nodes_goes_on(nodes: Nodes) -> None:
     run = train(nodes.engine(min_nodes=2), when, rounds=40, resume=True)
     assert joined(run) == ["worker joined worker 1"]
     assert run.cost.rounds == 40
+    assert any("a resumed run is another run" in text for text in when.told)
 
 
 def test_a_run_without_a_checkpoint_may_be_resumed_and_nodes_may_leave_during_its_start(nodes: Nodes) -> None:
@@ -209,8 +210,10 @@ def test_a_run_without_a_checkpoint_may_be_resumed_and_nodes_may_leave_during_it
 
     nodes.start("north", "west")
     nodes.start("south", gate=Leaving())
-    run = train(nodes.engine(min_nodes=2), rounds=3, resume=True)
+    when = When({})
+    run = train(nodes.engine(min_nodes=2), when, rounds=3, resume=True)
     assert run.cost.rounds == 3
+    assert "there is no run to resume here: a new run begins" in when.told
 
 
 @pytest.mark.long
