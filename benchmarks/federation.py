@@ -3,7 +3,8 @@
 ``rounds``: three nodes train an MLP by FedAvg, with 10 local steps of 32 samples. The same code of nodes runs behind a web
 server (engine ``http``, in clear), behind a hub (engine ``federation``, mutual TLS), and behind a hub with the gate of a real
 node: a policy, its ledger and its audit log, on the disk of ``--folder``. The three alternate; the table shows medians of
-rounds per second, and the ratio of the time of a round to that of engine ``http``. ``idle``: nodes that are connected to a hub
+rounds per second, the ratio of the time of a round to that of engine ``http``, and the processor time of a round in driver,
+hub and nodes. ``idle``: nodes that are connected to a hub
 and have no calls; the table shows memory and processor of the hub. Run it on an idle machine::
 
     python benchmarks/federation.py rounds [--turns 5] [--rounds 200] [--hidden 64] [--noise 2] [--checkpoint-every 10]
@@ -21,10 +22,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 NODES = ("a", "b", "c")
 ROWS = 130
@@ -57,6 +58,13 @@ class Process:
         if not line:
             raise SystemExit("a process has ended")
         return line
+
+    def spent_s(self) -> float:
+        """Return the processor time of the process."""
+        import psutil
+
+        times = psutil.Process(self.process.pid).cpu_times()
+        return float(times.user + times.system)
 
 
 def worker(folder: str, name: str, hidden: str) -> Any:
@@ -151,24 +159,41 @@ def write_data(folder: Path) -> Any:
         pd.DataFrame(labels[rows], columns=["y"]).to_csv(own / "y_train.csv", index=False)
 
 
-def speed(engine: dict[str, Any], rounds: int, given: argparse.Namespace, out: Path) -> float:
-    """Return rounds per second, without start and end."""
+class Speed(NamedTuple):
+    """A turn.
+
+    Attributes
+    ----------
+    rate : rounds per second, without start and end.
+    spent_s : processor time of a round in driver, hub and nodes, in seconds.
+    """
+
+    rate: float
+    spent_s: tuple[float, ...]
+
+
+def speed(
+    engine: dict[str, Any], rounds: int, given: argparse.Namespace, out: Path, hub: Process, nodes: Sequence[Process]
+) -> Speed:
+    """Train once, and return the speed."""
     import chimera
     from chimera.training.progress.callback import Callback
 
-    times: list[tuple[int, float]] = []
+    times: list[tuple[int, float, tuple[float, ...]]] = []
 
     class Clock(Callback):
         def on_progress(self, progress: Any) -> None:
-            times.append((progress.rounds, time.perf_counter()))
+            spent_s = time.process_time(), hub.spent_s(), sum(node.spent_s() for node in nodes)
+            times.append((progress.rounds, time.perf_counter(), spent_s))
 
     chimera.train(
         {"name": "mlp", "hidden": [given.hidden]}, "breast-cancer", engine=engine, strategy=STRATEGY, workers=len(NODES),
         rounds=rounds, batch_size=32, optimizer={"name": "sgd", "lr": 0.05}, callbacks=[Clock()], log_every=10, out=out,
         checkpoint_every=given.checkpoint_every, privacy=privacy(given.noise) if given.noise else None,
     )  # fmt: skip
-    (first, began), (last, ended) = times[0], times[-1]
-    return (last - first) / (ended - began)
+    (first, began, before), (last, ended, after) = times[0], times[-1]
+    made = last - first
+    return Speed(made / (ended - began), tuple((b - a) / made for a, b in zip(before, after, strict=True)))
 
 
 def rounds(given: argparse.Namespace) -> None:
@@ -184,6 +209,7 @@ def rounds(given: argparse.Namespace) -> None:
             started += http
             urls = [process.line() for process in http]
             engines: dict[str, dict[str, Any]] = {"http": {"name": "http", "nodes": urls}}
+            nodes = {"http": http}
             for column, kind in list(KINDS.items())[1:]:
                 named = [f"{kind}-{node}" for node in NODES]
                 dialling = [Process(__file__, "serve-node", folder, node, hidden, given.noise) for node in named]
@@ -191,14 +217,23 @@ def rounds(given: argparse.Namespace) -> None:
                 for process in dialling:
                     process.line()
                 engines[column] = {"name": "federation", "nodes": named, "identity": str(folder / "driver")}
-            found: dict[str, list[float]] = {name: [] for name in engines}
+                nodes[column] = dialling
+            found: dict[str, list[Speed]] = {name: [] for name in engines}
             for turn in range(turns):
                 for name, engine in engines.items():
-                    found[name].append(speed(engine, given.rounds, given, folder / f"{name}{turn}"))
+                    out = folder / f"{name}{turn}"
+                    found[name].append(speed(engine, given.rounds, given, out, hub, nodes[name]))
             for name, values in found.items():
-                ratio = statistics.median(base / value for base, value in zip(found["http"], values, strict=True))
-                shown = f"{statistics.median(values):8.1f} rounds/s, a round takes {ratio:.2f} times as long"
-                print(f"{name:12} {shown}  {[round(value, 1) for value in values]}")
+                rates = [value.rate for value in values]
+                pairs = zip(found["http"], rates, strict=True)
+                ratio = statistics.median(base.rate / rate for base, rate in pairs)
+                spent = [
+                    statistics.median(each) * 1000 for each in zip(*(value.spent_s for value in values), strict=True)
+                ]
+                shown = f"{statistics.median(rates):8.1f} rounds/s, a round takes {ratio:.2f} times as long"
+                parts = zip(("driver", "hub", "nodes"), spent, strict=True)
+                shown += f", {sum(spent):.2f} ms of processor (" + ", ".join(f"{k} {v:.2f}" for k, v in parts) + ")"
+                print(f"{name:12} {shown}  {[round(rate, 1) for rate in rates]}")
             print(f"medians of {turns} turns; load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")
         finally:
             for process in started:

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("websockets")
 
 import chimera
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, TooFewWorkersError
 from chimera.engines.federation.credentials import Credentials
 from chimera.federation.data.gives import Gives
 from chimera.federation.data.learner import node_actors
@@ -182,6 +182,13 @@ def test_a_run_with_too_few_nodes_pauses_and_goes_on(nodes: Nodes) -> None:
     assert run.cost.rounds == 40
 
 
+def test_a_run_that_does_not_replace_nodes_names_the_option_that_it_misses(nodes: Nodes) -> None:
+    nodes.start(*NAMES)
+    when = When({2: lambda: nodes.stop("south")})
+    with pytest.raises(TooFewWorkersError, match="2 workers are left, fewer than min_nodes = 3"):
+        train(nodes.engine(min_nodes=3), when, rounds=40, on_worker_loss="drop")
+
+
 @pytest.mark.long
 def test_a_run_that_is_resumed_with_other_nodes_goes_on(nodes: Nodes) -> None:
     nodes.start("north", "south")
@@ -192,6 +199,7 @@ def test_a_run_that_is_resumed_with_other_nodes_goes_on(nodes: Nodes) -> None:
     run = train(nodes.engine(min_nodes=2), when, rounds=40, resume=True)
     assert joined(run) == ["worker joined worker 1"]
     assert run.cost.rounds == 40
+    assert any("a resumed run is another run" in text for text in when.told)
 
 
 def test_a_run_without_a_checkpoint_may_be_resumed_and_nodes_may_leave_during_its_start(nodes: Nodes) -> None:
@@ -202,8 +210,10 @@ def test_a_run_without_a_checkpoint_may_be_resumed_and_nodes_may_leave_during_it
 
     nodes.start("north", "west")
     nodes.start("south", gate=Leaving())
-    run = train(nodes.engine(min_nodes=2), rounds=3, resume=True)
+    when = When({})
+    run = train(nodes.engine(min_nodes=2), when, rounds=3, resume=True)
     assert run.cost.rounds == 3
+    assert "there is no run to resume here: a new run begins" in when.told
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 
 pytest.importorskip("websockets")
 
-from chimera.core.errors import ActorLost
+from chimera.core.errors import ActorError, ActorLost
 from chimera.engines.federation import FederationEngine
 from chimera.federation.audit.verify import verify
 from chimera.federation.hub.invite import invite
 from chimera.federation.identity.join import join
-from federation.federation_kit import LIMIT_S, Federation, federation, until
+from chimera.federation.policy.requests import Call, Decision, Held, Refused, Requester
+from federation.federation_kit import LIMIT_S, AllowAll, Federation, federation, until
 from federation.processes import Cutter, Process, Summer, hub_process, node_process, summer
 
 
@@ -222,6 +224,66 @@ def test_a_run_belongs_to_the_driver_that_began_it(place: Federation, tmp_path: 
             assert answer.status == 403
     finally:
         other.close()
+
+
+class Sum:
+    """An actor in the process of the driver, which needs the values of two nodes."""
+
+    hosted = False
+
+    def of(self, one: Any, other: Any) -> Any:
+        return one + other
+
+
+def test_a_refusal_is_raised_while_another_node_still_waits(place: Federation, tmp_path: Path) -> None:
+    class Waiting(AllowAll):
+        def request(self, requester: Requester, call: Call) -> Decision:
+            return Held(1) if call.method == "step" else super().request(requester, call)
+
+    class Refusing(AllowAll):
+        def request(self, requester: Requester, call: Call) -> Decision:
+            return Refused("not this one") if call.method == "step" else super().request(requester, call)
+
+    for name, gate in (("node-0", Waiting()), ("node-1", Refusing())):
+        place.node(place.join("node", name), gate, kinds=summer(tmp_path / f"log-{name}"))
+    with place.engine(nodes=["node-0", "node-1"]) as engine:
+        actors = Driver(engine, 2).actors
+        steps = [actor.step(np.ones(4), "1") for actor in actors]
+        with pytest.raises(ActorError, match="not this one"):
+            engine.get(steps, LIMIT_S)
+        with pytest.raises(ActorError, match="not this one"):
+            engine.get(engine.spawn(Sum).of(*steps), LIMIT_S)
+        assert engine.wait(steps, 2, timeout_s=0)[1] == steps[:1]
+
+
+def test_a_run_does_not_belong_to_a_later_requester_of_the_same_name(place: Federation, tmp_path: Path) -> None:
+    """The certificate of alice is revoked, another person joins as alice, and knows the key of the run."""
+    from chimera.engines.federation.connection import TunnelConnection
+    from chimera.engines.federation.tunnel import Tunnel
+
+    place.node(place.join("node", "node-0"), kinds=summer(tmp_path / "log"))
+    first = Tunnel(place.join("requester", "alice"), key := "a" * 32, most_bytes=1 << 20, away_s=LIMIT_S)
+    with contextlib.closing(first):
+        first.wait_for(bool, LIMIT_S)
+        way = TunnelConnection(first, "node-0")
+        path = f"/v1/chimera/actors?engine={key}"
+        assert way.request("GET", path, timeout_s=LIMIT_S, idempotent=True).status == 200
+    place.hub.state.revoke("alice")
+    (tmp_path / "alice").rename(tmp_path / "former")
+    later = Tunnel(place.join("requester", "alice"), key, most_bytes=1 << 20, away_s=LIMIT_S)
+    with contextlib.closing(later):
+        later.wait_for(bool, LIMIT_S)
+        way = TunnelConnection(later, "node-0")
+        for verb, path in (
+            ("GET", f"?engine={key}"),
+            ("POST", f"/{key}.0"),
+            ("POST", f"/{key}.0/step"),
+            ("DELETE", f"/{key}.0"),
+            ("DELETE", f"?engine={key}"),
+        ):
+            answer = way.request(verb, f"/v1/chimera/actors{path}", timeout_s=LIMIT_S, idempotent=True)
+            assert answer.status == 403, verb
+            assert b"another driver" in answer.body
 
 
 @pytest.fixture

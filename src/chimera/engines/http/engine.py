@@ -23,7 +23,7 @@ from chimera.engines.http.channels.channel import Channel
 from chimera.engines.http.connection import Connection
 from chimera.engines.http.node import Node
 from chimera.engines.http.placement import Placement
-from chimera.engines.http.refs import Call, CallTracker, HttpActor, Ref, value_of
+from chimera.engines.http.refs import Call, CallTracker, HttpActor, Ref, first_failure, value_of
 from chimera.engines.http.tls import tls_context
 from chimera.engines.http.tokens import tokens_of
 from chimera.engines.real_time import RealTime
@@ -174,10 +174,17 @@ class HttpEngine(RealTime):
         return self._tracker.put(value)
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
-        """Return the value of a ref, or the values of a sequence; arrays are read-only."""
+        """Return the value of a ref, or the values of a sequence; arrays are read-only.
+
+        The first failure of a sequence is raised as soon as it is known, also while other refs are pending.
+        """
         self._check_open()
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         if isinstance(refs, Sequence):
+            if len(refs) > 1:
+                self._tracker.await_all(refs, deadline_s)
+                if (failure := first_failure(refs)) is not None:
+                    raise failure.exception()
             return [value_of(ref, deadline_s) for ref in refs]
         return value_of(refs, deadline_s)
 

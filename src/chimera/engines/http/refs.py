@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chimera.core.errors import ConfigurationError, TimeLimitError
@@ -194,6 +196,19 @@ class CallTracker:
             done = sorted((ref for ref in refs if ref.outcome is not None), key=lambda ref: ref.ended)
             return done, [ref for ref in refs if ref.outcome is None]
 
+    def await_all(self, refs: Sequence[Ref], deadline_s: float | None) -> None:
+        """Wait until all refs are done, one of them is a failure, or the deadline."""
+        with self.changed:
+            self._waiting += 1
+            try:
+                while first_failure(refs) is None:
+                    left_s = None if deadline_s is None else deadline_s - time.monotonic()
+                    if all(ref.outcome is not None for ref in refs) or (left_s is not None and left_s <= 0):
+                        return
+                    self.changed.wait(left_s)
+            finally:
+                self._waiting -= 1
+
     def _lose(self, channel: Channel, call: Call) -> None:
         text = f"{channel.name} {channel.fate}; the call {call.method!r} has no result"
         self._stand(call, lost(text))
@@ -224,6 +239,30 @@ class CallTracker:
                 error=outcome.values.kind if isinstance(outcome.values, Failed) else "",
             )
             channel.rows.append(row)
+
+
+def first_failure(refs: Sequence[Ref]) -> Failed | None:
+    """Return the first failure among the refs that are done, in the order of the refs; None if there is none."""
+    return next((ref.outcome for ref in refs if isinstance(ref.outcome, Failed)), None)
+
+
+def await_needs(refs: Sequence[Ref]) -> Failed | None:
+    """Wait until all refs are done, or one of them is a failure, which is returned. The thread wakes once."""
+    pending = [ref for ref in refs if ref.outcome is None]
+    if pending and first_failure(refs) is None:
+        left = itertools.count(len(pending) - 1, -1)  # `next` is atomic between threads
+        gate = threading.Lock()
+        gate.acquire()
+
+        def one_more(ref: Ref) -> None:
+            if isinstance(ref.outcome, Failed) or next(left) == 0:
+                with contextlib.suppress(RuntimeError):  # another failure has released it
+                    gate.release()
+
+        for ref in pending:
+            ref.when_it_stands(partial(one_more, ref))
+        gate.acquire()
+    return first_failure(refs)
 
 
 def value_of(ref: Ref, deadline_s: float | None) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -55,6 +56,7 @@ class Guest:
     port : where frames to it leave.
     hello : its first frame.
     progress : what a driver has reported last.
+    full : where its last frame went, if more bytes wait there than may; its next frame waits.
     renewed_s : when it has asked for a new certificate, by a clock that is not set back.
     """
 
@@ -63,6 +65,7 @@ class Guest:
         self.port, self.hello = port, hello
         self.since_s, self.heard_s = time.time(), time.monotonic()
         self.progress: Progress | None = None
+        self.full: Port | None = None
         self.renewed_s = -math.inf
 
     async def refuse(self, reason: str) -> None:
@@ -123,14 +126,18 @@ class Relay:
         if not await self._enter(guest):
             return
         writing = asyncio.create_task(guest.port.write())
+        connection.take = partial(self._take, guest)
         try:
             while True:
-                frame = _bytes(await connection.recv())
-                guest.heard_s = time.monotonic()
-                await self._forward(guest, frame)
+                frame = await connection.rest()
+                while guest.full is not None:
+                    full, guest.full = guest.full, None
+                    await full.room()
+                self._take(guest, frame)
         except DataError as error:
             await guest.refuse(f"a frame that is not allowed: {error}")
         finally:
+            connection.take = None
             writing.cancel()
             self._leave(guest)
             connection.transport.abort()
@@ -191,7 +198,15 @@ class Relay:
         for driver in self.drivers.values():
             driver.port.post(frame)
 
-    async def _forward(self, guest: Guest, frame: bytes) -> None:
+    def _take(self, guest: Guest, frame: bytes) -> bool:
+        """Handle a frame of a guest; return False if a frame before it has no room at its receiver."""
+        if guest.full is not None:
+            return False
+        guest.heard_s = time.monotonic()
+        self._forward(guest, frame)
+        return True
+
+    def _forward(self, guest: Guest, frame: bytes) -> None:
         """Check a frame, and pass it on. Frames to a side that is away are dropped: its driver asks again."""
         header, payload = unpack(frame)
         if isinstance(header, Beat):
@@ -213,7 +228,8 @@ class Relay:
             frame = pack(header, payload)
         to.port.post(frame)
         self._traffic.passed(header, len(payload))
-        await to.port.room()
+        if to.port.full:
+            guest.full = to.port
 
     def _answer_renewal(self, guest: Guest, request: bytes) -> None:
         now_s = time.monotonic()
@@ -273,10 +289,4 @@ async def _hello(connection: Any) -> Header:
     if value := connection.request.headers.get(GREETING):
         return greeted(value)
     async with asyncio.timeout(HELLO_S):
-        return unpack(_bytes(await connection.recv()))[0]
-
-
-def _bytes(frame: str | bytes) -> bytes:
-    if not isinstance(frame, bytes):
-        raise DataError("a text frame")
-    return frame
+        return unpack(await connection.rest())[0]

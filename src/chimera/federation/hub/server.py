@@ -90,6 +90,8 @@ class Hub:
         """
         from websockets.asyncio.server import serve
 
+        from chimera.engines.federation.wire.prompt import ToMember
+
         logger = logging.getLogger("chimera.federation.websockets")
         logger.setLevel(logging.CRITICAL + 1)  # the library logs each failed handshake with a traceback
         with _locked(self._folder), self._auditing():
@@ -100,7 +102,7 @@ class Hub:
                 server = await serve(
                     self._serve, self._host, self._port, ssl=self._tls(), compression=None, max_size=MOST_FRAME, max_queue=8,
                     write_limit=2 * CHUNK, ping_interval=None, open_timeout=HELLO_S, close_timeout=1.0, server_header=None,
-                    logger=logger, backlog=_BACKLOG,
+                    logger=logger, backlog=_BACKLOG, create_connection=ToMember,
                 )  # fmt: skip
             except OSError as error:
                 raise ConfigurationError(

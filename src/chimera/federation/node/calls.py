@@ -129,7 +129,7 @@ class Calls:
 
     def _asked(self, ask: Ask, payload: memoryview) -> None:
         key = ask.run, ask.number
-        if not self._store.owns(ask.run, ask.requester):
+        if not self._store.owns(ask.run, ask.requester, ask.fingerprint):
             self._refuse(ask, error_reply(403, ConfigurationError("this run belongs to another driver")))
             return
         if key in self._running:

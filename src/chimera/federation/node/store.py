@@ -78,8 +78,12 @@ class Store:
     def _file(self, run: str, number: int) -> Path:
         return self._folder / f"{run}.{number}"
 
-    def owns(self, run: str, requester: str) -> bool:
-        """Return whether a run belongs to this driver; a new run does from now on."""
+    def owns(self, run: str, name: str, fingerprint: str) -> bool:
+        """Return whether a run belongs to the driver with this certificate; a new run does from now on.
+
+        A name alone is no owner: once its certificate is revoked, another requester can join with it.
+        """
+        requester = f"{name} {fingerprint}"
         with self._lock:
             known = self._runs.get(run)
             if known is None:

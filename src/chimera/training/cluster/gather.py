@@ -44,6 +44,8 @@ class Gather:
     def start_gathering(self, engine: Engine, monitor: HeartbeatMonitor, min_workers: int) -> None:
         """Start with no worker late."""
         self._engine, self._monitor, self._min_workers = engine, monitor, min_workers
+        option = "min_nodes" if getattr(engine, "min_nodes", None) == min_workers else "min_workers"
+        self._bound = f"fewer than {option} = {min_workers}"  # it is the larger one of both options
         self.unreported = []
         self._late: dict[str, Any] = {}  # refs of workers that still compute a result for which no caller waits
         # Workers that had finished when `first` last waited, and their refs.
@@ -70,7 +72,7 @@ class Gather:
         answers = self._asked(self.workers, ask, max(math.ceil(quorum * len(self.workers)), 1), timeout_s)
         if len(answers) < self._min_workers:
             came = f"{len(answers)} of {len(self.workers)} workers answered in {timeout_s} s"
-            raise TooFewWorkersError(f"{came}, fewer than min_workers = {self._min_workers}")
+            raise TooFewWorkersError(f"{came}, {self._bound}")
         return [*answers.values()]
 
     def soonest(

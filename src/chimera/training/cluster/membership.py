@@ -95,7 +95,7 @@ class Membership(Gather, Edges, ClusterState):
     def check_enough(self, lost: Sequence[str]) -> None:
         """Raise `TooFewWorkersError` if fewer than ``min_workers`` are left."""
         if len(self.workers) < self._min_workers:
-            left = f"{counted(len(self.workers), 'worker')} left, fewer than min_workers = {self._min_workers}"
+            left = f"{counted(len(self.workers), 'worker')} left, {self._bound}"
             raise TooFewWorkersError(f"{', '.join(lost)} died; {left}" if lost else left)
 
     def start_over(self) -> None:

@@ -15,15 +15,24 @@ MOST_ROUNDS = 10_000_000
 """The declared number of rounds of a run whose number of rounds is not known before it starts."""
 
 
-def declare(engine: Engine, settings: Settings, model: Any, on_wait: Callable[[str], None]) -> None:
+_AGAIN = "for the nodes, a resumed run is another run: their policies and administrators decide again"
+_NEW = "there is no run to resume here: a new run begins"
+
+
+def declare(
+    engine: Engine, settings: Settings, model: Any, say: Callable[[str], None], *, resumes: bool | None = None
+) -> None:
     """Declare a run to the nodes of an engine that sends such settings; do nothing on other engines.
 
     Parameters
     ----------
-    on_wait : called with a text for what the run waits, such as a decision of a node's administrator.
+    say : called with a text about what the run does at its nodes, such as waiting for a decision of an administrator.
+    resumes : whether there is a run to resume; None: the user has not asked to resume one.
     """
     if (send := getattr(engine, "declare", None)) is not None:
-        send(declared(settings, model), on_wait)
+        if resumes is not None:
+            say(_AGAIN if resumes else _NEW)
+        send(declared(settings, model), lambda text: say(f"waits for {text}"))
 
 
 class Reports(Callback):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from chimera.core.counted import counted
@@ -163,10 +164,11 @@ class Execution:
         settings = self.settings
         check_disturbances(settings.faults, engine)
         notify(callbacks, "on_wait", f"the data {label(self.data)}")
-        declare(engine, settings, self.model, lambda text: notify(callbacks, "on_notice", f"waits for {text}"))
+        resumes = (self.folder.path / FILE).exists() if self.folder.resumes else None
+        say = partial(notify, callbacks, "on_notice")
+        declare(engine, settings, self.model, say, resumes=resumes)
         declared = nodes_data_of(self.data) if engine.nodes_own_data else None
         if declared is not None:
-            resumes = self.folder.resumes and (self.folder.path / FILE).exists()
             before = Signature.read(self.folder.path).inputs if resumes else None
             agreed: Any = agreed_data(engine, declared, self.model, settings, before)
             split = Split(agreed, agreed)

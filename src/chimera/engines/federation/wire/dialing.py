@@ -105,6 +105,8 @@ class Dialler:
         """Return a WebSocket connection over a TCP connection. Through a proxy it is another one: the library makes it."""
         from websockets.asyncio.client import connect
 
+        from chimera.engines.federation.wire.prompt import ToHub
+
         if self._proxy is not None:
             reached.close()
         limit_s, self._limit_s = self._limit_s, min(2 * self._limit_s, _LONGEST_OPEN_S)
@@ -113,7 +115,7 @@ class Dialler:
             self._uri,
             ssl=self._tls, compression=None, max_size=MOST_FRAME, max_queue=8, write_limit=2 * CHUNK, ping_interval=None,
             close_timeout=1.0, open_timeout=limit_s, user_agent_header=None, logger=_quiet(),
-            additional_headers=self._headers, **way,
+            additional_headers=self._headers, create_connection=ToHub, **way,
         )  # fmt: skip
 
     def renew(self) -> None:

@@ -131,7 +131,7 @@ class Link:
         try:
             await connection.send(pack(self._hello))
             async with asyncio.timeout(_HELLO_S):
-                header, _ = unpack(_bytes(await connection.recv()))
+                header, _ = unpack(await connection.rest())
             if isinstance(header, Refused):
                 raise HubRefusedError(f"the hub {self._credentials.hub} refuses this connection: {header.reason}")
             if not isinstance(header, Present):
@@ -145,12 +145,14 @@ class Link:
         self._dialler.up()
         self._heard_s = time.monotonic()
         self._peer.joined(port, present)
+        connection.take = self._take
         work = port.write(), self._beat(port, present), self._read(connection), self._replaced(port)
         tasks = [asyncio.create_task(each) for each in work]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return (tasks[-1] if tasks[-1] in done else done.pop()).result()
         finally:
+            connection.take = None
             for task in tasks:
                 task.cancel()
             self._up_s = time.monotonic()
@@ -176,17 +178,22 @@ class Link:
 
     async def _read(self, connection: Any) -> None:
         while True:
-            header, payload = unpack(_bytes(await connection.recv()))
-            self._heard_s = time.monotonic()
-            if isinstance(header, Refused):
-                raise HubRefusedError(f"the hub {self._credentials.hub} ended this connection: {header.reason}")
-            if isinstance(header, Renewed):
-                self._take(header, payload)
-            elif not isinstance(header, Beat):
-                self._used_s = self._heard_s
-                self._peer.received(header, payload)
+            self._take(await connection.rest())
 
-    def _take(self, header: Renewed, payload: memoryview) -> None:
+    def _take(self, frame: bytes) -> bool:
+        """Handle a frame; return True."""
+        header, payload = unpack(frame)
+        self._heard_s = time.monotonic()
+        if isinstance(header, Refused):
+            raise HubRefusedError(f"the hub {self._credentials.hub} ended this connection: {header.reason}")
+        if isinstance(header, Renewed):
+            self._use_renewed(header, payload)
+        elif not isinstance(header, Beat):
+            self._used_s = self._heard_s
+            self._peer.received(header, payload)
+        return True
+
+    def _use_renewed(self, header: Renewed, payload: memoryview) -> None:
         """Use a renewed certificate from the next connection on; without one, the hub is asked again in an hour."""
         if not header.reason:
             self._renewal.take(bytes(payload))
@@ -231,12 +238,6 @@ def ignore_ends(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
     error = context.get("exception")
     if not (isinstance(error, EOFError) or (isinstance(error, AttributeError) and error.name == "recv_messages")):
         loop.default_exception_handler(context)
-
-
-def _bytes(frame: str | bytes) -> bytes:
-    if not isinstance(frame, bytes):
-        raise DataError("a text frame")
-    return frame
 
 
 def _check_hub(error: Exception, hub: str) -> None:

@@ -36,6 +36,10 @@ class Port:
     """
 
     def __init__(self, connection: Any, silent_s: float) -> None:
+        from websockets.asyncio.server import broadcast
+        from websockets.protocol import State
+
+        self._broadcast, self._open = broadcast, State.OPEN
         self.connection, self._transport = connection, connection.transport
         self._frames: deque[bytes] = deque()
         self._queued, self._busy = 0, False
@@ -79,21 +83,16 @@ class Port:
         self._wake.set()
 
     def _sent(self, frame: bytes) -> bool:
-        """Send a frame at once, without a turn of the event loop; return False if the connection is closing.
+        """Send a frame at once, without a turn of the event loop; return False if the connection is closing."""
+        if self.connection.state is not self._open:
+            return False
+        self._broadcast((self.connection,), frame)  # the library's way to send without waiting
+        return True
 
-        The library waits only if its buffer is full, or if the connection is closing.
-        """
-        if self.connection.state.name != "OPEN":
-            return False
-        sending = self.connection.send(frame)
-        try:
-            sending.send(None)
-        except StopIteration:
-            return True
-        except Exception:  # the reader of the connection learns why
-            return False
-        sending.close()
-        return False
+    @property
+    def full(self) -> bool:
+        """Whether more than `MOST_QUEUED` bytes wait."""
+        return not self._room.is_set()
 
     async def room(self) -> None:
         """Wait until fewer than `MOST_QUEUED` bytes wait."""

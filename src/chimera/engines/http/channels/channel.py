@@ -14,7 +14,7 @@ from chimera.core.engine import Disturbance
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import CONSTRUCT
 from chimera.engines.http.failure import Failed, plain_text
-from chimera.engines.http.refs import Call, CallTracker, Outcome, Ref
+from chimera.engines.http.refs import Call, CallTracker, Outcome, Ref, await_needs
 from chimera.engines.http.values import Value
 
 
@@ -107,11 +107,7 @@ class Channel(ABC):
         self._tracker.die(self, f"was lost: {why}")
 
     def _serve(self, call: Call) -> None:
-        failure = self._unmade
-        for ref in call.needs:
-            outcome = ref.await_outcome()
-            if failure is None and isinstance(outcome, Failed):
-                failure = outcome
+        failure = self._unmade or await_needs(call.needs)
         began_s = ended_s = started_s = time.monotonic()
         if failure is not None:
             outcome_ = Outcome(failure)
