@@ -212,6 +212,9 @@ def test_the_address_of_a_cluster_stays_when_its_coordinator_is_killed(
         remote = client_of(address)  # from another machine, say
         remote.scale(1)
         assert command(running, "scale", "1:2") == [{"workers": 1, "most": 2}]
+        monkeypatch.setenv("CHIMERA_CLUSTER_TOKEN", f"{token}\nHost: b")
+        with pytest.raises(ConfigurationError, match="CHIMERA_CLUSTER_TOKEN is no token"):
+            client_of(address)
         monkeypatch.delenv("CHIMERA_CLUSTER_TOKEN")
         with pytest.raises(ConfigurationError, match="set CHIMERA_CLUSTER_TOKEN"):
             client_of(address)

@@ -542,6 +542,10 @@ def test_a_toml_file_holds_a_table_and_its_paths_start_at_its_folder(tmp_path: P
     table = models.read(tmp_path / "m.toml")
     assert table["factory"] == f"{tmp_path}/doubler2.py:Model"
     assert models.answers(models.load(table), [2]) == [{"result": 10}]
+    code = tmp_path / "doubler2.py"
+    os.utime(code, ns=(0, code.stat().st_mtime_ns + 1))  # the file is written again
+    assert key_of(models.read(tmp_path / "m.toml")) != key_of(table)
+    assert models.check(table) == table
     (tmp_path / "bad.toml").write_text("kind = ")
     for source, message in [
         ("bad.toml", "is not valid TOML"),

@@ -159,7 +159,7 @@ def day(leader: Coordinator, now_s: list[float], number: int) -> None:
         outputs = sorted(leader.journal.outputs(job, 0), key=lambda output: output.first)
         assert [row["result"] for output in outputs for row in wire.unpack(output.body)] == queries
         if hour == 3:
-            cancelled = operations.submit(leader, key=f"{number} cancelled", model=ECHO, queries=queries)
+            cancelled = operations.submit(leader, key=f"{number}.cancelled", model=ECHO, queries=queries)
             operations.cancel(leader, cancelled)
 
 

@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import chimera
+from chimera.cli.main import app
 from chimera.core.errors import ConfigurationError, ConflictError, RunError, UnavailableError
+from chimera.inference.client import Client
 from chimera.inference.cluster_folder import ClusterFolder
 from inference.running import PATIENCE_S, RunningCluster, cluster, command
 
@@ -117,16 +120,40 @@ def test_a_name_that_is_a_number_is_refused(quiet: RunningCluster) -> None:
 
 def test_the_log_of_the_coordinator_names_submissions_loads_errors_and_ends(quiet: RunningCluster) -> None:
     table = quiet.model(seconds=0.001, log="/dev/null")
-    job = quiet.client.submit(table, ["broken", 1], name="odd\nname", batch_size=2)
+    job = quiet.client.submit(table, ["broken", 1], name="odd name", batch_size=2)
     quiet.client.wait(job, 60)
     log = (quiet.folder / "logs" / quiet.member("coordinator")["name"] / "chimera_status.log").read_text()
     for line in (
-        f"job {job} is submitted, with 2 queries: name 'odd\\nname', model 'factory' '{table['factory']}'",
+        f"job {job} is submitted, with 2 queries: name 'odd name', model 'factory' '{table['factory']}'",
         f"has loaded the model of job {job}, 'factory' '{table['factory']}'",
         "has its first error, in batch 0 on w0: 'ValueError: a broken query'",
         f"job {job} is done: 2 of 2 queries, 1 errors",
     ):
         assert line in log
+
+
+def test_mistakes_of_a_client_are_found_before_a_request() -> None:
+    client = Client(lambda: "http://127.0.0.1:1", "token", patience_s=0.0)
+    for name in ("", "a/b", ".."):
+        for refused in (client.cancel, client.unserve, client.drain, lambda job: list(client.results(job))):
+            with pytest.raises(ConfigurationError, match=f"there is no (job|model|worker) '{name}': names have"):
+                refused(name)
+    for timeout_s in (float("nan"), 0.0, -1.0, float("inf")):
+        with pytest.raises(ConfigurationError, match="timeout_s must be a number above 0"):
+            client.ask("a", ["b"], timeout_s=timeout_s)
+
+
+def test_a_query_that_is_no_json_is_refused() -> None:
+    done = CliRunner().invoke(app, ["infer", "ask", "a", "NaN", "--parse", "--cluster", "http://127.0.0.1:1"])
+    assert "the query 'NaN' is no JSON: NaN is no number of JSON" in str(done.exception)
+
+
+def test_an_error_of_a_model_sends_no_control_characters_to_a_terminal(quiet: RunningCluster, tmp_path: Path) -> None:
+    (tmp_path / "rude.py").write_text("def make():\n    raise ValueError('\\x1b]0;mine\\x07red')\n")
+    job = quiet.client.submit({"kind": "factory", "factory": f"{tmp_path / 'rude.py'}:make"}, [1])
+    code, out, _ = told(quiet, "wait", job)
+    assert (code, out.strip().isprintable()) == (1, True)
+    assert out.endswith("raised ValueError:  ]0;mine red\n")
 
 
 @pytest.mark.long

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from chimera.core.errors import ConfigurationError
 from chimera.engines.http import wire
 from chimera.inference.journal.journal import Journal, Output
+from chimera.inference.journal.raft import voter as voter_module
 from chimera.inference.journal.raft.connection import Connection
 from chimera.inference.journal.raft.journal import NoMajority, RaftJournal
 from chimera.inference.journal.raft.packing import packed_list
@@ -307,6 +308,38 @@ def test_a_log_of_large_writes_is_cut_short_before_it_has_many_entries(
     wait_until(copied)
     assert slowest_s < LEASE_S  # a coordinator does not lose the lease while voters write snapshots
     assert len(list(follower.outputs("1"))) == 9
+
+
+@pytest.mark.long
+def test_what_a_voter_holds_stays_bounded_while_jobs_come_and_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, size, per_job = 1 << 20, 1 << 17, 4
+    monkeypatch.setattr(voter_module, "_LOG_BYTES", limit)
+    with contextlib.ExitStack() as held:
+        free = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in free]
+    with contextlib.ExitStack() as opened:
+        journals = [
+            opened.enter_context(contextlib.closing(RaftJournal(addresses, own, TOKEN, tmp_path / str(number))))
+            for number, own in enumerate(addresses)
+        ]
+        epoch = acquired(journals[0], "c0", LONG_S).epoch
+        for job in range(60):
+            outputs = [Output(str(job), batch, batch, 1, bytes(size)) for batch in range(per_job)]
+            journals[0].append(epoch, [Cancelled(str(job), "", 0.0)], outputs=outputs)
+            for _ in journals[0].drop(epoch, [str(job - 1)]):
+                pass
+        for number, journal in enumerate(journals):
+            wait_until(lambda journal=journal: logged_bytes(journal) <= 2 * limit)  # type: ignore[misc]
+            wait_until(lambda journal=journal: len(journal._state.dump()) < (per_job + 1) * size)  # type: ignore[misc]
+            assert (tmp_path / str(number) / "state").stat().st_size < 2 * per_job * size + limit
+
+
+def logged_bytes(journal: RaftJournal) -> int:
+    """Return the size of the entries that a voter's log has in memory."""
+    log = journal._voter._SyncObj__raftLog
+    return sum(len(log[index][0]) for index in range(len(log)))
 
 
 @pytest.mark.long

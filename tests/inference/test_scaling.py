@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -12,8 +14,9 @@ from typer.testing import CliRunner
 from chimera.cli.main import app
 from chimera.core.errors import ConfigurationError
 from chimera.inference.autoscale import ScaleCopy
-from chimera.inference.cluster_folder import ClusterFolder, Scale
+from chimera.inference.cluster_folder import FIRST_VERSION, ClusterFolder, Scale
 from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinator
+from chimera.inference.local_workers import AT_ONCE, LocalWorkers
 from chimera.inference.session import InferenceCluster
 from inference.running import RunningCluster, cluster, command, signalled, until
 from inference.test_voting_cluster import free_addresses
@@ -76,6 +79,88 @@ def test_a_machine_with_a_voter_copies_newer_numbers_of_the_coordinator(tmp_path
         assert here.scale() == own
 
 
+def test_the_coordinator_gets_the_bounds_with_which_another_machine_has_started(tmp_path: Path) -> None:
+    def leads_not() -> Coordinator:
+        raise NotCoordinator("another process is the coordinator")
+
+    with served("inference", tmp_path / "a") as there:
+        here = ClusterFolder(tmp_path / "b")
+        here.create()
+        (here.path / "token").write_text(TOKEN)
+        here.set_bounds(1, 4, FIRST_VERSION)
+        here.note_leader(1, there.url)
+        copies, client = ScaleCopy(leads_not, here), here.client()
+        until(lambda: client.scale_set()["version"] == 0)
+        for _ in range(2):
+            copies.copy()
+        found = client.scale_set()
+        assert (found["least"], found["most"]) == (1, 4)
+        assert here.scale() == Scale(**found)
+
+
+def test_bounds_at_the_start_of_machines_with_voters_follow_the_coordinator(tmp_path: Path) -> None:
+    leading, other = ClusterFolder(tmp_path / "a"), ClusterFolder(tmp_path / "b")
+    for folder in (leading, other):
+        folder.create()
+        folder.set_bounds(1, 4, FIRST_VERSION)
+    for count in (3, 2):
+        seen = leading.scale()
+        assert seen is not None
+        leading.set_workers(count, seen)
+        changed = leading.scale()
+        assert changed is not None
+        other.copy_scale(changed)
+        assert other.scale() == changed
+        assert (changed.count, changed.least, changed.most) == (count, 1, 4)
+    with other.locked():  # as a restart of its `up`
+        other.set_bounds(1, 4, FIRST_VERSION)
+    assert other.scale() == Scale(1, 1, 4, FIRST_VERSION)
+    other.copy_scale(changed)
+    assert other.scale() == changed
+
+
+class _Started:
+    """A process that has started."""
+
+    def start(self) -> None:
+        pass
+
+    def check(self, say: Callable[[str], None]) -> None:
+        pass
+
+    def has_ended(self) -> bool:
+        return False
+
+
+def test_many_workers_start_a_few_at_a_time_so_that_signals_are_noticed() -> None:
+    made: list[str] = []
+    said: list[str] = []
+
+    def make(name: str) -> Any:
+        made.append(name)
+        return _Started()
+
+    workers = LocalWorkers(lambda: 2 * AT_ONCE + 1, make)
+    workers.start()
+    counts = [len(made)]
+    for _ in range(3):
+        workers.check(said.append)
+        counts.append(len(made))
+    assert counts == [AT_ONCE, 2 * AT_ONCE, 2 * AT_ONCE + 1, 2 * AT_ONCE + 1]
+    assert len(set(made)) == len(made)
+    assert said == []
+
+
+@pytest.mark.long
+@pytest.mark.takes("workers start and leave")
+def test_a_cluster_with_voters_starts_with_bounds(tmp_path: Path) -> None:
+    options = ["--voters", ",".join(free_addresses()), "--workers", "1:3"]
+    with cluster(tmp_path, workers=1, standbys=None, options=options) as running:
+        job = running.client.submit(running.model(seconds=0.05), list(range(300)), batch_size=4)
+        until(lambda: len(names(running)) == 3)
+        running.client.cancel(job)
+
+
 @pytest.mark.long
 @pytest.mark.takes("workers start and leave")
 def test_workers_of_a_cluster_with_voters_are_scaled_and_the_voters_stay(tmp_path: Path) -> None:
@@ -135,7 +220,9 @@ def test_workers_are_spread_over_gpus(tmp_path: Path) -> None:
     [
         (["--workers", "x"], "--workers must be N or MIN:MAX, such as 4 or 2:8, not 'x'"),
         (["--workers", "8:2"], "--workers must be N or MIN:MAX"),
-        (["--workers", "2:8", "--voters", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"], "must be fixed"),
+        (["--workers", "1001"], "--workers: a cluster has at most 1000 workers, not 1001"),
+        (["--workers", "1:1001"], "--workers: a cluster has at most 1000 workers, not 1001"),
+        (["--standbys", "11"], "--standbys"),
         (["--gpus", "0,"], "--gpus must be numbers of GPUs with commas, such as 0,1, not '0,'"),
         (["--gpus", "0,1", "--ray", "auto"], "--gpus must be a number with --ray, such as 1 or 0.5, not '0,1'"),
     ],

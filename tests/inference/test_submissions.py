@@ -10,13 +10,14 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from typer.testing import CliRunner
 
 from chimera.cli.main import app
 from chimera.core.errors import ConfigurationError, ConflictError, DataError
 from chimera.engines.http import wire
-from chimera.inference.api import operations
+from chimera.inference.api import operations, serving, views
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.coordinator.file_queries import FileQueries
 from chimera.inference.coordinator.job_store import MAX_BATCH_BYTES, JournalStore
@@ -28,7 +29,7 @@ from chimera.inference.membership import Members
 from chimera.inference.pieces import MAX_CHUNK_BYTES, packed_chunks, pieces
 from chimera.inference.policies.policy import POLICIES
 from chimera.inference.pool.http import HttpPool
-from chimera.inference.scheduling.job import Batch
+from chimera.inference.scheduling.job import Batch, Job
 from inference import model
 from inference.running import RunningCluster, cluster, signalled, until
 
@@ -78,15 +79,61 @@ def test_each_request_of_a_submission_may_be_repeated_also_at_a_successor(journa
         assert begun(second, name="long") == (None, 1500)
         assert second.submissions.put("a", 1000, QUERIES[1000:]) == 2500
         assert [second.submissions.accept("a", 2500) for _ in range(2)] == ["1", "1"]
-        assert begun(second, name="long") == ("1", 0)
+        assert begun(second, name="long") == ("1", 2500)
         assert second.submissions.put("a", 0, QUERIES[:9]) == 9  # a late repetition changes nothing
-        assert operations.submit(second, key="a", model=ECHO, queries=QUERIES) == "1"
+        assert operations.submit(second, key="a", model=ECHO, queries=QUERIES, name="long") == "1"
         (job,) = second.call(lambda: list(second.scheduler.jobs.values()))
         assert (job.accepted.name, job.queries) == ("long", 2500)
         assert journal.queries("1", 0, 2500) == QUERIES
         assert second.call(lambda: second.scheduler.submissions) == {}
     with leads(journal) as third:
         assert third.call(lambda: list(third.scheduler.jobs)) == ["1"]
+
+
+def test_a_key_belongs_to_one_job_with_its_options_and_number_of_queries(journal: SqliteJournal) -> None:
+    with leads(journal) as leading:
+        for _ in range(2):
+            assert operations.submit(leading, key="a", model=ECHO, queries=QUERIES) == "1"
+        with pytest.raises(ConflictError, match="another model or other options"):
+            operations.submit(leading, key="a", model=ECHO, queries=QUERIES, weight=2.0)
+        with pytest.raises(ConflictError, match="another model or other options"):
+            begun(leading, name="other")
+        with pytest.raises(ConflictError, match="the key 'a' is that of job 1, which has 2500 queries, not 2499"):
+            operations.submit(leading, key="a", model=ECHO, queries=QUERIES[1:])
+        for key in ("", "..", "a/b", "a b", "a" * 101):
+            with pytest.raises(ConfigurationError, match="the key of a submission has 1 to 100 letters"):
+                begun(leading, key=key)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("batch_size", 10**23), ("max_workers", 10**23), ("weight", 1e308), ("weight", 1e-300), ("batch_timeout_s", 1e300),
+        ("name", ""), ("name", "a" * 101), ("name", "../x"), ("name", "\x1b[31mred"), ("name", ".."),
+    ],
+)  # fmt: skip
+def test_an_option_beyond_its_bounds_is_refused(option: str, value: Any, journal: SqliteJournal) -> None:
+    with leads(journal) as leading:
+        with pytest.raises(
+            ConfigurationError, match="a name has 1 to 100" if option == "name" else f"{option} must be"
+        ):
+            begun(leading, **{option: value})
+        assert not list(journal.records())
+
+
+def test_a_value_that_json_cannot_contain_is_no_option_of_a_model(journal: SqliteJournal) -> None:
+    table = {**ECHO, "options": {"name": 10**23}}
+    with leads(journal) as leading:
+        with pytest.raises(ConfigurationError, match="a value that JSON cannot contain"):
+            operations.begin(leading, key="a", model=table)
+        with pytest.raises(ConfigurationError, match="a value that JSON cannot contain"):
+            serving.serve(leading, name="a", model=table)
+
+
+def test_jobs_of_an_earlier_version_with_huge_options_are_still_listed() -> None:
+    accepted = Accepted("1", "a", "1", ECHO, 1, 1.0, 10**23, 10**23, 0.0)
+    row = orjson.loads(orjson.dumps(views.job_row(Job(accepted, 0, 0.0, 1.0, 10**23, 10**23))))
+    assert row["batch_size"] == row["max_workers"] == (1 << 53) - 1
 
 
 def test_a_discarded_submission_leaves_nothing_and_the_number_of_open_ones_is_bounded(journal: SqliteJournal) -> None:
@@ -105,7 +152,7 @@ def test_a_discarded_submission_leaves_nothing_and_the_number_of_open_ones_is_bo
         for number in range(MAX_OPEN):
             begun(leading, key=str(number))
         with pytest.raises(ConflictError, match=f"{MAX_OPEN} submissions"):
-            begun(leading, key="one more")
+            begun(leading, key="one-more")
 
 
 def test_pieces_are_bounded_and_have_all_queries() -> None:

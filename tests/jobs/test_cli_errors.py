@@ -97,6 +97,9 @@ def test_an_invalid_experiment_is_not_submitted(ask: Ask, folder: ClusterFolder,
         ("cluster down", "URL", "right", 2, "is an address: give the folder of a cluster of this machine"),
         ("cluster up", "URL", "right", 2, "is an address: give the folder of a cluster of this machine"),
         ("cluster up --address 127.0.0.1:99999", "new", "", 2, "--address must be HOST:PORT"),
+        ("cluster up --workers 10000000", "new", "", 2, "Invalid value for '--workers'"),
+        ("cancel ..", "cluster", "", 2, "there is no job '..'"),
+        ("cancel a/b", "cluster", "", 2, "there is no job 'a/b'"),
     ],
 )
 def test_an_error_is_one_line_with_its_exit_code_and_without_delay(

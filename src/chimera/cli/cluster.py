@@ -44,7 +44,7 @@ HERE = "runs/cluster"
 
 @app.command("up")
 def up(
-    workers: Annotated[int, typer.Option("--workers", min=1, metavar="N", help="Start N workers.")] = 2,
+    workers: Annotated[int, typer.Option("--workers", min=1, max=1000, metavar="N", help="Start N workers.")] = 2,
     address: Annotated[
         str, typer.Option("--address", metavar="HOST:PORT", help="Listen at this address; port 0 is any free port.")
     ] = "127.0.0.1:0",

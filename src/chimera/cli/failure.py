@@ -15,6 +15,7 @@ from chimera.core.errors import (
     NoSpaceError,
     UnavailableError,
 )
+from chimera.core.printable import printable
 from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop
 
 
@@ -70,4 +71,5 @@ def _named(error: BaseException) -> str:
 
 
 def _one_line(message: str) -> str:
-    return " ".join(message.split())
+    """Return a message as one line without control characters, which a terminal would execute."""
+    return printable(" ".join(message.split()))

@@ -32,6 +32,7 @@ from chimera.cli.infer_views import show
 from chimera.cli.infer_worker import worker
 from chimera.cli.rows import line
 from chimera.core.errors import ConfigurationError
+from chimera.core.printable import printable
 
 if TYPE_CHECKING:
     from chimera.cli.infer_views import Reader
@@ -202,7 +203,7 @@ def wait(
     from chimera.inference.client import outcome
 
     row = connected(cluster).wait(job, timeout_s)
-    typer.echo(line(row) if as_json else outcome(row))
+    typer.echo(line(row) if as_json else printable(outcome(row)))
     if row["state"] != "done":
         raise typer.Exit(1)
 

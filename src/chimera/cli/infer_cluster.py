@@ -33,7 +33,11 @@ def up(
     standbys: Annotated[
         int | None,
         typer.Option(
-            "--standbys", min=0, metavar="N", help="Start N hot standby coordinators; default: 1. Not with --voters."
+            "--standbys",
+            min=0,
+            max=10,
+            metavar="N",
+            help="Start N hot standby coordinators; default: 1. Not with --voters.",
         ),
     ] = None,
     policy: Annotated[
@@ -114,10 +118,6 @@ def up(
     from chimera.inference.supervisor import keep_up
 
     least, most = bounds(workers, "--workers")
-    if most != least and voters:
-        raise ConfigurationError(
-            f"--workers {workers}: with --voters, the number of workers must be fixed; 'chimera infer scale' sets bounds later"
-        )
     if voters and standbys is not None:
         raise ConfigurationError("--standbys has no effect with --voters: all voters but the leader are standbys")
     if port is None and host != LOOPBACK:
@@ -139,6 +139,10 @@ def bounds(text: str, what: str) -> tuple[int, int]:
     numbers = [least, most] if colon else [least, least]
     if not all(re.fullmatch("[0-9]{1,4}", number, re.ASCII) for number in numbers) or int(numbers[0]) > int(numbers[1]):
         raise ConfigurationError(f"{what} must be N or MIN:MAX, such as 4 or 2:8, not {text!r}")
+    from chimera.inference.cluster_folder import MAX_WORKERS
+
+    if int(numbers[-1]) > MAX_WORKERS:
+        raise ConfigurationError(f"{what}: a cluster has at most {MAX_WORKERS} workers, not {numbers[-1]}")
     return int(numbers[0]), int(numbers[1])
 
 

@@ -87,6 +87,10 @@ def ask(
 
 def _parsed(query: str) -> Any:
     try:
-        return json.loads(query)
+        return json.loads(query, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"the query {query[:80]!r} is no JSON: {error}") from None
+
+
+def _no_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")

@@ -10,7 +10,7 @@ import msgspec
 
 from chimera.core.errors import UnavailableError
 from chimera.inference.client import Client
-from chimera.inference.cluster_folder import ClusterFolder, Scale
+from chimera.inference.cluster_folder import FIRST_VERSION, ClusterFolder, Scale
 from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinator
 from chimera.inference.scheduling.autoscaling import Autoscaler, needed
 from chimera.web.logs import status
@@ -55,7 +55,8 @@ class Autoscale:
 class ScaleCopy:
     """Copies the number of workers from the coordinator of another machine, while this process stands by.
 
-    So workers on each machine with a voter are as many as the last command has set, also after a takeover.
+    So workers on each machine with a voter are as many as the last command has set, also after a takeover. If this machine has
+    started with bounds, and that of the coordinator without, the coordinator gets the bounds.
 
     Parameters
     ----------
@@ -73,4 +74,8 @@ class ScaleCopy:
         except NotCoordinator:
             client = Client(self._folder.leader, self._folder.token(), patience_s=0.0)
             with contextlib.suppress(UnavailableError):  # a takeover; the next coordinator answers soon
-                self._folder.copy_scale(msgspec.convert(client.scale_set(), Scale))
+                found, own = msgspec.convert(client.scale_set(), Scale), self._folder.scale()
+                if found.version == 0 and own is not None and own.version == FIRST_VERSION:
+                    client.scale(own.least, own.most)
+                else:
+                    self._folder.copy_scale(found)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -18,6 +18,7 @@ from chimera.core.counted import counted
 from chimera.core.errors import (
     ChimeraError,
     ConfigurationError,
+    ConflictError,
     DataError,
     NoSpaceError,
     TimeLimitError,
@@ -25,9 +26,9 @@ from chimera.core.errors import (
 )
 from chimera.engines.http import wire
 from chimera.inference.journal.records import InputFile
-from chimera.inference.pieces import MAX_BYTES, MAX_QUERY_BYTES, pieces, size_of
+from chimera.inference.pieces import MAX_BYTES, MAX_QUERY_BYTES, check_key, pieces, size_of
 from chimera.web import request
-from chimera.web.client import PATIENCE_S, TRY_S, WebClient
+from chimera.web.client import PATIENCE_S, TRY_S, WebClient, quoted
 
 _POLL_S = 0.2
 _COPIED_BYTES = 16 << 20  # smaller files are copied, so that they may change after the submission
@@ -88,12 +89,19 @@ class Client(WebClient):
         Raises
         ------
         DataError : the queries, or one of them, are larger than the limit of a job.
+        ConflictError : the key is that of a submission with another model, other options, or another number of queries.
         UnavailableError, NoSpaceError : the submission is interrupted. The message states the key with which it continues.
         """
         key = uuid.uuid4().hex if key is None else key
-        path = f"/submissions/{_quoted(key)}"
+        check_key(key)
+        path = f"/submissions/{key}"
         begun = self.request_json("PUT", path, wire.pack({"model": dict(model), **options}))
         if begun["job"] is not None:
+            count = sum(1 for _ in queries)
+            if count != begun["queries"]:
+                raise ConflictError(
+                    f"the key {key!r} is that of job {begun['job']}, which has {begun['queries']} queries, not {count}"
+                )
             return str(begun["job"])
         arrived = int(begun["queries"])
         files = None if copy or arrived or not begun["reads_files"] else _files_of(queries)
@@ -127,7 +135,7 @@ class Client(WebClient):
 
     def change(self, job: str, **changes: Any) -> str:
         """Change ``weight``, ``batch_size``, ``max_workers`` or ``batch_timeout_s`` of a job."""
-        return str(self.request_json("PATCH", f"/jobs/{_quoted(job)}", wire.pack(changes))["job"])
+        return str(self.request_json("PATCH", f"/jobs/{quoted(job)}", wire.pack(changes))["job"])
 
     def scale(self, workers: int, most: int | None = None) -> None:
         """Set the number of workers of the cluster. A worker that leaves finishes its batches first.
@@ -156,11 +164,11 @@ class Client(WebClient):
             `chimera.inference.api.serving.serve`.
         """
         body = wire.pack({"model": dict(model), **options})
-        return str(self.request_json("PUT", f"/models/{_quoted(name)}", body)["job"])
+        return str(self.request_json("PUT", f"/models/{quoted(name, 'model')}", body)["job"])
 
     def unserve(self, name: str) -> str:
         """Stop serving a model, and return the number of its job. Waiting queries are answered."""
-        return str(self.request_json("DELETE", f"/models/{_quoted(name)}")["job"])
+        return str(self.request_json("DELETE", f"/models/{quoted(name, 'model')}")["job"])
 
     def ask(self, name: str, queries: Sequence[Any], *, timeout_s: float = 30.0) -> list[dict[str, Any]]:
         """Return the answers of a served model: ``{"result": value}`` or ``{"error": text}`` for each query.
@@ -176,20 +184,22 @@ class Client(WebClient):
         UnavailableError : the model's queue is full, or the cluster cannot be reached.
         TimeLimitError : the model did not answer in time.
         """
+        if not 0 < timeout_s < math.inf:
+            raise ConfigurationError(f"timeout_s must be a number above 0, not {timeout_s!r}")
         body = wire.pack({"queries": list(queries), "timeout_s": timeout_s})
-        return list(self.request_json("POST", f"/{_quoted(name)}", body, try_s=TRY_S + timeout_s)["results"])
+        return list(self.request_json("POST", f"/{quoted(name, 'model')}", body, try_s=TRY_S + timeout_s)["results"])
 
     def cancel(self, job: str) -> str:
         """Cancel a job, and return its number. Its results so far are kept."""
-        return str(self.request_json("DELETE", f"/jobs/{_quoted(job)}")["job"])
+        return str(self.request_json("DELETE", f"/jobs/{quoted(job)}")["job"])
 
     def drain(self, worker: str) -> dict[str, Any]:
         """Give a worker no more batches; it finishes those that it has. Return ``worker`` and ``state``."""
-        return self.request_json("POST", f"/workers/{_quoted(worker)}/drain")
+        return self.request_json("POST", f"/workers/{quoted(worker, 'worker')}/drain")
 
     def restart(self, worker: str) -> dict[str, Any]:
         """Restart a worker, also if it hangs or is drained. Other workers get its batches. Return ``worker`` and ``state``."""
-        return self.request_json("POST", f"/workers/{_quoted(worker)}/restart")
+        return self.request_json("POST", f"/workers/{quoted(worker, 'worker')}/restart")
 
     def results(self, job: str, first: int = 0) -> Iterator[dict[str, Any]]:
         """Yield results so far, in input order: ``index``, ``query``, and ``result`` or ``error``.
@@ -204,7 +214,7 @@ class Client(WebClient):
         ------
         UnavailableError : no coordinator has answered for ``patience_s`` seconds.
         """
-        path = f"/jobs/{_quoted(job)}/results"
+        path = f"/jobs/{quoted(job)}/results"
         deadline_s = time.monotonic() + self._patience_s
         while True:
             try:
@@ -265,10 +275,6 @@ def outcome(row: Mapping[str, Any]) -> str:
     """
     errors = f", {counted(row['errors'], 'error')}, the first: {row['error']}" if row["errors"] else ""
     return f"job {row['job']} is {row['state']}: {row['finished']} of {row['queries']} queries{errors}"
-
-
-def _quoted(job: str) -> str:
-    return quote(job, safe="")
 
 
 def _files_of(queries: Iterable[Any]) -> Callable[[], list[InputFile]] | None:

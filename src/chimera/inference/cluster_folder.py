@@ -18,6 +18,10 @@ from chimera.inference.remote_workers.protocol import worker_token
 from chimera.web.folder import Access, Folder, token_for
 
 DEFAULT = Path("runs/inference")
+MAX_WORKERS = 1000
+"""Maximum number of workers of a cluster, besides remote ones."""
+FIRST_VERSION = 1
+"""Version of bounds with which machines with voters start: they copy each change by the coordinator, which is newer."""
 MAX_OUTPUT_BYTES = 16 << 20
 """Size of a process's output from which a restart begins another file."""
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from chimera.inference.managed_process import ManagedProcess
 
 _ADJUST_S = 0.25  # between two reads of the number of workers
+AT_ONCE = 16
+"""Maximum number of workers that start between two checks of the supervisor, which must notice signals meanwhile."""
 
 
 class LocalWorkers:
@@ -34,9 +36,10 @@ class LocalWorkers:
         self._there: dict[str, ManagedProcess] = {}
         self._leaving: dict[str, ManagedProcess] = {}
         self._adjusted_s = 0.0
+        self._reported: int | None = None
 
     def start(self) -> None:
-        """Start the workers."""
+        """Start the first workers; `check` starts the others."""
         self._adjust()
 
     def check(self, say: Callable[[str], None]) -> None:
@@ -45,10 +48,10 @@ class LocalWorkers:
             each.check(say)
         if time.monotonic() < self._adjusted_s + _ADJUST_S:
             return
-        before = len(self._there)
-        self._adjust()
-        if len(self._there) != before:
-            say(f"the cluster has {len(self._there)} workers now, instead of {before}")
+        if self._adjust():
+            before, self._reported = self._reported, len(self._there)
+            if before not in (None, self._reported):
+                say(f"the cluster has {self._reported} workers now, instead of {before}")
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all workers."""
@@ -72,18 +75,20 @@ class LocalWorkers:
     def _all(self) -> list[ManagedProcess]:
         return [*self._there.values(), *self._leaving.values()]
 
-    def _adjust(self) -> None:
-        self._adjusted_s = time.monotonic()
+    def _adjust(self) -> bool:
+        """Start and dismiss workers. Return whether all that are wanted have started; else the next check starts more."""
         for name in [name for name, each in self._leaving.items() if each.has_ended()]:
             self._leaving.pop(name).end(0.0)
-        names = [f"{self._prefix}w{i}" for i in range(self._wanted())]
+        names = {f"{self._prefix}w{i}": None for i in range(self._wanted())}
         self._dismiss([name for name in self._there if name not in names])
-        for name in names:
-            if (
-                name not in self._there and name not in self._leaving
-            ):  # a worker that leaves keeps its name until its exit
-                self._there[name] = self._make(name)
-                self._there[name].start()
+        missing = [name for name in names if name not in self._there]
+        startable = [name for name in missing if name not in self._leaving]  # a worker that leaves keeps its name
+        for name in startable[:AT_ONCE]:
+            self._there[name] = self._make(name)
+            self._there[name].start()
+        if len(startable) <= AT_ONCE:
+            self._adjusted_s = time.monotonic()
+        return len(missing) <= AT_ONCE and missing == startable
 
     def _dismiss(self, names: Sequence[str]) -> None:
         for name in names:

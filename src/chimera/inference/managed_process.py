@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from chimera.core.printable import printable
 from chimera.core.private import opener
 from chimera.core.processes import RestartPause, describe_exit
 from chimera.inference.cluster_folder import ClusterFolder
@@ -111,7 +112,7 @@ class ManagedProcess:
             log.seek(max(self._logged, os.fstat(log.fileno()).st_size - _MAX_LOG_BYTES))
             errors = [line for line in log.read().splitlines() if line.startswith(_ERROR)]
             if errors:
-                return f" ({errors[-1].removeprefix(_ERROR).decode(errors='replace')})"
+                return f" ({printable(errors[-1].removeprefix(_ERROR).decode(errors='replace'))})"
         return ""
 
     def _release(self) -> None:

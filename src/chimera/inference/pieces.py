@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from chimera.core.errors import ConfigurationError
 from chimera.engines.http import wire
 
 MAX_QUERIES = 10_000_000
@@ -21,6 +23,15 @@ MAX_QUERY_BYTES = 64 << 20
 """Maximum size of a query."""
 MAX_PIECE_BYTES = MAX_QUERY_BYTES + (8 << 20)
 """Maximum size of a request with a piece."""
+_KEY = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
+
+
+def check_key(key: str) -> None:
+    """Raise ConfigurationError if the key of a submission is invalid."""
+    if not _KEY.fullmatch(key) or key in (".", ".."):
+        raise ConfigurationError(
+            "the key of a submission has 1 to 100 letters, digits, '-', '_' and '.', and is not '.' or '..'"
+        )
 
 
 def pieces(queries: Iterable[Any]) -> Iterator[tuple[int, list[Any], int]]:

@@ -20,7 +20,7 @@ from chimera.core.errors import ChimeraError
 from chimera.core.extras import require_web
 from chimera.core.private import UMASK
 from chimera.engines.parent_watch import exit_with_parent
-from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.cluster_folder import FIRST_VERSION, ClusterFolder
 from chimera.inference.cluster_options import ClusterOptions
 from chimera.inference.disk_guard import DiskWatch
 from chimera.inference.gateway import fixed_address
@@ -79,8 +79,8 @@ def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str],
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: ended.append(number))
     with folder.locked(), fixed_address(options.host, options.port, folder.leader) as address:
-        folder.set_bounds(options.workers, options.most_workers or options.workers)
-        voters = options.voters
+        voters, most = options.voters, options.most_workers or options.workers
+        folder.set_bounds(options.workers, most, FIRST_VERSION if voters and most > options.workers else 0)
         many = f"{len(voters)} voters" if voters else f"a coordinator, its standbys ({options.standbys})"
         say(f"{many} and workers ({options.workers}) run from {folder.path}; Ctrl-C ends them")
         if address:
@@ -136,7 +136,7 @@ def _workers(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]
 
     def wanted() -> int:
         scale = folder.scale()
-        if options.voters and not options.workers:  # the workers are those of another machine
+        if options.voters and not (options.workers or options.most_workers):  # the workers are those of another machine
             return 0
         return options.workers if scale is None else scale.count
 

@@ -12,7 +12,7 @@ import time
 import msgspec
 
 from chimera.core.counted import counted
-from chimera.core.errors import ConfigurationError, RunError
+from chimera.core.errors import ConfigurationError, RunError, UnavailableError
 from chimera.core.extras import require_web
 from chimera.core.processes import THREAD_VARIABLES
 from chimera.jobs.client.client import Client
@@ -50,8 +50,11 @@ def up(folder: ClusterFolder, options: Options) -> Client:
     deadline_s = time.monotonic() + START_S
     client = Client.of(folder)
     while time.monotonic() < deadline_s:
-        if sum(row["role"] == "worker" for row in client.processes()) == options.workers:
-            return client
+        with contextlib.suppress(UnavailableError):  # a busy machine; the daemon answers later
+            if sum(row["role"] == "worker" for row in client.processes()) == options.workers:
+                return client
+        if folder.lock_holder() is None:
+            raise RunError(f"the cluster has ended while it started; see {folder.log}")
         time.sleep(0.02)
     raise RunError(f"the cluster's workers did not start within {START_S:g} s; see {folder.log}")
 

@@ -115,7 +115,8 @@ class Supervisor:
             while not self._stopped:
                 self._daemon.start(self._detach_child)
                 for child in self._workers:
-                    child.start(self._detach_worker)
+                    if not self._stopped:  # many forks take seconds
+                        child.start(self._detach_worker)
                 if select.select([self._wake], [], [], 0.1)[0]:
                     os.read(self._wake, 4096)
                 self._reap()

@@ -12,6 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from chimera.core.printable import printable
+
 Cell: TypeAlias = RenderableType
 JSON_INSTEAD = "widen the terminal or use --json"
 FILE_INSTEAD = "widen the terminal or write to a file"
@@ -201,7 +203,7 @@ def _clean(cell: Cell) -> Cell:
     """Return a text as one line without control characters, which a terminal would execute; other cells unchanged."""
     if not isinstance(cell, str):
         return cell
-    return Text("".join(character if character.isprintable() else " " for character in cell))
+    return Text(printable(cell))
 
 
 def _below(column: TextColumn, row: int) -> Padding:

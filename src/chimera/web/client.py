@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import IO, Any, TypeVar
+from urllib.parse import quote
 
 from chimera.core.errors import (
     ChimeraError,
@@ -75,11 +76,13 @@ class WebClient:
         UnavailableError : no process answered within ``patience_s``.
         ChimeraError : the answer is an error; the exception has its kind and message.
         """
-        document = json.loads(
-            self.with_retries(lambda: request.read(self.attempt(verb, path, body, content_type, try_s)))
-        )
+        found = self.with_retries(lambda: request.read(self.attempt(verb, path, body, content_type, try_s)))
+        try:
+            document = json.loads(found)
+        except (ValueError, RecursionError):
+            document = None
         if not isinstance(document, dict):
-            raise RunError(f"{path}: the answer is not a JSON object")
+            raise RunError(f"{path}: the answer of {self._server_name} is not a JSON object")
         return document
 
     def with_retries(self, send: Callable[[], T]) -> T:
@@ -147,3 +150,15 @@ class WebClient:
 
 class _NoLeaderError(UnavailableError):
     """The cluster has no leader at the moment; another process will become it."""
+
+
+def quoted(name: str, what: str = "job") -> str:
+    """Return a name, of a job for example, as a part of a path.
+
+    Raises
+    ------
+    ConfigurationError : a name cannot be empty or have a slash.
+    """
+    if not name or "/" in name or name in (".", ".."):
+        raise ConfigurationError(f"there is no {what} {name[:100]!r}: names have at least one letter, and no '/'")
+    return quote(name, safe="")

@@ -38,6 +38,8 @@ def token_for(address: str) -> str:
         raise ConfigurationError(
             f"the cluster at {address} asks for its token: set {TOKEN} to the content of its 'token' file{other}"
         )
+    if not (token.isascii() and token.isprintable()):
+        raise ConfigurationError(f"{TOKEN} is no token: set it to the one line of the cluster's 'token' file")
     return token
 
 

@@ -11,14 +11,12 @@ from fastapi import APIRouter, Request, Response
 
 from chimera.core.errors import ConfigurationError
 from chimera.inference.api.job_routes import PREFIX, known_fields
-from chimera.inference.cluster_folder import ClusterFolder, Scale
+from chimera.inference.cluster_folder import MAX_WORKERS, ClusterFolder, Scale
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.web.background import in_thread
 from chimera.web.body import answer, read_object, required
 from chimera.web.routing import documented, plain_router
 
-MAX_WORKERS = 1000
-"""Maximum number of workers that a request may ask for."""
 _WORKERS: dict[str, Any] = {
     "type": "object",
     "required": ["workers"],

@@ -12,19 +12,19 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 
 from chimera.core.errors import ConfigurationError, ConflictError, TimeLimitError
-from chimera.inference.api.operations import (
+from chimera.inference.api.options import (
     check_name,
     checked_batch_size,
     checked_batch_timeout,
     checked_latency_target,
     checked_max_workers,
+    checked_model,
     checked_reserve,
     checked_weight,
 )
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.coordinator.request_queue import PendingRequest, RequestQueue
 from chimera.inference.journal import records
-from chimera.inference.models import check
 from chimera.inference.models.spec import key_of
 from chimera.inference.scheduling.job import Job
 
@@ -75,7 +75,7 @@ def serve(
             f" {', '.join(_RESERVED)}"
         )
     check_name(name)
-    table = check(model, code=leader.code)
+    table = checked_model(model, code=leader.code)
     share, size, most = checked_weight(weight), checked_batch_size(batch_size), checked_max_workers(max_workers)
     more: dict[str, Any] = {
         "batch_timeout_s": checked_batch_timeout(batch_timeout_s),

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from chimera.core.errors import DataError
 from chimera.inference.api import serving
 from chimera.inference.api.job_routes import CHANGES, JOB, PREFIX, known_fields
-from chimera.inference.api.operations import MAX_RESERVE
+from chimera.inference.api.options import MAX_RESERVE
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.coordinator.request_queue import PendingRequest
 from chimera.web.background import in_thread

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -15,14 +14,13 @@ from chimera.inference.api import operations
 from chimera.inference.api.job_routes import CHANGES, JOB, PREFIX, known_fields
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.journal.records import InputFile
-from chimera.inference.pieces import MAX_PIECE_BYTES
+from chimera.inference.pieces import MAX_PIECE_BYTES, check_key
 from chimera.web.background import in_thread
 from chimera.web.body import answer, read_object, required
 from chimera.web.routing import documented, plain_router
 
 MAX_BODY_BYTES = 16 << 20
 """Maximum size of a request that submits a whole job, or begins a submission."""
-_KEY = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
 _OPTIONS = ("name", *CHANGES, "max_error_rate")
 _ANY: dict[str, Any] = {"type": "object"}
 _JOB: dict[str, Any] = {
@@ -76,7 +74,7 @@ def submissions_router(leader: Callable[[], Coordinator]) -> APIRouter:
     async def submit(request: Request) -> Response:
         body = await read_object(request, MAX_BODY_BYTES)
         key, model, queries = required(body, "key", "model", "queries")
-        if not isinstance(key, str) or not key or not isinstance(model, dict) or not isinstance(queries, list):
+        if not isinstance(key, str) or not isinstance(model, dict) or not isinstance(queries, list):
             raise DataError("a job needs a key (a text), a model (a table) and queries (a list)")
         more = _options(body, "key", "model", "queries")
         job = await in_thread(lambda: operations.submit(leader(), key=key, model=model, queries=queries, **more))
@@ -158,8 +156,7 @@ def _options(body: dict[str, Any], *besides: str) -> dict[str, Any]:
 
 def _key(request: Request) -> str:
     key = str(request.path_params["key"])
-    if not _KEY.fullmatch(key):
-        raise DataError("the key of a submission has 1 to 100 letters, digits, '-', '_' and '.'")
+    check_key(key)
     return key
 
 

@@ -13,6 +13,7 @@ from chimera.inference.scheduling.job import Job
 PERCENTILES = (50, 90, 95, 99)
 MAX_RATES = 100
 """Maximum number of jobs whose rates are compared."""
+_MAX_INTEGER = (1 << 53) - 1  # of JSON; journals of earlier versions may have larger ones
 
 
 def jobs(leader: Coordinator) -> list[dict[str, Any]]:
@@ -106,8 +107,8 @@ def job_row(job: Job) -> dict[str, Any]:
         "error": job.error or None,
         "max_error_rate": accepted.max_error_rate,
         "weight": job.weight,
-        "batch_size": job.batch_size or "auto",
-        "max_workers": job.max_workers or None,
+        "batch_size": min(job.batch_size, _MAX_INTEGER) or "auto",
+        "max_workers": min(job.max_workers, _MAX_INTEGER) or None,
         "batch_timeout_s": job.batch_timeout_s or "auto",
         "reserve": job.reserve,
         "latency_target_s": job.latency_target_s or None,

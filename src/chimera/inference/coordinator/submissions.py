@@ -65,15 +65,17 @@ class Submissions:
         """
 
         def apply() -> str | None:
-            if (found := self._job_of(job.key)) is not None:
-                return found
             held = self._leader.scheduler.submissions
-            if job.key in held:
-                if not _is_same(job, held[job.key].accepted):
+            number = self._job_of(job.key)
+            known = self._leader.scheduler.job(number).accepted if number is not None else None
+            if known is None and job.key in held:
+                known = held[job.key].accepted
+            if known is not None:
+                if not _is_same(job, known):
                     raise ConflictError(
                         f"the key {job.key!r} is that of a submission with another model or other options"
                     )
-                return None
+                return number
             if len(held) >= MAX_OPEN:
                 raise ConflictError(f"{MAX_OPEN} submissions are unfinished already: finish one, or try again later")
             number = self._leader.new_number()
@@ -82,8 +84,10 @@ class Submissions:
             return None
 
         number = self._leader.call(apply)
-        opened = None if number is not None else self._find(job.key)
-        return number, 0 if opened is None else opened.received
+        if number is not None:
+            return number, self._leader.call(lambda: self._leader.scheduler.job(number).accepted.queries)
+        opened = self._find(job.key)
+        return None, 0 if opened is None else opened.received
 
     def put(self, key: str, first: int, queries: Sequence[Any]) -> int:
         """Store queries durably, and return how many have arrived. Queries that have arrived before are ignored.
@@ -229,5 +233,6 @@ def _numbered(job: records.Accepted, number: str) -> records.Accepted:
 
 
 def _is_same(job: records.Accepted, begun: records.Accepted) -> bool:
-    """Compare as in the journal, which has lists in place of tuples."""
-    return msgspec.json.encode(_numbered(job, begun.job)) == msgspec.json.encode(begun)
+    """Compare as in the journal, which has lists in place of tuples, and without what is added when the job is accepted."""
+    as_begun = msgspec.structs.replace(begun, queries=0, at_s=0.0, files=[], chunks=[])
+    return msgspec.json.encode(_numbered(job, begun.job)) == msgspec.json.encode(as_begun)

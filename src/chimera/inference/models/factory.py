@@ -8,7 +8,7 @@ from typing import Any, Self, cast
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.registry import checked_options, load_object
-from chimera.inference.models.table import KINDS, Predictor, existing_path
+from chimera.inference.models.table import KINDS, Predictor, existing_path, file_stamp
 from chimera.models.instantiation import instantiate
 
 
@@ -21,10 +21,12 @@ class Factory:
     ----------
     factory : ``package.module:name``, which the worker must be able to import, or ``file.py:name``. Its code is run.
     options : keyword arguments of the factory.
+    stamp : set automatically. It changes when the file is written again, so that workers load the model again.
     """
 
     factory: str
     options: dict[str, Any] = field(default_factory=dict)
+    stamp: str | None = None
 
     def __post_init__(self) -> None:
         place, colon, name = self.factory.rpartition(":")
@@ -43,7 +45,8 @@ class Factory:
         place, _, name = self.factory.rpartition(":")
         if not place.endswith(".py"):
             return self
-        return replace(self, factory=f"{existing_path('factory', place, folder)}:{name}")
+        whole = existing_path("factory", place, folder)
+        return replace(self, factory=f"{whole}:{name}", stamp=self.stamp or file_stamp(Path(whole)))
 
     def load(self) -> Predictor:
         """Import the factory, and call it."""

@@ -14,6 +14,7 @@ import msgspec
 
 from chimera.core.address import Address
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError, RunError, TimeLimitError, UnavailableError
+from chimera.core.printable import printable
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Answer, Connection, InvalidAnswer, Unreachable
 from chimera.engines.http.routes import document_of
@@ -186,7 +187,7 @@ class ClusterAddress:
 
 def _reason(answer: Answer) -> str:
     message = str(document_of(answer).get("message", f"status {answer.status}"))
-    return "".join(letter if letter.isprintable() else " " for letter in message[:_SAID])
+    return printable(message[:_SAID])
 
 
 def addresses_of(url: str) -> list[Address]:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -21,7 +20,7 @@ from chimera.jobs.files.tar import MAX_BYTES, unpack
 from chimera.jobs.store.records import Submission
 from chimera.jobs.store.states import TERMINAL
 from chimera.web import request
-from chimera.web.client import TRY_S, WebClient
+from chimera.web.client import TRY_S, WebClient, quoted
 
 PATIENCE_S = 30.0
 """Time to retry a request, in seconds; a restarted cluster imports for some seconds."""
@@ -95,7 +94,7 @@ class Client(WebClient):
 
     def job(self, job: str) -> dict[str, Any]:
         """Return the row of a job."""
-        return self.request_json("GET", f"/{_quoted(job)}")
+        return self.request_json("GET", f"/{quoted(job)}")
 
     def processes(self) -> list[dict[str, Any]]:
         """Return a row for each process of the cluster."""
@@ -103,11 +102,11 @@ class Client(WebClient):
 
     def cancel(self, job: str) -> str:
         """Cancel a job, and return its number."""
-        return str(self.request_json("POST", f"/{_quoted(job)}/cancel", b"")["job"])
+        return str(self.request_json("POST", f"/{quoted(job)}/cancel", b"")["job"])
 
     def retry(self, job: str) -> str:
         """Resume a job that failed or was cancelled, and return its number."""
-        return str(self.request_json("POST", f"/{_quoted(job)}/retry", b"")["job"])
+        return str(self.request_json("POST", f"/{quoted(job)}/retry", b"")["job"])
 
     def follow(self, job: str, *, from_start: bool = True) -> Iterator[dict[str, Any]]:
         """Yield the updates of a job until it ends: ``{"job": row}``, ``{"log": line}`` or ``{"told": update}``.
@@ -125,7 +124,7 @@ class Client(WebClient):
         while True:
             try:
                 with self.with_retries(
-                    partial(self.attempt, "GET", f"/{_quoted(job)}/follow{at}", None, _JSON, 4 * TRY_S)
+                    partial(self.attempt, "GET", f"/{quoted(job)}/follow{at}", None, _JSON, 4 * TRY_S)
                 ) as lines:
                     for line in lines:
                         deadline_s = time.monotonic() + self._patience_s
@@ -145,7 +144,7 @@ class Client(WebClient):
 
     def fetch(self, job: str, folder: Path, most_bytes: int = MAX_BYTES) -> list[str]:
         """Download the current folder of a job's run to ``folder``; return the names of its files."""
-        answer = self.with_retries(partial(self.attempt, "GET", f"/{_quoted(job)}/run", None, _JSON, _SEND_S))
+        answer = self.with_retries(partial(self.attempt, "GET", f"/{quoted(job)}/run", None, _JSON, _SEND_S))
         with answer:
             try:
                 return unpack(answer, folder, most_bytes)
@@ -167,7 +166,3 @@ def _body(**values: Any) -> bytes:
         return msgspec.json.encode(values)
     except (TypeError, ValueError) as error:
         raise RunError(f"the request cannot be sent: {error}") from error
-
-
-def _quoted(job: str) -> str:
-    return quote(job, safe="")

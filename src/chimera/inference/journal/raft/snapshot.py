@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -45,15 +46,18 @@ class SnapshotWriter:
 
     def _write(self, file: Path, last: Entry, before: Entry, pack: Callable[[], Iterable[bytes]]) -> None:
         draft = file.with_name(f"{file.name}.draft")
-        pieces = list(pack())
-        size = sum(map(len, pieces))
         entries = msgspec.msgpack.encode(last) + msgspec.msgpack.encode(before)
         try:
             with open(draft, "wb", opener=opener) as written:
-                for piece in (array_head(3), entries, bytes_head(size), *pieces):
-                    written.write(piece)
+                written.write(array_head(3) + entries)
+                begin = written.tell()
+                written.write(bytes_head(0))  # the size is known at the end: a voter has no memory for a second state
+                size = sum(written.write(piece) for piece in pack())
+                written.seek(begin)
+                written.write(bytes_head(size))
             draft.replace(file)
-        except OSError:  # the log is kept until the next snapshot
+        except (OSError, struct.error):  # e.g. more than 4 GiB; the log is kept until the next snapshot
+            draft.unlink(missing_ok=True)
             self._written(0)
             return
         self._written(size)

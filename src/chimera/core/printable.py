@@ -1,0 +1,8 @@
+"""Texts of others, as a terminal may show them."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """Return a text with a space in place of each control character, which a terminal would execute."""
+    return "".join(character if character.isprintable() else " " for character in text)
