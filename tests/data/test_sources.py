@@ -87,8 +87,8 @@ def test_a_first_column_without_a_name_is_an_input_unless_it_numbers_the_rows(tm
     index = write(tmp_path / "index.csv", ",a,y\n0,5,1\n1,6,0\n2,7,1\n")
     assert Dataset.of(index, drop=["Unnamed: 0"]).features == ("a",)
     with pytest.raises(DataError, match="numbers the rows"):
-        csv(index)
-    assert csv(index, drop=["Unnamed: 0"]).train.features == ("a",)
+        csv(path=index)
+    assert csv(path=index, drop=["Unnamed: 0"]).train.features == ("a",)
     values = write(tmp_path / "values.csv", ",a,y\n0,5,1\n7,6,0\n2,7,1\n")
     assert Dataset.of(values).features == ("Unnamed: 0", "a")
 

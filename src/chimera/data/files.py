@@ -57,7 +57,7 @@ def csv(
     for file in (path, test_path):
         if file is not None:
             frames.append(table.read_csv(sources.existing_file(file), header=header))
-            table.check_first_column(frames[-1], drop, file)
+            table.check_first_column(frames[-1], drop or (), file)
     return _split_of_frames(
         frames,
         target=target,
