@@ -12,13 +12,24 @@ import sys
 import textwrap
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from torch import nn
 
 import chimera
 from chimera.core.errors import ConfigurationError
 from report import comparisons
 from terminal_kit import plain, shown_on
+
+EMBEDDING = nn.Sequential(nn.Embedding(9, 1), nn.Flatten(), nn.Linear(2, 2))
+
+
+def detached(module: Any, batch: Any) -> Any:
+    """Return a loss without a gradient."""
+    return module(batch[0]).mean().detach()
+
 
 UNGUARDED = """
 import sys
@@ -70,6 +81,35 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
 def test_errors_of_users_stay_exceptions(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="parameter-server"):
         chimera.train("mlp", "digits", strategy="parameter-serve", out=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "options", "message"),
+    [
+        (nn.Linear(64, 10), "digits", {"loss": nn.MSELoss()}, r"option of the model: chimera\.TorchModel\(module, loss="),
+        ("mlp", "digits", {"metrics": ["f1"]}, r'\{"name": ..., "metrics": ...\} for a named model'),
+        ("mlp", "digits", {"epoch": 3}, "no option 'epoch'; did you mean 'epochs'"),
+        ("mlp", "table.csv", {}, r"unknown data set 'table\.csv'; for the data at this path, give a pathlib\.Path"),
+        ("mlp", ([[1.0], [2.0], [3.0]] * 5, ["same"] * 15), {}, "all samples have the same class"),
+        (chimera.TorchModel(nn.Linear(64, 10), step=detached), "digits", {}, "no gradient: compute it by torch"),
+        (EMBEDDING, (np.ones((9, 2), int), [0, 1, 0] * 3), {}, "keep_integers"),
+    ],
+)  # fmt: skip
+def test_mistakes_name_what_to_write(
+    model: Any, data: Any, options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("table.csv").write_text("a,y\n1,0\n2,1\n")
+    with pytest.raises(ConfigurationError, match=message):
+        chimera.train(model, data, engine="simulated", rounds=1, progress=False, **options)
+
+
+def test_the_suffix_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = chimera.train("mlp", "iris", engine="simulated", rounds=1, progress=False)
+    with pytest.raises(ConfigurationError, match=r"name the file model\.safetensors, or call torch\.save"):
+        run.save("model.pt")
+    assert not Path("model.pt").exists()
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -17,8 +20,10 @@ from typer.testing import CliRunner
 from chimera.cli.main import app
 from chimera.cli.watched import followed
 from chimera.core.errors import ConfigurationError
-from chimera.web.live.description import describe
-from chimera.web.live.pieces import read_piece
+from chimera.jobs.session import down
+from chimera.web.live.description import SMALL, describe
+from chimera.web.live.pieces import FILES, read_piece
+from chimera.web.live.server import LivePage
 from web.live_kit import write_run
 
 
@@ -27,7 +32,7 @@ from web.live_kit import write_run
     [
         (["nowhere"], "there is no run folder 'nowhere'; give the folder of a run"),
         (["7"], "there is no cluster at"),
-        (["7", "--folder", "http://127.0.0.1:1"], "chimera fetch 7"),
+        (["7", "--folder", "http://127.0.0.1:1"], "the cluster at http://127.0.0.1:1 asks for its token"),
         (["memory://no-such-store/run"], "there is no run in memory://no-such-store/run"),
         (["s3:/bucket/run"], "has one slash after s3"),
         (["."], "'.' is not a run folder: it has neither experiment.toml"),
@@ -104,3 +109,46 @@ def test_a_job_is_followed_in_the_folder_of_its_cluster(tmp_path: Path) -> None:
         assert read_piece(run.folder, "trace").lines
     with pytest.raises(ConfigurationError, match="no job"), followed("99", str(tmp_path / "cluster")):
         pass
+
+
+@pytest.mark.long
+@pytest.mark.takes("it runs a job on a cluster")
+def test_a_job_is_followed_at_the_address_of_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path / "cluster") as cluster:
+        address, token = cluster.folder.address(), cluster.folder.token()
+        assert address is not None
+        with pytest.raises(ConfigurationError, match="set CHIMERA_CLUSTER_TOKEN"), followed("1", address):
+            pass
+        monkeypatch.setenv("CHIMERA_CLUSTER_TOKEN", token)
+        with pytest.raises(ConfigurationError, match="no job"), followed("1", address):
+            pass
+        job = json_output("submit", experiment(tmp_path, rounds=40), "--folder", address, cwd=tmp_path)["job"]
+        with followed(job, address) as run, contextlib.closing(LivePage([run])) as page:
+            page.start()
+            assert run.name == f"job {job}: digits"
+            assert cluster.client.wait(job, 60)["state"] == "done"
+            own = cluster.folder.job(job).run
+            deadline_s = time.monotonic() + 30
+            while not _same(own, run.folder):  # a copy is updated once a second
+                state = json.loads(_asked(page, "state"))["runs"][0]
+                assert (state["note"], time.monotonic() < deadline_s) == ("", True)
+            assert json.loads(_asked(page, "run?run=0"))["summary"]["rounds"] == 40
+            assert _asked(page, "rows?run=0&file=metrics") == (own / "metrics.jsonl").read_bytes()
+            assert {path.name for path in run.folder.iterdir()} <= {*SMALL, *(f"{name}.jsonl" for name in FILES)}
+            down(cluster.folder)
+            while not (note := json.loads(_asked(page, "state"))["runs"][0]["note"]):
+                assert time.monotonic() < deadline_s
+            assert f"the daemon at {address} does not answer" in note
+        assert not run.folder.exists()
+
+
+def _same(run: Path, copy: Path) -> bool:
+    names = ["summary.json", *(f"{name}.jsonl" for name in FILES if (run / f"{name}.jsonl").stat().st_size)]
+    return all((copy / name).is_file() and (run / name).read_bytes() == (copy / name).read_bytes() for name in names)
+
+
+def _asked(page: LivePage, path: str) -> bytes:
+    asked = urllib.request.Request(f"{page.address}v1/live/{path}", headers={"Authorization": f"Bearer {page.token}"})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        content: bytes = answer.read()
+    return content

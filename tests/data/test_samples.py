@@ -153,6 +153,8 @@ def test_a_failed_read_names_the_sample() -> None:
     [
         (lambda: DataLoader(Noisy(), batch_size=2), "give its data set"),
         (lambda: Noisy(0), "is empty"),
+        (lambda: (number for number in range(3)), "give the function that makes it"),
+        (lambda: ((number for number in range(3)), [1]), "can be read once only"),
     ],
 )
 def test_mistakes_get_a_clear_message(source: Any, message: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.dataset import Dataset
+from chimera.data.files import csv
 from chimera.data.split import DATASETS, Split
 
 TABLES = {
@@ -65,6 +66,7 @@ def test_the_header_option_overrides_detection(tmp_path):
 INVALID_TABLES = {
     "empty": ("", "is empty"),
     "names only": ("a,b\n", "empty"),
+    "index": (",a,y\n0,5,1\n1,6,0\n2,7,1\n", r"numbers the rows.*drop=\['Unnamed: 0'\]"),
     "one column": ("a\n1\n2\n", "1 column"),
     "long line": ("a,b\n1,2\n1,2,3\n", "equal numbers of cells in all lines"),
     "missing": ("a,b,y\n1,,0\n1,2,1\n,,1\n", "column 'a' lacks 1 of 3 values, the first in row 2"),
@@ -81,10 +83,22 @@ def test_an_invalid_table_gives_a_one_line_error(tmp_path, kind):
     assert "\n" not in str(caught.value)
 
 
+def test_a_first_column_without_a_name_is_an_input_unless_it_numbers_the_rows(tmp_path):
+    index = write(tmp_path / "index.csv", ",a,y\n0,5,1\n1,6,0\n2,7,1\n")
+    assert Dataset.of(index, drop=["Unnamed: 0"]).features == ("a",)
+    with pytest.raises(DataError, match="numbers the rows"):
+        csv(path=index)
+    assert csv(path=index, drop=["Unnamed: 0"]).train.features == ("a",)
+    values = write(tmp_path / "values.csv", ",a,y\n0,5,1\n7,6,0\n2,7,1\n")
+    assert Dataset.of(values).features == ("Unnamed: 0", "a")
+
+
 def test_files_that_are_not_tables_are_errors(tmp_path):
     (tmp_path / "bytes.csv").write_bytes(bytes(range(256)) * 9)
-    with pytest.raises(DataError, match="not a text file"):
+    with pytest.raises(DataError, match=r"not a text file.*another encoding than UTF-8, read it by pandas\.read_csv"):
         Dataset.of(tmp_path / "bytes.csv")
+    with pytest.raises(DataError, match="is a folder, not a data file"):
+        Dataset.of(tmp_path)
     (tmp_path / "plain.csv.gz").write_bytes(b"a,b\n1,2\n")
     with pytest.raises(DataError, match="not a text file"):
         Dataset.of(tmp_path / "plain.csv.gz")

@@ -263,7 +263,7 @@ def test_without_the_token_nothing_can_be_read_or_changed(
     options = cluster.folder.options()
     assert options is not None
     url = f"{options.address}/v1/jobs"
-    for path in ("", "/processes", "/1", "/1/run", "/1/follow"):
+    for path in ("", "/processes", "/1", "/1/run", "/1/live", "/1/follow"):
         for headers in ({}, {"Host": "pages.example.com"}, {"Authorization": "Bearer wrong"}):
             with pytest.raises(urllib.error.HTTPError, match="401"):
                 urllib.request.urlopen(urllib.request.Request(url + path, headers=headers))

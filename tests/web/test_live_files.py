@@ -10,19 +10,22 @@ import sys
 import uuid
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, RunError
 from chimera.training.artifacts.growing_file import SEGMENT_BYTES, GrowingFile
 from chimera.training.artifacts.object_store import ObjectStore
 from chimera.training.progress import usage
+from chimera.web.live import update
 from chimera.web.live.description import describe, version
-from chimera.web.live.pieces import PIECE_BYTES, Piece, read_piece
+from chimera.web.live.pieces import FILES, PIECE_BYTES, Piece, read_piece
 from chimera.web.live.server import Followed, LivePage
 from chimera.web.live.store_copy import StoreCopy
 from chimera.web.live.topology import topology
+from chimera.web.live.update import UpdatedCopy, update_of
 from web.live_kit import append, measured, write_run
 
 
@@ -131,6 +134,53 @@ def test_a_copy_of_a_store_grows_with_it(tmp_path: Path) -> None:
         assert copy.refresh() == ""
     finally:
         memory.rm(place, recursive=True)
+
+
+def test_a_copy_of_updates_grows_with_the_run_and_starts_again_with_it(tmp_path: Path) -> None:
+    run, there = tmp_path / "run", tmp_path / "copy"
+    copy = UpdatedCopy(lambda at, known: update_of(run, at, known), there)
+    copy.download()
+    assert not there.exists()
+    write_run(run)
+    copy.download()
+    names = {path.name for path in run.iterdir() if path.stat().st_size}
+    assert names > {"metrics.jsonl", "trace.jsonl"}
+    for name in names:
+        assert (there / name).read_bytes() == (run / name).read_bytes(), name
+    assert there.stat().st_mode & 0o077 == 0
+    append(run / "metrics.jsonl", [measured(round_, text="x" * 9000) for round_ in range(10, 80)])  # several pieces
+    with (run / "trace.jsonl").open("ab") as file:
+        file.write(b'{"incomplete')
+    copy.download()
+    assert (there / "metrics.jsonl").read_bytes() == (run / "metrics.jsonl").read_bytes()
+    assert b"incomplete" not in (there / "trace.jsonl").read_bytes()
+    append(run.with_name("shorter"), [measured(1)])
+    run.with_name("shorter").replace(run / "metrics.jsonl")
+    copy.download()
+    assert (there / "metrics.jsonl").read_bytes() == (run / "metrics.jsonl").read_bytes()
+
+
+def test_a_copy_is_bounded_and_has_no_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {"lines": "", "at": 0, "size": 0, "restarted": False}
+    given: dict[str, Any] = {
+        "rows": dict.fromkeys(FILES, rows), "version": "1", "small": {"../x": "", "summary.json": "{}"}
+    }  # fmt: skip
+    there = tmp_path / "copy"
+    copy = UpdatedCopy(lambda *_: given, there)
+    assert copy.refresh() == ""
+    assert [path.name for path in there.iterdir()] == ["summary.json"]
+    for wrong in ({}, {**given, "rows": []}, {**given, "small": {"summary.json": 3}}):
+        with pytest.raises(RunError, match="no update of a run"):
+            UpdatedCopy(lambda *_, wrong=wrong: wrong, there).download()
+    given["rows"]["trace"] = {**rows, "lines": "x" * (3 * PIECE_BYTES + 1)}
+    with pytest.raises(RunError, match="too many lines"):
+        copy.download()
+    monkeypatch.setattr(update, "MOST_COPIED", 7)
+    given["rows"]["trace"] = {**rows, "lines": "four\n", "at": 5}
+    copy.download()
+    given["rows"]["trace"] = {**rows, "lines": "four\n", "at": 10}
+    copy.download()
+    assert (there / "trace.jsonl").read_text() == "four\n"
 
 
 def test_a_page_shows_at_most_six_runs_and_names_them_apart(tmp_path: Path) -> None:

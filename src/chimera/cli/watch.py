@@ -24,7 +24,8 @@ def watch(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN...", help="Follow these runs: folders, numbers of jobs, or URLs of an object store; at most 6."
+            metavar="RUN...",
+            help="Follow these runs: folders, numbers of jobs of --folder, or URLs of an object store; at most 6.",
         ),
     ],
     port: Annotated[

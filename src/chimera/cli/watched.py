@@ -6,6 +6,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from chimera.core.errors import ConfigurationError
@@ -34,7 +35,8 @@ def followed(run: str, cluster: str) -> Iterator[Followed]:
         with _copied(run) as copy:
             yield copy
     elif _JOB.fullmatch(run) and not folder.exists():
-        yield _job(run, cluster)
+        with _job(run, cluster) as job:
+            yield job
     elif (folder / "grid.json").is_file():
         raise ConfigurationError(
             f"{run!r} is the folder of a comparison: give the folders of its runs, such as {run.rstrip('/')}/*"
@@ -43,16 +45,26 @@ def followed(run: str, cluster: str) -> Iterator[Followed]:
         yield Followed(run_folder(folder).resolve().name, folder)
 
 
-def _job(job: str, cluster: str) -> Followed:
+@contextmanager
+def _job(job: str, cluster: str) -> Iterator[Followed]:
     from chimera.jobs.client.handle import reader_of
     from chimera.jobs.cluster.folder import ClusterFolder
 
-    if "://" in cluster:
-        raise ConfigurationError(
-            f"the files of job {job} are with the cluster at {cluster}: get them with 'chimera fetch {job}', or give its folder"
-        )
-    row = reader_of(cluster).job(job)
-    return Followed(f"job {row['job']}: {row['name']}", ClusterFolder(Path(cluster)).job(row["job"]).run)
+    reader = reader_of(cluster)
+    row = reader.job(job)
+    name = f"job {row['job']}: {row['name']}"
+    if "://" not in cluster:
+        yield Followed(name, ClusterFolder(Path(cluster)).job(row["job"]).run)
+        return
+    from chimera.jobs.client.client import Client
+    from chimera.web.live.update import UpdatedCopy
+
+    assert isinstance(reader, Client)  # an address is that of a daemon
+    with tempfile.TemporaryDirectory(prefix="chimera-watch-") as private:
+        folder = Path(private) / "run"
+        copy = UpdatedCopy(partial(reader.live, row["job"]), folder)
+        copy.download()
+        yield Followed(name, folder, copy.refresh)
 
 
 @contextmanager

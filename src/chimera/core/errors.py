@@ -6,6 +6,7 @@ It has two branches. The user can correct a `ConfigurationError` before anything
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 
@@ -23,6 +24,8 @@ class UnknownNameError(ConfigurationError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
         where = f"; to use one of a file, write {name}:NAME;" if name.endswith(".py") else did_you_mean(name, names)
+        if kind == "data set" and os.path.exists(name):  # noqa: PTH110 - a name may be no valid path
+            where = "; for the data at this path, give a pathlib.Path;"
         super().__init__(f"unknown {kind} {name!r}{where} known: {', '.join(names) or 'none'}")
         self.kind, self.name = kind, name
 

@@ -104,8 +104,8 @@ def collated(samples: list[Any], collate: Collate | None, name: str, numbers: Se
         batch = collate(samples)
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         raise DataError(
-            f"samples {numbers[0]} to {numbers[-1]} of {name!r} cannot be collated into a batch: {_line(error)}; if "
-            "they differ in length, give a collate function that pads them"
+            f"samples {numbers[0]} to {numbers[-1]} of {name!r} cannot be collated into a batch: {_line(error)}; give "
+            "a collate function, such as one that pads samples of different lengths"
         ) from error
     return tuple(batch) if type(batch) is list else batch  # default_collate returns tuples as lists
 

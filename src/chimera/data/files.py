@@ -53,9 +53,11 @@ def csv(
         larger than 5, or differ in size by a factor of more than 1000 (docs/how-to/data.md).
     scale_target : the same for the values of a regression.
     """
-    frames = [
-        table.read_csv(sources.existing_file(file), header=header) for file in (path, test_path) if file is not None
-    ]
+    frames = []
+    for file in (path, test_path):
+        if file is not None:
+            frames.append(table.read_csv(sources.existing_file(file), header=header))
+            table.check_first_column(frames[-1], drop or (), file)
     return _split_of_frames(
         frames,
         target=target,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,10 @@ def is_lazy(source: Any) -> bool:
         raise ConfigurationError(
             "a DataLoader has its own batches and order, which workers cannot share: give its data set (loader.dataset), and "
             "batch_size to the run"
+        )
+    if inspect.isgenerator(source):
+        raise ConfigurationError(
+            f"the generator {source.__name__!r} can be read once only: give the function that makes it, without calling it"
         )
     known = isinstance(source, SampleDataset | IterableSamples) or is_iterable(source) or is_nested(source)
     return known or sources.is_sampled(source) or sources.is_large_parquet(source)

@@ -102,6 +102,10 @@ class BackwardPass:
             raise ConfigurationError(
                 f"the loss {self._forward.loss.name!r} must return a scalar, it returned shape {tuple(loss.shape)}"
             )
+        if not loss.requires_grad:
+            raise ConfigurationError(
+                "the loss has no gradient: compute it by torch from the module's outputs, without detach, no_grad or NumPy"
+            )
         self._scaled(loss).backward()  # type: ignore[no-untyped-call]
         return loss.item()
 

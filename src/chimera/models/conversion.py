@@ -71,8 +71,9 @@ def build_model(
         if entry.requires is not None:
             importlib.import_module(entry.requires)  # before the call, so that the seed reaches it
         thing = _call(
-            entry.factory, own, name, input_shape, _output_count(outputs, adapter_options), task, seed, counts
-        )
+            entry.factory, own, name, input_shape, _output_count(outputs, adapter_options), task, seed, counts,
+            single_logit=adapter_options.get("loss") == "bce-with-logits",
+        )  # fmt: skip
     return as_model(thing, task=task, outputs=outputs, input_shape=input_shape, seed=seed, **adapter_options)
 
 
@@ -151,6 +152,8 @@ def _call(
     task: Task,
     seed: int,
     counts: NDArray[np.int64] | None = None,
+    *,
+    single_logit: bool = False,
 ) -> Any:
     """Call a factory with the user's options, after checking them, and with the properties of the data set."""
     known: dict[str, Any] = {"input_shape": tuple(input_shape), "outputs": outputs, "task": task, "seed": seed}
@@ -159,6 +162,10 @@ def _call(
         known["counts"] = counts
     taken = [key for key in known if key in _parameters(factory) and key not in options]
     filled = {key: _count(outputs) if key == "outputs" else known[key] for key in taken}
+    if filled.get("outputs") == 1 and task == "classification" and not single_logit:
+        raise ConfigurationError(
+            f"model {name!r}: all samples have the same class, and a classification needs two or more"
+        )
     checked = checked_options(f"model {name!r}", factory, options, filled)
     return instantiate(factory, checked | filled, seed=seed, name=name)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.batch import Batch, mapped, samples_in
-from chimera.core.errors import DataError
+from chimera.core.errors import ConfigurationError, DataError
 from chimera.models.compute import Compute
 from chimera.models.flat_module import FlatModule
 from chimera.models.losses import FLOAT32, INT64, Loss, as_tensor
@@ -101,6 +101,11 @@ class ForwardPass:
         except Exception as error:
             shape = tuple(tensor.shape)
             name = type(self.flat.module).__name__
+            if self._integer_inputs and inputs.dtype.kind not in "iu" and "Long, Int" in str(error):
+                raise ConfigurationError(
+                    f"an embedding of {name} needs integers, and the inputs were read as {tensor.dtype}: keep them by "
+                    "data=chimera.Split.of(data, keep_integers=True)"
+                ) from error
             error.add_note(f"in the forward pass of {name} on {tensor.dtype} inputs of shape {shape}")
             raise
         return outputs

@@ -83,9 +83,11 @@ def pairs(source: Any, options: table.TableOptions, *, header: bool | None = Non
     DataError : the source is of no known kind.
     """
     if isinstance(source, str | os.PathLike):
-        source = _read_file(existing_file(source), header)
+        path, source = source, _read_file(existing_file(source), header)
         if isinstance(source, list):
             return [_of_pair(source[0], options), *(Raw(*pair) for pair in source[1:])]
+        if is_frame(source):
+            table.check_first_column(source, options.drop, path)
     if is_frame(source):
         return [_of_frame(source, options)]
     if isinstance(source, tuple | list) and len(source) == 2:
@@ -106,6 +108,8 @@ def name_of(source: Any) -> str:
 def existing_file(path: str | os.PathLike[str]) -> Path:
     """Return the path of a data file, see `located`; raise DataError if there is no such file."""
     file = located(path)
+    if file.is_dir():
+        raise DataError(f"{str(path)!r} is a folder, not a data file")
     if not file.is_file():
         raise DataError(f"there is no data file {str(path)!r}")
     return file

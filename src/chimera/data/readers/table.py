@@ -66,6 +66,7 @@ class TableOptions(NamedTuple):
         return list(dict.fromkeys([*self.drop, *of_groups]))
 
 
+_UNNAMED = "Unnamed: 0"  # the name that pandas gives to a first column without one
 _SEPARATORS = "\t;|, "  # in this order: a comma may also be a decimal sign, and a text may contain spaces
 _SAMPLE_LINES = 20
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
@@ -101,11 +102,32 @@ def read_csv(path: Path, *, header: bool | None = None) -> Any:
             f"{path} is not a table with equal numbers of cells in all lines: {str(error).strip()}"
         ) from error
     except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is not a text file: {error}") from error
+        encoding = isinstance(error, UnicodeDecodeError)
+        advice = (
+            "; if it has another encoding than UTF-8, read it by pandas.read_csv, and give the frame"
+            if encoding
+            else ""
+        )
+        raise DataError(f"{path} is not a text file: {error}{advice}") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     frame.columns = frame.columns.map(str)
+    if not len(frame):
+        raise DataError(f"{path} is empty: it has a header and no rows")
     return frame
+
+
+def check_first_column(frame: Any, dropped: Collection[str], path: object) -> None:
+    """Raise DataError if the first column of a CSV file is the index of a frame, unless it is among the dropped ones."""
+    first = str(frame.columns[0])
+    if first != _UNNAMED or first in dropped or len(frame.columns) < 2:
+        return
+    numbers = frame.iloc[:, 0].to_numpy()
+    if numbers.dtype.kind == "i" and numbers[0] in (0, 1) and (np.diff(numbers) == 1).all():
+        raise DataError(
+            f"the first column of {path} has no name and numbers the rows, as pandas writes an index: leave it out by "
+            f"drop=[{first!r}], or write the file with index=False"
+        )
 
 
 def _opened(path: Path) -> IO[bytes]:

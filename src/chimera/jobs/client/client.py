@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -21,6 +22,7 @@ from chimera.jobs.store.records import Submission
 from chimera.jobs.store.states import TERMINAL
 from chimera.web import request
 from chimera.web.client import TRY_S, WebClient, quoted
+from chimera.web.live.update import MOST_BYTES
 
 PATIENCE_S = 30.0
 """Time to retry a request, in seconds; a restarted cluster imports for some seconds."""
@@ -150,6 +152,27 @@ class Client(WebClient):
                 return unpack(answer, folder, most_bytes)
             except http.client.HTTPException as error:
                 raise request.NoAnswerError(f"the answer is incomplete: {error}") from error
+
+    def live(self, job: str, at: Mapping[str, int], known: str) -> dict[str, Any]:
+        """Return what changed in the folder of a job's run (`update_of`); requested once, since a page asks again.
+
+        Raises
+        ------
+        OSError : the daemon does not answer now.
+        RunError : the answer is malformed.
+        """
+        query = urlencode({**at, "version": known})
+        with self.attempt("GET", f"/{quoted(job)}/live?{query}", None, _JSON) as received:
+            try:
+                content = received.read(MOST_BYTES + 1)
+                document = json.loads(content) if len(content) <= MOST_BYTES else None
+            except http.client.HTTPException as error:
+                raise request.NoAnswerError(f"the answer is incomplete: {error}") from error
+            except (ValueError, RecursionError):
+                document = None
+        if not isinstance(document, dict):
+            raise RunError(f"the answer about job {job} is not a JSON object of at most {MOST_BYTES >> 20} MiB")
+        return document
 
     def wait(self, job: str, timeout_s: float | None = None) -> dict[str, Any]:
         """Wait until a job has ended, and return its row.

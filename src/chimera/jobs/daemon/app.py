@@ -25,6 +25,8 @@ from chimera.web.app import create_app
 from chimera.web.background import in_thread
 from chimera.web.body import answer, read_object, required
 from chimera.web.folder import Access
+from chimera.web.live.pieces import FILES
+from chimera.web.live.update import update_of
 from chimera.web.routing import documented, plain_router
 
 if TYPE_CHECKING:
@@ -140,6 +142,20 @@ def jobs_router(daemon: Daemon, followers: Followers) -> APIRouter:
         selected = await in_thread(lambda: store.job(_job(request)))
         job_folder = daemon.folder.job(selected.id)
         return StreamingResponse(pack(job_folder.run, {"log": job_folder.log}), media_type="application/x-tar")
+
+    @router.get(
+        "/{job}/live",
+        **documented(
+            "What changed in the folder of the run since the offsets ``metrics``, ``events`` and ``trace`` of its growing "
+            "files, and since ``version`` of its small ones; for a page that follows the run.", answer=_ANY, errors=(422,),
+        ),
+    )  # fmt: skip
+    async def live(request: Request) -> Response:
+        selected = await in_thread(lambda: store.job(_job(request)))
+        query = request.query_params
+        at = {name: _non_negative(query.get(name, "0")) for name in FILES}
+        folder = daemon.folder.job(selected.id).run
+        return answer(request, await in_thread(lambda: update_of(folder, at, query.get("version", ""))))
 
     return router
 

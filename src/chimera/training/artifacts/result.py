@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _TRUTH = ("bits_per_element_up", "bits_per_element_down", "compression_ratio")
 
+_OTHER_FORMATS = (".pt", ".pth", ".bin", ".ckpt", ".onnx", ".npz", ".h5", ".pkl")
+
 
 @dataclass(frozen=True, repr=False)
 class Run:
@@ -147,7 +149,8 @@ class Run:
 
         Raises
         ------
-        ConfigurationError : ``path`` is a folder, and the model has no ``save_pretrained``.
+        ConfigurationError : ``path`` is a folder, and the model has no ``save_pretrained``; or its suffix is that of another
+            format.
         RunError : the file cannot be written.
         """
         if path is not None and (Path(path).is_dir() or not Path(path).suffix):
@@ -159,6 +162,11 @@ class Run:
                 raise ConfigurationError(
                     f"{path} is a folder: give the path of a file, such as {path}/model.safetensors"
                 )
+        if path is not None and Path(path).suffix in _OTHER_FORMATS:
+            raise ConfigurationError(
+                f"'save' writes safetensors, which readers of {Path(path).suffix} files refuse: name the file "
+                f"{Path(path).with_suffix('.safetensors')}, or call torch.save(run.model.state_dict(), {str(path)!r})"
+            )
         from chimera.training.artifacts.tensor_file import write_tensors
         from chimera.training.progress.history import atomically
 

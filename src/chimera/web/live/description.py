@@ -13,13 +13,14 @@ from chimera.core.safe_path import safe_path
 from chimera.core.toml import read_toml
 from chimera.web.live.topology import topology
 
-_SMALL = ("experiment.toml", "summary.json", "data.json")
+SMALL = ("experiment.toml", "summary.json", "data.json")
+"""The files that are replaced as a whole."""
 _MOST_BYTES = 1 << 20
 
 
 def version(folder: Path) -> str:
     """Return a text that changes when one of the small files does."""
-    return " ".join(str(_changed_ns(folder / name)) for name in _SMALL)
+    return " ".join(str(_changed_ns(folder / name)) for name in SMALL)
 
 
 def describe(folder: Path) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def describe(folder: Path) -> dict[str, Any]:
     ``notes`` are sentences about files that could not be read.
     """
     notes: list[str] = []
-    experiment, summary, data = (_table(folder, name, notes) for name in _SMALL)
+    experiment, summary, data = (_table(folder, name, notes) for name in SMALL)
     train = experiment.get("train")
     workers = train.get("workers") if isinstance(train, dict) else None
     edges, drawn, directed = topology(experiment)
@@ -51,15 +52,28 @@ def _name(table: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
+def read_small(folder: Path, name: str) -> bytes | None:
+    """Return the content of one of `SMALL`, cut after one byte more than what is shown; None if there is no such file.
+
+    Raises
+    ------
+    ConfigurationError : the file is a link out of the folder.
+    OSError : the file cannot be read.
+    """
+    try:
+        with safe_path(folder, name).open("rb") as file:
+            return file.read(_MOST_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def _table(folder: Path, name: str, notes: list[str]) -> dict[str, Any]:
     try:
-        path = safe_path(folder, name)
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError:
-        return {}
+        content = read_small(folder, name)
     except (ConfigurationError, OSError):
         notes.append(f"{name} could not be read.")
+        return {}
+    if content is None:
         return {}
     if len(content) > _MOST_BYTES:
         notes.append(f"{name} has more than {_MOST_BYTES >> 20} MiB and is not shown.")

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 
 from chimera.training.artifacts.growing_file import segments_of
-from chimera.training.artifacts.object_store import ObjectStore, StoreError
+from chimera.training.artifacts.object_store import ObjectStore
+from chimera.web.live.copied import CopiedRun
+from chimera.web.live.description import SMALL
 from chimera.web.live.pieces import FILES
 
 EVERY_S = 5.0
 """Seconds between two requests of what the store has."""
 MOST_BYTES = 1 << 30
 """Maximum size of the copy of a file, in bytes; the rest is not followed."""
-_SMALL = ("experiment.toml", "summary.json", "data.json")
 
 
-class StoreCopy:
-    """Copies what a page shows of a run: settings, results and growing files, of which it downloads what is new.
+class StoreCopy(CopiedRun):
+    """A copy of a run in an object store: settings, results and growing files, of which it downloads what is new.
 
     Parameters
     ----------
@@ -27,23 +26,9 @@ class StoreCopy:
     """
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
-        self._store, self._folder = store, folder
+        super().__init__(folder, EVERY_S)
+        self._store = store
         self._sizes: dict[str, int] = {}  # of the parts that were downloaded
-        self._next_s, self._note, self._lock = 0.0, "", threading.Lock()
-
-    def refresh(self) -> str:
-        """Download new files and lines, at most every `EVERY_S` seconds; return a sentence if the store cannot be read."""
-        if time.monotonic() < self._next_s or not self._lock.acquire(blocking=False):
-            return self._note
-        try:
-            self.download()
-            self._note = ""
-        except (StoreError, OSError) as error:
-            self._note = f"{error}; trying again."
-        finally:
-            self._next_s = time.monotonic() + EVERY_S
-            self._lock.release()
-        return self._note
 
     def download(self) -> None:
         """Download what is new.
@@ -53,7 +38,7 @@ class StoreCopy:
         StoreError : the store cannot be read.
         """
         sizes = self._store.sizes()
-        for name in (*_SMALL, *(f"{file}.jsonl" for file in FILES)):
+        for name in (*SMALL, *(f"{file}.jsonl" for file in FILES)):
             parts = segments_of(sizes, name) or ([name] if name in sizes else [])
             self._update(self._folder / name, {part: sizes[part] for part in parts})
 
