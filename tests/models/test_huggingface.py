@@ -159,6 +159,15 @@ def test_a_token_beyond_the_vocabulary_is_a_data_error() -> None:
         made(**NEW).gradient((PAIR[0] + 250, PAIR[1]))
 
 
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [(PAIR[1], "predicts one class of each sample"), (PAIR[1][:, 0] % 3, "set config = { pad_token_id")],
+)
+def test_classes_that_a_model_of_sequences_cannot_predict_are_a_data_error(targets: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        made("sequence-classification", **NEW).gradient((PAIR[0], targets))
+
+
 def test_code_of_a_model_is_refused_where_code_by_path_is(base: str) -> None:
     with registered_names_only("a stranger"), pytest.raises(CodeRefusedError, match="trust_remote_code"):
         made(path=base, trust_remote_code=True)
@@ -208,8 +217,12 @@ class TestAdapters:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"lora": {"rank": 4}}, "table 'lora', has no option 'rank'"),
+            ({"lora": {"rank": 4}}, "table 'lora' has no option 'rank'"),
             ({"lora": {"r": 0}}, "r must be at least 1"),
+            ({"lora": {"r": 2.5}}, "table 'lora', option 'r': 2.5 cannot be used"),
+            ({"lora": {"r": 10**9}}, "r is 1000000000, and no layer has more than 32 inputs or outputs"),
+            ({"lora": {"alpha": 0.0}}, "alpha is 0.0: it must be a finite number above 0"),
+            ({"lora": {"alpha": float("nan")}}, "alpha is nan"),
             ({"lora": {"targets": ["q_proj"]}}, "does not fit GPT2LMHeadModel.*set targets .* its layers: c_attn"),
             ({"peft": {}}, "peft_type is ''; known: ADALORA"),
             ({"peft": {"peft_type": "IA3", "rr": 3}}, "IA3 has no option 'rr'"),

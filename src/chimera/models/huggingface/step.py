@@ -14,13 +14,20 @@ from chimera.models.losses import IGNORED
 
 @contextmanager
 def known_tokens(module: Any) -> Iterator[None]:
-    """Raise DataError in place of an IndexError of the module: a token that it does not know."""
+    """Raise DataError in place of an error of the module: a token that it does not know, or no token of padding."""
     try:
         yield
     except IndexError as error:
         raise DataError(
             f"a token or class of the batch is not below those of {type(module).__name__}: set vocab_size (or num_labels) "
             "of its configuration to that of the data"
+        ) from error
+    except ValueError as error:
+        if "no padding token" not in str(error):
+            raise
+        raise DataError(
+            f"{type(module).__name__} classifies the last token before the padding, and its configuration has no padding "
+            "token: set config = { pad_token_id = ... } in [model]"
         ) from error
 
 
@@ -39,6 +46,7 @@ class LibraryStep:
     """
 
     def __init__(self, task: str, module: Any) -> None:
+        self._single = task in ("sequence-classification", "image-classification")
         self._causal, self._images = task == "causal-lm", task == "image-classification"
         self._input: str = module.main_input_name
         # Without it, a model keeps the keys and values of each token for a generation that does not follow.
@@ -58,6 +66,11 @@ class LibraryStep:
 
     def _of(self, module: Any, batch: Batch) -> Any:
         arguments, targets = self._arguments(module, batch)
+        if self._single and targets is not None and targets.ndim != 1 and not targets.is_floating_point():
+            raise DataError(
+                f"{type(module).__name__} predicts one class of each sample, but the targets of a batch have shape "
+                f"{tuple(targets.shape)}: choose another task of model 'huggingface', or other data"
+            )
         if not self._causal:
             return module(**arguments, labels=targets)
         if isinstance(batch, Mapping):
