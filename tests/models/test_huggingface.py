@@ -168,6 +168,13 @@ def test_classes_that_a_model_of_sequences_cannot_predict_are_a_data_error(targe
         made("sequence-classification", **NEW).gradient((PAIR[0], targets))
 
 
+@pytest.mark.parametrize("config", [GPT, LLAMA])
+def test_more_tokens_than_positions_are_a_data_error(config: dict[str, Any]) -> None:
+    model, twice = made(**{**NEW, "config": config}), np.tile(PAIR[0], 3)
+    with pytest.raises(DataError, match="a sample has 48 tokens, and the model has 32 positions: use shorter samples"):
+        model.gradient((twice, twice))
+
+
 def test_code_of_a_model_is_refused_where_code_by_path_is(base: str) -> None:
     with registered_names_only("a stranger"), pytest.raises(CodeRefusedError, match="trust_remote_code"):
         made(path=base, trust_remote_code=True)

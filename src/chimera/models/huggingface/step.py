@@ -20,7 +20,7 @@ def known_tokens(module: Any) -> Iterator[None]:
     except IndexError as error:
         raise DataError(
             f"a token or class of the batch is not below those of {type(module).__name__}: set vocab_size (or num_labels) "
-            "of its configuration to that of the data"
+            "of its configuration to that of the data, or use the tokenizer of the model"
         ) from error
     except ValueError as error:
         if "no padding token" not in str(error):
@@ -53,6 +53,7 @@ class LibraryStep:
         base = module.get_base_model() if hasattr(module, "get_base_model") else module
         cached = "use_cache" in inspect.signature(base.forward).parameters
         self._fixed = {"use_cache": False} if cached else {}
+        self._positions: int | None = getattr(module.config, "max_position_embeddings", None)
 
     def __call__(self, module: Any, batch: Batch) -> Any:
         """Return what the module returns, or loss and outputs.
@@ -66,6 +67,7 @@ class LibraryStep:
 
     def _of(self, module: Any, batch: Batch) -> Any:
         arguments, targets = self._arguments(module, batch)
+        self._check_length(arguments.get("input_ids"))
         if self._single and targets is not None and targets.ndim != 1 and not targets.is_floating_point():
             raise DataError(
                 f"{type(module).__name__} predicts one class of each sample, but the targets of a batch have shape "
@@ -96,6 +98,19 @@ class LibraryStep:
         if self._images:
             given[self._input] = given[self._input].to(module.dtype)
         return {**given, **self._fixed}, targets
+
+    def _check_length(self, tokens: Any) -> None:
+        """Refuse more tokens than the model has positions: some models fail, and others compute without a sign."""
+        if (
+            self._positions is not None
+            and tokens is not None
+            and tokens.ndim == 2
+            and tokens.shape[1] > self._positions
+        ):
+            raise DataError(
+                f"a sample has {tokens.shape[1]} tokens, and the model has {self._positions} positions: use shorter samples "
+                "(block or max_tokens of the data), or set config = { max_position_embeddings = ... } in [model]"
+            )
 
     def _own_tokens(self, arguments: Mapping[str, Any]) -> Any:
         tokens, mask = arguments[self._input], arguments.get("attention_mask")
