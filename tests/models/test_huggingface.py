@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +133,9 @@ def test_new_weights_of_the_configuration_of_a_model(base: str, file: str) -> No
     ],
 )
 def test_mistakes_are_one_line(options: dict[str, Any], words: str) -> None:
-    started = time.monotonic()
     with pytest.raises(ConfigurationError, match=words.replace("(", r"\(")) as caught:
         made(**options)
     assert "\n" not in str(caught.value)
-    assert time.monotonic() - started < 5
 
 
 def test_a_task_must_be_given_and_known() -> None:
