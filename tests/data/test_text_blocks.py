@@ -117,6 +117,12 @@ def test_mistakes_get_a_clear_message(
         DATASETS.create("text-blocks", {"path": str(text), **options})
 
 
+def test_an_empty_text_has_no_blocks(text: Path) -> None:
+    text.write_bytes(b"")
+    with pytest.raises(ConfigurationError, match="has 0 blocks of 4 tokens: at least 2 are needed"):
+        DATASETS.create("text-blocks", {"path": str(text), "block": 4})
+
+
 def test_a_file_that_is_no_text_leaves_nothing_in_the_cache(text: Path, cache: Path) -> None:
     text.write_bytes(b"abc" * 100 + b"\xff\xfe")
     with pytest.raises(ConfigurationError, match="is not a text in UTF-8"):

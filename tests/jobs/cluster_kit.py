@@ -97,7 +97,7 @@ def experiment(folder: Path, *, rounds: int = 100, strategy: str = "parameter-se
     return file
 
 
-def chimera(*arguments: object, cwd: Path, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+def chimera(*arguments: object, cwd: Path, timeout_s: float = 300.0) -> subprocess.CompletedProcess[str]:
     """Run the program ``chimera``."""
     return subprocess.run(
         [sys.executable, "-m", "chimera", *map(str, arguments)],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +133,9 @@ def test_new_weights_of_the_configuration_of_a_model(base: str, file: str) -> No
     ],
 )
 def test_mistakes_are_one_line(options: dict[str, Any], words: str) -> None:
-    started = time.monotonic()
     with pytest.raises(ConfigurationError, match=words.replace("(", r"\(")) as caught:
         made(**options)
     assert "\n" not in str(caught.value)
-    assert time.monotonic() - started < 5
 
 
 def test_a_task_must_be_given_and_known() -> None:
@@ -157,6 +154,22 @@ def test_a_base_for_another_task_is_refused(tmp_path: Path) -> None:
 def test_a_token_beyond_the_vocabulary_is_a_data_error() -> None:
     with pytest.raises(DataError, match="set vocab_size"):
         made(**NEW).gradient((PAIR[0] + 250, PAIR[1]))
+
+
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [(PAIR[1], "predicts one class of each sample"), (PAIR[1][:, 0] % 3, "set config = { pad_token_id")],
+)
+def test_classes_that_a_model_of_sequences_cannot_predict_are_a_data_error(targets: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        made("sequence-classification", **NEW).gradient((PAIR[0], targets))
+
+
+@pytest.mark.parametrize("config", [GPT, LLAMA])
+def test_more_tokens_than_positions_are_a_data_error(config: dict[str, Any]) -> None:
+    model, twice = made(**{**NEW, "config": config}), np.tile(PAIR[0], 3)
+    with pytest.raises(DataError, match="a sample has 48 tokens, and the model has 32 positions: use shorter samples"):
+        model.gradient((twice, twice))
 
 
 def test_code_of_a_model_is_refused_where_code_by_path_is(base: str) -> None:
@@ -208,8 +221,12 @@ class TestAdapters:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ({"lora": {"rank": 4}}, "table 'lora', has no option 'rank'"),
+            ({"lora": {"rank": 4}}, "table 'lora' has no option 'rank'"),
             ({"lora": {"r": 0}}, "r must be at least 1"),
+            ({"lora": {"r": 2.5}}, "table 'lora', option 'r': 2.5 cannot be used"),
+            ({"lora": {"r": 10**9}}, "r is 1000000000, and no layer has more than 32 inputs or outputs"),
+            ({"lora": {"alpha": 0.0}}, "alpha is 0.0: it must be a finite number above 0"),
+            ({"lora": {"alpha": float("nan")}}, "alpha is nan"),
             ({"lora": {"targets": ["q_proj"]}}, "does not fit GPT2LMHeadModel.*set targets .* its layers: c_attn"),
             ({"peft": {}}, "peft_type is ''; known: ADALORA"),
             ({"peft": {"peft_type": "IA3", "rr": 3}}, "IA3 has no option 'rr'"),

@@ -19,6 +19,7 @@ from chimera.training.artifacts.download import local_copy
 from chimera.training.artifacts.growing_file import SEGMENT_BYTES, GrowingFile
 from chimera.training.artifacts.location import folder_of
 from chimera.training.artifacts.object_store import ObjectStore, StoreError
+from chimera.training.comparison.stored_grid import StoredGrid
 from training.conftest import Fit
 
 memory = fsspec.filesystem("memory")
@@ -128,10 +129,22 @@ def test_urls_of_this_machine_are_folders(tmp_path: Path) -> None:
     assert folder_of("runs/a:b") == Path("runs/a:b")
 
 
-def test_a_comparison_with_a_url_is_refused(tmp_path: Path) -> None:
+def test_a_comparison_is_not_mixed_with_other_files_of_a_store(url: str) -> None:
     experiment = chimera.Experiment.of(model="mlp", data="digits", rounds=1)
-    with pytest.raises(ConfigurationError, match="s3://bucket/grid is not on this machine"):
-        chimera.compare(experiment, {"train.batch_size": [8, 16]}, out="s3://bucket/grid")
+    memory.pipe_file(f"{url}/other.txt", b"of another user")
+    for resume, why in ((False, "is not empty: resume its comparison"), (True, "holds no comparison to resume")):
+        with pytest.raises(ConfigurationError, match=f"{url} {why}"):
+            chimera.compare(experiment, {"train.batch_size": [8, 16]}, out=url, resume=resume)
+    assert names(url) == ["other.txt"]
+    with pytest.raises(ConfigurationError, match="is not the folder of a comparison"):
+        chimera.Comparison.load(url)
+
+
+def test_a_comparison_in_a_store_names_folders_only(url: str) -> None:
+    memory.pipe_file(f"{url}/elsewhere/summary.json", b"{}")
+    for name in ("../elsewhere", "..", "", "a/b"):
+        with pytest.raises(ConfigurationError, match="which is no name of a folder"):
+            StoredGrid(url).fetch([name])
 
 
 def test_unknown_stores_are_refused(fit: Fit) -> None:

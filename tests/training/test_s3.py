@@ -137,6 +137,40 @@ def test_the_command_line_trains_reports_and_refuses(s3: S3, url: str, tmp_path:
 
 
 @pytest.mark.long
+def test_a_comparison_in_a_store_has_the_files_of_one_in_a_folder(s3: S3, url: str, tmp_path: Path) -> None:
+    experiment = tmp_path / "experiment.toml"
+    experiment.write_text(
+        'data = "digits"\nengine = "simulated"\nmodel = { name = "sklearn-sgd-classifier", loss = "log_loss" }\n'
+        "train = { workers = 2, rounds = 5, evaluate_every = 5, batch_size = 16 }\n"
+    )
+    command = ["compare", str(experiment), "--quiet", "--vary", "codec=identity,int8"]
+    for out in (str(tmp_path / "run"), url):
+        assert chimera(s3, *command, "--out", out).returncode == 0
+    local = {str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    found = stored(s3, url)
+    assert set(found) == local
+    for name in ("comparison.csv", "int8/weights.safetensors", "grid.json"):
+        assert found[name] == (tmp_path / "run" / name).read_bytes(), name
+    assert b'href="int8/report.html"' in found["comparison.html"]
+    again = chimera(s3, *command, "--out", url)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert again.stderr == f"error: {url} is not empty: resume its comparison, or choose another folder\n"
+    s3.files().rm(f"{url}/int8", recursive=True)
+    more = chimera(s3, *command[:-1], "codec=identity,int8,sign", "--out", url, "--resume", "--json")
+    assert more.returncode == 0, more.stderr
+    answer = json.loads(more.stdout)
+    assert (answer["folder"], [row["state"] for row in answer["rows"]]) == (url, ["finished"] * 3)
+    after = stored(s3, url)
+    assert after["identity/summary.json"] == found["identity/summary.json"]  # it did not run again
+    assert after["int8/weights.safetensors"] == found["int8/weights.safetensors"]
+    script = "import sys, chimera; chimera.Comparison.load(sys.argv[1]).plot(sys.argv[2])"
+    plot = [sys.executable, "-c", script, url, str(tmp_path / "plot.svg")]
+    subprocess.run(plot, env=s3.environment, check=True, timeout=LIMIT_S)
+    assert (tmp_path / "plot.svg").stat().st_size
+    assert not list(Path(s3.environment.get("TMPDIR", "/tmp")).glob("chimera-compare-*"))
+
+
+@pytest.mark.long
 def test_training_continues_while_the_store_is_away(s3: S3, url: str, tmp_path: Path) -> None:
     process, output = start_paced(s3, url, tmp_path, checkpoint_every=20)
     try:

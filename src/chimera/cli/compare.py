@@ -53,7 +53,10 @@ def compare(
     out: Annotated[
         str | None,
         typer.Option(
-            "--out", metavar="DIR", help="Write the comparison to this folder; default: a new folder below runs/."
+            "--out",
+            metavar="DIR|URL",
+            help="Write the comparison to this folder, or to an object store, e.g. s3://bucket/grid; default: a new folder"
+            " below runs/.",
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Skip finished runs and resume unfinished ones.")] = False,
@@ -104,7 +107,12 @@ def run_grid(
     this machine.
     """
     from chimera.cli.grid_display import GridDisplay
+    from chimera.core.errors import ConfigurationError
+    from chimera.training.artifacts.location import folder_of
     from chimera.training.comparison.comparison import compare as run_comparison
+
+    if out is not None and write_files is not None and folder_of(out) is None:
+        raise ConfigurationError(f"{out} is not on this machine: several numbers of learners need a folder here")
 
     answers = sys.stdout
     with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
@@ -129,7 +137,7 @@ def run_grid(
         answers.write(msgspec.json.encode(comparison.plain()).decode() + "\n")
         answers.flush()
     if comparison.interrupted:
-        again = shlex.join([*command, "--out", str(comparison.folder), "--resume"])
+        again = shlex.join([*command, "--out", str(comparison.location), "--resume"])
         stop = stop_of(comparison.signal or signal.SIGINT)
         if runner is None:
             typer.echo(f"{reason_of_stop(stop)}; unfinished runs have their checkpoints\nto resume: {again}", err=True)

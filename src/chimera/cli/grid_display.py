@@ -171,8 +171,9 @@ class LiveGrid(GridDisplay):
         for note in (baseline_note(comparison.plain()), *comparison.notes):
             if note:
                 self._console.print(Text(note, style="dim"))
-        page = comparison.report.resolve()
-        self._console.print(Text(f"page: {comparison.report}", style=f"cyan link {page.as_uri()}"))
+        page = comparison.report
+        link = "cyan" if isinstance(page, str) else f"cyan link {page.resolve().as_uri()}"
+        self._console.print(Text(f"page: {page}", style=link))
 
     def picture(self) -> Group:
         """Return the view: the table of the cells and a note."""

@@ -98,8 +98,9 @@ class Conversations:
         return len(self._begins)
 
     def __getitem__(self, row: int) -> dict[str, NDArray[np.int64]]:
+        line = self._line(row)
         try:
-            tokens, counts = self._encoded(self._line(row))
+            tokens, counts = self._encoded(line)
         except DataError as error:
             raise DataError(f"{self._path}, line {self._numbers[row]}: {error}") from error
         tokens, counts = tokens[: self._max_tokens], counts[: self._max_tokens]

@@ -72,7 +72,7 @@ class TokenBlocks:
 
     def __init__(self, path: Path, tokenization: Tokenization, block: int) -> None:
         self._path, self._tokenization, self._block = path.resolve(), tokenization, block
-        self._count = (len(self._tokens) - 1) // block
+        self._count = max(len(self._tokens) - 1, 0) // block
 
     def __len__(self) -> int:
         return self._count
@@ -99,6 +99,8 @@ class TokenBlocks:
                     for piece in self._tokenization.tokens(self._path):
                         piece.tofile(tokens)
                 part.replace(target)
+        if not target.stat().st_size:  # of an empty text, which cannot be mapped
+            return np.empty(0, self._tokenization.dtype)
         return np.memmap(target, self._tokenization.dtype, mode="r")
 
     def __getstate__(self) -> dict[str, Any]:

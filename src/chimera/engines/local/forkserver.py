@@ -7,10 +7,8 @@ end of every actor. When the driver's side of the socket closes, for any reason,
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
-import importlib
 import json
 import os
 import select
@@ -20,6 +18,7 @@ import sys
 from typing import Any, NoReturn
 
 from chimera.core.engine import Disturbance
+from chimera.core.imports import import_all
 from chimera.core.processes import end_with_parent
 from chimera.core.stop_signals import blocked_stop_signals, ignore_stop_signals
 from chimera.engines.local.memory_limit import MemoryLimit
@@ -142,9 +141,7 @@ def run(options: dict[str, Any]) -> NoReturn:
     """Import the requested modules, then serve as the fork server."""
     ignore_stop_signals()
     sys.path[:] = options["path"]
-    for name in options["preload"]:
-        with contextlib.suppress(Exception):  # the actor that needs the module reports the error
-            importlib.import_module(name)
+    import_all(options["preload"])
     gc.collect()
     gc.freeze()  # the collector must not write to pages that all actors share
     control, requests = (socket.socket(fileno=options[name]) for name in ("control", "requests"))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from chimera.core.imports import import_all
 from chimera.engines.handle import CONSTRUCT, receive_handles
 from chimera.engines.mpi import messages
 from chimera.engines.mpi.actor import HostedActor, lost
@@ -130,7 +129,7 @@ class Rank:
                 self.calls.flush()
 
     def _preload(self, _: int, __: list[memoryview], modules: list[str]) -> None:
-        threading.Thread(target=_import_all, args=(modules,), name="chimera-preload", daemon=True).start()
+        threading.Thread(target=import_all, args=(modules,), name="chimera-preload", daemon=True).start()
 
     def _spawn(
         self,
@@ -266,9 +265,3 @@ class Rank:
             if not host.dead:
                 host.abandon()
         self.ended.set()
-
-
-def _import_all(modules: Sequence[str]) -> None:
-    for module in modules:
-        with contextlib.suppress(Exception):  # the actor that needs the module raises the error
-            importlib.import_module(module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import fields
@@ -19,7 +20,7 @@ _HEADS = ["classifier", "score"]
 def lora_config(options: Mapping[str, Any], task: str) -> tuple[Any, bool]:
     """Return the configuration of a table ``lora``, and whether the matrices A are frozen; see `lora`."""
     _require_peft()
-    return lora(task, **checked_options("model 'huggingface', table 'lora',", lora, options, {"task": task}))
+    return lora(task, **checked_options("model 'huggingface', table 'lora'", lora, options, {"task": task}))
 
 
 def lora(
@@ -47,6 +48,10 @@ def lora(
     if not 0 <= dropout < 1:
         raise ConfigurationError(
             f"model 'huggingface', table 'lora': dropout is {dropout}: it must be at least 0 and below 1"
+        )
+    if not 0 < alpha < math.inf:
+        raise ConfigurationError(
+            f"model 'huggingface', table 'lora': alpha is {alpha}: it must be a finite number above 0, else nothing is learned"
         )
     from peft import LoraConfig
 
@@ -99,6 +104,7 @@ def adapted(module: Any, config: Any, freeze_a: bool = False) -> Any:
     from peft import get_peft_model
     from peft.utils import ModulesToSaveWrapper
 
+    _check_rank(module, config)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "fan_in_fan_out")  # peft sets it as the layer needs it
@@ -123,6 +129,17 @@ def adapted(module: Any, config: Any, freeze_a: bool = False) -> Any:
         elif parameter.requires_grad:
             parameter.data = parameter.data.to(torch.float32)
     return made
+
+
+def _check_rank(module: Any, config: Any) -> None:
+    """Refuse a rank that no layer can have, before peft allocates its matrices."""
+    rank = getattr(config, "r", None)
+    largest = max((min(each.shape) for each in module.parameters() if each.ndim == 2), default=0)
+    if isinstance(rank, int) and rank > largest > 0:
+        raise ConfigurationError(
+            f"the adapter does not fit {type(module).__name__}: r is {rank}, and no layer has more than {largest} inputs or "
+            f"outputs: set r to at most {largest}"
+        )
 
 
 def _as_float32(_: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -14,13 +14,20 @@ from chimera.models.losses import IGNORED
 
 @contextmanager
 def known_tokens(module: Any) -> Iterator[None]:
-    """Raise DataError in place of an IndexError of the module: a token that it does not know."""
+    """Raise DataError in place of an error of the module: a token that it does not know, or no token of padding."""
     try:
         yield
     except IndexError as error:
         raise DataError(
             f"a token or class of the batch is not below those of {type(module).__name__}: set vocab_size (or num_labels) "
-            "of its configuration to that of the data"
+            "of its configuration to that of the data, or use the tokenizer of the model"
+        ) from error
+    except ValueError as error:
+        if "no padding token" not in str(error):
+            raise
+        raise DataError(
+            f"{type(module).__name__} classifies the last token before the padding, and its configuration has no padding "
+            "token: set config = { pad_token_id = ... } in [model]"
         ) from error
 
 
@@ -39,12 +46,14 @@ class LibraryStep:
     """
 
     def __init__(self, task: str, module: Any) -> None:
+        self._single = task in ("sequence-classification", "image-classification")
         self._causal, self._images = task == "causal-lm", task == "image-classification"
         self._input: str = module.main_input_name
         # Without it, a model keeps the keys and values of each token for a generation that does not follow.
         base = module.get_base_model() if hasattr(module, "get_base_model") else module
         cached = "use_cache" in inspect.signature(base.forward).parameters
         self._fixed = {"use_cache": False} if cached else {}
+        self._positions: int | None = getattr(module.config, "max_position_embeddings", None)
 
     def __call__(self, module: Any, batch: Batch) -> Any:
         """Return what the module returns, or loss and outputs.
@@ -58,6 +67,12 @@ class LibraryStep:
 
     def _of(self, module: Any, batch: Batch) -> Any:
         arguments, targets = self._arguments(module, batch)
+        self._check_length(arguments.get("input_ids"))
+        if self._single and targets is not None and targets.ndim != 1 and not targets.is_floating_point():
+            raise DataError(
+                f"{type(module).__name__} predicts one class of each sample, but the targets of a batch have shape "
+                f"{tuple(targets.shape)}: choose another task of model 'huggingface', or other data"
+            )
         if not self._causal:
             return module(**arguments, labels=targets)
         if isinstance(batch, Mapping):
@@ -83,6 +98,19 @@ class LibraryStep:
         if self._images:
             given[self._input] = given[self._input].to(module.dtype)
         return {**given, **self._fixed}, targets
+
+    def _check_length(self, tokens: Any) -> None:
+        """Refuse more tokens than the model has positions: some models fail, and others compute without a sign."""
+        if (
+            self._positions is not None
+            and tokens is not None
+            and tokens.ndim == 2
+            and tokens.shape[1] > self._positions
+        ):
+            raise DataError(
+                f"a sample has {tokens.shape[1]} tokens, and the model has {self._positions} positions: use shorter samples "
+                "(block or max_tokens of the data), or set config = { max_position_embeddings = ... } in [model]"
+            )
 
     def _own_tokens(self, arguments: Mapping[str, Any]) -> Any:
         tokens, mask = arguments[self._input], arguments.get("attention_mask")

@@ -29,9 +29,17 @@ _MOST_BYTES = {
     "trace.jsonl": 64 * _GIB,
     "embeddings.csv": 256 * _GIB,
     "weights.safetensors": 1024 * _GIB,
+    "report.html": _GIB,
+    "grid.json": 256 * _MIB,
+    "comparison.json": 256 * _MIB,
 }
 """The files that are downloaded, and the largest size of each. The disk is a limit, too."""
-REPORTED = tuple(name for name in _MOST_BYTES if name not in ("weights.safetensors", "signature.json"))
+COMPARED = ("experiment.toml", "summary.json", "metrics.jsonl", "events.jsonl", "report.html")
+"""The files of a run that a comparison reads, or links to."""
+REPORTED = (
+    *("experiment.toml", "environment.json", "summary.json", "data.json", "vocabulary.txt", "stop_words.txt"),
+    *("metrics.jsonl", "events.jsonl", "trace.jsonl", "embeddings.csv"),
+)
 """The files from which a report is made."""
 
 

@@ -28,17 +28,18 @@ class CellProcess:
 
     Parameters
     ----------
-    folder : folder of the run.
-    log : file for the output of the run; removed if it stays empty.
+    out : folder of the run, or its URL in an object store.
+    log : file for the output of the run; removed if it stays empty. With a URL, it is uploaded as ``<out>.log``.
     resume : whether to resume from the last checkpoint in the folder, if there is one.
     """
 
-    def __init__(self, cell: Cell, folder: Path, log: Path, *, resume: bool) -> None:
+    def __init__(self, cell: Cell, out: Path | str, log: Path, *, resume: bool) -> None:
         self.cell, self._log = cell, log
+        self._shown_log = f"{out}.log"
         self._rest, self._why = b"", ""
         self._pipe, write_end = os.pipe()
         os.set_blocking(self._pipe, False)
-        task = {"experiment": pickled_by_value(cell.experiment), "folder": str(folder), "resume": resume}
+        task = {"experiment": pickled_by_value(cell.experiment), "folder": str(out), "resume": resume}
         content = pickled_by_value({**task, "argv": list(sys.argv)})
         try:
             log.unlink(missing_ok=True)  # a link would be followed
@@ -106,4 +107,4 @@ class CellProcess:
         if code == 0:
             return "finished", ""
         ending = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return "failed", (self._why or ending) + (f" (its output: {self._log})" if output else "")
+        return "failed", (self._why or ending) + (f" (its output: {self._shown_log})" if output else "")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,16 +12,15 @@ import msgspec
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.stop_signals import terminable
-from chimera.report.csv_cells import csv_cell
-from chimera.training.comparison.figures import Row, rows_of, run_row, with_speed_ups
+from chimera.training.artifacts.location import beside, folder_of
+from chimera.training.comparison.figures import Row, csv_of, rows_of, run_row, with_speed_ups
 from chimera.training.comparison.folder import begin_folder, choose_folder
 from chimera.training.comparison.grid import Cell, check, grid_of
 from chimera.training.comparison.running import CellRunner, GridCallback, Outcomes, run_cells
+from chimera.training.comparison.stored_grid import RESULT, StoredGrid
 from chimera.training.comparison.variation import Variation, Vary, read_variations
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.progress.history import write_atomically
-
-_RESULT = "comparison.json"
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,8 @@ class Comparison:
 
     Attributes
     ----------
-    folder : holds ``comparison.json``, ``comparison.csv``, ``comparison.html`` and the folder of each run.
+    folder : holds ``comparison.json``, ``comparison.csv``, ``comparison.html`` and the folder of each run. For a comparison in
+        an object store, it has copies of what `plot` reads, and exists as long as this object.
     experiment : file name of the experiment.
     varied : the values of each key that varies, as texts.
     target : the metrics to reach, if the experiment names some and no cell has others.
@@ -52,6 +50,7 @@ class Comparison:
     runs: list[Row] = field(repr=False)
     notes: list[str] = field(default_factory=list)
     signal: int | None = None
+    stored: StoredGrid | None = field(default=None, repr=False)
 
     def _repr_html_(self) -> str:
         """Return the figures as a table for a notebook."""
@@ -60,9 +59,14 @@ class Comparison:
         return as_html(self.plain())
 
     @property
-    def report(self) -> Path:
-        """The path of the HTML report."""
-        return self.folder / "comparison.html"
+    def location(self) -> Path | str:
+        """The folder, or the URL of the files in an object store."""
+        return self.folder if self.stored is None else self.stored.url
+
+    @property
+    def report(self) -> Path | str:
+        """The path of the HTML report, or its URL in an object store."""
+        return beside(self.location, "comparison.html")
 
     @property
     def finished(self) -> bool:
@@ -83,7 +87,7 @@ class Comparison:
             "notes": self.notes,
             "rows": self.rows,
             "runs": self.runs,
-            "folder": str(self.folder),
+            "folder": str(self.location),
         }
 
     def table(self) -> str:
@@ -94,17 +98,25 @@ class Comparison:
 
     @classmethod
     def load(cls, folder: str | Path) -> Comparison:
-        """Return the comparison that was written to a folder.
+        """Return the comparison that was written to a folder, or to an object store.
 
         Raises
         ------
         ConfigurationError : the folder holds no comparison.
+        StoreError : the object store cannot be read.
         """
         from chimera.report.comparison_page.page import read_comparison
 
-        found = read_comparison(folder)
+        path, stored = folder_of(folder), None
+        if path is None:
+            stored = StoredGrid(str(folder))
+            stored.fetch_result()
+            path = stored.folder
+        found = read_comparison(path)
+        if stored is not None:
+            stored.fetch(str(run["folder"]) for run in found["runs"])
         kept = ("experiment", "varied", "target", "rows", "runs", "notes")
-        return cls(folder=Path(folder), **{key: found[key] for key in kept})
+        return cls(folder=path, stored=stored, **{key: found[key] for key in kept})
 
     def plot(
         self,
@@ -133,7 +145,7 @@ class Comparison:
         """
         from chimera.report.paper import save_curves
 
-        return save_curves(self.plain(), path, x=x, y=y, labels=labels, size=size)
+        return save_curves({**self.plain(), "folder": str(self.folder)}, path, x=x, y=y, labels=labels, size=size)
 
     def latex(self, *, columns: Sequence[str] | None = None, labels: Mapping[str, str] | None = None) -> str:
         """Return the figures as a ``tabular`` for LaTeX, with the rules of the package booktabs.
@@ -176,7 +188,7 @@ def compare(
     experiment : an `Experiment`, or the path of its file.
     vary : lists of values by key: ``{"codec": ["identity", "top-k:ratio=0.01"], "train.batch_size": [16, 32]}``; or sentences
         as for ``--vary``.
-    out : the folder; by default a new one below ``runs/``.
+    out : the folder, or its URL in an object store; by default a new one below ``runs/``.
     jobs : runs at a time; see `run_cells`.
     repeat : number of seeds of each cell, starting at the experiment's seed; or a list of seeds.
     resume : whether to skip finished cells of the folder and resume the others.
@@ -185,6 +197,7 @@ def compare(
     Raises
     ------
     ConfigurationError : the variations, a cell or the folder are invalid; no run has started then.
+    StoreError : the object store cannot be read, or does not accept the files.
     KeyboardInterrupt : a second Ctrl-C; after the first, the comparison reports the results so far. SIGTERM and SIGUSR1 have
         the same effect; the second one raises its subclass `Terminated`.
     """
@@ -197,24 +210,30 @@ def compare(
     if len(cells) == 1 and not variations:
         raise ConfigurationError("no key varies: give values, such as --vary codec=identity,top-k:ratio=0.01")
     check(cells)
-    folder = choose_folder(out, experiment, resume=resume)
+    place = choose_folder(out, experiment, resume=resume)
+    stored = place if isinstance(place, StoredGrid) else None
+    if stored is not None and runner is not None:
+        raise ConfigurationError(f"cells on Slurm share a folder of the cluster: {stored.url} is none")
+    folder = place if isinstance(place, Path) else place.folder
+    runner = runner or partial(run_cells, jobs=jobs, url=None if stored is None else stored.url)
     with terminable():
-        return _run(folder, experiment, variations, cells, jobs=jobs, resume=resume, callbacks=callbacks, runner=runner)
+        begin_folder(folder, cells)
+        if stored is not None:
+            stored.upload()
+            stored.fetch(cell.name for cell in cells)
+        ran, stopped_by = _run(folder, cells, resume=resume, callbacks=callbacks, runner=runner)
+        if stored is not None:
+            stored.fetch(cell.name for cell in cells)
+        written = _written(folder, experiment, variations, cells, ran, jobs, stored)
+        if stored is not None:
+            stored.upload()
+    return replace(written, signal=stopped_by)
 
 
 def _run(
-    folder: Path,
-    experiment: Experiment,
-    variations: Sequence[Variation],
-    cells: Sequence[Cell],
-    *,
-    jobs: int | None,
-    resume: bool,
-    callbacks: Sequence[GridCallback],
-    runner: CellRunner | None,
-) -> Comparison:
-    """Run the cells that have no result in the folder, and write the comparison of all."""
-    begin_folder(folder, cells)
+    folder: Path, cells: Sequence[Cell], *, resume: bool, callbacks: Sequence[GridCallback], runner: CellRunner
+) -> tuple[Outcomes, int | None]:
+    """Run the cells that have no result in the folder; return the states of all, and the signal that stopped them, if any."""
     for callback in callbacks:
         callback.on_cells(cells)
     ended = {cell.name for cell in cells if (folder / cell.name / "summary.json").exists()}
@@ -224,8 +243,8 @@ def _run(
                 callback.on_end(cell, "finished", "")
     left = [cell for cell in cells if cell.name not in ended]
     outcomes: Outcomes = dict.fromkeys(ended, ("finished", ""))
-    ran, stopped_by = (runner or partial(run_cells, jobs=jobs))(left, folder, resume=resume, callbacks=callbacks)
-    return replace(_written(folder, experiment, variations, cells, outcomes | ran, jobs), signal=stopped_by)
+    ran, stopped_by = runner(left, folder, resume=resume, callbacks=callbacks)
+    return outcomes | ran, stopped_by
 
 
 def _written(
@@ -235,7 +254,9 @@ def _written(
     cells: Sequence[Cell],
     outcomes: Outcomes,
     jobs: int | None,
+    stored: StoredGrid | None,
 ) -> Comparison:
+    """Write the comparison of all cells to the folder."""
     from chimera.report.comparison_page.page import write_comparison
 
     targets = [cell.experiment.tables["train"].get("target") for cell in cells]
@@ -250,9 +271,10 @@ def _written(
         rows=rows_of(runs, list(varied)),
         runs=runs,
         notes=_notes(cells, jobs),
+        stored=stored,
     )
-    write_atomically(folder / _RESULT, msgspec.json.format(msgspec.json.encode(comparison.plain())))
-    write_atomically(folder / "comparison.csv", _csv(runs).encode())
+    write_atomically(folder / RESULT, msgspec.json.format(msgspec.json.encode(comparison.plain())))
+    write_atomically(folder / "comparison.csv", csv_of(runs).encode())
     write_comparison(folder)
     return comparison
 
@@ -283,18 +305,3 @@ def _seeds(experiment: Experiment, repeat: int | Sequence[int] | None) -> list[i
             f"repeat = {repeat!r} cannot be used: give a number of seeds, at least 1, or a list of seeds"
         )
     return seeds
-
-
-def _csv(runs: Sequence[Row]) -> str:
-    """Return a CSV table with a line per run, and a column per setting and metric."""
-    flat = []
-    for run in runs:
-        line = {"cell": run["cell"], **run["settings"]}
-        line |= {key: value for key, value in run.items() if key not in ("cell", "settings", "metrics")}
-        flat.append(line | run["metrics"])
-    columns = list(dict.fromkeys(key for line in flat for key in line))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(csv_cell, columns))
-    writer.writerows([csv_cell(line.get(key, "")) for key in columns] for line in flat)
-    return text.getvalue()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,7 @@ import msgspec
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.safe_path import safe_path
+from chimera.report.csv_cells import csv_cell
 from chimera.report.run_files import read_metrics
 from chimera.training.comparison.cell_process import State
 from chimera.training.comparison.grid import Cell
@@ -166,6 +169,21 @@ def _mean_of(values: Sequence[float | None]) -> float | None:
 def _spread(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return None if len(known) < len(values) else statistics.stdev(known) if len(known) > 1 else 0.0
+
+
+def csv_of(runs: Sequence[Row]) -> str:
+    """Return a CSV table with a line per run, and a column per setting and metric."""
+    flat = []
+    for run in runs:
+        line = {"cell": run["cell"], **run["settings"]}
+        line |= {key: value for key, value in run.items() if key not in ("cell", "settings", "metrics")}
+        flat.append(line | run["metrics"])
+    columns = list(dict.fromkeys(key for line in flat for key in line))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(csv_cell, columns))
+    writer.writerows([csv_cell(line.get(key, "")) for key in columns] for line in flat)
+    return text.getvalue()
 
 
 def _reached(folder: Path, target: Mapping[str, float], workers: int) -> tuple[float | None, ...]:

@@ -12,26 +12,28 @@ from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.private import make_folder
 from chimera.training.artifacts.location import folder_of
 from chimera.training.comparison.grid import Cell
+from chimera.training.comparison.stored_grid import GRID, StoredGrid
 from chimera.training.experiment.experiment import Experiment
 from chimera.training.progress.history import write_atomically
 
-_GRID = "grid.json"  # the settings of each cell, written before any run starts
 
-
-def choose_folder(out: str | Path | None, experiment: Experiment, *, resume: bool) -> Path:
+def choose_folder(out: str | Path | None, experiment: Experiment, *, resume: bool) -> Path | StoredGrid:
     """Return the folder of a comparison: ``out``, by default a new one below ``runs/``; with ``resume`` the last one there.
+
+    With the URL of an object store, return the comparison there.
 
     Raises
     ------
-    ConfigurationError : ``out`` is not on this machine, is not empty, or holds no comparison to resume.
+    ConfigurationError : ``out`` is not empty, holds no comparison to resume, or is a URL that cannot be used.
+    StoreError : the object store cannot be read.
     """
     if out is not None:
         path = folder_of(out)
         if path is None:
-            raise ConfigurationError(
-                f"{out} is not on this machine: a comparison writes its runs to a folder here; copy it when it has ended"
-            )
-        if path.is_dir() and any(path.iterdir()) and not (resume and (path / _GRID).exists()):
+            stored = StoredGrid(str(out))
+            stored.begin(resume=resume)
+            return stored
+        if path.is_dir() and any(path.iterdir()) and not (resume and (path / GRID).exists()):
             why = (
                 "holds no comparison to resume: choose" if resume else "is not empty: resume its comparison, or choose"
             )
@@ -51,7 +53,7 @@ def _numbered(name: str, found: str) -> re.Match[str] | None:
 def begin_folder(folder: Path, cells: Sequence[Cell]) -> None:
     """Create the folder and write the settings of each cell; reject existing cells with other settings."""
     wanted = {cell.name: cell.experiment.to_toml() for cell in cells}
-    path = folder / _GRID
+    path = folder / GRID  # written before any run starts
     known: Mapping[str, str] = {}
     if path.exists():
         try:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from chimera.training.artifacts.location import beside
 from chimera.training.comparison.cell_process import CellProcess, State
 from chimera.training.comparison.grid import Cell
 from chimera.training.progress.callback import Event, Progress
@@ -63,7 +64,13 @@ def cores() -> int:
 
 
 def run_cells(
-    cells: Sequence[Cell], folder: Path, *, jobs: int | None, resume: bool, callbacks: Sequence[GridCallback]
+    cells: Sequence[Cell],
+    folder: Path,
+    *,
+    jobs: int | None,
+    resume: bool,
+    callbacks: Sequence[GridCallback],
+    url: str | None = None,
 ) -> tuple[Outcomes, int | None]:
     """Run the cells, each in its folder below ``folder``; return their final states, and the signal that stopped them, if any.
 
@@ -71,6 +78,7 @@ def run_cells(
     ----------
     jobs : number of cells at a time. By default, virtual-time cells run first, one a core; the others run one by one, because
         they would slow each other down.
+    url : run each cell below this URL of an object store instead, with only its log in ``folder``.
 
     On Ctrl-C, SIGTERM or SIGUSR1 the cells under way write a checkpoint and end, the others do not begin. A second signal
     raises KeyboardInterrupt or `Terminated`, and all are killed. Whatever happens, no process is left.
@@ -81,7 +89,7 @@ def run_cells(
     with Interrupt() as interrupt:
         for batch, at_once in ((together, jobs or cores()), (alone, 1)):
             if not interrupt.requested:
-                _Batch(folder, resume, callbacks, interrupt, outcomes).run(batch, at_once)
+                _Batch(folder, url or folder, resume, callbacks, interrupt, outcomes).run(batch, at_once)
     return outcomes, interrupt.requested
 
 
@@ -91,12 +99,13 @@ class _Batch:
     def __init__(
         self,
         folder: Path,
+        location: Path | str,
         resume: bool,
         callbacks: Sequence[GridCallback],
         interrupt: Interrupt,
         outcomes: Outcomes,
     ) -> None:
-        self._folder, self._resume, self._callbacks = folder, resume, callbacks
+        self._folder, self._location, self._resume, self._callbacks = folder, location, resume, callbacks
         self._interrupt, self._outcomes = interrupt, outcomes
         self._running: list[CellProcess] = []
         self._selector = selectors.DefaultSelector()
@@ -123,7 +132,7 @@ class _Batch:
 
     def _start(self, cell: Cell) -> None:
         log = self._folder / f"{cell.name}.log"
-        process = CellProcess(cell, self._folder / cell.name, log, resume=self._resume)
+        process = CellProcess(cell, beside(self._location, cell.name), log, resume=self._resume)
         self._running.append(process)
         self._selector.register(process, selectors.EVENT_READ)
         self._outcomes[cell.name] = "running", ""

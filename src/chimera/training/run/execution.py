@@ -10,6 +10,7 @@ from typing import Any
 from chimera.core.counted import counted
 from chimera.core.engine import Engine
 from chimera.core.errors import RunError
+from chimera.core.imports import without_gc
 from chimera.core.safe_path import safe_path
 from chimera.core.stop_signals import terminable
 from chimera.data.description import described
@@ -187,7 +188,9 @@ class Execution:
 
     def _model(self, engine: Engine, split: Split) -> Model:
         """Make the model, complete the settings by those that follow from it, and check both."""
-        model = configured(model_of(self.model, split.train, self.settings.seed), self.settings.compute)
+        with without_gc():  # it imports the library of the model
+            built = model_of(self.model, split.train, self.settings.seed)
+        model = configured(built, self.settings.compute)
         train_size = None if engine.nodes_own_data else len(split.train)
         self.settings = settings = self.settings.following(model, train_size)
         settings.check_optimizers()

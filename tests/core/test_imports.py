@@ -1,0 +1,32 @@
+"""Imports of large libraries."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+
+import pytest
+
+from chimera.core.imports import import_all, without_gc
+
+
+def test_no_garbage_is_collected_during_imports_and_broken_modules_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_while_imported.py").write_text("1 / 0\n")
+    (tmp_path / "seen_while_imported.py").write_text("import gc\n\nENABLED = gc.isenabled()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import_all(["broken_while_imported", "seen_while_imported"])
+    assert not sys.modules.pop("seen_while_imported").ENABLED
+    assert gc.isenabled()
+
+
+def test_collection_that_was_disabled_stays_disabled() -> None:
+    gc.disable()
+    try:
+        with without_gc():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
