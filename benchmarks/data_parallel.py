@@ -1,8 +1,10 @@
 """Data parallelism on this machine: Chimera's local engine, PyTorch DDP, and no communication at all.
 
 Each variant trains the same network on the same random data with SGD, batch 64 per worker, two workers of one thread each.
-The variants alternate. The table shows medians over the repetitions, as samples per second of both workers together, and ratios
-to two independent processes (the upper limit) and to DDP over gloo. Run it on an idle machine::
+The variants alternate. ``lockstep`` is the independent processes that wait for each other in each step and send nothing: the
+least that synchronous training can cost on this machine. The table shows medians over the repetitions, as samples per second of
+both workers together, and ratios to two independent processes (the upper limit) and to DDP over gloo. Run it on an idle
+machine::
 
     python benchmarks/data_parallel.py [--turns 5] [--network small|large|both]
 """
@@ -24,9 +26,11 @@ from pathlib import Path
 
 WORKERS, BATCH, SAMPLES = 2, 64, 6400
 NETWORKS = {"small": (784, 128, 128, 10), "large": (784, 2048, 2048, 2048, 10)}
+PLAIN = "independent", "lockstep", "ddp"
 STEPS = {"small": (600, 3000), "large": (10, 60)}  # to warm up, and to measure
 VARIANTS = {
     "independent": "two independent processes",
+    "lockstep": "the same, waiting for each other",
     "ddp": "PyTorch DDP, gloo",
     "all-reduce": "Chimera AllReduce",
     "parameter-server": "Chimera ParameterServer",
@@ -62,8 +66,8 @@ def arrays():
     return rng.random((SAMPLES, 784), np.float32), rng.integers(0, 10, SAMPLES)
 
 
-def plain_worker(variant: str, network: str, rank: int, port: int) -> None:
-    """Train in a plain loop, alone or under DDP, and print samples per second."""
+def plain_worker(variant: str, network: str, rank: int, port: int, counters: str) -> None:
+    """Train in a plain loop, alone, in lockstep or under DDP, and print samples per second; ``counters`` is a file of steps."""
     import numpy as np
     import torch
     import torch.distributed as dist
@@ -75,6 +79,7 @@ def plain_worker(variant: str, network: str, rank: int, port: int) -> None:
     if variant == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    counts = np.memmap(counters, np.int64, shape=WORKERS)
     order = np.random.default_rng(rank).permutation(SAMPLES)
     warm_up, steps = STEPS[network]
     for step in range(warm_up + steps):
@@ -85,6 +90,10 @@ def plain_worker(variant: str, network: str, rank: int, port: int) -> None:
         loss = torch.nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
         optimizer.zero_grad()
         loss.backward()
+        if variant == "lockstep":
+            counts[rank] = step
+            while counts.min() < step:
+                pass
         optimizer.step()
     seconds = time.perf_counter() - began
     dist.destroy_process_group()
@@ -95,13 +104,16 @@ def measure_plain(variant: str, network: str) -> float:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, __file__, "--worker", variant, "--network", network, "--port", str(port), "--rank"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True, env=environment)
-        for rank in range(WORKERS)
-    ]
-    return sum(json.loads(process.communicate()[0].splitlines()[-1]) for process in processes)
+    with tempfile.NamedTemporaryFile() as counters:
+        counters.truncate(8 * WORKERS)
+        options = {"worker": variant, "network": network, "port": str(port), "counters": counters.name}
+        command = [sys.executable, __file__, *(f"--{key}={value}" for key, value in options.items()), "--rank"]
+        processes = [
+            subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True, env=environment)
+            for rank in range(WORKERS)
+        ]
+        return sum(json.loads(process.communicate()[0].splitlines()[-1]) for process in processes)
 
 
 def measure_chimera(variant: str, network: str, engine: str = "local", rounds: tuple[int, int] | None = None) -> float:
@@ -136,9 +148,10 @@ def main() -> None:
     parser.add_argument("--worker")
     parser.add_argument("--rank", type=int)
     parser.add_argument("--port", type=int)
+    parser.add_argument("--counters")
     args = parser.parse_args()
     if args.worker:
-        plain_worker(args.worker, args.network, args.rank, args.port)
+        plain_worker(args.worker, args.network, args.rank, args.port, args.counters)
         return
     import numpy
     import torch
@@ -153,7 +166,7 @@ def main() -> None:
         found = {variant: [] for variant in VARIANTS}
         for _ in range(args.turns):
             for variant in VARIANTS:
-                measure = measure_plain if variant in ("independent", "ddp") else measure_chimera
+                measure = measure_plain if variant in PLAIN else measure_chimera
                 found[variant].append(measure(variant, network))
         medians = {variant: statistics.median(values) for variant, values in found.items()}
         print(f"\n{network}: {'-'.join(map(str, NETWORKS[network]))}, batch {BATCH}, {WORKERS} workers of one thread")

@@ -138,6 +138,15 @@ def test_a_killed_server_is_restored_from_its_snapshot(fit: Fit, engine: str, st
     assert run.metrics["accuracy"] > 0.6
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_without_an_interval_a_killed_server_costs_no_bits(fit: Fit, engine: str) -> None:
+    whole = fit("whole", engine=engine, rounds=160, evaluate_every=1000)
+    run = fit(engine=engine, rounds=160, evaluate_every=1000, faults=["kill server 0 at step 157"])
+    assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
+    if engine == "simulated":  # where time does not depend on the machine
+        assert run.events[-1].detail == "the snapshot of round 100; 57 rounds are lost"
+
+
 def test_a_server_lost_before_the_first_snapshot_restarts_the_run(fit: Fit) -> None:
     whole = fit("whole")
     run = fit(faults=["kill server 0 at step 3", "kill worker 1 at step 3"])

@@ -14,6 +14,7 @@ from chimera.data.partition import Partitioner
 from chimera.data.provider import PartitionedData
 from chimera.data.split import Split
 from chimera.training.experiment.resolve import split_of
+from chimera.training.progress.budget import Budget
 from chimera.training.run.intervals import Intervals
 from training.conftest import Fit
 
@@ -61,6 +62,14 @@ def test_the_next_pause_is_the_earliest_of_all_intervals() -> None:
         rounds += cadence.until_next(rounds)
         looks.append(rounds)
     assert looks == [each for each in range(1, 25) if 0 in (each % 3, each % 4, each % 5)]
+
+
+def test_by_default_a_snapshot_is_due_after_a_hundred_rounds_and_a_second() -> None:
+    budget = Budget(rounds=10_000)
+    real, virtual = (Intervals.of(budget, 5000.0, 2, log_every=5000, virtual_time=virtual) for virtual in (False, True))
+    assert (real.until_next(0), virtual.until_next(0)) == (5000, 100)
+    assert [real.snapshot_due(*since) for since in ((150, 150, 0.9), (150, 99, 2.0), (150, 100, 1.0))] == [False, False, True]
+    assert [virtual.snapshot_due(rounds, 1, 0.0) for rounds in (150, 200)] == [False, True]
 
 
 def test_going_back_keeps_the_samples_of_each_worker(fit: Fit) -> None:

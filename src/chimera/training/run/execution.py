@@ -262,7 +262,9 @@ class Execution:
             train_size=train_size,
             batch_size=settings.batch_size,
             budget=settings.budget,
-            intervals=Intervals.of(settings.budget, rounds, settings.workers, **settings.every),
+            intervals=Intervals.of(
+                settings.budget, rounds, settings.workers, virtual_time=engine.virtual_time, **settings.every
+            ),
             history=history,
             checkpoints=checkpoints,
             callbacks=[*callbacks, Reports(engine), *self.folder.recorded(history, callbacks)],

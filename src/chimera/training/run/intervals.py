@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from chimera.training.progress.budget import Budget
 
+_SNAPSHOT_ROUNDS, _SNAPSHOT_S = 100, 1.0
+"""Between snapshots by default. A snapshot waits for all calls of a round, so short rounds count by their time, too."""
+
 
 @dataclass(frozen=True)
 class Intervals:
@@ -17,14 +20,15 @@ class Intervals:
     log_every : between rows of metrics with the training loss.
     evaluate_every : between evaluations on the test set.
     checkpoint_every : between checkpoints; None if only their time counts.
-    snapshot_every : between snapshots in memory; a checkpoint counts as one.
+    snapshot_every : between snapshots in memory; a checkpoint counts as one. None: a snapshot is due after 100 rounds, but not
+        within a second of the last one.
     checkpoint_seconds : seconds of the engine's clock between checkpoints; None if only rounds count.
     """
 
     log_every: int
     evaluate_every: int
     checkpoint_every: int | None
-    snapshot_every: int
+    snapshot_every: int | None
     checkpoint_seconds: float | None = None
 
     @classmethod
@@ -38,11 +42,13 @@ class Intervals:
         evaluate_every: int | None = None,
         checkpoint_every: int | None = None,
         checkpoint_seconds: float | None = None,
-        snapshot_every: int = 100,
+        snapshot_every: int | None = None,
+        virtual_time: bool = True,
     ) -> Intervals:
         """Return the intervals, with defaults: evaluate and checkpoint once an epoch, log a hundred times a run.
 
-        With ``checkpoint_seconds``, no number of rounds between checkpoints is the default.
+        With ``checkpoint_seconds``, no number of rounds between checkpoints is the default. In virtual time a snapshot is due every
+        100 rounds, so that the run does not depend on the speed of the machine.
         """
         per_epoch = math.ceil(rounds_per_epoch)
         ends = [budget.rounds, None if budget.epochs is None else math.ceil(budget.epochs * per_epoch)]
@@ -51,7 +57,8 @@ class Intervals:
         log = log_every or max(min(known, default=per_epoch) // 100, workers // 10, 1)
         evaluate = evaluate_every or per_epoch
         checkpoint = checkpoint_every or (evaluate if checkpoint_seconds is None else None)
-        return cls(log, evaluate, checkpoint, snapshot_every, checkpoint_seconds)
+        snapshot = snapshot_every or (_SNAPSHOT_ROUNDS if virtual_time else None)
+        return cls(log, evaluate, checkpoint, snapshot, checkpoint_seconds)
 
     def until_next(self, rounds: int) -> int:
         """Return the number of rounds until the next of these is due."""
@@ -61,6 +68,12 @@ class Intervals:
     def checkpoint_due(self, rounds: int) -> bool:
         """Return whether a checkpoint is due after this number of rounds."""
         return self.checkpoint_every is not None and rounds % self.checkpoint_every == 0
+
+    def snapshot_due(self, rounds: int, since: int, seconds: float) -> bool:
+        """Return whether a snapshot is due after ``rounds`` rounds, ``since`` rounds and ``seconds`` after the last one."""
+        if self.snapshot_every is None:
+            return since >= _SNAPSHOT_ROUNDS and seconds >= _SNAPSHOT_S
+        return rounds % self.snapshot_every == 0
 
     def checkpoint_overdue(self, seconds: float) -> bool:
         """Return whether a checkpoint is due when so many seconds have passed since the last one."""

@@ -164,7 +164,8 @@ class TrainingLoop(RunState):
     def _advance(self, rounds: Iterator[Round], horizon: int) -> None:
         """Run ``horizon`` rounds, some of them issued ahead.
 
-        Run fewer after Ctrl-C or a preemption, when the time budget is used up, or when a checkpoint is due by its time.
+        Run fewer after Ctrl-C or a preemption, when the time budget is used up, or when a checkpoint or a snapshot is due by its
+        time.
         """
         in_flight = InFlight(self._cluster, self._monitor, self._pace)
         while True:
@@ -179,7 +180,7 @@ class TrainingLoop(RunState):
             max_seconds = self._budget.max_seconds
             time_is_over = max_seconds is not None and self._meter.seconds() >= max_seconds
             asked = self._interrupt.requested or self._stop_requested() or self._recovery.arrived
-            if asked or time_is_over or self._overdue():
+            if asked or time_is_over or self._overdue() or self._snapshot_due():
                 horizon = in_flight.issued
 
     def _end(self, in_flight: InFlight, count: int) -> None:
@@ -238,7 +239,7 @@ class TrainingLoop(RunState):
             recorder.record(of_all=checkpoint)  # so that the metrics do not depend on whether the run ends here
         if checkpoint:
             self._checkpoint(buffers, over=over)
-        elif rounds % intervals.snapshot_every == 0:
+        elif self._snapshot_due():
             self._take_snapshot()
         return checkpoint
 

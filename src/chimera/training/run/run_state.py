@@ -75,6 +75,12 @@ class RunState:
         overdue = self._intervals.checkpoint_overdue(self._meter.seconds() - self._saved_s)
         return overdue and (self._engine.virtual_time or not self._writer.busy)
 
+    def _snapshot_due(self) -> bool:
+        """Return whether a snapshot is due."""
+        last = Counters(**self._snapshot["counters"]) if self._snapshot else Counters()
+        rounds = self.counters.rounds
+        return self._intervals.snapshot_due(rounds, rounds - last.rounds, self._meter.seconds() - last.seconds)
+
     def _checkpoint(self, buffers: Flat, *, over: bool = False) -> None:
         """Collect the state of the run, and start to write it; ``over``: the run ends here."""
         self._writer.finish()  # before the state is collected: there is never a third one in memory
