@@ -47,8 +47,8 @@ class Intervals:
     ) -> Intervals:
         """Return the intervals, with defaults: evaluate and checkpoint once an epoch, log a hundred times a run.
 
-        With ``checkpoint_seconds``, no number of rounds between checkpoints is the default. In virtual time a snapshot is due every
-        100 rounds, so that the run does not depend on the speed of the machine.
+        With ``checkpoint_seconds``, no number of rounds between checkpoints is the default. In virtual time a snapshot is due
+        every 100 rounds, so that the run does not depend on the speed of the machine.
         """
         per_epoch = math.ceil(rounds_per_epoch)
         ends = [budget.rounds, None if budget.epochs is None else math.ceil(budget.epochs * per_epoch)]

@@ -164,8 +164,8 @@ class TrainingLoop(RunState):
     def _advance(self, rounds: Iterator[Round], horizon: int) -> None:
         """Run ``horizon`` rounds, some of them issued ahead.
 
-        Run fewer after Ctrl-C or a preemption, when the time budget is used up, or when a checkpoint or a snapshot is due by its
-        time.
+        Run fewer after Ctrl-C or a preemption, when the time budget is used up, or when a checkpoint or a snapshot is due by
+        its time.
         """
         in_flight = InFlight(self._cluster, self._monitor, self._pace)
         while True:
