@@ -57,3 +57,11 @@ def test_the_last_line_with_progress_gives_the_fraction(tmp_path: Path) -> None:
     with (tmp_path / "watch").open("ab") as opened:
         opened.write(b'{"progress":{"fract')
     assert read_fraction(tmp_path / "watch") == 0.07
+
+
+@pytest.mark.parametrize("at", [7, 99_999_999_999_999])
+def test_an_offset_beyond_the_end_of_a_file_has_no_lines(at: int, tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"a\nb\n")
+    tail = Tail(tmp_path / "log", at)
+    assert list(tail.lines(last=True)) == []
+    assert tail.at == at

@@ -84,6 +84,13 @@ def test_a_repeated_request_is_one_job(store: Store) -> None:
         store.submit(submission("other"), "k", 3.0)
 
 
+@pytest.mark.parametrize("key", ["", "k" * 201])
+def test_a_key_has_a_bounded_length(key: str, store: Store) -> None:
+    with pytest.raises(ConfigurationError, match="the key of a submission has 1 to 200 characters"):
+        store.submit(submission(), key, 0.0)
+    assert store.jobs() == []
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -109,6 +109,8 @@ class Tail:
         """Yield the new complete lines, up to 1 MiB; with ``last`` also an incomplete last line."""
         try:
             with self._file.open("rb") as opened:
+                if self.at > os.fstat(opened.fileno()).st_size:  # the system may refuse such an offset
+                    return
                 opened.seek(self.at)
                 part = opened.read(_PART)
         except FileNotFoundError:

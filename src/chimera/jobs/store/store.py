@@ -14,6 +14,7 @@ from chimera.jobs.store.records import Job, JobEvent, Submission, Usage, apply_e
 from chimera.jobs.store.states import TERMINAL, Event, State
 
 FORMAT = 1
+_MAX_KEY = 200
 _MAX_CACHED = 10_000  # submissions kept in memory
 
 _TABLES = """
@@ -73,13 +74,15 @@ class Store:
 
         Parameters
         ----------
-        key : idempotency key, which the client generates for each submission.
+        key : idempotency key of 1 to 200 characters, which the client generates for each submission.
 
         Raises
         ------
-        ConfigurationError : the submission is not consistent, or depends on an unknown job.
+        ConfigurationError : the key has another length, or the submission is not consistent, or depends on an unknown job.
         ConflictError : the key belongs to another submission.
         """
+        if not 1 <= len(key) <= _MAX_KEY:
+            raise ConfigurationError(f"the key of a submission has 1 to {_MAX_KEY} characters, not {len(key)}")
         body = msgspec.msgpack.encode(submission.checked())
 
         def put(db: sqlite3.Connection) -> str:
