@@ -32,7 +32,7 @@ def trained(folder: Path, strategy: Any, workers: int = 3, **options: Any) -> ch
     return chimera.train(model, "digits", strategy=strategy, workers=workers, out=folder, **{**given, **options})
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("workers", [3, 2])
 @pytest.mark.parametrize("codec", LINEAR)
 @pytest.mark.parametrize("strategy", REDUNDANT)
