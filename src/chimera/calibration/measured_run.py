@@ -141,7 +141,7 @@ class MeasuredRun:
         return np.sort(np.concatenate(parts))
 
     def interruptions(self) -> Floats:
-        """Return when calls began that are not part of the training: for evaluations, checkpoints and the state of a run.
+        """Return the start times of calls outside of training: for evaluations, checkpoints and the state of a run.
 
         Calls that an actor runs in at least half of the rounds are part of the training.
         """

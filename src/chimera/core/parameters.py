@@ -73,8 +73,7 @@ class Layout:
         rows = self.rows
         if shards > rows.rows:
             raise ConfigurationError(
-                f"{self.size} parameters in {rows.rows} rows cannot be spread over {counted(shards, 'shard')}: "
-                "a row stays whole"
+                f"{self.size} parameters in {rows.rows} rows cannot be spread over {counted(shards, 'shard')}: rows stay whole"
             )
         cuts = [0]
         for i in range(1, shards):  # each leaves a row for itself, and one for each that follows

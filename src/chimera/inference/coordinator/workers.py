@@ -79,7 +79,7 @@ class Workers:
                 self._assign(handle, chosen)
 
     def _redispatch(self, available: list[WorkerHandle], now_s: float) -> None:
-        """Dispatch the batches of lost workers to those that are free the soonest, even if they are still busy."""
+        """Dispatch the batches of lost workers to the workers that become free first, even if these are still busy."""
         soon = [(idle_s, handle) for handle in available if (idle_s := self._idle_in_s(handle, now_s)) <= MAX_BATCH_S]
         for _, handle in sorted(soon, key=lambda pair: pair[0]):
             batch = self._scheduler.retry_for(handle.name, handle.loaded - handle.unloadable.keys(), now_s)

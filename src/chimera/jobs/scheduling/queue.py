@@ -132,7 +132,7 @@ def schedule(
 
 
 def retry_delay_s(refused: int) -> float:
-    """Return the delay in seconds before a job is tried again that was refused so many times in a row."""
+    """Return the delay in seconds before the next start of a job that was refused this many times in a row."""
     return min(_RETRY_S * 2.0 ** min(refused - 1, 30), _MAX_RETRY_S) if refused else 0.0
 
 
