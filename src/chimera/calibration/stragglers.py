@@ -43,7 +43,7 @@ class Stragglers:
         if not self.factors:
             return np.asarray(np.exp(self.spread * normal))
         places = (special.ndtr(normal) * len(self.factors)).astype(int)
-        return np.array(self.factors)[np.minimum(places, len(self.factors) - 1)]
+        return np.asarray(np.array(self.factors)[np.minimum(places, len(self.factors) - 1)])
 
 
 def fit_stragglers(factors: Floats, rounds: Sequence[Floats] = ()) -> Stragglers:
