@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chimera.calibration.stragglers import fit_stragglers
+from chimera.calibration.codec_cost import codec_costs
+from chimera.calibration.stragglers import Stragglers, correlation_of, fit_stragglers
 from chimera.core import call
 from chimera.core.errors import ConfigurationError
 from chimera.engines.simulated import Simulated
@@ -52,8 +53,52 @@ def test_a_distribution_with_a_heavy_tail_is_kept_as_factors_that_the_engine_acc
 
 
 @pytest.mark.parametrize(
+    "options", [{"straggler_spread": 0.5}, {"straggler_factors": np.linspace(1.0, 9.0, 64).tolist()}]
+)
+def test_calls_of_the_same_number_share_a_part_of_their_delay(options):
+    compute = Compute(straggler_correlation=0.7, **options)
+    drawn = np.array([[compute.call_factor(0, f"worker {i}", n) for i in range(2)] for n in range(2000)])
+    assert correlation_of([drawn]) == pytest.approx(0.7, abs=0.1)
+    apart = correlation_of([np.column_stack([drawn[1:, 0], drawn[:-1, 1]])])
+    assert apart < 0.1
+    alone = [Compute(**options).call_factor(0, "worker 0", n) for n in range(2000)]
+    assert np.mean(drawn[:, 0]) == pytest.approx(np.mean(alone), rel=0.1)
+
+
+@pytest.mark.parametrize("factors", [(), (0.5, 1.0, 1.5, 9.0)])
+def test_the_fit_draws_stragglers_as_the_engine_does(factors):
+    given = Stragglers(0.5, factors, (0.0, 0.0), 0.6)
+    options = {"straggler_factors": factors} if factors else {"straggler_spread": 0.5}
+    compute = Compute(straggler_correlation=0.6, **options)
+    found = given.drawn(np.random.default_rng(0), 4000, 3).max(axis=1)
+    engine = [max(compute.call_factor(0, f"worker {i}", n) for i in range(3)) for n in range(4000)]
+    assert np.mean(found) == pytest.approx(np.mean(engine), rel=0.05)
+
+
+def test_one_worker_has_no_correlation():
+    assert correlation_of([np.ones((10, 1)), np.ones((10, 2))]) == 0.0
+
+
+def test_the_cost_of_a_codec_is_measured_between_processes():
+    found = codec_costs(["top-k:ratio=0.1", "int8"], 30, rounds=8)
+    assert found.keys() == {"top-k", "int8"}
+    for cost in found.values():
+        for action in ("encode", "decode"):
+            assert 0 <= cost.seconds(action, 1, 30) < 60
+
+
+def test_no_process_is_started_without_codecs():
+    assert codec_costs([], 30) == {}
+    with pytest.raises(ConfigurationError, match="no-such-codec"):
+        codec_costs(["no-such-codec"], 30)
+
+
+@pytest.mark.parametrize(
     "options",
     [
+        {"straggler_correlation": 1.0},
+        {"straggler_correlation": 0.5, "straggler_factors": (2.0, 1.0)},
+        {"straggler_correlation": -0.1},
         {"straggler_factors": (0.0,)},
         {"straggler_factors": (1.0,), "straggler_spread": 0.1},
         {"straggler_factors": (1.0,) * 5000},

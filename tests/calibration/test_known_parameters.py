@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibration_truth import SPREAD, TRUTH, experiment
+from calibration_truth import COMPUTE, ENGINE, SPREAD, TRUTH, experiment
 from chimera.calibration.calibration import calibrate
 from chimera.calibration.measured_run import read_measured
 from chimera.calibration.prediction import predict
@@ -17,7 +17,22 @@ def test_the_parameters_of_the_simulation_are_within_the_uncertainty(calibrated)
         assert found.values[name] == pytest.approx(truth, abs=4 * found.errors[name] + 0.01 * truth), name
     assert found.stragglers.spread == pytest.approx(SPREAD, rel=0.15)
     assert found.stragglers.factors == ()
+    assert found.stragglers.correlation < 0.2
     assert found.slow == {}
+
+
+def test_delays_that_workers_share_are_found_and_the_rounds_are_those_of_the_runs(tmp_path):
+    compute = {**COMPUTE, "straggler_spread": 0.6, "straggler_correlation": 0.7}
+    one = experiment(rounds=250).with_table("engine", {**ENGINE, "compute": compute})
+    sized = [one.with_settings([f"train.batch_size={size}"]) for size in (16, 64)]
+    folders = [each.trainer(out=tmp_path / str(i)).fit().run_dir for i, each in enumerate(sized)]
+    found = calibrate(folders, allow_simulated=True)
+    assert found.stragglers.correlation == pytest.approx(0.7, abs=0.15)
+    assert found.values["latency_s"] == pytest.approx(TRUTH["latency_s"], rel=0.1)
+    for each, folder in zip(sized, folders, strict=True):
+        (predicted,) = predict(each, found, draws=3, rounds=100)
+        real_s = read_measured(folder, allow_simulated=True).seconds_of_rounds()[0]
+        assert predicted.round_s.median == pytest.approx(np.median(real_s), rel=0.08)
 
 
 def test_one_batch_size_is_a_warning_and_does_not_fail(virtual_runs):

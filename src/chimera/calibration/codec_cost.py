@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from chimera.calibration.measured_run import columns
+from chimera.codecs.codec import CODECS
 from chimera.core import call
 from chimera.core.engine import Group
 from chimera.core.parameters import Layout
@@ -72,6 +73,8 @@ def codec_costs(texts: Sequence[str], elements: int, workers: int = 2, rounds: i
     [variation] = read_variations([f"codec={','.join(texts)}"])
     side = math.isqrt(min(max(elements, 1), _MOST_ELEMENTS)) + 1
     codecs = [_PLAIN, *map(_of, variation.choices)]
+    for codec in codecs:
+        CODECS.create(*codec)
     with Local() as engine:
         measure = _exchanges(engine, (side, 2 * side), min(max(workers, 1), _MOST_WORKERS), rounds)
         # Codecs alternate, so that other load of the machine affects all of them.
@@ -104,8 +107,11 @@ def _exchanges(
         groups[side] = engine.group([servers[side], *senders])
 
     def measure(codec: Coded, side: int) -> tuple[float, float]:
-        refs = [sender.exchange(rounds, groups[side], side, codec) for sender in senders]
-        engine.get([servers[side].serve(rounds, groups[side], range(1, workers + 1), first=0, fresh=True), *refs])
+        pending = [sender.exchange(rounds, groups[side], side, codec) for sender in senders]
+        pending.append(servers[side].serve(rounds, groups[side], range(1, workers + 1), first=0, fresh=True))
+        while pending:  # the others wait forever for one that fails
+            done, pending = engine.wait(pending)
+            engine.get(done)
         work = defaultdict(list)
         for (_, name), calls in columns(engine.trace()).items():
             work[name].append(float(np.median(calls.after_warm_up().work_s)))

@@ -43,7 +43,7 @@ class Stragglers:
         if not self.factors:
             return np.asarray(np.exp(self.spread * normal))
         places = (special.ndtr(normal) * len(self.factors)).astype(int)
-        return np.array(self.factors)[np.minimum(places, len(self.factors) - 1)]
+        return np.asarray(np.array(self.factors)[np.minimum(places, len(self.factors) - 1)])
 
 
 def fit_stragglers(factors: Floats, rounds: Sequence[Floats] = ()) -> Stragglers:
@@ -77,9 +77,10 @@ def correlation_of(rounds: Sequence[Floats]) -> float:
     rounds : for each run, the seconds of the calls, shape (rounds, workers).
     """
     found: list[float] = []
-    for seconds in rounds:
+    for seconds in (each for each in rounds if each.shape[1] > 1):
         scores = stats.norm.ppf((stats.rankdata(seconds, axis=0) - 0.5) / len(seconds))
-        pairs: NDArray[np.float64] = np.corrcoef(scores.T)
+        with np.errstate(invalid="ignore"):  # of workers whose calls all take the same time
+            pairs: NDArray[np.float64] = np.corrcoef(scores.T)
         found += pairs[np.triu_indices(seconds.shape[1], 1)].tolist()
     known = [each for each in found if math.isfinite(each)]
     return min(max(float(np.mean(known)), 0.0), _MOST_CORRELATED) if known else 0.0

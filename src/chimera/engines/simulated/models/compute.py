@@ -83,6 +83,8 @@ class Compute:
         check_range("straggler_correlation", self.straggler_correlation)
         if self.straggler_correlation >= 1:
             raise ConfigurationError(f"straggler_correlation must be below 1, not {self.straggler_correlation}")
+        if self.straggler_correlation and list(self.straggler_factors) != sorted(self.straggler_factors):
+            raise ConfigurationError("straggler_factors must be in ascending order if straggler_correlation is set")
         if len(self.straggler_factors) > _MOST_FACTORS:
             raise ConfigurationError(
                 f"straggler_factors has {len(self.straggler_factors)} values; give at most {_MOST_FACTORS}"
