@@ -68,12 +68,7 @@ def test_by_default_a_snapshot_is_due_after_a_hundred_rounds_and_a_second() -> N
     budget = Budget(rounds=10_000)
     real, virtual = (Intervals.of(budget, 5000.0, 2, log_every=5000, virtual_time=virtual) for virtual in (False, True))
     assert (real.until_next(0), virtual.until_next(0)) == (5000, 100)
-    assert [real.snapshot_due(*since) for since in ((150, 150, 0.9), (150, 99, 2.0), (150, 100, 1.0))] == [
-        False,
-        False,
-        True,
-    ]
-    assert [virtual.snapshot_due(rounds, 1, 0.0) for rounds in (150, 200)] == [False, True]
+    assert [real.snapshot_overdue(*since) for since in ((150, 0.9), (99, 2.0), (100, 1.0))] == [False, False, True]
 
 
 def test_going_back_keeps_the_samples_of_each_worker(fit: Fit) -> None:

@@ -86,7 +86,7 @@ class BackwardPass:
                 self.reseed(self._seed)
 
     def _accumulated(self, batch: Batch) -> float:
-        self._flat.zero_gradient()
+        self._flat.clear_gradient()
         pieces = self._forward.compute.accumulate
         if pieces == 1:
             return self._of_piece(batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from operator import attrgetter, getitem, is_
+from operator import getitem, is_
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -14,6 +14,7 @@ from chimera.core.device import copy_to
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat, Layout
 from chimera.core.pickling import ByValuePickler, Unpickler
+from chimera.models.flat_gradient import FlatGradient
 from chimera.models.frozen_parameters import FrozenParameters
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 Memory: TypeAlias = Callable[[int], Flat]
 """A function that returns uninitialised float32 memory of the given number of elements."""
-
-_grad = attrgetter("grad")
 
 
 class FlatModule:
@@ -74,8 +73,7 @@ class FlatModule:
         self._device_is_newer = False  # the weights on the device are newer than those on the host
         self._gradient: Flat | None = None
         self._host_gradient: Tensor | None = None  # the same memory
-        self._gradient_tensor: Tensor | None = None  # where the module computes
-        self._gradient_views: list[Tensor] = []
+        self._placed: FlatGradient | None = None  # where the module computes
         self._flat_parameter: nn.Parameter | None = None
 
     def _set_views(self, views: list[Tensor]) -> None:
@@ -101,6 +99,8 @@ class FlatModule:
                     self._host_views[index].copy_(parameter.data)
                 parameter.data = view
             self._parameters[index] = parameter
+        if self._placed is not None:
+            self._placed.watch(self._parameters)
 
     @property
     def moved(self) -> bool:
@@ -128,7 +128,9 @@ class FlatModule:
         self._on_device = self._host.to(device, copy=True)
         self._set_views(self._views(self._on_device))
         self._bind_parameters()
-        self._gradient_tensor = None
+        if self._placed is not None:
+            self._placed.release()
+            self._placed = None
         self._shared.watch()  # the device has its own copy
 
     def upload(self) -> None:
@@ -165,35 +167,31 @@ class FlatModule:
             self._host_gradient = torch.from_numpy(self._gradient)
         return self._gradient
 
-    def _place_gradient(self) -> None:
-        """Create the vector of gradients on the module's device; on the host it is `gradient`."""
-        if self.moved:
-            self._gradient_tensor = self._on_device.new_zeros(self.layout.size)
-        else:
-            _ = self.gradient
-            self._gradient_tensor = self._host_gradient
-        self._gradient_views = self._views(self._gradient_tensor)  # type: ignore[arg-type]
+    def _placed_gradient(self) -> FlatGradient:
+        """Return a vector of gradients on the module's device; on the host it is `gradient`."""
+        import torch
 
-    def zero_gradient(self) -> None:
-        """Make every ``.grad`` a zero view of the gradient vector, whatever it was before."""
+        vector = self._on_device.new_zeros(self.layout.size) if self.moved else torch.from_numpy(self.gradient)
+        return FlatGradient(vector, self._views(vector), self._parameters)
+
+    def clear_gradient(self) -> None:
+        """Discard all gradients before a backward pass."""
         # Hot path: check one parameter only, since code that replaces parameters (``to``, ``load_state_dict(assign=True)``)
         # replaces all of them. `rebind` checks all.
         first = self._owners[0].get(self._keys[0])
         if first is not self._parameters[0] or first.data_ptr() != self._addresses[0]:
             self._bind_parameters()
-        if self._gradient_tensor is None:
-            self._place_gradient()
-        self._gradient_tensor.zero_()  # type: ignore[union-attr]
-        if not all(map(is_, map(_grad, self._parameters), self._gradient_views)):
-            for parameter, view in zip(self._parameters, self._gradient_views, strict=True):
-                parameter.grad = view
+        if self._placed is None:
+            self._placed = self._placed_gradient()
+        self._placed.clear()
 
     def collect_gradient(self) -> Flat:
         """Return the gradient vector on the host after a backward pass, see `device_gradient`."""
         found = self.device_gradient()
-        if found is not self._gradient:
+        if self._gradient is None or found is not self._gradient:
             copy_to(found, self.gradient)
-        return self.gradient
+            return self.gradient
+        return self._gradient
 
     def device_gradient(self) -> Any:
         """Return the gradient on the module's device. Gradients that the module cleared or never computed are zero.
@@ -202,15 +200,12 @@ class FlatModule:
         ------
         ConfigurationError : the module wrote to a frozen parameter that is shared.
         """
-        self._shared.check()
-        if self._gradient_tensor is None:
-            self._place_gradient()
-        if self._parameters[0].grad is not self._gradient_views[0]:
-            for parameter, view in zip(self._parameters, self._gradient_views, strict=True):
-                if parameter.grad is not view:
-                    view.zero_() if parameter.grad is None else view.copy_(parameter.grad)
-                    parameter.grad = view
-        return self._gradient_tensor if self.moved else self._gradient
+        if self._shared.parameters:
+            self._shared.check()
+        if self._placed is None:
+            self._placed = self._placed_gradient()
+        self._placed.collect()
+        return self._placed.vector if self.moved else self._gradient
 
     def flat_parameter(self) -> nn.Parameter:
         """Return one parameter, shape (P,), that shares memory with all parameters; ``.grad`` is the gradient vector."""

@@ -62,7 +62,7 @@ class TorchStage:
         self._in_flight, self._kept = {}, {}
         self._flat.module.train()
         self._flat.upload()
-        self._flat.zero_gradient()
+        self._flat.clear_gradient()
 
     def forward(
         self, micro: int, inputs: NDArray[Any], seed: int, targets: NDArray[Any] | None = None, weight: float = 1.0

@@ -69,11 +69,9 @@ class Intervals:
         """Return whether a checkpoint is due after this number of rounds."""
         return self.checkpoint_every is not None and rounds % self.checkpoint_every == 0
 
-    def snapshot_due(self, rounds: int, since: int, seconds: float) -> bool:
-        """Return whether a snapshot is due after ``rounds`` rounds, ``since`` rounds and ``seconds`` after the last one."""
-        if self.snapshot_every is None:
-            return since >= _SNAPSHOT_ROUNDS and seconds >= _SNAPSHOT_S
-        return rounds % self.snapshot_every == 0
+    def snapshot_overdue(self, rounds: int, seconds: float) -> bool:
+        """Return whether a snapshot is due by default, so many rounds and seconds after the last one."""
+        return rounds >= _SNAPSHOT_ROUNDS and seconds >= _SNAPSHOT_S
 
     def checkpoint_overdue(self, seconds: float) -> bool:
         """Return whether a checkpoint is due when so many seconds have passed since the last one."""

@@ -168,6 +168,7 @@ class TrainingLoop(RunState):
         its time.
         """
         in_flight = InFlight(self._cluster, self._monitor, self._pace)
+        by_time = self._intervals.snapshot_every is None
         while True:
             try:
                 in_flight.fill(rounds, horizon)
@@ -180,7 +181,7 @@ class TrainingLoop(RunState):
             max_seconds = self._budget.max_seconds
             time_is_over = max_seconds is not None and self._meter.seconds() >= max_seconds
             asked = self._interrupt.requested or self._stop_requested() or self._recovery.arrived
-            if asked or time_is_over or self._overdue() or self._snapshot_due():
+            if asked or time_is_over or self._overdue() or (by_time and self._snapshot_due()):
                 horizon = in_flight.issued
 
     def _end(self, in_flight: InFlight, count: int) -> None:

@@ -76,10 +76,12 @@ class RunState:
         return overdue and (self._engine.virtual_time or not self._writer.busy)
 
     def _snapshot_due(self) -> bool:
-        """Return whether a snapshot is due."""
+        """Return whether a snapshot is due, by the number of rounds, or by rounds and time."""
+        every, rounds = self._intervals.snapshot_every, self.counters.rounds
+        if every is not None:
+            return rounds % every == 0
         last = Counters(**self._snapshot["counters"]) if self._snapshot else Counters()
-        rounds = self.counters.rounds
-        return self._intervals.snapshot_due(rounds, rounds - last.rounds, self._meter.seconds() - last.seconds)
+        return self._intervals.snapshot_overdue(rounds - last.rounds, self._meter.seconds() - last.seconds)
 
     def _checkpoint(self, buffers: Flat, *, over: bool = False) -> None:
         """Collect the state of the run, and start to write it; ``over``: the run ends here."""
