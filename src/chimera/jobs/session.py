@@ -11,6 +11,7 @@ import time
 
 import msgspec
 
+from chimera.core.address import INSECURE, is_insecure_accepted, is_loopback
 from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError, RunError, UnavailableError
 from chimera.core.extras import require_web
@@ -34,6 +35,11 @@ def up(folder: ClusterFolder, options: Options) -> Client:
     RunError : the cluster did not start.
     """
     require_web("a cluster for jobs")
+    if not (is_loopback(options.host) or is_insecure_accepted()):
+        raise ConfigurationError(
+            f"{options.address}: tokens would travel to it in clear: listen on 127.0.0.1, and have other machines come by a TLS "
+            f"server or `ssh -L`; or set {INSECURE}=1 if you accept that"
+        )
     folder.create()
     if folder.lock_holder() is not None:
         return _existing(folder, options)
