@@ -7,6 +7,7 @@ import pytest
 
 from calibration_truth import COMPUTE, ENGINE, SPREAD, TRUTH, experiment
 from chimera.calibration.calibration import calibrate
+from chimera.calibration.engine_file import read_engine, write_engine
 from chimera.calibration.measured_run import read_measured
 from chimera.calibration.prediction import predict
 
@@ -28,6 +29,8 @@ def test_delays_that_workers_share_are_found_and_the_rounds_are_those_of_the_run
     folders = [each.trainer(out=tmp_path / str(i)).fit().run_dir for i, each in enumerate(sized)]
     found = calibrate(folders, allow_simulated=True)
     assert found.stragglers.correlation == pytest.approx(0.7, abs=0.15)
+    written = read_engine(write_engine(found, tmp_path / "engine.toml"))
+    assert written.stragglers.correlation == found.stragglers.correlation
     assert found.values["latency_s"] == pytest.approx(TRUTH["latency_s"], rel=0.1)
     for each, folder in zip(sized, folders, strict=True):
         (predicted,) = predict(each, found, draws=3, rounds=100)
