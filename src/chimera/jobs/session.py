@@ -37,7 +37,7 @@ def up(folder: ClusterFolder, options: Options) -> Client:
     require_web("a cluster for jobs")
     if not (is_loopback(options.host) or is_insecure_accepted()):
         raise ConfigurationError(
-            f"{options.address}: tokens would travel to it in clear: listen on 127.0.0.1, and have other machines come by a TLS "
+            f"{options.address}: tokens would travel to it in clear: listen on 127.0.0.1, and let other machines use a TLS "
             f"server or `ssh -L`; or set {INSECURE}=1 if you accept that"
         )
     folder.create()
