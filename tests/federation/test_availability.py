@@ -185,7 +185,7 @@ def test_a_run_with_too_few_nodes_pauses_and_goes_on(nodes: Nodes) -> None:
 def test_a_run_that_does_not_replace_nodes_names_the_option_that_it_misses(nodes: Nodes) -> None:
     nodes.start(*NAMES)
     when = When({2: lambda: nodes.stop("south")})
-    with pytest.raises(TooFewWorkersError, match="2 workers are left, fewer than min_nodes = 3"):
+    with pytest.raises(TooFewWorkersError, match="2 workers left, fewer than min_nodes = 3"):
         train(nodes.engine(min_nodes=3), when, rounds=40, on_worker_loss="drop")
 
 

@@ -125,7 +125,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no data file"):
         load(tmp_path / "nothing.csv", "north")
     (tmp_path / "empty.csv").write_text("a,b\n")
-    with pytest.raises(DataError, match="has no rows"):
+    with pytest.raises(DataError, match="a header and no rows"):
         load(tmp_path / "empty.csv", "north")
 
 

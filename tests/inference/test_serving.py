@@ -219,7 +219,7 @@ def test_mistakes_are_told_in_one_line(quiet: RunningCluster) -> None:
         assert message in told["message"]
     with pytest.raises(ConfigurationError, match="reserve must be a whole number from 0 to 1000, not -1"):
         quiet.client.serve("x", quiet.model(), reserve=-1)
-    with pytest.raises(ConfigurationError, match="latency_target_s must be a number above 0, not 0"):
+    with pytest.raises(ConfigurationError, match="latency_target_s must be a number above 0, at most 2592000, not 0"):
         quiet.client.serve("x", quiet.model(), latency_target_s=0)
     with pytest.raises(ConfigurationError, match="invalid name of a served model: 'jobs'"):
         quiet.client.serve("jobs", quiet.model())

@@ -106,7 +106,7 @@ def test_labels_keep_their_type() -> None:
         (None, "y\n1\n", r"there is no tree1/X_train.csv: a worker needs its data"),
         (None, None, r"no tree1/X_train.csv and no tree1/y_train.csv"),
         ("", "y\n1\n", "tree1/X_train.csv is empty"),
-        ("a,b\n", "y\n1\n", "X_train.csv has no row below"),
+        ("a,b\n", "y\n1\n", "X_train.csv is empty: it has a header and no rows"),
         ("a,b\n1,2\n3,4,5\n", "y\n1\n2\n", "X_train.csv is not a table.*line 3"),
         ("a,b\n1,2,3\n3,4,5\n", "y\n1\n2\n", "X_train.csv, row 1: it has more cells"),
         ("a,b\n1,2\n3\n", "y\n1\n2\n", "X_train.csv, row 2: the column 'b' has no value"),

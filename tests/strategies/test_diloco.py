@@ -188,7 +188,7 @@ def test_a_non_finite_replica_is_replaced_by_the_reference(fit: Fit) -> None:
         ({"alpha": 1.0}, "alpha is a share"),
         ({"aggregation": "krum"}, "needs at least 5 vectors"),
         ({"fraction": 0.5}, "no option 'fraction'"),
-        ({"fragments": 1000, "local_steps": 1000}, "cannot be spread over 1000 shards"),
+        ({"fragments": 1000, "local_steps": 1000}, "cannot be spread over 1,000 shards"),
     ],
 )
 def test_invalid_options_raise_a_one_line_error(fit: Fit, options: dict[str, Any], why: str) -> None:

@@ -144,7 +144,7 @@ def test_without_an_interval_a_killed_server_costs_no_bits(fit: Fit, engine: str
     run = fit(engine=engine, rounds=160, evaluate_every=1000, faults=["kill server 0 at step 157"])
     assert np.array_equal(run.trained.parameters(), whole.trained.parameters())
     if engine == "simulated":  # where time does not depend on the machine
-        assert run.events[-1].detail == "the snapshot of round 100; 57 rounds are lost"
+        assert run.events[-1].detail == "the snapshot of round 100; 57 rounds lost"
 
 
 def test_a_server_lost_before_the_first_snapshot_restarts_the_run(fit: Fit) -> None:

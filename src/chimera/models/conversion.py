@@ -162,7 +162,8 @@ def _call(
         known["counts"] = counts
     taken = [key for key in known if key in _parameters(factory) and key not in options]
     filled = {key: _count(outputs) if key == "outputs" else known[key] for key in taken}
-    if filled.get("outputs") == 1 and task == "classification" and not single_logit:
+    words = "counts" in filled  # a model of words checks its vocabulary itself
+    if filled.get("outputs") == 1 and task == "classification" and not (single_logit or words):
         raise ConfigurationError(
             f"model {name!r}: all samples have the same class, and a classification needs two or more"
         )

@@ -84,7 +84,7 @@ def checked_latency_target(latency_target_s: Any) -> float:
     number = isinstance(latency_target_s, int | float) and not isinstance(latency_target_s, bool)
     if not number or not 0 < latency_target_s <= MAX_SECONDS:
         raise ConfigurationError(
-            f"latency_target_s must be a number above 0, at most {MAX_SECONDS:g}, not {latency_target_s!r}"
+            f"latency_target_s must be a number above 0, at most {MAX_SECONDS:.0f}, not {latency_target_s!r}"
         )
     return float(latency_target_s)
 
@@ -105,7 +105,7 @@ def checked_batch_timeout(batch_timeout_s: Any) -> float:
     is_number = isinstance(batch_timeout_s, int | float) and not isinstance(batch_timeout_s, bool)
     if not is_number or not 0 < batch_timeout_s <= MAX_SECONDS:
         raise ConfigurationError(
-            f"batch_timeout_s must be 'auto' or a number above 0, at most {MAX_SECONDS:g}, not {batch_timeout_s!r}"
+            f"batch_timeout_s must be 'auto' or a number above 0, at most {MAX_SECONDS:.0f}, not {batch_timeout_s!r}"
         )
     return float(batch_timeout_s)
 

@@ -119,11 +119,13 @@ class RemoteChannel(Channel):
 
     @property
     def tries_again(self) -> bool:
-        """Whether the request of the current call will be sent, or sent again; False while the call waits for values."""
+        """Whether the request of the current or the first call will be sent, or sent again; not while it waits for values."""
         if self._retries_left > 0 or (self._connection.waits and self.made_s == math.inf):
             return True
         oldest = next(iter(self.calls.copy()), None)
-        return self._retries > 0 and oldest is not None and oldest is not self._attempted and not oldest.needs
+        if oldest is None:
+            return self._retries > 0 and self._attempted is None
+        return self._retries > 0 and oldest is not self._attempted and not oldest.needs
 
     def tidy(self) -> None:
         """Report the received answers."""
