@@ -11,7 +11,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
 SHARED = re.compile(r"(?<![a-z])(ray|docker)(?![a-z])")
-_PACKAGE = re.compile(r"tests/conformance/")
+_PACKAGE = re.compile(r"tests/(conformance|calibration)/")
 _MODULE_FIXTURE = re.compile(r"""scope=["']module["']""")
 
 
@@ -26,7 +26,8 @@ def scope_of(nodeid: str) -> str:
     """Return the name of the tests that run in one process with this test.
 
     All tests on Ray share one process, so that none finds the Ray of another; so do tests with containers. The conformance
-    kit and files with fixtures of scope "module" run in one process each, which makes these fixtures once.
+    kit, the tests of calibrations, and files with fixtures of scope "module" run in one process each, which makes these
+    fixtures once.
     """
     if shared := SHARED.search(nodeid) or _PACKAGE.match(nodeid):
         return shared.group()

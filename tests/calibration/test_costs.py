@@ -79,6 +79,7 @@ def test_one_worker_has_no_correlation():
     assert correlation_of([np.ones((10, 1)), np.ones((10, 2))]) == 0.0
 
 
+@pytest.mark.long
 def test_the_cost_of_a_codec_is_measured_between_processes():
     found = codec_costs(["top-k:ratio=0.1", "int8"], 30, rounds=8)
     assert found.keys() == {"top-k", "int8"}

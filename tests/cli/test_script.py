@@ -117,7 +117,7 @@ def test_the_suffix_of_another_format_is_refused(tmp_path: Path, monkeypatch: py
     [
         pytest.param(engine, stdin, marks=[] if quick else pytest.mark.long, id=f"{'stdin' if stdin else 'file'}-{engine}")
         for engine, stdin, quick in [
-            ("local", False, True), ("local", True, False), ("simulated", True, True), ("simulated", False, False),
+            ("local", False, True), ("local", True, False), ("simulated", True, False), ("simulated", False, False),
             ("ray", False, False), ("ray", True, False),
         ]
     ],

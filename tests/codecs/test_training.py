@@ -105,6 +105,7 @@ DOWN: dict[
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", DOWN)
 def test_downlink_codecs_keep_accuracy_and_send_less(fit: Fit, identity: chimera.Run, name: str) -> None:
     table, bits = DOWN[name]
@@ -167,6 +168,7 @@ RESUMED = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", RESUMED)
 def test_a_resumed_run_equals_an_uninterrupted_run(fit: Fit, case: str) -> None:
     strategy, codec = RESUMED[case]

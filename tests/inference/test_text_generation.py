@@ -93,6 +93,7 @@ def test_the_settings_for_generation_in_the_folder_have_no_effect(gpt: Path, tmp
     assert results(table(copy, max_new_tokens=8), PROMPTS) == results(table(gpt, max_new_tokens=8), PROMPTS)
 
 
+@pytest.mark.long
 def test_an_adapter_of_a_run_answers_as_peft_and_as_the_merged_model(adapter: Path, gpt: Path) -> None:
     import peft
 

@@ -48,6 +48,7 @@ def by_token(gpt: Any, labels: np.ndarray) -> float:
     return math.exp(float(each) / np.count_nonzero(labels[:, 1:] != -100))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", BATCHES)
 @pytest.mark.parametrize("rows", [1, 3, 10])
 def test_perplexity_is_that_of_all_tokens_in_any_division_into_batches(gpt: Any, form: str, rows: int) -> None:

@@ -256,9 +256,9 @@ def test_columns_are_matched_by_name(tmp_path: Path) -> None:
     [
         (
             {"model": lambda: network(9)},
-            r"the model of tree1 differs from the driver's: its tensors are 8x30 \+ 8 .*, the driver's are 9x30",
+            r"the model of tree[12] differs from the driver's: its tensors are 8x30 \+ 8 .*, the driver's are 9x30",
         ),
-        ({"data": ((X, np.zeros(len(X), int)), (X, np.zeros(len(X), int)))}, "tree1 has rows of class '1'"),
+        ({"data": ((X, np.zeros(len(X), int)), (X, np.zeros(len(X), int)))}, "tree[12] has rows of class '1'"),
         ({"on_worker_loss": "redistribute"}, "each node keeps its own"),
     ],
     ids=["model", "classes", "redistribute"],

@@ -154,6 +154,7 @@ def test_idle_workers_come_first_and_stale_results_are_ignored() -> None:
         assert cluster.first(pending) == "2"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rounds", [(3, 3), (3, 4)])
 def test_a_run_goes_back_if_servers_completed_different_rounds_when_a_worker_died(rounds: tuple[int, int]) -> None:
     with chimera.engine("local") as engine:

@@ -113,7 +113,7 @@ def test_a_resumed_run_on_processes_has_the_same_weights(tmp_path: Path, strateg
     assert weights[0] == weights[1]
 
 
-@pytest.mark.takes("it starts three processes that import torch")
+@pytest.mark.long
 def test_ctrl_c_writes_a_checkpoint_of_the_current_round(tmp_path: Path, whole: Callable[[str], Path]) -> None:
     engine, strategy = CASES["served"]
     stopped = train(tmp_path / "run", engine, strategy, dies_at=6, how="SIGINT")

@@ -53,7 +53,7 @@ class Failing(torch.nn.Module):
         return True
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_group_trains_as_single_calls_do(fit: Fit, options: dict[str, Any]) -> None:
     options = {"strategy": "parameter-server", **options}
@@ -77,6 +77,7 @@ def test_the_trace_has_a_row_for_each_step(fit: Fit) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("strategy", [SHARDS, "async-parameter-server", "all-reduce"], ids=str)
 def test_a_worker_that_fails_ends_the_run_with_its_error(fit: Fit, strategy: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="this worker fails"):

@@ -16,6 +16,7 @@ def exited(pids):
     return True
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_workers_and_master_run_until_a_signal_stops_them(folder, how):
     master = folder.start()
@@ -119,6 +120,7 @@ def test_all_missing_files_are_named_before_anything_starts(folder):
     assert not (folder.path / "chimera_logs").exists()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("node", ["master", "tree2"])
 def test_a_port_in_use_is_named_before_anything_starts(folder, node):
     port = folder.port if node == "master" else folder.ports[1]

@@ -24,6 +24,7 @@ from chimera.web.security import has_token, host_and_port, may_serve_page, selec
 HOST = "127.0.0.1"
 MOST_RUNS = 6
 _MOST_CONNECTIONS = 32
+_LOOK_S = 0.05  # between looks whether the page has ended
 _REQUEST_S = 10.0  # a connection that takes longer is closed
 _MOST_TARGET = 2048
 _SCRIPTS = (
@@ -83,7 +84,9 @@ class LivePage:
             self._server = _Server(("127.0.0.1", port), list(runs), self.token)
         except OSError as error:
             raise ConfigurationError(f"cannot listen on port {port} of {HOST}: {error.strerror or error}") from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="chimera-page", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_LOOK_S,), name="chimera-page", daemon=True
+        )
 
     @property
     def address(self) -> str:
