@@ -19,7 +19,7 @@ from chimera.inference.disk_guard import DiskGuard
 from chimera.inference.worker.process import LEAVE
 
 _ERROR = b"chimera: error: "
-_MAX_LOG_BYTES = 1 << 16  # of the end of a log, which is searched for the reason of an exit
+_MAX_LOG_BYTES = 1 << 16  # the end of a log, which is searched for the reason of an exit
 
 
 class ManagedProcess:
