@@ -245,9 +245,10 @@ def test_after_a_kill_the_store_has_all_that_was_confirmed(path: Path) -> None:
             job, events = writer.stdout.readline().split()
             confirmed[job] = int(events)
         writer.send_signal(signal.SIGKILL)
-        for line in writer.communicate(timeout=LIMIT_S)[0].splitlines(keepends=True):
+        for line in writer.stdout:  # `communicate` would lose lines that `readline` has buffered
             if line.endswith("\n"):
                 confirmed[line.split()[0]] = int(line.split()[1])
+        writer.communicate(timeout=LIMIT_S)
         store = Store(path)
         for job, events in confirmed.items():
             assert len(store.events(job)) - 1 - events in (0, 1)  # the last one may be stored but not confirmed

@@ -111,12 +111,15 @@ class ForeignModels:
         folder, wanted, failed = cache / name, cache / f"{name}{WANTED}", cache / f"{name}{FAILED}"
         failed.unlink(missing_ok=True)
         waiting = threading.Event()
-        while not folder.is_dir():
+        while True:
+            request_is_missing = not wanted.exists()  # looked at first: its removal follows the folder or the failure
+            if folder.is_dir():
+                break
             if failed.is_file():
                 raise ConfigurationError(failed.read_text()[:1000])
             if not is_wanted():
                 raise ConfigurationError("the batch was taken back")
-            if not wanted.exists():
+            if request_is_missing:
                 make_folder(cache)
                 write_whole(wanted, msgspec.json.encode(WantedFolder(path, self._worker)))
             waiting.wait(_POLL_S)
