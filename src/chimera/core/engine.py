@@ -35,8 +35,8 @@ class Resources:
     ----------
     threads : number of threads for its arithmetic.
     gpus : number of GPUs for it alone (engines that place actors on machines).
-    memory_mb : memory in MB of 10^6 bytes. On ``local`` the Linux kernel limits its process to this much private memory beyond
-        what it started with. Ray reserves the memory on a machine.
+    memory_mb : memory in MB of 10^6 bytes. On ``local`` the Linux kernel limits its process to this much private
+        memory, besides the memory that it has at its start. Ray reserves the memory on a machine.
     custom : other resources by name (engines that know them).
     """
 
@@ -53,7 +53,7 @@ class Disturbance:
     Attributes
     ----------
     what : ``hang``: it stops working. ``slow``: all its work takes ``factor`` times as long. ``cut off``: no message reaches it
-        or leaves it. If actors are processes, an actor that is cut off is stopped: this looks the same from outside.
+        or leaves it. If actors are processes, an actor that is cut off is stopped, which has the same effect on others.
     factor : factor of ``slow``, at least 1.
     for_s : duration in the engine's seconds; the actor then continues where it was.
     """
@@ -117,8 +117,8 @@ class Group(Protocol):
 
         Arrays and encoded messages travel without pickle, and arrays in memory of `chimera.core.call.empty` without a copy. Do
         not change an array until the member has answered, i.e. until `receive` has returned its next value.
-        Before its next value for a member, this member must receive an answer: a value that the member sent after it had
-        received this one.
+        Between two values for the same member, receive an answer: a value that the other member sent after it had
+        received the first one.
         """
 
     def receive(self, members: Sequence[int], count: int | None = None) -> dict[int, Any]:

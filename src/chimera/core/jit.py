@@ -70,7 +70,7 @@ def _lock(file: int) -> None:
 
 
 def inlined(function: Any) -> Any:
-    """Compile a function into its callers: for calls once a block, passing its arrays costs more than the work."""
+    """Compile a function into its callers: if it is called once per block, passing its arrays takes longer than its work."""
     return njit(function, forceinline=True)
 
 

@@ -1,4 +1,4 @@
-"""Encoded messages: what a codec computes from a vector, and what is sent."""
+"""Encoded messages, which a codec computes from a vector, and which are sent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TYPES = {
     "F32": "<f4",
     "F64": "<f8",
 }
-"""Element types by the names of the safetensors format: what arrays in messages and files are made of."""
+"""Element types by the names of the safetensors format: the types of arrays in messages and files."""
 
 _NOTHING: Mapping[str, float] = MappingProxyType({})
 

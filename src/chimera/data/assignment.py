@@ -93,7 +93,7 @@ def _divided(parts: _Parts, held_out: HeldOut) -> tuple[_Parts, _Parts]:
 
 
 def _seen_by(partitioner: Partitioner, dataset: RowData) -> NDArray[Any]:
-    """Return what a partitioner gets of each sample, see `Partitioner`."""
+    """Return the property of each sample that a partitioner uses, see `Partitioner`."""
     uses = getattr(partitioner, "uses", "labels")
     if uses is None:
         return np.empty(len(dataset))

@@ -24,7 +24,7 @@ from chimera.data.samples import SampleDataset
 
 @dataclass(frozen=True)
 class Loading:
-    """How workers read data sets whose samples are read one by one. The batches are the same for all values.
+    """Settings for reading data sets whose samples are read one by one. The batches are the same for all values.
 
     Attributes
     ----------

@@ -178,12 +178,12 @@ class MultiBlockOrder:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Return that of its own block."""
+        """Return the steps per epoch of its own block."""
         return float(self.parts[0].steps_per_epoch)
 
     @property
     def share(self) -> float:
-        """Return that of its own block."""
+        """Return the share of its own block."""
         return float(self.parts[0].share)
 
     @property

@@ -36,7 +36,7 @@ class DataProvider(ABC):
         return {}
 
     def end(self) -> None:  # noqa: B027 - most providers start no actors
-        """Kill the actors that it started."""
+        """Kill the actors that the provider started."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from chimera.core.errors import DataError
 from chimera.core.pickling import PicklingError, pickled_by_value, unpickled
 
 MAX_STATE_BYTES = 1 << 20
-"""A larger state is not kept: a worker that resumes then reads on to its place."""
+"""A larger state is not kept: a worker that resumes then reads the stream up to its place."""
 _LIBRARIES = ("datasets.", "torchdata.", "torch.utils.data.sampler")
 
 

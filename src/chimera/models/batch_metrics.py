@@ -68,7 +68,8 @@ def tokens_in(outputs: Any, batch: Any, rows: int, *, shifted: bool | None = Non
     ----------
     outputs, batch, rows : see `BatchMetric.add_batch`.
     shifted : whether the model shifts the labels of a mapping, as a causal model does, which predicts each token from the
-        tokens before it. If it is not known: whether the labels, of shape (n, t), repeat ``input_ids``, or there are none.
+        tokens before it. If this is not known, the labels are taken as shifted if they equal ``input_ids``, shape (n,
+        t), or if there are none.
     """
     targets, inputs = targets_of(batch), batch.get("input_ids") if isinstance(batch, Mapping) else None
     if targets is None and inputs is not None:

@@ -44,7 +44,7 @@ class BatchedSteps:
 
     @classmethod
     def of(cls, flat: FlatModule, forward: ForwardPass, dimensions: int) -> BatchedSteps | None:
-        """Return the steps of copies of a module; None if they would not be the same, or not faster.
+        """Return the steps of copies of a module; None if they would give other results, or would not be faster.
 
         ``dimensions`` is the number of dimensions of one input.
         """

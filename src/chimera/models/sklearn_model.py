@@ -26,7 +26,7 @@ from chimera.models.metrics import Metrics, metrics_of_targets
 from chimera.models.model import Task
 from chimera.models.sums import MergedEvaluation, Sums, accumulators
 
-_ROWS = 8192  # how many rows an evaluation takes at a time
+_ROWS = 8192  # rows that an evaluation reads at a time
 
 
 class SklearnModel(MergedEvaluation):
@@ -114,7 +114,7 @@ class SklearnModel(MergedEvaluation):
         self.estimator.coef_, self.estimator.intercept_ = self._coef, self._intercept
 
     def _rebind(self) -> None:
-        """Copy weights that other code set on the estimator, its own ``partial_fit`` say, to the flat vector."""
+        """Copy weights that other code, such as its ``partial_fit``, set on the estimator to the flat vector."""
         estimator = self.estimator
         if estimator.coef_ is not self._coef or estimator.intercept_ is not self._intercept:
             self._coef[...], self._intercept[...] = estimator.coef_, estimator.intercept_

@@ -47,8 +47,8 @@ def head(db: sqlite3.Connection) -> tuple[int, str]:
 class AuditLog:
     """The file of an audit log. Several processes may use it; each line is written once.
 
-    A line is on the disk with the transaction that it reports. The file gets a line only when it is: otherwise the file could
-    have lines after a crash of the machine that its tables lack.
+    A line is on the disk with the transaction that it reports. The file gets a line only afterwards: otherwise, after a
+    crash of the machine, the file could have lines that its tables lack.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class AuditLog:
             line = encode(Line(sequence=sequence, before=last, entry=entry))
             last = digest(line)
             rows.append((sequence, line))
-        written = self._synced  # the files have these lines, and the table need not
+        written = self._synced  # the files have these lines, so the table does not need them
         if written != self._dropped:
             db.execute("DELETE FROM audit_lines WHERE sequence <= ?", (written,))
             self._dropped = written

@@ -57,7 +57,7 @@ def verify(path: Path) -> Verified:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """Return the files of a log. The newest one is missing if the program ended after it had set the one before aside."""
+    """Return the files of a log. The newest one is missing if the program ended after it had renamed the one before."""
     full, newest = full_files(folder), folder / FILE_NAME
     return [*full, newest] if newest.exists() or not full else full
 

@@ -32,7 +32,7 @@ def divided(rows: Iterable[bytes], test_fraction: float, seed: int) -> NDArray[n
     ----------
     rows : the content of each row.
     test_fraction : share of the rows, on average; from 0 to below 1.
-    seed : known to the node alone, so that no driver can tell the part of a row.
+    seed : known to the node alone, so that no driver can determine the part of a row.
 
     Raises
     ------

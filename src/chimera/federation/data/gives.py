@@ -1,4 +1,4 @@
-"""What the owner of a node lets it say about its data."""
+"""The figures and models that a node may give, as its owner has set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chimera.training.nodes_data.description import GivenMetrics
 
 @dataclass(frozen=True)
 class Gives:
-    """What a node gives to drivers, and which models it has.
+    """The figures that a node gives to drivers, and its models.
 
     Attributes
     ----------

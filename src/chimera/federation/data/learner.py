@@ -42,7 +42,7 @@ def node_actors(data: OwnData, gives: Gives) -> Actors:
 
 
 class NodeDescriber(DataDescriber):
-    """Describes the data of a node, as far as its owner lets it."""
+    """Describes the data of a node, as far as its owner allows it."""
 
     def __init__(self, data: OwnData, gives: Gives) -> None:
         self._data, self._gives = data, gives

@@ -57,7 +57,7 @@ class Guest:
     hello : its first frame.
     progress : what a driver has reported last.
     full : where its last frame went, if more bytes wait there than may; its next frame waits.
-    renewed_s : when it has asked for a new certificate, by a clock that is not set back.
+    renewed_s : time of its last request for a new certificate, by a monotonic clock.
     """
 
     def __init__(self, role: str, name: str, serial: str, fingerprint: str, port: Port, hello: Hello) -> None:
@@ -69,12 +69,12 @@ class Guest:
         self.renewed_s = -math.inf
 
     async def refuse(self, reason: str) -> None:
-        """Tell it why its connection ends, and end it."""
+        """Send the guest the reason, and end its connection."""
         await refuse(self.port.connection, reason)
 
 
 async def refuse(connection: Any, reason: str) -> None:
-    """Tell the other side why its connection ends, and end it."""
+    """Send the other side the reason, and end the connection."""
     try:
         async with asyncio.timeout(1.0):
             await connection.send(pack(Refused(reason[:300])))
@@ -165,7 +165,7 @@ class Relay:
         return True
 
     def revoke(self, certificates: Iterable[bytes]) -> None:
-        """Tell all nodes which certificates are revoked.
+        """Send all nodes the revoked certificates.
 
         Parameters
         ----------
@@ -207,7 +207,7 @@ class Relay:
         return True
 
     def _forward(self, guest: Guest, frame: bytes) -> None:
-        """Check a frame, and pass it on. Frames to a side that is away are dropped: its driver asks again."""
+        """Check a frame, and pass it on. Frames to a side that is away are dropped: the driver asks again."""
         header, payload = unpack(frame)
         if isinstance(header, Beat):
             guest.port.beat()
@@ -256,7 +256,7 @@ class Relay:
         return [*self.nodes.values(), *self.drivers.values()]
 
     def sweep(self) -> None:
-        """Break off the connections from which nothing comes any more."""
+        """Close the connections that no longer send anything."""
         before_s = time.monotonic() - _UNHEARD_S
         for guest in self.guests():
             if guest.heard_s < before_s:

@@ -146,7 +146,7 @@ class Hub:
                 for guest in self._relay.guests():
                     if guest.serial not in self._valid:
                         await guest.refuse("its certificate is revoked")
-            if self._audit.error is not None:  # a hub relays nothing that its audit log cannot have
+            if self._audit.error is not None:  # a hub relays nothing that its audit log cannot record
                 raise self._audit.error
             if time.monotonic() - reported_s >= _REPORT_S:
                 reported_s = time.monotonic()

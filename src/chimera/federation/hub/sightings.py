@@ -1,4 +1,4 @@
-"""Which nodes and runs a hub has seen: tables of its file for people to read. Nothing is decided by them."""
+"""The nodes and runs that a hub has seen: tables of its file, for display only. No decision depends on them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SeenRun(NamedTuple):
     Attributes
     ----------
     strategy, model, rounds, fraction, ended : what its driver has reported, see `Progress`.
-    calls, bytes_in, bytes_out : what has passed since the last report.
+    calls, bytes_in, bytes_out : numbers of calls and bytes since the last report.
     """
 
     run: str
@@ -58,7 +58,7 @@ class SeenRun(NamedTuple):
 
 
 class KnownRun(NamedTuple):
-    """A run in the file of a hub; the fields are those of `SeenRun`, with all that has passed.
+    """A run in the file of a hub; the fields are those of `SeenRun`, with totals of calls and bytes.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ def note(db: sqlite3.Connection, now_s: float, nodes: list[Seen], runs: list[See
 
 
 def stays_since(db: sqlite3.Connection, since_s: float) -> dict[str, list[tuple[float, float]]]:
-    """Return when each node was connected since then."""
+    """Return the times in which each node was connected since a given time."""
     found: dict[str, list[tuple[float, float]]] = {}
     query = "SELECT name, since_s, until_s FROM stays WHERE until_s >= ? ORDER BY since_s"
     for name, begin_s, end_s in db.execute(query, (since_s,)):

@@ -88,7 +88,7 @@ class State:
         self._db.close()
 
     def fact(self, key: str) -> str | None:
-        """Return what `remember` has stored."""
+        """Return a text that `remember` has stored."""
         rows = self._db.rows("SELECT value FROM facts WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else None
 
@@ -148,7 +148,7 @@ class State:
         return self._db.write(work)
 
     def renew(self, serial: str, sign: Callable[[Role, str], Issued]) -> Issued:
-        """Sign a further certificate for the member with this one, whose time is half over at least.
+        """Sign a further certificate for the member with this one, of whose validity at least half is over.
 
         A certificate that was renewed stays valid: the answer may be lost. A further renewal replaces it.
 

@@ -1,4 +1,4 @@
-"""What passes through a hub: a line of the audit log for each call, and sums for each run."""
+"""The traffic through a hub: a line of the audit log for each call, and sums for each run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AWAY_S, _MOST_AWAY = 600.0, 200  # runs whose drivers are away
 
 
 class _Call:
-    """A call that was passed on, and whose answer was not yet."""
+    """A call that was passed on, and whose answer has not passed yet."""
 
     __slots__ = ("bytes_in", "bytes_out", "path")
 
@@ -24,7 +24,7 @@ class _Call:
 
 
 class Passed:
-    """What has passed for one run.
+    """The traffic of one run.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Traffic:
 
     Attributes
     ----------
-    runs : what has passed for each run whose driver is connected, or was so recently.
+    runs : the traffic of each run whose driver is connected, or was recently.
     """
 
     def __init__(self, note: Callable[..., None]) -> None:
@@ -116,7 +116,7 @@ class Traffic:
         )  # fmt: skip
 
     def tidy(self, here: Container[str], now_s: float) -> None:
-        """Forget the runs whose drivers were away for ten minutes, and those that were away longest if there are many.
+        """Drop the runs whose drivers were away for ten minutes; if there are many, also those that were away longest.
 
         Parameters
         ----------

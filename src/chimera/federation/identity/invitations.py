@@ -16,7 +16,7 @@ _OWN, _GIVEN = 1, 2  # the first byte: who signs the certificate of the hub's se
 
 
 class Invitation(NamedTuple):
-    """What a code contains.
+    """The content of a code.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Invitation(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """What the hub stores in place of the secret."""
+        """The digest that the hub stores in place of the secret."""
         return digest_of(self.secret)
 
     @classmethod

@@ -86,7 +86,7 @@ class Calls:
         return bool(self._open or self._running or self._leaving)
 
     def hold(self, ask: Ask, asked: int, why: str = "", wait_s: int = 0) -> bool:
-        """Say that a call waits, see `Waits`; return whether the driver still waits for the answer."""
+        """Report that a call waits, see `Waits`; return whether the driver still waits for the answer."""
         if (ask.run, ask.number) not in self._running:
             return False
         if self._port is not None:

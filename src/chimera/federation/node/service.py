@@ -154,7 +154,7 @@ def _refused(decision: Refused) -> Reply:
 
 
 class _Told(Calls):
-    """Calls, and what the hub says on its own: that the connection is open, and which certificates are revoked."""
+    """Calls, and the hub's own messages: the connection is open, or certificates are revoked."""
 
     def __init__(self, store: Store, run: Any, report: Callable[[], None], revocations: Revocations) -> None:
         super().__init__(store, run)

@@ -81,7 +81,7 @@ class Store:
     def owns(self, run: str, name: str, fingerprint: str) -> bool:
         """Return whether a run belongs to the driver with this certificate; a new run does from now on.
 
-        A name alone is no owner: once its certificate is revoked, another requester can join with it.
+        A name alone is no owner: once its certificate is revoked, another requester can join under the name.
         """
         requester = f"{name} {fingerprint}"
         with self._lock:

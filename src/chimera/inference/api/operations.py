@@ -160,7 +160,7 @@ def cancel(leader: Coordinator, job: str) -> str:
 
 
 def drain(leader: Coordinator, worker: str) -> str:
-    """Give a worker no more batches; it finishes those that it has. Return its state. A restart ends it."""
+    """Send a worker no more batches; it finishes its present ones. Return its state. A restart ends the drain."""
 
     def apply() -> str:
         handle = _worker(leader, worker)

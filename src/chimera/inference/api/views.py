@@ -36,9 +36,9 @@ def rates(leader: Coordinator) -> list[dict[str, Any]]:
 
 
 def rates_per_weight(leader: Coordinator) -> dict[str, Any]:
-    """Return the rate of each job that has work, per weight and in the unit of the policy, and the fair one of all.
+    """Return the rate of each job that has work, per weight and in the unit of the policy, and the fair rate.
 
-    At the fair rate, all of them would have the same rate per weight, and the same sum.
+    If all these jobs had the fair rate per weight, the sum of their rates would be the same.
     """
     now_s = leader.now_s()
     working = [job for job in leader.scheduler.jobs.values() if not job.ended and (job.waiting or job.running)]

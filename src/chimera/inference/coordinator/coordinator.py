@@ -1,4 +1,4 @@
-"""The coordinator: it turns events into records, writes them to the journal, and acts on them only then."""
+"""The coordinator: it turns events into records, and writes them to the journal before it acts on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the coordinator writes into its log: submissions, changes, loads of models, first errors and ends of jobs.
+"""The log of the coordinator: submissions, changes, loads of models, first errors and ends of jobs.
 
 Texts of clients are written as Python literals, so that they cannot end a line.
 """

@@ -150,7 +150,7 @@ class WorkerHandle:
         self._to_send.put(job)
 
     def drain(self) -> None:
-        """Give the worker no more batches; it finishes those that it has."""
+        """Send the worker no more batches; it finishes its present ones."""
         self._draining = True
         if self.available:
             self.state = "draining" if self.batches else "drained"

@@ -68,7 +68,7 @@ def _job(job: Job, leader: Coordinator, now_s: float) -> dict[str, Any]:
 
 
 def reason(job: Job, leader: Coordinator) -> str:
-    """Return why a job that has not ended is as slow as it is; empty if nothing slows it."""
+    """Return the reason why a job that has not ended is slow; empty if nothing slows it."""
     handles = leader.workers.values()
     available = [handle for handle in handles if handle.available]
     faulty = sorted(handle.name for handle in handles if handle.state in ("hung", "lost"))
@@ -118,7 +118,7 @@ class RateHistory:
         return list(self._samples)
 
     def sample(self) -> None:
-        """Take a sample; without a coordinator, forget those of the past."""
+        """Take a sample; without a coordinator, delete the earlier ones."""
         try:
             leader = self._leader()
             self._samples.append(leader.call(lambda: views.rates_per_weight(leader)))

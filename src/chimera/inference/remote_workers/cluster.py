@@ -1,4 +1,4 @@
-"""The cluster's address as a machine with remote workers sees it: it sends reports there, and notes which errors last."""
+"""The cluster's address for a machine with remote workers, which sends reports there and records permanent errors."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ClusterAddress:
 
     Attributes
     ----------
-    failure : an error that lasts; the machine must end. None while there is none.
+    failure : a permanent error; the machine must end. None while there is none.
 
     Raises
     ------

@@ -17,7 +17,7 @@ from chimera.inference.worker.protocol import BatchId, Collected, Finished, Work
 T = TypeVar("T")
 
 TIMEOUT_S = 2.0
-"""A remote worker counts as hung after this many seconds in which nothing arrives: networks are not as regular as a machine."""
+"""A remote worker counts as hung after this many seconds in which nothing arrives: networks are less regular."""
 _MAX_TEXT = 1000
 _MAX_MODELS = 1000
 _KEY = re.compile("[0-9a-f]{16}")  # of a model

@@ -42,7 +42,7 @@ class Room:
         self._left, self._lock = size, threading.Lock()
 
     def take(self, size: int) -> None:
-        """Reserve bytes. Raise UnavailableError if there are not so many."""
+        """Reserve bytes. Raise UnavailableError if too few are free."""
         with self._lock:
             if size > self._left:
                 raise UnavailableError("too many large answers of remote workers arrive at once")

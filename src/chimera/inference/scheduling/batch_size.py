@@ -1,4 +1,4 @@
-"""How many queries the next batch of a job has: large enough to be efficient, small enough that no other job waits long."""
+"""The number of queries of a job's next batch: large enough to be efficient, small enough that no other job waits long."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class _Mean:
 class BatchCost:
     """The seconds of a job's batches, as a line: ``fixed_s + query_s * count``.
 
-    The fixed seconds show in the largest and the smallest recent batches, if their sizes differ by a factor of two or more. The
-    estimate is low, because a wrong value would make batches too large: workers may differ in speed by 30 %. A size that has
-    not occurred for a hundred batches is forgotten, and then a batch of another size is tried again.
+    The fixed seconds follow from the largest and the smallest recent batches, if their sizes differ by a factor of two
+    or more. The estimate is low, because a wrong value would make batches too large: workers may differ in speed by 30
+    %. A size that has not occurred for a hundred batches is forgotten, and then a batch of another size is tried again.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ def smoothed(before: float | None, value: float) -> float:
 
 
 class Pace(NamedTuple):
-    """What the batches of all jobs have in common at a time.
+    """The values that the batches of all jobs share at a time.
 
     Attributes
     ----------

@@ -166,7 +166,7 @@ class Job:
         return self.batch_timeout_s or default_limit_s(batch.count, self._slowest_s, kills)
 
     def limit_loads(self, batch: Batch) -> float:
-        """Return how many times as long as the load of the model this limit is at least."""
+        """Return the minimum of this limit, as a multiple of the time to load the model."""
         return 0.0 if self.batch_timeout_s else default_loads(batch.count, self._slowest_s)
 
     def dispatched(self, batch: Batch, worker: str, at_s: float, *, cold: bool) -> None:
@@ -188,7 +188,7 @@ class Job:
         """Take a batch back, so that it is dispatched again before all others."""
         running = self.running.get(number)
         if running is None or running.worker != worker:
-            return  # another worker computes it by now, or it is done
+            return  # another worker computes it, or it is done
         self._remove_running(number)
         self.charged -= running.charge
         self.returned.appendleft(running.batch)

@@ -1,4 +1,4 @@
-"""What a worker computes: one batch after the other, in the processes of its models."""
+"""The computation of batches by a worker, one after the other, in the processes of its models."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Computation:
                 if self._processes.killed:
                     self._processes.renew()
                     with self._changed:
-                        self._changes.change()  # so that `_watch` looks again
+                        self._changes.change()  # so that `_watch` checks again
         except Exception as error:  # the worker is useless without this thread
             if not self.closed:
                 self._on_exit(f"worker {self._name}: {error}")

@@ -32,7 +32,8 @@ _POLL_S = 0.1
 
 
 class ComputeProcess:
-    """A process that loads a model and computes batches, one after the other. It ends with this process, its children with it.
+    """A process that loads a model and computes batches, one after the other. It and its children end with this
+    process.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is common to forked processes: their imports, their work, their threads, and their end."""
+"""Common functions of forked processes: their imports, their work, their threads, and their end."""
 
 from __future__ import annotations
 

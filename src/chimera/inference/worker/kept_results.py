@@ -33,7 +33,7 @@ class KeptResults:
             self._pieces.append(piece)
 
     def take_pieces(self) -> list[Piece]:
-        """Return the pieces, and keep them no longer."""
+        """Return the pieces, and drop them."""
         pieces, self._pieces = self._pieces, []
         return pieces
 

@@ -24,7 +24,7 @@ _ATTEMPTS = 3  # to start a process: the fork server may be restarted, or have j
 
 
 class ModelProcesses:
-    """The processes, of which one computes at a time. A process that is killed costs its own model only.
+    """The processes, of which one computes at a time. If a process is killed, only its model must be loaded again.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class ModelProcesses:
         """Compute a batch, and yield events; first the model is loaded if it is not in memory.
 
         If it cannot be loaded, each query gets that error, as do those of the job's batches of the next `RETRY_S` seconds.
-        Another job may load it at once: its user may have repaired what was wrong.
+        Another job may load it at once: its user may have corrected the error.
 
         Yields
         ------

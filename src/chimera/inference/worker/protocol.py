@@ -31,7 +31,7 @@ class Assignment(Struct, frozen=True):
     ----------
     model : table of the model (`chimera.inference.models`).
     limit_s : seconds in which the batch must be computed, without loading the model; 0: no limit.
-    limit_loads : how many times as long as the load of the model the limit is at least.
+    limit_loads : minimum of the limit, as a multiple of the model's load time.
     """
 
     job: str

@@ -1,4 +1,4 @@
-"""The time limit of what a process does at the moment."""
+"""The time limit of the current work of a process."""
 
 from __future__ import annotations
 

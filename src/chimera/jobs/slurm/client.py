@@ -218,7 +218,7 @@ class SlurmClient:
 
 
 def _told(updates: RunUpdates) -> Iterator[dict[str, Any]]:
-    """Yield what is new in the folder of the run."""
+    """Yield the new updates in the folder of the run."""
     if (begin := updates.begins()) is not None:
         yield {"told": {"start": msgspec.to_builtins(begin)}}
     for each in updates.new():

@@ -52,7 +52,7 @@ def require_slurm() -> None:
 
     Raises
     ------
-    ConfigurationError : it has not.
+    ConfigurationError : a command is missing.
     """
     _path("sbatch")
 

@@ -33,7 +33,7 @@ _PART = 1 << 20
 
 
 class Ended(Struct, frozen=True):
-    """Final state of a job, recorded because Slurm forgets jobs some minutes after their end."""
+    """Final state of a job, recorded because Slurm lists jobs only until some minutes after their end."""
 
     state: str
     reason: str
@@ -41,7 +41,7 @@ class Ended(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """What is known of a job besides its submission.
+    """The state of a job, besides its submission.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class SlurmJobFolder(JobFolder):
 
     @property
     def attempts(self) -> Attempts:
-        """What the script has written about its attempts."""
+        """The lines that the script has written about its attempts."""
         return read_attempts(self.path / "attempts")
 
     def submission(self) -> Submission:

@@ -35,7 +35,7 @@ _SECONDS = {"d": _DAY_S, "h": 3600, "m": 60, "s": 1}
 
 
 class SlurmOptions(Struct, frozen=True, kw_only=True):
-    """What a job requests from Slurm. A field that is not set is left to the defaults of the Slurm cluster.
+    """The requests of a job to Slurm. A field that is not set is left to the defaults of the Slurm cluster.
 
     Attributes
     ----------

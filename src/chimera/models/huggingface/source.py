@@ -1,4 +1,4 @@
-"""Where a model of the library transformers comes from: a folder, the hub, or a configuration."""
+"""The source of a model of the library transformers: a folder, the hub, or a configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Lightning module sees of the run: ``self.trainer`` and ``self.log``, for the time of a block."""
+"""The run as a Lightning module sees it, inside a block: ``self.trainer`` and ``self.log``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Lightning module logs: numbers, averaged over the samples of an evaluation, and objects of ``torchmetrics``."""
+"""The log of a Lightning module: numbers, averaged over the samples of an evaluation, and objects of ``torchmetrics``."""
 
 from __future__ import annotations
 

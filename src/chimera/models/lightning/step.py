@@ -30,7 +30,8 @@ class LightningStep:
 
     Raises
     ------
-    ConfigurationError : the module needs what only Lightning's Trainer does, see `chimera.models.lightning.hooks`.
+    ConfigurationError : the module needs a step that only Lightning's Trainer takes, see
+    `chimera.models.lightning.hooks`.
     """
 
     whole = True

@@ -64,7 +64,7 @@ class SeekableGzip:
         return self._offset
 
     def close(self) -> None:
-        """Close the file. InvalidAnswer collection of this object closes it too."""
+        """Close the file. Garbage collection of this object closes it too."""
         self._close()
 
     def _seek(self, offset: int) -> None:

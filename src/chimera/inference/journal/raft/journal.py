@@ -200,7 +200,8 @@ class RaftJournal(Journal):
     def _catch_up(self, patience_s: float = _READ_S) -> None:
         """Wait until this process has applied the entries that the leader has committed.
 
-        A leader that has lost its lead may not know it for a second, so a read may be that old. Writes never rely on it.
+        A leader may detect a second late that it has lost its lead, so a read may be that old. Writes do not depend on
+        reads.
 
         Raises
         ------
