@@ -120,7 +120,7 @@ class Collectives:
             work.wait()
 
     def _reused(self, name: str, size: int) -> Bytes:
-        """Return memory for so many bytes, uninitialised. Buckets share it, since their exchanges follow one another."""
+        """Return uninitialised memory for this many bytes. Buckets share it, since their exchanges follow one another."""
         found = self._memory.get(name)
         if found is None or len(found) < size:
             found = self._memory[name] = np.empty(size, np.uint8)

@@ -110,7 +110,7 @@ class State:
         self._sent_before = state["bytes_sent"] - (self._collectives.bytes_sent if self._collectives else 0)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process needs to have such a hook: neither its group nor its thread."""
+        """Return the settings of the hook for another process, without the group and the thread."""
         return {"codec": self.codec, "seed": self._seed, "state": self.state_dict()}
 
     def __setstate__(self, kept: Mapping[str, Any]) -> None:

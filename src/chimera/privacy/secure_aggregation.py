@@ -39,7 +39,7 @@ from chimera.privacy.shamir import SECRET_BYTES, SHARE_BYTES, Interpolation, sha
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Revealed: TypeAlias = tuple[int, Bytes, Bytes]
-"""What a survivor reveals: its place; who survived, shape (n,), 1 or 0; and a share of each client, shape (n, 33)."""
+"""The answer of a survivor: its place; the survivors, shape (n,), 1 or 0; and a share of each client, shape (n, 33)."""
 
 _KEY_BYTES, _NONCE_BYTES, _TAG_BYTES = 32, 12, 16
 KEYS_BYTES = 2 * _KEY_BYTES

@@ -1,4 +1,4 @@
-"""What each worker holds at the start of a run, as a table with a bar of labels for each worker."""
+"""The data of each worker at the start of a run, as a table with a bar of labels for each worker."""
 
 from __future__ import annotations
 

@@ -53,10 +53,10 @@ class Guest:
     Attributes
     ----------
     serial, fingerprint : serial number and SHA-256 of its certificate.
-    port : where frames to it leave.
+    port : sends frames to the guest.
     hello : its first frame.
-    progress : what a driver has reported last.
-    full : where its last frame went, if more bytes wait there than may; its next frame waits.
+    progress : the last report of a driver.
+    full : the port of its last frame, if too many bytes wait there; its next frame waits then.
     renewed_s : time of its last request for a new certificate, by a monotonic clock.
     """
 
@@ -89,7 +89,7 @@ class Relay:
 
     Parameters
     ----------
-    traffic : counts what passes.
+    traffic : counts the frames that pass.
     renew : returns a new certificate of a connected member for a request, in PEM; raises ConflictError or DataError.
     """
 

@@ -51,8 +51,8 @@ _RELEASE = {"statistics": "statistics", "rows": "sample_rows"}  # keys of [relea
 class Gate:
     """Applies the policy of a node. One process at a time uses the folder with the ledger and the audit log.
 
-    A call that spends epsilon is reserved before it runs. A reservation counts as spent for ever, whether its answer left or
-    not, so that no crash makes the spent budget too small.
+    A call that spends epsilon is reserved before it runs. A reservation always counts as spent, whether or not its
+    answer left, so that no crash makes the spent budget too small.
 
     Parameters
     ----------
@@ -216,7 +216,8 @@ class Gate:
         return None
 
     def answer(self, requester: Requester, call: Call, answer_bytes: int, spent: Spending) -> Decision:
-        """Decide whether an answer may leave. Then ledger and audit lines are on the disk, unless it lets nothing out.
+        """Decide whether an answer may leave. Then ledger and audit lines are on the disk, unless the answer releases
+        nothing.
 
         Parameters
         ----------

@@ -31,7 +31,7 @@ class Requesters:
 
     Attributes
     ----------
-    names : names in certificates. The hub issues certificates: a hub that lies can issue one with any name.
+    names : names in certificates. The hub issues certificates: a dishonest hub can issue one with any name.
     fingerprints : SHA-256 of certificates, hexadecimal, with or without colons and ``sha256:``.
     """
 
@@ -48,7 +48,7 @@ class Requesters:
 
 @dataclass(frozen=True)
 class PrivacyBounds:
-    """The table ``[privacy]``: what protects an update, and how much of the budget of epsilon updates may spend.
+    """The table ``[privacy]``: the protection of updates, and the budgets of epsilon.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Release:
-    """The table ``[release]``: what may leave the node beside updates. Epsilon does not cover it.
+    """The table ``[release]``: what may leave the node besides updates. Epsilon does not cover it.
 
     Attributes
     ----------

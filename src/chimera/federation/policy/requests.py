@@ -121,7 +121,7 @@ Decision: TypeAlias = Allowed | Refused | Held | Later
 
 
 class Decides(Protocol):
-    """Decides for one node; `chimera.federation.policy.gate.Gate` does by the node's policy."""
+    """Decides about calls and answers of one node; `chimera.federation.policy.gate.Gate` does so by the node's policy."""
 
     def request(self, requester: Requester, call: Call) -> Decision:
         """Decide whether a call may run."""

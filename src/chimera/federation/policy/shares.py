@@ -12,8 +12,9 @@ _MOST = 10_000
 class Shares:
     """The share of the noise, see `multiplier`, in the next updates of the most recent actors.
 
-    An actor may live after its entry was removed. Once an entry was removed, an actor without one counts with the smallest
-    share that the settings of its run permit. So no removal makes the counted noise larger than the real one.
+    An actor may still exist after its entry was removed. Once an entry was removed, an actor without one counts with
+    the smallest share that the settings of its run permit. So no removal makes the counted noise larger than the real
+    one.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class Shares:
         return 0.0 if masked else self._most(declared)
 
     def note(self, call: Call, declared: Declared, share: float) -> None:
-        """Note the share in the next updates of an actor."""
+        """Record the share in the next updates of an actor."""
         key = call.run, call.actor
         # The smallest share: calls of one actor may be decided in another order than they run.
         self._shares[key] = min(share, self._shares.pop(key, self._most(declared)))

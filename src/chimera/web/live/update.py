@@ -1,4 +1,4 @@
-"""What changed in a run's folder since a page's copy of it, as one bounded JSON object."""
+"""The changes in a run's folder since a page copied it, as one bounded JSON object."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class UpdatedCopy(CopiedRun):
         self._version = ""
 
     def download(self) -> None:
-        """Request updates until nothing is new, or for some MiB.
+        """Request updates until there is no new data, or for some MiB.
 
         Raises
         ------
