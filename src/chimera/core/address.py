@@ -40,7 +40,7 @@ class Address:
 
         Parameters
         ----------
-        what : what the URL is, for the error.
+        what : the purpose of the URL, for the error.
 
         Raises
         ------

@@ -42,7 +42,7 @@ def _unique_name(path: Path) -> str:
 
 
 class _UniqueNames(MetaPathFinder):
-    """Finds files on the import path by their unique names, so that workers of this machine find what the driver has loaded."""
+    """Finds files on the import path by their unique names, so that workers of this machine find the modules of the driver."""
 
     def find_spec(
         self,
@@ -59,4 +59,4 @@ class _UniqueNames(MetaPathFinder):
         return None if found is None else importlib.util.spec_from_file_location(fullname, found)
 
 
-sys.meta_path.append(_UniqueNames())  # the last, so that it is asked for no module that another finder knows
+sys.meta_path.append(_UniqueNames())  # the last, so that it searches no module that another finder finds

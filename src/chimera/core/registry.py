@@ -205,7 +205,7 @@ def registered_names_only(source: str | None, remedy: str = "use a registered na
     Parameters
     ----------
     source : origin of the names, for the error. None allows names by path again, for options of the owner of this process.
-    remedy : what the user can do, for the error.
+    remedy : advice to the user, for the error.
     """
     token = _refusal.set(None if source is None else f"{source} must not name code by path; {remedy}")
     try:

@@ -16,7 +16,7 @@ STOP_SIGNALS = signal.SIGINT, *PREEMPTIONS
 
 
 class Terminated(KeyboardInterrupt, SystemExit):
-    """SIGTERM or SIGUSR1 has asked this process to stop.
+    """A request to stop this process, by SIGTERM or SIGUSR1.
 
     Code that handles Ctrl-C handles it, too. A program that does not catch it exits with code 143, without a traceback.
 

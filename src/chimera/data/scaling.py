@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Standardize: TypeAlias = bool | Literal["auto"]
-"""Whether features are standardized; ``"auto"``: if `needs_scaling` says so."""
+"""Whether features are standardized; ``"auto"``: if `needs_scaling` returns True."""
 Pieces: TypeAlias = Callable[[], Iterable[NDArray[Any]]]
 """A function that returns the rows of some values in order, cut into pieces; each call starts again."""
 

@@ -40,7 +40,7 @@ class StreamState(msgspec.Struct, frozen=True):
     place : samples of the stream before this place.
     epoch : passes over the data set before this one.
     shard, shards : see `StreamBatch`.
-    state : what the data set's ``state_dict`` returned.
+    state : the result of the data set's ``state_dict``.
     """
 
     place: int

@@ -21,7 +21,7 @@ _Counted: TypeAlias = tuple[int | None, tuple[int, ...]]
 
 
 def worker_counts(train: TrainingData, orders: Sequence[Any]) -> WorkerCounts | None:
-    """Return what the workers with these orders hold; None if they have no rows of their own that the driver knows.
+    """Return the counts of workers with these orders; None if they have no rows of their own that the driver knows.
 
     Labels are counted if they are known without reading the samples.
     """

@@ -68,7 +68,7 @@ class Collectives:
         own = self._reused("own", _PREFIX + max(slot, length))
         own[:_PREFIX].view(np.int64)[0] = length
         np.concatenate(message, out=own[_PREFIX : _PREFIX + length])
-        own[_PREFIX + length :] = 0  # other processes do not receive what was here before
+        own[_PREFIX + length :] = 0  # other processes must not receive earlier content of this memory
         begins = self._all(own[: _PREFIX + slot])
         lengths = [int(each[:_PREFIX].view(np.int64)[0]) for each in begins]
         longest = max(lengths)

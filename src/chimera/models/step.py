@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
 
 
 def outcome_of(result: Any, source: str) -> Outcome:
-    """Return loss and outputs of what a step returned; ``source`` names the step in messages.
+    """Return loss and outputs in the result of a step; ``source`` names the step in messages.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def outcome_of(result: Any, source: str) -> Outcome:
 
 
 def found_in(result: Any) -> Outcome | None:
-    """Return loss and outputs of what a step returned; None if it holds no loss."""
+    """Return loss and outputs in the result of a step; None if it holds no loss."""
     if hasattr(result, "backward"):
         return Outcome(result, None)
     if isinstance(result, tuple | list) and len(result) == 2 and hasattr(result[0], "backward"):
@@ -92,7 +92,7 @@ class DefaultStep:
         return Outcome(self._loss(outputs, targets), outputs)
 
     def forward(self, module: nn.Module, batch: Batch) -> Any:
-        """Return what the module returns for the inputs of a batch."""
+        """Return the result of the module for the inputs of a batch."""
         inputs = inputs_of(batch)
         if inputs is not batch:
             return _called(module, inputs)

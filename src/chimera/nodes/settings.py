@@ -91,7 +91,7 @@ class Settings(BaseSettings):
     workers_addresses : addresses of workers that were started elsewhere; the master then starts none.
     workers_host : address on which masters, and workers started by hand, listen.
     workers_port : port of a worker in its container, or of a worker started by hand.
-    workers_endpoints_max_retries : how often a master retries a failed request to a worker.
+    workers_endpoints_max_retries : maximum number of retries of a failed request to a worker.
     workers_endpoints_timeout : timeout of a request to a worker, in seconds.
     launcher : ``docker``, ``process``, or ``auto``: Docker if its daemon answers, otherwise processes.
     token : token that every request needs, in ``Authorization: Bearer <token>``. Without it nodes answer this machine only.

@@ -70,7 +70,7 @@ class OwnDataLearner(Learner):
 
     Parameters
     ----------
-    data, gives : the node's data, and what it gives.
+    data, gives : the node's data, and the figures that it gives.
     rank : rank in the run.
     schema : schema of the run, with a request.
     order : reading order of the rows.

@@ -119,7 +119,8 @@ class State:
         self._db.write(work)
 
     def redeem(self, digest: str, sign: Callable[[Role, str], Issued]) -> tuple[Issued, Role, str]:
-        """Use an invitation: sign a certificate, and make its holder a member. One transaction, so that a code is good once.
+        """Use an invitation: sign a certificate, and make its holder a member. One transaction, so that a code can be
+        used once.
 
         Raises
         ------

@@ -142,7 +142,7 @@ class Traffic:
             del self.runs[run]
 
     def close(self) -> None:
-        """Forget all runs."""
+        """Drop all runs."""
         for run in list(self.runs):
             self.forget(run)
 

@@ -210,7 +210,7 @@ class Calls:
         self._leave(ask, Kept.of(reply))
 
     def _leave(self, ask: Ask, kept: Kept) -> None:
-        """Send an answer from the byte on that the driver asked for."""
+        """Send an answer, from the byte that the driver requested."""
         if self._port is None:
             return
         key = ask.run, ask.number

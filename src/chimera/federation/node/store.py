@@ -94,7 +94,7 @@ class Store:
             return known[0] == requester
 
     def find(self, run: str, number: int) -> Kept | None:
-        """Return what is known about a call; None if it was not started."""
+        """Return the state of a call; None if it was not started."""
         if number < self._runs.get(run, ("", 0))[1]:
             return Kept(SETTLED)
         query = "SELECT state, status, type, size, body FROM calls WHERE run = ? AND number = ?"
@@ -121,7 +121,7 @@ class Store:
         values = (run, number, DONE, kept.status, kept.type, kept.size, inline)
 
         def work(db: sqlite3.Connection) -> bool:
-            """Keep it, unless it was settled meanwhile; the lock of the file orders this and `settle`."""
+            """Keep the answer, unless its call was settled meanwhile; the lock of the file orders this and `settle`."""
             known = db.execute("SELECT state FROM calls WHERE run = ? AND number = ?", (run, number)).fetchone()
             if number < self._runs[run][1] or known == (SETTLED,):
                 return False

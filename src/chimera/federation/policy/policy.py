@@ -126,7 +126,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Release:
-    """The table ``[release]``: what may leave the node besides updates. Epsilon does not cover it.
+    """The table ``[release]``: values that may leave the node besides updates. Epsilon does not cover it.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class Policy:
     Attributes
     ----------
     requesters, privacy, limits, release : see their classes.
-    strategies, models : what a run may use, by name.
+    strategies, models : those that a run may use, by name.
     secure_aggregation : whether updates leave with masks, of which only the sum can be read.
     least_nodes : smallest number of updates in a sum; default 3 if masks are required, else 1.
     known_nodes : fingerprints of the certificates of other nodes that count in a sum; default: all of the federation.

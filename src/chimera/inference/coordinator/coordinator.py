@@ -229,7 +229,7 @@ class Coordinator:
             len(self.scheduler.jobs), time.monotonic() - began_s,
         )  # fmt: skip
 
-        # The last coordinator may have died during a deletion or a submission: delete what is left of both.
+        # The last coordinator may have died during a deletion or a submission: delete the remains of both.
         stored, submitted = self.journal.jobs_with_queries(), {one.job for one in self.scheduler.submissions.values()}
         known = {*self.scheduler.jobs, *dropped, *submitted, *stored}
         self._last_number = max(map(int, known), default=0)

@@ -20,7 +20,7 @@ _NAMES = ("model", "run", "file", "factory")
 
 
 def log_record(record: records.Record) -> None:
-    """Log a record that an operator may ask about; of results, only the first error of a job."""
+    """Log a record that may interest an operator; of results, only the first error of a job."""
     match record:
         case records.Accepted(job=job, name=name, queries=queries, model=model, open=is_open):
             what = "served" if is_open else f"submitted, with {queries} queries"

@@ -95,7 +95,7 @@ class Outcomes:
             self._take_back(record)
 
     def _take_back(self, record: records.Returned | records.Failed | records.Poisoned) -> None:
-        """Record that a worker does not finish a batch. Split the stored batch, or store its error, if the record says so."""
+        """Record that a worker does not finish a batch. Split the stored batch, or store its error, as the record states."""
         batch = self._scheduler.unfinished_batch(record.job, record.batch)
         if batch is not None:
             store = self._coordinator.store(record.job)

@@ -233,6 +233,6 @@ def _numbered(job: records.Accepted, number: str) -> records.Accepted:
 
 
 def _is_same(job: records.Accepted, begun: records.Accepted) -> bool:
-    """Compare as in the journal, which has lists in place of tuples, and without what is added when the job is accepted."""
+    """Compare as in the journal, which has lists in place of tuples, without the fields that are set at the acceptance."""
     as_begun = msgspec.structs.replace(begun, queries=0, at_s=0.0, files=[], chunks=[])
     return msgspec.json.encode(_numbered(job, begun.job)) == msgspec.json.encode(as_begun)

@@ -209,7 +209,7 @@ class Computation:
                 if left_s == 0:
                     self._processes.kill()
                 tick_s = TICK_S if self.current is not None else None
-                if not self._changed.wait(min(left_s, TICK_S) if left_s else tick_s):  # nothing has happened meanwhile
+                if not self._changed.wait(min(left_s, TICK_S) if left_s else tick_s):  # the state has not changed meanwhile
                     self._note_silence()
 
     def _note_silence(self) -> None:

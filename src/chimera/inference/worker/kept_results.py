@@ -77,7 +77,7 @@ class KeptResults:
         return found
 
     def sent(self, results: Iterable[Finished]) -> None:
-        """Note that results are sent. They are due again if they are not acknowledged within a second."""
+        """Record that results are sent. They are due again if they are not acknowledged within a second."""
         now_s = time.monotonic()
         for one in results:
             self._kept[one.batch_id].sent_s = now_s

@@ -18,7 +18,7 @@ class TimeLimit:
 
     Attributes
     ----------
-    what : what the limit is for; empty if there is no limit.
+    what : the work that the limit applies to; empty if there is no limit.
     limit_s : the limit in seconds.
     """
 

@@ -61,7 +61,7 @@ class SlurmClient:
 
         Raises
         ------
-        ConfigurationError : the job cannot run on Slurm, or Slurm refuses it. Nothing of it is kept.
+        ConfigurationError : the job cannot run on Slurm, or Slurm refuses it. No file of it is kept.
         UnavailableError : Slurm does not answer.
         """
         commands.require_slurm()

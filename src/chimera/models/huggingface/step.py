@@ -56,7 +56,7 @@ class LibraryStep:
         self._positions: int | None = getattr(module.config, "max_position_embeddings", None)
 
     def __call__(self, module: Any, batch: Batch) -> Any:
-        """Return what the module returns, or loss and outputs.
+        """Return the result of the module, or loss and outputs.
 
         Raises
         ------

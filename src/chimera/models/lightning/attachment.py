@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Logs(Protocol):
-    """An object that accepts what a module logs."""
+    """An object that accepts the values that a module logs."""
 
     def log(self, name: str, value: Any, **options: Any) -> None:
         """Accept a value."""

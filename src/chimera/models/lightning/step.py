@@ -1,4 +1,4 @@
-"""A Lightning module as a step: its own training and validation steps, what it logs, and its optimizer."""
+"""A Lightning module as a step: its own training and validation steps, its log, and its optimizer."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class LightningStep:
 
     @contextmanager
     def evaluating(self, module: nn.Module) -> Iterator[dict[str, float]]:
-        """Collect what is logged inside the block in a dictionary, which is complete after the block."""
+        """Collect the values logged inside the block in a dictionary, which is complete after the block."""
         reset_metrics(module)
         figures: dict[str, float] = {}
         self._log, self._batches = EvaluationLog(type(module).__name__), 0

@@ -53,7 +53,7 @@ def _name(table: Any) -> str:
 
 
 def read_small(folder: Path, name: str) -> bytes | None:
-    """Return the content of one of `SMALL`, cut after one byte more than what is shown; None if there is no such file.
+    """Return the content of one of `SMALL`, cut one byte after the part that is shown; None if there is no such file.
 
     Raises
     ------

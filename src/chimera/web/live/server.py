@@ -1,4 +1,4 @@
-"""The server of the live page: standard library only, on loopback, with a token; it sends what the folders of runs contain."""
+"""The server of the live page: standard library only, on loopback, with a token. It sends the files of runs."""
 
 from __future__ import annotations
 
