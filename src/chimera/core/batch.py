@@ -1,6 +1,6 @@
 """Batches: nestings of tuples, lists, mappings and dataclasses with arrays or tensors at their leaves.
 
-A leaf is an array or tensor whose first axis has one row per sample, or a plain value without rows, such as a text.
+A leaf is an array or tensor with one row per sample, or a plain value without rows, such as a text.
 Only this module and the adapters of models read the parts of a batch.
 """
 

@@ -136,9 +136,10 @@ class Group(Protocol):
 class Engine(Protocol):
     """The place where actors run. Also a context manager that closes itself.
 
-    An engine that models absences also has ``connected(actor)``, which returns whether an actor can be reached now, and
-    ``keeps_work``, whether `state` includes the work of actors, so that a checkpoint need not wait for them. The class
-    attribute ``administrative`` of an actor names the calls that such an engine answers also while the actor is absent.
+    An engine that models absences also has ``connected(actor)``, which returns whether an actor can be reached now. Its
+    attribute ``keeps_work`` states whether `state` includes the work of actors; a checkpoint then need not wait for
+    them. The class attribute ``administrative`` of an actor names the calls that such an engine answers also while the
+    actor is absent.
 
     Attributes
     ----------
@@ -211,10 +212,10 @@ class Engine(Protocol):
     def silent(self, after_s: float) -> list[Any]:
         """Return the handles of living actors that have given no sign of life for ``after_s`` seconds.
 
-        An actor gives a sign of life when it begins or ends a call, declares `work`, enters a collective, or wakes up while it
-        waits for calls, arguments or a group. An actor that computes for long within one call cannot be distinguished
-        from one that hangs. An actor whose process starts or whose constructor runs is not silent. Values of
-        ``after_s`` below about 1 are unreliable: signs are given and read at intervals.
+        An actor gives a sign of life when it begins or ends a call, declares `work` or enters a collective. It also
+        does at intervals while it waits for calls, arguments or a group. An actor that computes for long within one
+        call cannot be distinguished from one that hangs. An actor whose process starts or whose constructor runs is not
+        silent. Values of ``after_s`` below about 1 are unreliable: signs are given and read at intervals.
         """
 
     def now(self) -> float:

@@ -49,8 +49,8 @@ def huggingface(
     columns : the columns to read; default all.
     rename : new names of columns by their present names, such as those of a model's arguments.
     transform : function of a sample, a mapping, that returns a sample; or its name ``package.module:function``.
-    labels : what partitions by labels and stratified splits see of a row instead of its label: a column, or a function of a
-        row, a mapping of all columns (``file.py:function``).
+    labels : the labels for partitions by labels and stratified splits, if not those of the rows: a column, or a
+        function of a row, a mapping of all columns (``file.py:function``).
     groups : the group of each row, for the partition ``by-group``, given in the same ways. The column is not in the samples.
     test_fraction : share of the train part that becomes the test part, if there is none.
     limit : number of train samples to keep, chosen at random; default all.

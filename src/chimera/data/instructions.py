@@ -53,8 +53,8 @@ def instructions(
     max_tokens : longer samples are cut at the end; with ``packing``, the number of tokens of each block.
     packing : join the samples, in their order, and cut them into blocks without padding. A sample then sees the text of the
         samples before it in its block.
-    labels, groups : what partitions by labels see, and the group of each line for the partition ``by-group``: a key of the
-        lines, or a function of a line, a mapping (``file.py:function``). Not with ``packing``.
+    labels, groups : the label of each line for partitions by labels, and its group for the partition ``by-group``: a
+        key of the lines, or a function of a line, a mapping (``file.py:function``). Not with ``packing``.
     length_group : number of samples of similar length that follow one another, so that little is padded; best the samples of a
         step of all workers, or of one worker if each has its own samples. The length is that of the line in bytes. Not with
         ``packing``. Default: samples in any order.

@@ -138,7 +138,7 @@ class SampleDataset(FirstBatch):
 
     @property
     def partition_labels(self) -> NDArray[Any]:
-        """What a partition by labels sees of each sample."""
+        """The label of each sample for a partition by labels."""
         return self.targets
 
     @property

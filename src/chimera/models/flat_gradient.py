@@ -17,8 +17,8 @@ _LARGE = 1 << 16  # elements of a parameter
 class FlatGradient:
     """A vector that backward passes fill.
 
-    A small gradient is added to zeros, as torch does. A large one is copied as soon as it is computed, while it is in the
-    cache: the hook for that costs a few microseconds, which is less than zeroing its place and adding to it.
+    A small gradient is added to zeros, as torch does. A large one is copied as soon as it is computed, while it is in
+    the cache. The hook for that takes a few microseconds, less than zeroing the gradient's place and adding to it.
 
     Parameters
     ----------

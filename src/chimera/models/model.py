@@ -24,9 +24,9 @@ class Model(Protocol):
     A model that computes on a device may have a method ``device_view``. It returns an object with `parameters` and `gradient`
     whose vectors are tensors on that device (see `chimera.models.device_view`).
 
-    A model whose gradient is zero in most rows may have a method ``descend(batch, learning_rate)``. It takes one step of plain
-    SGD in place, ``parameters -= learning_rate * gradient``, which changes only the other rows, and returns the mean loss. An
-    option of such a model may make it update after each sample of a batch instead.
+    A model whose gradient is zero in most rows may have a method ``descend(batch, learning_rate)``. It takes one step
+    of plain SGD in place, ``parameters -= learning_rate * gradient``, in the rows whose gradient is not zero, and
+    returns the mean loss. An option of such a model may make it update after each sample of a batch instead.
 
     A model whose batches need few rows of large tensors (an embedding) may have two more methods, so that workers pull and
     push only these rows. A row is the part that an index on the first axis selects; rows of a 1-D tensor have one element. ::

@@ -32,11 +32,12 @@ _ROWS = 8192  # rows that an evaluation reads at a time
 class SklearnModel(MergedEvaluation):
     """A `Model` around a linear estimator with ``partial_fit``, ``coef_`` and ``intercept_``.
 
-    For `SGDClassifier` and `SGDRegressor`, ``gradient`` is the exact gradient of the objective that they minimise: the mean
-    over the batch of their ``loss`` (for several classes, summed over the one-versus-rest problems) plus their ``penalty``
-    on the coefficients, not on the intercept. ``loss`` in all results is this objective. The mean of gradients over workers'
-    batches of equal size is the gradient of all their rows. The strategy's learning rate applies, not the estimator's. An l1
-    penalty contributes ``alpha * sign(w)``: weights approach zero, but are not set to zero.
+    For `SGDClassifier` and `SGDRegressor`, ``gradient`` is the exact gradient of the objective that they minimise: the
+    mean over the batch of their ``loss``, plus their ``penalty`` on the coefficients, not on the intercept. For several
+    classes, the loss is summed over the one-versus-rest problems. ``loss`` in all results is this objective. The mean
+    of gradients over workers' batches of equal size is the gradient of all their rows. The strategy's learning rate
+    applies, not the estimator's. An l1 penalty contributes ``alpha * sign(w)``: weights approach zero, but are not set
+    to zero.
 
     Any other estimator gives a pseudo-gradient: its weights before minus those after one ``partial_fit`` on the batch. A step
     with learning rate 1 repeats the estimator's own step. The estimator's own learning rate applies.

@@ -17,8 +17,8 @@ Step: TypeAlias = "Callable[[nn.Module, Any], Any]"
 
 A step that is an object may have more methods, see `chimera.models.lightning.step.LightningStep`: ``evaluating(module)``, a
 context whose dictionary gets further metrics of the evaluation; ``predict(module, inputs)``; ``locate(position)``; and
-``own_optimizer(module, length)``. Its ``notice`` is a line for the user, and ``whole`` is set if it calls other methods of the
-module than ``forward``, so that it needs the module itself, not its layers or a compiled module.
+``own_optimizer(module, length)``. Its ``notice`` is a line for the user. Its ``whole`` is set if it calls other methods
+of the module than ``forward``; it then needs the module itself, not its layers or a compiled module.
 """
 
 

@@ -1,6 +1,6 @@
 """The files of a run's folder, which are readable in any state.
 
-A run can stop at any point: an incomplete last line is skipped, a run without summary is unfinished, and
+A run can stop at any point. An incomplete last line is skipped, and a run without summary is unfinished.
 `RunFiles.notes` lists files and lines that could not be read.
 """
 

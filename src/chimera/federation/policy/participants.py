@@ -4,8 +4,9 @@ In secure aggregation the server distributes the public keys of all clients. A s
 its own, can read updates. In a federation each node signs its keys of a round with the key of its certificate.
 `Participants` checks the list at each node.
 
-Signatures contain no number of a round. A server that sends keys of an earlier round gains nothing: their owner cannot open the
-shares for them, and a node whose shares another client cannot answer reveals nothing (`Client.reveal`).
+Signatures contain no number of a round. A server that sends keys of an earlier round gains nothing. The owner of these
+keys cannot open the shares for them, and a node whose shares another client cannot answer reveals nothing
+(`Client.reveal`).
 """
 
 from __future__ import annotations
@@ -136,8 +137,8 @@ class Participants:
 
         Raises
         ------
-        PrivacyError : a signature or certificate is not valid, two rows have the same node or keys, this node is not in the
-            list, or a node is not one of those that this node knows.
+        PrivacyError : a signature or certificate is not valid, two rows have the same node or keys, this node is not in
+            the list, or this node does not know a node of the list.
         """
         keys = keys_in(rows)
         certificates = [self._certified(row.tobytes()) for row in rows]

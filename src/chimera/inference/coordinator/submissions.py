@@ -37,9 +37,9 @@ class _Open:
 class Submissions:
     """The submissions that are not accepted as jobs yet.
 
-    The client chooses the key of a submission, so that each request may be repeated: at this coordinator, or at its successor,
-    which finds the submission and its queries in the journal. All threads but the main thread of the coordinator may call the
-    methods, unless a method says otherwise.
+    The client chooses the key of a submission, so that each request may be repeated at this coordinator or its
+    successor. The successor finds the submission and its queries in the journal. All threads but the main thread of the
+    coordinator may call the methods, unless a method says otherwise.
     """
 
     def __init__(self, leader: Coordinator) -> None:
