@@ -280,7 +280,7 @@ class ReaderMayGo(Console):
     def can_redraw(self) -> bool:
         """Whether lines can be drawn again: the output is a terminal, and not that of a shell command in a notebook."""
         # The kernel of a notebook gives `!command` a terminal, and appends all frames; it sets these variables.
-        # FORCE_COLOR would make rich take a pipe for a terminal.
+        # With FORCE_COLOR, rich treats a pipe as a terminal.
         in_notebook = "matplotlib_inline" in os.environ.get("MPLBACKEND", "") and os.environ.get("PAGER") == "cat"
         return self.file.isatty() and not self.is_dumb_terminal and not in_notebook
 

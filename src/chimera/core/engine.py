@@ -213,9 +213,9 @@ class Engine(Protocol):
         """Return the handles of living actors that have given no sign of life for ``after_s`` seconds.
 
         An actor gives a sign of life when it begins or ends a call, declares `work` or enters a collective. It also
-        does at intervals while it waits for calls, arguments or a group. An actor that computes for long within one
-        call cannot be distinguished from one that hangs. An actor whose process starts or whose constructor runs is not
-        silent. Values of ``after_s`` below about 1 are unreliable: signs are given and read at intervals.
+        gives one at intervals while it waits for calls, arguments or a group. An actor that computes for long within
+        one call cannot be distinguished from one that hangs. An actor whose process starts or whose constructor runs is
+        not silent. Values of ``after_s`` below about 1 are unreliable: signs are given and read at intervals.
         """
 
     def now(self) -> float:

@@ -116,7 +116,7 @@ def prefetch(typing: Any, x: Any, begin: Any, count: Any) -> Any:
             place = builder.bitcast(builder.gep(source.data, [index]), pointer)
             builder.call(
                 fetch, [place, number(0), number(2), number(1)]
-            )  # for reading, into the second-level cache, data
+            )  # the arguments mean: for reading, into the second-level cache, data
         return context.get_dummy_value()
 
     return numba.types.void(x, numba.types.intp, numba.types.intp), generate

@@ -122,7 +122,7 @@ class SQLiteConnection:
             if busy_s != self._busy_s:
                 self._db.execute(f"PRAGMA busy_timeout = {round(busy_s * 1000)}")
                 self._busy_s = busy_s
-            if durable != self._durable:  # ignored within a transaction
+            if durable != self._durable:  # SQLite ignores it within a transaction
                 self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._durable = durable
             self._db.execute("BEGIN IMMEDIATE")

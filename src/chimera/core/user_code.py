@@ -25,7 +25,7 @@ def stage(target: Path, folders: Sequence[Path] | None = None) -> None:
     ConfigurationError : they are more than 20 MB, so they are not only those of the experiment.
     """
     total = 0
-    for folder in reversed(user_folders() if folders is None else folders):  # the first module of a name on the path is used
+    for folder in reversed(user_folders() if folders is None else folders):  # the first of two equal names is used
         for file in _python_files(folder):
             total += file.stat().st_size
             if total > MAX_BYTES:

@@ -113,7 +113,7 @@ def _parts(path: str, subset: str | None, train: str, test: str | None) -> list[
     read = partial(datasets.load_from_disk, str(folder)) if saved else partial(_load, path, subset)
     try:
         held = read()
-    except Exception as error:  # the library raises errors of many kinds, also those of the network
+    except Exception as error:  # the library raises many types of errors, also those of the network
         raise DataError(f"the data set {path!r} cannot be read: {' '.join(str(error).split())[:300]}") from error
     if not isinstance(held, Mapping):
         return [held]

@@ -90,9 +90,9 @@ class Conversations:
         ends = np.flatnonzero(self._bytes == ord("\n")) + 1
         bounds = np.unique(np.concatenate([[0], ends, [len(self._bytes)]]))
         filled = [bool(bytes(self._bytes[a:b]).strip()) for a, b in pairwise(bounds)]
-        self._numbers = np.flatnonzero(filled) + 1  # of the lines, from 1
+        self._numbers = np.flatnonzero(filled) + 1  # numbers of the lines, from 1
         self._begins, self._ends = bounds[:-1][filled], bounds[1:][filled]
-        _ = self._tokenizer  # so that a mistake is found now
+        _ = self._tokenizer  # raises now if the tokenizer cannot be read
 
     def __len__(self) -> int:
         return len(self._begins)
@@ -104,7 +104,7 @@ class Conversations:
         except DataError as error:
             raise DataError(f"{self._path}, line {self._numbers[row]}: {error}") from error
         tokens, counts = tokens[: self._max_tokens], counts[: self._max_tokens]
-        if not counts[1:].any():  # the first token is predicted from nothing
+        if not counts[1:].any():  # the first token has no tokens before it, so it has no loss
             raise DataError(
                 f"{self._path}, line {self._numbers[row]}: no token of an answer is among the first {self._max_tokens} tokens: "
                 "increase max_tokens, or remove the line"

@@ -14,7 +14,7 @@ Bytes = NDArray[np.uint8]
 _PREFIX = 8  # the length of a message precedes it
 _LEAST_SLOT = 64
 _SMALL = 1 << 16  # bytes
-_ALIGNED = 8  # bytes; messages lie behind one another
+_ALIGNED = 8  # bytes; messages are stored one after another
 
 
 class Collectives:

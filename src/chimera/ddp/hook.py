@@ -145,7 +145,7 @@ class State:
         assert self._thread is not None
         if not bucket.is_last():
             self._latest = self._thread.submit(work)
-        else:  # the backward pass has ended, so that another thread would only cost time
+        else:  # the backward pass has ended, so another thread would only take time
             if self._latest is not None:
                 self._latest.result()
             work()
@@ -157,7 +157,7 @@ class State:
 
         collectives = self._collectives
         assert collectives is not None
-        host = buffer.detach().to("cpu", torch.float32)  # itself, if it is there
+        host = buffer.detach().to("cpu", torch.float32)  # the buffer itself, if it is on the host
         vector: Flat = host.numpy()
         if exchange is None:
             collectives.mean(vector)

@@ -202,7 +202,7 @@ def _listen_for_workers(folder: ClusterFolder) -> socket.socket:
 def main() -> None:
     """Run a cluster until SIGTERM in a forked process; this process exits once the fork has the claim and the sockets."""
     folder, options = ClusterFolder(Path(sys.argv[1])), msgspec.json.decode(sys.argv[2], type=Options)
-    os.umask(UMASK)  # also of the daemon, the workers and all processes of jobs
+    os.umask(UMASK)  # also the umask of the daemon, the workers and all processes of jobs
     try:
         folder.create()
         os.chdir(folder.path)

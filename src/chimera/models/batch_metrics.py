@@ -42,7 +42,7 @@ class Perplexity(BatchMetric):
 
     def add_batch(self, outputs: Any, batch: Any, loss: float, rows: int) -> None:  # noqa: D102
         tokens = tokens_in(outputs, batch, rows, shifted=self._shifted)
-        if tokens:  # the mean loss of no token is NaN
+        if tokens:  # without tokens, the mean loss is NaN
             self.total, self.tokens = self.total + loss * tokens, self.tokens + tokens
 
     def result(self) -> float:  # noqa: D102

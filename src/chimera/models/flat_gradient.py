@@ -29,7 +29,7 @@ class FlatGradient:
 
     def __init__(self, vector: Tensor, views: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
         self.vector, self._views = vector, views
-        self._small_pieces: list[Tensor] = []  # of the vector, between large gradients
+        self._small_pieces: list[Tensor] = []  # pieces of the vector, between large gradients
         begin = end = 0
         for view in views:
             if view.numel() >= _LARGE:

@@ -63,7 +63,7 @@ class LossScaler:
 
         parameter = torch.nn.Parameter(gradient, requires_grad=False)
         parameter.grad = gradient
-        holder: Any = SimpleNamespace(param_groups=[{"params": [parameter]}])  # the part of an optimizer that the scaler reads
+        holder: Any = SimpleNamespace(param_groups=[{"params": [parameter]}])  # an optimizer for the scaler
         before = self.value
         self._scaler.unscale_(holder)
         self._scaler.update()

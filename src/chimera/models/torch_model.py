@@ -99,7 +99,7 @@ class TorchModel(TorchEvaluation):
         self.buffer_policy = buffers
         made = make_loss(loss, task)
         self._metrics = metric_factories(made.metrics if metrics is None else metrics)
-        self._by_default = metrics is None  # then metrics that do not fit the outputs are left out
+        self._by_default = metrics is None  # if so, metrics that do not fit the outputs are left out
         self._predict_transform = predict_transform
         self._evaluate_rows = evaluate_rows
         if step is None and is_lightning(module):

@@ -294,7 +294,7 @@ def read_settings(**given: Any) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        first = {one["loc"][:1]: one for one in reversed(error.errors())}  # of each field
+        first = {one["loc"][:1]: one for one in reversed(error.errors())}  # one error of each field
         raise ConfigurationError("; ".join(map(_message, reversed(first.values())))) from None
 
 

@@ -44,7 +44,7 @@ Revealed: TypeAlias = tuple[int, Bytes, Bytes]
 _KEY_BYTES, _NONCE_BYTES, _TAG_BYTES = 32, 12, 16
 KEYS_BYTES = 2 * _KEY_BYTES
 """Size of the public keys of a client, in bytes."""
-_LEAST = 2  # clients of a round
+_LEAST = 2  # minimum number of clients of a round
 _SEALED_BYTES = _NONCE_BYTES + 2 * SHARE_BYTES + _TAG_BYTES
 
 

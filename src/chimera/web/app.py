@@ -37,7 +37,7 @@ About = Mapping[str, Any]
 
 
 STOP_S = 3  # requests in flight have this long after the node receives a signal to stop
-KEEP_ALIVE_S = 300  # an idle connection stays open this long; masters keep theirs between iterations
+KEEP_ALIVE_S = 300  # an idle connection stays open this long; masters keep their connections between iterations
 
 
 def create_app(

@@ -27,7 +27,7 @@ CREATE TABLE audit_files (last INTEGER PRIMARY KEY, digest TEXT NOT NULL, remove
 """
 """Tables for a log of several files: number and hash of the last line of each full file, and whether the file was removed."""
 _FULL, _DIGITS = "audit-{}.jsonl", 15  # the number of the last line
-_FILES = 16  # of a log with a bound
+_FILES = 16  # files of a log with a bound
 _ALL = (1 << 63) - 1
 _MOST_UNSYNCED = 64
 """Lines that may be in the file without being on the disk. Until then they are in the tables as well."""

@@ -52,7 +52,7 @@ def verify(path: Path) -> Verified:
         try:
             return _verified(files, path)
         except (AuditError, ConfigurationError):
-            if files == _files_of(path):  # otherwise the program has divided its log meanwhile
+            if files == _files_of(path):  # otherwise the program has begun another file meanwhile
                 raise
 
 
@@ -143,8 +143,8 @@ def _begin_of(file: Path, expected: _Ledger) -> tuple[int, str]:
 
 class _Ledger(NamedTuple):
     sequence: int
-    digests: dict[int, str]  # of the lines after which the file may end
-    removed: dict[int, str]  # of the lines before the files that the program has kept
+    digests: dict[int, str]  # digests of the lines after which the file may end
+    removed: dict[int, str]  # digests of the lines before the files that the program has kept
 
 
 def _ledger_of(folder: Path) -> _Ledger:

@@ -42,9 +42,9 @@ from chimera.federation.hub.sightings import Seen, SeenRun
 from chimera.federation.hub.traffic import Traffic
 
 HELLO_S = 10.0
-_RENEW_S = 60.0  # between two requests of one connection for a certificate
-_SILENT_S = 10.0  # without a confirmation of sent bytes
-_UNHEARD_S = 40.0  # without any frame; a node sends a heartbeat every 10 s
+_RENEW_S = 60.0  # seconds between two requests of one connection for a certificate
+_SILENT_S = 10.0  # seconds without a confirmation of sent bytes
+_UNHEARD_S = 40.0  # seconds without any frame; a node sends a heartbeat every 10 s
 
 
 class Guest:

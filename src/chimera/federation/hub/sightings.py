@@ -16,7 +16,7 @@ TABLES = """
 """
 """Tables that files of former versions lack, and that former versions ignore."""
 DAY_S = 86_400.0
-_SAME_STAY_S = 60.0  # a shorter absence is not kept, so that a node that comes and goes does not fill the file
+_SAME_STAY_S = 60.0  # a shorter absence is not kept, so that a node that often reconnects does not fill the file
 _MOST_RUNS = 10_000
 
 

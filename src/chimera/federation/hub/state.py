@@ -119,8 +119,7 @@ class State:
         self._db.write(work)
 
     def redeem(self, digest: str, sign: Callable[[Role, str], Issued]) -> tuple[Issued, Role, str]:
-        """Use an invitation: sign a certificate, and make its holder a member. One transaction, so that a code can be
-        used once.
+        """Use an invitation: sign a certificate, and make its holder a member. One transaction: a code can be used once.
 
         Raises
         ------

@@ -12,7 +12,7 @@ from chimera.core.errors import ConfigurationError
 LASTS_S = 86_400.0
 """Validity of an invitation, in seconds."""
 _SECRET, _FINGERPRINT = 16, 32
-_OWN, _GIVEN = 1, 2  # the first byte: who signs the certificate of the hub's server
+_OWN, _GIVEN = 1, 2  # the first byte: the signer of the certificate of the hub's server
 
 
 class Invitation(NamedTuple):

@@ -16,7 +16,7 @@ from chimera.engines.federation.wire.streams import Receiving, Sending
 from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
 from chimera.federation.node.store import DONE, SETTLED, Kept, Store
 
-_MOST_OPEN, _MOST_OPEN_BYTES = 256, 1 << 31  # of one requester, so that it cannot keep out others
+_MOST_OPEN, _MOST_OPEN_BYTES = 256, 1 << 31  # of one requester, so that it cannot block others
 _FORGET_S = 600.0  # a body whose driver does not come back is dropped after this time
 _INLINE = 1 << 16  # bytes; a body of this size is run without another thread
 

@@ -34,7 +34,7 @@ from chimera.federation.policy.rules import START, Leaves
 SPENDING: tuple[Leaves, ...] = ("update", "training state")
 """The kinds of values that a call releases if it spends epsilon."""
 
-_MORE_EVALUATIONS = 2  # than rounds: before the first and after the last one
+_MORE_EVALUATIONS = 2  # evaluations besides those of rounds: before the first and after the last one
 _MOST_HELD = 100  # runs of a requester that wait for the administrator
 
 

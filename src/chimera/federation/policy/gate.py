@@ -84,7 +84,7 @@ class Gate:
         self._open: dict[tuple[str, int], Request] = {}  # allowed calls without an answer
         self._shares = Shares()
         self._fewest: dict[tuple[str, str], int] = {}  # by run and actor: fewest rows of an update
-        self._declared: dict[str, tuple[Any, Declared]] = {}  # by run: what was read last
+        self._declared: dict[str, tuple[Any, Declared]] = {}  # by run: the settings that were read last
         make_folder(folder)
         lock = try_lock(folder / "ledger.lock")
         if lock is None:
@@ -123,7 +123,7 @@ class Gate:
                 decision: Decision = request
             else:
                 decision = self._ledger.write(partial(self._admit, request=request), durable=False)
-                if decision == Allowed():  # without its arguments, which can be as large as the model
+                if decision == Allowed():  # keep the call without its arguments, which can be as large as the model
                     self._open[call.run, call.number] = replace(request, call=replace(call, given=(), named={}))
             if isinstance(decision, Refused):
                 self._ledger.write(partial(self._refuse, requester=requester, call=call, reason=decision.reason))
@@ -216,8 +216,7 @@ class Gate:
         return None
 
     def answer(self, requester: Requester, call: Call, answer_bytes: int, spent: Spending) -> Decision:
-        """Decide whether an answer may leave. Then ledger and audit lines are on the disk, unless the answer releases
-        nothing.
+        """Decide whether an answer may leave. Ledger and audit lines are then on the disk, unless it releases nothing.
 
         Parameters
         ----------

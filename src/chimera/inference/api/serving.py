@@ -190,7 +190,7 @@ async def stream(
     try:
         while (piece := await asyncio.wait_for(pieces.get(), until_s - loop.time())) is not None:
             position, at, text = piece
-            if at <= sent[position] < at + len(text):  # else it is sent already, or one before it was lost
+            if at <= sent[position] < at + len(text):  # otherwise it is sent already, or a part before it was lost
                 yield position, text[sent[position] - at :]
                 sent[position] = at + len(text)
         answers = answered.result()

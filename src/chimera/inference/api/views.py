@@ -13,7 +13,7 @@ from chimera.inference.scheduling.job import Job
 PERCENTILES = (50, 90, 95, 99)
 MAX_RATES = 100
 """Maximum number of jobs whose rates are compared."""
-_MAX_INTEGER = (1 << 53) - 1  # of JSON; journals of earlier versions may have larger ones
+_MAX_INTEGER = (1 << 53) - 1  # limit of JSON; journals of earlier versions may have larger values
 
 
 def jobs(leader: Coordinator) -> list[dict[str, Any]]:

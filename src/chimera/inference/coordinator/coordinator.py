@@ -288,7 +288,7 @@ class Coordinator:
     def _answer(self, function: Callable[[], T], answer: Future[T]) -> None:
         try:
             result = function()
-        except Exception as error:  # the caller gets it
+        except Exception as error:  # the caller gets the error
             answer.set_exception(error)
         else:
             self._answers.append((answer, result))

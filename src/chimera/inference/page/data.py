@@ -22,8 +22,8 @@ EDGES_S = tuple(base * 10.0**power for power in range(-3, 3) for base in (1, 2, 
 """Edges of the latency histogram, in seconds; the first and the last bucket are open."""
 SAMPLE_S = 5.0
 """Seconds between two samples of the rates."""
-_SAMPLES = 720  # an hour
-_TIMES = 2000  # the histogram is that of a job's last batches
+_SAMPLES = 720  # samples in an hour
+_TIMES = 2000  # last batches of a job that are in the histogram
 _TAIL_BYTES = 32 << 10
 _MAX_EVENTS = 100
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d+ (INFO|WARNING|ERROR) (.*)", re.ASCII)

@@ -21,7 +21,7 @@ from chimera.inference.pool.pool import Pool
 from chimera.inference.worker.protocol import PATH, Assignment, BatchId, Collected, Link, StaleEpoch, WorkerState
 
 _MOST_BYTES = 1 << 30
-_BYTES_PER_S = 16 << 20  # at least, of a request with a large batch
+_BYTES_PER_S = 16 << 20  # minimum rate of a request with a large batch
 
 T = TypeVar("T")
 

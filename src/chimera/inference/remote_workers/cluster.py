@@ -33,8 +33,8 @@ PATIENCE_S = 15.0
 """The address must answer within this time for the first time. Later, reports are repeated without an end."""
 ENDED = "the worker has ended"
 """Why a connection was broken off by its owner."""
-_TRY_S = 2.5 + HOLD_S  # of one report
-_FILES_S = 20.0  # of a request for a piece of a file
+_TRY_S = 2.5 + HOLD_S  # timeout of one report
+_FILES_S = 20.0  # timeout of a request for a piece of a file
 _REFUSALS = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.UNPROCESSABLE_ENTITY})
 _CONFLICT_S = 10.0  # an earlier program on this machine may have had the same name until its end
 _SAID = 300

@@ -20,7 +20,7 @@ TIMEOUT_S = 2.0
 """A remote worker counts as hung after this many seconds in which nothing arrives: networks are less regular."""
 _MAX_TEXT = 1000
 _MAX_MODELS = 1000
-_KEY = re.compile("[0-9a-f]{16}")  # of a model
+_KEY = re.compile("[0-9a-f]{16}")  # key of a model
 
 
 class RemoteLink(HttpLink):

@@ -13,7 +13,7 @@ from chimera.core.errors import DataError, TimeLimitError, UnavailableError
 from chimera.engines.http.connection import Answer, Unreachable
 from chimera.inference.remote_workers.protocol import GONE, LATE, PIECE_BYTES, Piece, Report, Wanted
 
-_MAX_CALL_S = 600.0  # of a request, also if a machine reports again and again that it handles it
+_MAX_CALL_S = 600.0  # limit of a request, also if a machine reports repeatedly that it handles the request
 
 
 @dataclass

@@ -36,8 +36,7 @@ def _needed_by(job: Job) -> int:
 
 
 class Autoscaler:
-    """Decides the number of workers between bounds. It grows at once, and shrinks to the largest number needed in the
-    last `CALM_S`.
+    """Decides the number of workers between bounds. It grows at once, and shrinks to the maximum needed in `CALM_S`.
 
     Parameters
     ----------

@@ -24,14 +24,14 @@ UNMEASURED = 16
 """Maximum number of queries in a batch while the time of a query is unknown."""
 UNMEASURED_S = 0.05
 """Assumed seconds of such a query. So the other jobs fill no worker with large batches while a new job is measured."""
-_DISPATCH_S = 0.002  # of a worker, for each batch: messages and the journal
+_DISPATCH_S = 0.002  # seconds of a worker for each batch: messages and the journal
 _WORKER_S = 0.02  # target seconds of a batch for each worker of the cluster
-_GROWTH = 8  # an automatic batch is at most this many times as large as the largest before
-_EFFICIENT = 4  # times the fixed seconds of a batch that its queries should take: 80 % of its time
+_GROWTH = 8  # an automatic batch is at most this many times as large as the largest one before
+_EFFICIENT = 4  # the queries of a batch should take this many times its fixed seconds: 80 % of its time
 _SMOOTHING = 0.3  # weight of the last batch in the estimates
 _MEMORY = 100  # batches after which the mean of a size is forgotten
 _SPREAD = 2  # ratio of two sizes from which the fixed seconds are estimated
-_LEAST_S = 1e-9  # of a query: the batches of a model that cannot be loaded take no time
+_LEAST_S = 1e-9  # minimum seconds of a query: the batches of a model that cannot be loaded take no time
 _NOISE = 0.3  # relative error of the seconds of a size
 
 

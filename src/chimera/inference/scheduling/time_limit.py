@@ -9,9 +9,9 @@ from __future__ import annotations
 _LEAST_S = 60.0
 _FACTOR = 20  # a batch may take this many times as long per query as the slowest batch before
 _FIRST_S = 300.0  # before any batch is finished
-_FIRST_PER_QUERY_S = 60.0  # the same, if it is longer
-_FIRST_LOADS = 20  # the same, if it is longer: for each query, this many times as long as the load of the model
-_MOST_ALONE_S = 1800.0  # of a query alone, before any batch is finished
+_FIRST_PER_QUERY_S = 60.0  # limit per query before any batch is finished, if that is longer
+_FIRST_LOADS = 20  # the same for each query, as a multiple of the load time of the model, if that is longer
+_MOST_ALONE_S = 1800.0  # limit of a single query before any batch is finished
 
 
 def default_limit_s(count: int, slowest_s: float | None, kills: int = 0) -> float:

@@ -115,7 +115,7 @@ class Child:
 
 def pass_on(child: Child, body: bytes, reply: socket.socket, files: list[int]) -> None:
     """Pass a request on to a child. Without ``files``, no process is forked, and no worker waits for one."""
-    with contextlib.suppress(OSError):  # it has just died: the worker asks again
+    with contextlib.suppress(OSError):  # the child has just died: the worker repeats the request
         socket.send_fds(child.inbox, [body], [reply.fileno(), *files])
     if child.waiting is None or not files:
         reply.close()

@@ -34,8 +34,8 @@ from chimera.inference.worker.computing import reason, serve
 from chimera.inference.worker.fork_protocol import INBOX, READY, Child, Request, pass_on, received, tell
 from chimera.inference.worker.forked import import_all, reap, run_forked, set_threads, single_thread
 
-_WARMED = "transformers.pipelines"  # a process of the tree that has imported it warms up
-_IDLE_MS = 1000  # without a request
+_WARMED = "transformers.pipelines"  # a process of the tree that has imported this module warms up
+_IDLE_MS = 1000  # time without a request
 
 
 class ForkServer:
@@ -118,7 +118,7 @@ class ForkServer:
 
     def _warm_up(self) -> None:
         self._is_cold = False
-        with contextlib.suppress(Exception):  # any library may raise anything; a load has the error
+        with contextlib.suppress(Exception):  # libraries raise any type of error; the load of a model reports it
             warm_up()
         gc.freeze()
 
@@ -220,7 +220,7 @@ class ForkServer:
             refusal=refusal,
             threads=threads,
         )
-        with contextlib.suppress(ConnectionError):  # the parent needs it no more
+        with contextlib.suppress(ConnectionError):  # the parent does not need it any more
             inbox.send(READY)
         if refusal:
             server.refuse()

@@ -20,7 +20,7 @@ from chimera.inference.worker.fork_client import ForkClient
 RETRY_S = 30.0
 """Seconds for which a worker does not load a model again for a job after a failure."""
 _MAX_FAILURES = 100
-_ATTEMPTS = 3  # to start a process: the fork server may be restarted, or have just given up the model
+_ATTEMPTS = 3  # attempts to start a process: the fork server may be restarted, or may have just removed the model
 
 
 class ModelProcesses:
@@ -114,7 +114,7 @@ class ModelProcesses:
         ActorLost : the process has ended.
         RunError : no process can be started.
         """
-        self._current = None  # `kill` is about this batch from now on
+        self._current = None  # from now on, `kill` applies to this batch
         key = key_of(model)
         why = self._failure(job, key)
         if not why and key not in self._ready:

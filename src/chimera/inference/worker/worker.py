@@ -141,7 +141,7 @@ class InferenceWorker:
         """Let the fork server get ready for models before their first batch, unless the cluster is on another machine."""
         with self._changed:
             self._check_epoch(epoch)
-        for model in models if self._models is None else ():  # else the machine decides for each batch which model is loaded
+        for model in models if self._models is None else ():  # otherwise the machine decides for each batch
             self._processes.prepare(model)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:

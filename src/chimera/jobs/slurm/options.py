@@ -18,7 +18,7 @@ UNLIMITED = -1
 """Time limit of a job that runs without one."""
 LEAD_S = 60
 """Default time between the signal and the time limit, in seconds."""
-_MAX_LEAD_S = 65535  # limit of Slurm
+_MAX_LEAD_S = 65535  # maximum of Slurm
 _DAY_S = 24 * 3600
 _NAME = re.compile(r"\w[\w.+-]{0,63}", re.ASCII)
 _FEATURES = re.compile(r"\w[\w.+-]{0,63}(?:[&|]\w[\w.+-]{0,63}){0,31}", re.ASCII)

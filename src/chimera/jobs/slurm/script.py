@@ -214,7 +214,7 @@ def _train(launch: Launch) -> str:
     train = f'{shlex.quote(sys.executable)} -m chimera train "$home/{RUN}" --out "$run" --resume --quiet'
     if not launch.mpi:
         return train
-    size = f"--ntasks={launch.ranks} --cpus-per-task={launch.cpus}"  # srun does not take the second from the job
+    size = f"--ntasks={launch.ranks} --cpus-per-task={launch.cpus}"  # srun does not inherit the second one
     return f"srun {size} --kill-on-bad-exit=1 {train} --engine mpi"
 
 

@@ -41,8 +41,8 @@ class LightningStep:
         if hooks.has_own(module, "configure_model"):
             module.configure_model()  # type: ignore[operator]
         self._position = Position()
-        self._log: EvaluationLog | None = None  # of the evaluation in progress
-        self._batches = 0  # in it
+        self._log: EvaluationLog | None = None  # the log of the evaluation in progress
+        self._batches = 0  # batches of that evaluation
         self._evaluated = next(name for name in _STEPS if hooks.has_own(module, name))
         left_out = hooks.not_called(module)
         self.notice = f"{type(module).__name__}: not called in a run: {', '.join(left_out)}" if left_out else None

@@ -17,7 +17,7 @@ MOST_COPIED = 1 << 30
 """Maximum size of a copy of a growing file, in bytes; the rest is not followed."""
 EVERY_S = 1.0
 """Seconds between two updates of a copy."""
-_MOST_UPDATES = 32  # in one call, so that a page with a long run shows its begin soon
+_MOST_UPDATES = 32  # in one call, so that a page shows the start of a long run soon
 
 
 def update_of(folder: Path, at: Mapping[str, int], known: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ _TIMES = {
 # A voter that receives no whole message for the election timeout starts an election, so each message must arrive sooner.
 _SIZES = {
     "appendEntriesBatchSizeBytes": PIECE_BYTES
-    + (64 << 10),  # larger than a command, which else would be split and pickled
+    + (64 << 10),  # larger than a command, which would otherwise be split and pickled
     "appendEntriesUseBatch": False,
     "logCompactionMinEntries": 20_000,
     "logCompactionMinTime": 1800,
@@ -155,7 +155,7 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         super()._SyncObj__onMessageReceived(node, message)
         if message.get(
             "serialized"
-        ):  # else the leader gets an answer to the last part only, and counts the node as lost
+        ):  # otherwise the leader gets an answer to the last part only, and counts the node as lost
             self._SyncObj__sendNextNodeIdx(node)
         lacks_more = self._SyncObj__raftNextIndex.get(node, 0) <= self._SyncObj__getCurrentLogIndex()
         if message["type"] == "next_node_idx" and lacks_more:
