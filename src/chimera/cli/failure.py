@@ -20,7 +20,7 @@ from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop
 
 
 def exit_code_of(error: BaseException, task: str = "the run") -> int:
-    """Report an error on stderr, and return its exit code; ``task`` names the failed task, unless the user caused it.
+    """Report an error on stderr, and return its exit code; ``task`` names the task that failed.
 
     A `ChimeraError` is one line. An error of user code, e.g. of a model's factory, is one line followed by its
     traceback; for an actor that is the remote one.

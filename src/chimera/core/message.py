@@ -1,4 +1,4 @@
-"""Encoded messages, which a codec computes from a vector, and which are sent."""
+"""Encoded messages, which codecs compute from vectors."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Registry(Generic[T]):
             self._complete = True
 
     def _add_installed(self, name: str) -> None:
-        """Load the plug-in of another distribution if it has this name, and none of Chimera has."""
+        """Load the plug-in of another distribution that has this name, unless a plug-in of Chimera has it."""
         point = installed_plugins.installed(self._family).get(name) if self._family else None
         if point is None or name in self._entries:
             return

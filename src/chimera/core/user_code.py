@@ -51,7 +51,8 @@ def user_folders() -> list[Path]:
 def make_importable(module: str, folder: Path) -> None:
     """Put ``folder`` at the end of the import path if it contains ``module``, or its package.
 
-    Engines give workers the same path. At the end of it, a file ``json.py`` of the user replaces no module of a library.
+    Engines give workers the same path. Since the folder is at the end, a file ``json.py`` of the user replaces no
+    module of a library.
     """
     first = module.partition(".")[0]
     if ((folder / f"{first}.py").is_file() or (folder / first).is_dir()) and str(folder) not in sys.path:

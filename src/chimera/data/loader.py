@@ -154,7 +154,8 @@ class _Steps:
 def _start(parent: int, ignored: Collection[signal.Signals], _: int) -> None:
     """Make this reading process end with its worker, and only then. Elsewhere than on Linux, torch checks that every 5 s.
 
-    It leaves the process group, which a terminal or a scheduler may signal, and ignores what its worker ignores.
+    The process leaves its process group, which a terminal or a scheduler may signal, and ignores the signals that its
+    worker ignores.
     """
     end_with_parent(parent)
     os.setsid()

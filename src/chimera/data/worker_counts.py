@@ -51,7 +51,7 @@ def worker_counts(train: TrainingData, orders: Sequence[Any]) -> WorkerCounts | 
 
 @dataclass(frozen=True)
 class _Labels:
-    """The labels of all rows: the place of each row's label, the number of rows at each place, and which are shown."""
+    """The labels of all rows: the place of each row's label, the number of rows at each place, and the labels shown."""
 
     places: NDArray[Any]
     held: NDArray[np.int64]

@@ -1,8 +1,9 @@
 """Supervisor of a cluster on one machine: it imports the large libraries once, and forks all other processes.
 
 ``python -m chimera.jobs.supervisor FOLDER OPTIONS`` holds the cluster's claim and the sockets, and restarts the daemon and the
-workers when they exit. Requests wait in the socket meanwhile. It has one thread, since it forks. When it exits for any reason,
-daemon and workers exit, too. A running job continues, and the next cluster of the folder finds it.
+workers when they exit. Requests wait in the socket meanwhile. The supervisor has one thread, since it forks. When it
+exits for any reason, daemon and workers exit, too. A running job continues, and the next cluster of the folder finds
+it.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class FlatGradient:
             hook.remove()
 
     def clear(self) -> None:
-        """Discard all gradients, whatever they were: the next backward pass writes new ones, and later ones add to them."""
+        """Discard all gradients. The next backward pass writes new ones, and later ones add to them."""
         for parameter in self._large:
             parameter.grad = None
         for piece in self._small_pieces:

@@ -47,7 +47,7 @@ def _classes(targets: Array, predictions: Array) -> Array:
 
 
 class Accuracy:
-    """Share of correctly predicted classes; if rows have several labels, each counts, but for those that are -100."""
+    """Share of correctly predicted classes; if rows have several labels, each counts, except those of -100."""
 
     def __init__(self) -> None:
         self.right = self.count = 0

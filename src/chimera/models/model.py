@@ -44,7 +44,8 @@ class Model(Protocol):
     one. A method ``locate(position)`` receives the `Position` of the next gradient before it is computed. An attribute
     ``notice`` is a line that the run shows at its start. A method ``work_of(batch)`` returns the `BatchWork` of a
     training step, or None; with it, the run shows tokens per second. A model with this method may have another one,
-    ``peak_flops()``: the peak of its device in FLOPs per second, None if not known. Each of the five may be None.
+    ``peak_flops()``: the peak of its device in FLOPs per second, None if not known. Each of these five attributes may
+    be None.
     """
 
     @property

@@ -94,7 +94,7 @@ class Sums:
 
 
 class MeanOfParts:
-    """The mean of a metric over parts of a test set, weighted by their rows. It is not the metric of all rows."""
+    """The mean of a metric over parts of a test set, weighted by their rows. This mean is not the metric of all rows."""
 
     def __init__(self) -> None:
         self.total = self.rows = 0.0

@@ -20,7 +20,7 @@ _LONGEST_LABEL = 24
 
 
 def data_per_worker(run: RunFiles) -> str:
-    """Return the table, a legend and a note as HTML; empty if the run has no counts, as a private run."""
+    """Return the table, a legend and a note as HTML; empty if the run has no counts, such as a private run."""
     counts = _counts_of(run.data)
     if counts is None or not counts.workers:
         return ""

@@ -1,6 +1,6 @@
 """The middleware of every server: checks of origin and token, body limit, request metrics, and answers to exceptions.
 
-It calls plain routes directly, because FastAPI's own dispatch takes as long as a short route itself.
+The middleware calls plain routes directly, because FastAPI's own dispatch takes as long as a short route itself.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def decode(data: bytes) -> Line:
 
     Raises
     ------
-    ValueError : they are no line.
+    ValueError : the bytes are no line.
     """
     if len(data) > MOST_LINE_BYTES:
         raise ValueError("it is too long")

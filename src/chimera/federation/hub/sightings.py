@@ -41,7 +41,7 @@ class SeenRun(NamedTuple):
 
     Attributes
     ----------
-    strategy, model, rounds, fraction, ended : what its driver has reported, see `Progress`.
+    strategy, model, rounds, fraction, ended : the last report of its driver, see `Progress`.
     calls, bytes_in, bytes_out : numbers of calls and bytes since the last report.
     """
 

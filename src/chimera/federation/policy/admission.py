@@ -106,7 +106,7 @@ def arguments_agree(call: Call, declared: Declared, policy: Policy, rows: int) -
 
 
 def _names_model(call: Call, declared: Declared) -> bool:
-    """Return whether an actor begins with the declared model. A schema without a model means the node's only one."""
+    """Return whether an actor begins with the declared model. A schema without a model means the node's only model."""
     if len(call.given) != _WORKER_ARGUMENTS:
         return False
     request = getattr(call.given[1], "request", None)

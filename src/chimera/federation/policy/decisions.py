@@ -61,7 +61,7 @@ class Request:
 
 
 def of_time(db: sqlite3.Connection, now_s: float, clock_s: float, limits: Limits, call: Call) -> Decision | None:
-    """Return since when the call may run if it may not at this hour, or not today; None if it may now.
+    """Return the decision if the call may not run at this hour, or not today; None if it may run now.
 
     Parameters
     ----------

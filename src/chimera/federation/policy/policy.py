@@ -92,8 +92,8 @@ class Limits:
 
     Attributes
     ----------
-    rounds_per_day : maximum number of updates that leave in a day, for all requesters together; of evaluations, two more.
-        Further calls wait until the next day.
+    rounds_per_day : maximum number of updates that leave in a day, for all requesters together. The maximum number of
+        evaluations is larger by two. Further calls wait until the next day.
     bytes_per_day : maximum number of bytes of requests and answers in a day.
     hours : when calls run, ``HH:MM-HH:MM`` in local time; an interval over midnight is allowed. Other calls wait.
     least_rows : smallest number of rows of the node, and of rows that an update or a metric is computed from.

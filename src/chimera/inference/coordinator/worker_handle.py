@@ -123,7 +123,7 @@ class WorkerHandle:
         self._to_send.put(batch_id)
 
     def prepare(self, models: Mapping[str, dict[str, Any]]) -> None:
-        """Let the worker get ready for models, given by key, once until they have left its memory."""
+        """Let the worker get ready for models, given by key; for each model once, until it has left the worker's memory."""
         new = {key: model for key, model in models.items() if key not in self._prepared and key not in self.loaded}
         if new:
             self._prepared = (self._prepared if len(self._prepared) < _MOST_KNOWN else frozenset()).union(new)
@@ -135,7 +135,7 @@ class WorkerHandle:
         self._to_acknowledge.put(batch_id)
 
     def culprit(self) -> BatchId | None:
-        """Return the batch that the worker computes, as far as is known. It may have caused the worker's death."""
+        """Return the batch that the worker computes, as far as is known. This batch may have caused the worker's death."""
         first = next(iter(self.batches), None)
         return first if first in self.sent else None
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Requests(Protocol):
-    """What a link needs of `chimera.engines.http.connection.Connection`."""
+    """The methods of `chimera.engines.http.connection.Connection` that a link needs."""
 
     def request(
         self, verb: str, path: str, body: bytes, content_type: str, *, timeout_s: float, idempotent: bool
@@ -35,7 +35,7 @@ class Requests(Protocol):
         """Send a request, and return the answer."""
 
     def break_off(self, why: str) -> None:
-        """Abort the current request, from another thread. It and all later requests raise `Unreachable`."""
+        """Abort the current request, from another thread. This request and all later ones raise `Unreachable`."""
 
     def close(self) -> None:
         """Close the connection."""

@@ -65,7 +65,7 @@ class ClusterConnection:
             self._current.break_off(self._broken_by)
 
     def break_off(self, why: str) -> None:
-        """Abort the current request, from another thread. It and all later requests raise `Unreachable`."""
+        """Abort the current request, from another thread. This request and all later ones raise `Unreachable`."""
         self._broken_by = why
         self._current.break_off(why)
 

@@ -1,7 +1,7 @@
 """The connection of one worker of this machine with a cluster that it dials.
 
-It passes requests and answers on as bytes. Two threads do so, because the coordinator sends two requests at once: one waits for
-results, the other sends batches.
+The dialer passes requests and answers on as bytes. It has two threads, because the coordinator sends two requests at
+once: one waits for results, the other sends batches.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class RemoteLink(HttpLink):
 
 
 def _checked_state(state: WorkerState) -> WorkerState:
-    """Return the state of a worker. Raise RunError if the keys of its models are none."""
+    """Return the state of a worker. Raise RunError if the keys of its models are invalid."""
     keys = [*state.loaded, *([] if state.loading is None else [state.loading])]
     if len(keys) > _MAX_MODELS or not all(map(_KEY.fullmatch, keys)):
         raise RunError("the state of the worker has no valid keys of models")

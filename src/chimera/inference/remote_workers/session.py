@@ -230,7 +230,7 @@ class SessionConnection:
         return self._session.call(path.rpartition("/")[2], body, timeout_s, lambda: self._broken_by)
 
     def break_off(self, why: str) -> None:
-        """Abort the current request, from another thread. It and all later requests raise `Unreachable`."""
+        """Abort the current request, from another thread. This request and all later ones raise `Unreachable`."""
         self._broken_by = why
         self._session.wake()
 

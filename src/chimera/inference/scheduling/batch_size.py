@@ -13,7 +13,7 @@ BATCH_S = 0.3
 SHARED_BATCH_S = 0.2
 """The same while other jobs wait."""
 MAX_BATCH_S = 0.6
-"""The same on many workers: there a worker becomes free soon anyway, and the coordinator handles fewer batches."""
+"""The same on many workers: a worker then becomes free soon, and the coordinator handles fewer batches."""
 OPEN_BATCH_S = 0.1
 """The same for an open job, whose clients wait for the answers."""
 LONGEST_S = 1.0
@@ -55,7 +55,7 @@ class BatchCost:
     largest : the largest number of queries of a batch so far.
     mean_s : smoothed seconds per query, with the fixed part; None before the first batch.
     query_s : seconds of one more query.
-    fixed_s : seconds of a batch besides those.
+    fixed_s : seconds of a batch besides those of its queries.
     """
 
     largest: int = 0
@@ -147,7 +147,7 @@ def batch_size(cost: BatchCost, wanted: int, *, target_s: float, per_s: float | 
 
 
 def _trial(count: int, query_s: float) -> int:
-    """Return a size that differs from the usual one, so that fixed seconds show; the same if a larger one takes too long."""
+    """Return another size than the usual one, to estimate the fixed seconds; the usual one if a larger one takes too long."""
     if count >= _SPREAD:
         return count // 4 or 1
     return 4 if 4 * query_s <= LONGEST_S else count

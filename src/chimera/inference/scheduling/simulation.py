@@ -27,7 +27,7 @@ class SimulatedJob:
 
     Attributes
     ----------
-    seconds, fixed_s : seconds per query, and of each batch besides, on a worker of speed 1.
+    seconds, fixed_s : seconds per query, and fixed seconds of each batch, on a worker of speed 1.
     queries : number of queries.
     tokens : tokens of each query and its result.
     at_s : time of its submission.

@@ -108,7 +108,7 @@ class ComputeProcess:
 
         Yields
         ------
-        ``piece`` and the index of a query, a position and the text of its answer from there on; at last ``done`` and a
+        ``piece`` and the index of a query, a position and the text of its answer from there on; finally ``done`` and a
         dictionary with ``seconds``, ``errors``, ``error`` (the first), ``results`` (packed) and ``tokens``.
 
         Raises

@@ -21,7 +21,7 @@ def serve(connection: Connection, predictor: Predictor | None, load_s: float) ->
     ----------
     connection : receives the table of the model, and then lists of queries. It sends ``loaded`` with the seconds of the
         load, or ``failed`` with the reason. Then for each batch it sends ``piece`` with the arguments of
-        `chimera.inference.models.table.Emit`, and at last ``done``.
+        `chimera.inference.models.table.Emit`, and finally ``done``.
     predictor, load_s : the model, if it is loaded already, and the seconds of its load.
     """
 

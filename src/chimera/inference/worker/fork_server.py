@@ -1,9 +1,9 @@
 """The process from which the computing processes of a machine's workers are forked.
 
-It is a tree. The root has imported few modules. Its children have imported the libraries that models need, which takes
-seconds. Their children have loaded a model each. Each process forks the computing processes that need only what it has
-loaded, and passes other requests on. So libraries are imported, and weights are loaded, once for all workers of a
-machine: a forked process shares the memory of its parent until one of them writes to it.
+The fork server is a tree of processes. The root has imported few modules. Its children have imported the libraries that
+models need, which takes seconds. Their children have loaded a model each. Each process forks the computing processes
+that need only what it has loaded, and passes other requests on. So libraries are imported, and weights are loaded, once
+for all workers of a machine: a forked process shares the memory of its parent until one of them writes to it.
 
 The processes of the tree have no threads, so they can be forked. See `chimera.inference.worker.fork_protocol` for requests.
 """

@@ -2,7 +2,8 @@
 
 A batch that exceeds its time limit, or that ends the computing process, fails. The worker continues with another process.
 
-It is independent of the transport: `chimera.inference.worker.process` serves it over HTTP, `chimera.inference.pool.ray` by Ray.
+The worker is independent of the transport: `chimera.inference.worker.process` serves it over HTTP,
+`chimera.inference.pool.ray` by Ray.
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ class TrainerView:
 def attached(module: nn.Module, view: TrainerView, logs: Logs) -> Iterator[None]:
     """Set ``trainer``, ``log`` and ``log_dict`` of a module, and of the Lightning modules in it, inside the block.
 
-    The module is as before after the block, so that it can be pickled and copied, and used by the real Trainer.
+    After the block the module has its former attributes, so that it can be pickled, copied, and used by the real
+    Trainer.
     """
     parts: list[Any] = [part for part in module.modules() if is_lightning(part)]
     own = [{key: vars(part)[key] for key in _SET if key in vars(part)} for part in parts]

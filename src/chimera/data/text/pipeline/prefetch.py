@@ -13,8 +13,8 @@ from chimera.core.errors import ActorLost, TimeLimitError
 class PrefetchQueue:
     """Calls in flight on another actor, the producer, for consecutive values of a sequence.
 
-    The number of calls bounds how far the producer can be ahead: a slow consumer gives backpressure. It can be used only
-    inside calls of an actor.
+    The number of calls bounds how far the producer can be ahead: a slow consumer gives backpressure. The queue can be
+    used only inside calls of an actor.
 
     Parameters
     ----------

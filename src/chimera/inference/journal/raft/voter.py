@@ -122,7 +122,7 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         self.transport = RaftTransport(*args, **kwargs)
         self._SyncObj__connectedNodes = _ReadyNodes(self.transport.is_behind)
         copies = self._SyncObj__serializer
-        # pysyncobj cancels transfers to nodes that are not connected, and counts those that are behind as such
+        # pysyncobj cancels transfers to nodes that are not connected, and treats those that are behind like these
         self._restart_snapshot, copies.cancelTransmisstion = copies.cancelTransmisstion, lambda _: None
         return self.transport
 
