@@ -22,7 +22,7 @@ def stage(target: Path, folders: Sequence[Path] | None = None) -> None:
 
     Raises
     ------
-    ConfigurationError : they are more than 20 MB, so they are not only those of the experiment.
+    ConfigurationError : the files have more than 20 MB, so some do not belong to the experiment.
     """
     total = 0
     for folder in reversed(user_folders() if folders is None else folders):  # the first of two equal names is used

@@ -98,7 +98,7 @@ class ClusterFolder(Folder):
             return None
 
     def set_bounds(self, least: int, most: int, version: int = 0) -> None:
-        """Set the bounds of the number of workers, and change it if it is outside; equal bounds fix it.
+        """Set the bounds of the number of workers, and move the number between them; equal bounds fix it.
 
         Parameters
         ----------

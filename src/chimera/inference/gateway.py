@@ -1,4 +1,4 @@
-"""The fixed address of a cluster: it passes each connection on to the coordinator that leads, wherever that one listens."""
+"""The fixed address of a cluster: it passes each connection on to the coordinator that leads, at any address."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def folder(
     task: Task,
     seed: int = 0,
 ) -> Model:
-    """A model from a folder that the owner of this machine has put there (docs/how-to/federation-data.md).
+    """A model from a folder that the owner of this machine provides (docs/how-to/federation-data.md).
 
     Parameters
     ----------

@@ -146,7 +146,7 @@ class TorchModel(TorchEvaluation):
 
     @property
     def locate(self) -> Callable[[Position], None] | None:
-        """A function that sets the position of the next steps in the run; None if they do not depend on it."""
+        """A function that sets the position of the next steps in the run; None if the steps do not depend on it."""
         return getattr(self._pass.step, "locate", None)
 
     @property

@@ -1,4 +1,4 @@
-"""The actors of a node with data of its own: it describes its data, and trains and evaluates for drivers."""
+"""The actors of a node with its own data: they describe the data, and train and evaluate for drivers."""
 
 from __future__ import annotations
 

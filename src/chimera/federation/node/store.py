@@ -110,7 +110,7 @@ class Store:
         self._db.write(lambda db: db.execute(statement, (run, number, STARTED)), durable=False)
 
     def finish(self, run: str, number: int, reply: Reply) -> Kept:
-        """Keep an answer, unless the driver does not need it any more; return it as it can be sent."""
+        """Keep an answer, unless the driver does not need it any more; return it in the form to send."""
         body: bytes | Path = reply.body
         if len(reply.body) > _INLINE:
             body = self._file(run, number)

@@ -31,7 +31,7 @@ class Shares:
         return 0.0 if masked else self._most(declared)
 
     def note(self, call: Call, declared: Declared, share: float) -> None:
-        """Record the share in the next updates of an actor."""
+        """Note the share in the next updates of an actor."""
         key = call.run, call.actor
         # The smallest share: calls of one actor may be decided in another order than they run.
         self._shares[key] = min(share, self._shares.pop(key, self._most(declared)))

@@ -188,7 +188,7 @@ class Job:
         """Take a batch back, so that it is dispatched again before all others."""
         running = self.running.get(number)
         if running is None or running.worker != worker:
-            return  # another worker computes it, or it is done
+            return  # another worker computes it by now, or it is done
         self._remove_running(number)
         self.charged -= running.charge
         self.returned.appendleft(running.batch)

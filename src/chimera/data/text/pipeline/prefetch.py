@@ -21,7 +21,7 @@ class PrefetchQueue:
     request : makes the call for the value at a position, and returns its ref.
     stride : distance of consecutive positions.
     ahead : number of calls in flight while the consumer computes.
-    seek : called with a position before the first call for it, if the previous value was not the one before it.
+    seek : called with a position before the first call for it, unless the last value was that of the position before.
     """
 
     def __init__(
