@@ -145,7 +145,7 @@ class LiveDisplay(Display):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Keep the last view if the run failed, to show how far it got."""
+        """Keep the last view if the run failed, to show its progress."""
         if kind is not None and self._progress is not None:
             self._live.transient = False
             self._live.update(self._picture(self._progress))

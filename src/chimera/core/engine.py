@@ -55,7 +55,7 @@ class Disturbance:
     what : ``hang``: it stops working. ``slow``: all its work takes ``factor`` times as long. ``cut off``: no message reaches it
         or leaves it. If actors are processes, an actor that is cut off is stopped, which has the same effect on others.
     factor : factor of ``slow``, at least 1.
-    for_s : duration in the engine's seconds; the actor then continues where it was.
+    for_s : duration in the engine's seconds; the actor then continues its work.
     """
 
     what: Literal["hang", "slow", "cut off"]
@@ -228,7 +228,7 @@ class Engine(Protocol):
         """Return the rows of the calls that ended since the last call of `trace`, oldest first for each actor."""
 
     def lost(self) -> list[Any]:
-        """Return the handles of all dead actors, whatever the cause, in the order of their deaths."""
+        """Return the handles of all dead actors, for any cause, in the order of their deaths."""
 
     def state(self) -> dict[str, Any]:
         """Return, as plain values, the state of the engine that decides how a run continues; empty if time is real."""

@@ -28,7 +28,7 @@ class DataProvider(ABC):
         return []
 
     def replace_lost(self) -> list[str]:
-        """Replace dead actors that prepare data; return their names. The orders change if there are any."""
+        """Replace dead actors that prepare data; return their names. The orders change if an actor was replaced."""
         return []
 
     def fill(self) -> dict[str, float]:

@@ -99,7 +99,7 @@ def _pieces_of(values: NDArray[Any] | Pieces) -> Pieces:
 
 
 def _summed(blocks: Iterable[NDArray[Any]]) -> tuple[NDArray[Any], int]:
-    """Return the sum over all rows, in float64, and their number. Rows are added one after another, whatever the blocks."""
+    """Return the sum over all rows, in float64, and their number. Rows are added one after another, in any blocks."""
     total, count = np.zeros(()), 0
     for block in blocks:
         # NumPy adds contiguous numbers of one column in pairs, but rows of two columns one after another

@@ -62,7 +62,7 @@ class TokenBlocks:
     Parameters
     ----------
     path : the text, see `text_blocks`.
-    tokenization : how its tokens are made.
+    tokenization : the way to make its tokens.
     block : tokens per sample.
 
     Attributes

@@ -18,7 +18,8 @@ _ALIGNED = 8  # bytes; messages are stored one after another
 
 
 class Collectives:
-    """A process group of its own, so that its collectives are in the same order in all processes, whatever else they send.
+    """A process group of its own, so that its collectives are in the same order in all processes, regardless of other
+    messages.
 
     Its messages are in the memory of the host, so its backend is gloo.
 

@@ -53,7 +53,7 @@ class Perplexity(BatchMetric):
         return np.array([self.total, self.tokens], np.float64)
 
     def add_sums(self, sums: NDArray[np.float64]) -> None:
-        """Add what `sums` returned for other rows."""
+        """Add the result of `sums` for other rows."""
         total, tokens = sums.tolist()
         self.total, self.tokens = self.total + total, self.tokens + int(tokens)
 

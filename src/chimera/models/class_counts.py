@@ -61,7 +61,7 @@ class ClassCounts:
         return np.concatenate([[float(kind)], self.counts.reshape(-1)])
 
     def add_sums(self, sums: NDArray[np.float64]) -> None:
-        """Add what `sums` returned for other rows.
+        """Add the result of `sums` for other rows.
 
         Raises
         ------

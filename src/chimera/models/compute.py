@@ -39,7 +39,7 @@ class Compute:
 
     @property
     def autocast(self) -> str | None:
-        """The type of torch to which the step is cast automatically; None: it is not."""
+        """The type of torch to which the step is cast automatically; None: no cast."""
         return _AUTOCAST.get(self.precision)
 
     @property

@@ -260,7 +260,7 @@ class SklearnModel(MergedEvaluation):
 
         Raises
         ------
-        ConfigurationError : it is not.
+        ConfigurationError : the vector is not empty.
         """
         if len(flat):
             raise ConfigurationError(f"a linear model has no buffers, the vector has {len(flat)} elements")

@@ -56,7 +56,7 @@ def found_in(result: Any) -> Outcome | None:
 
 
 class DefaultStep:
-    """The step of a module without a step of its own.
+    """The step of a module without its own step.
 
     - ``(inputs, targets)``: ``loss(module(inputs), targets)``. Inputs that are a tuple or list are the arguments of the module,
       inputs that are a mapping its keywords. In ``(a, b, targets)`` all parts but the last are arguments.

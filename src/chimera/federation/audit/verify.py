@@ -20,7 +20,7 @@ class Verified(NamedTuple):
     ----------
     lines : the number of the last line.
     head : SHA-256 of the last line.
-    unwritten : lines that the ledger has and the file has not yet; the next start of the program writes them.
+    unwritten : lines of the ledger that are not in the file yet; the next start of the program writes them.
     compared : whether the end of the file was compared with a ledger.
     removed : number of the first lines, which the program removed to keep the bound of the log.
     """

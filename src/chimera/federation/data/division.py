@@ -87,7 +87,7 @@ def contents_of_array(inputs: NDArray[Any]) -> Iterable[bytes]:
 
 
 def contents_of_frame(frame: Any) -> Iterable[bytes]:
-    """Return the content of each row of a table, whatever the order of its columns."""
+    """Return the content of each row of a table, independent of the order of its columns."""
     import pandas.api.types as kinds
 
     names = sorted(map(str, frame.columns))

@@ -23,7 +23,7 @@ class Gives:
     statistics : whether it gives mean and deviation of its columns.
     least_rows : it gives no figure of fewer rows than this.
     models : folders with models by the name that drivers use.
-    most_parameters : the largest model that it makes.
+    most_parameters : number of parameters of the largest model that it makes.
 
     Raises
     ------

@@ -25,7 +25,7 @@ class Seen(NamedTuple):
 
     Attributes
     ----------
-    since_s, seen_s : when its last connection began, and when it was seen last, in seconds since 1970.
+    since_s, seen_s : start of its last connection, and time at which it was seen last, in seconds since 1970.
     here : whether it is connected.
     """
 
@@ -62,7 +62,7 @@ class KnownRun(NamedTuple):
 
     Attributes
     ----------
-    since_s, seen_s : when its driver was connected first and last, in seconds since 1970.
+    since_s, seen_s : first and last time at which its driver was connected, in seconds since 1970.
     """
 
     run: str

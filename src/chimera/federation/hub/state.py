@@ -40,7 +40,7 @@ _FORMAT = SQLiteFormat(
 
 
 HERE_S = 15.0
-"""A hub reports every 5 s which nodes are connected; after this time without a report, in seconds, a node is not."""
+"""Seconds without a report after which a node is not connected. A hub reports the connected nodes every 5 s."""
 
 
 class Member(NamedTuple):
@@ -48,10 +48,10 @@ class Member(NamedTuple):
 
     Attributes
     ----------
-    since_s : when it joined, in seconds since 1970.
+    since_s : time at which it joined, in seconds since 1970.
     revoked : whether its certificate is revoked.
-    here_s : since when its node is connected; None if it is not.
-    seen_s : when a frame of its node came last; None: never.
+    here_s : time at which its node connected; None if the node is not connected.
+    seen_s : time of the last frame of its node; None: there was none.
     version : version of Chimera at its node.
     """
 

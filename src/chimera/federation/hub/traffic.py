@@ -31,7 +31,7 @@ class Passed:
     requester, fingerprint : name and SHA-256 of the certificate of the requester.
     calls : number of calls that were answered.
     bytes_in, bytes_out : size of the requests and of the answers, in bytes.
-    here_s : when the driver was connected, in the seconds of `Traffic.tidy`.
+    here_s : last time at which the driver was connected, in the seconds of `Traffic.tidy`.
     """
 
     __slots__ = ("bytes_in", "bytes_out", "calls", "fingerprint", "here_s", "open", "requester")

@@ -132,7 +132,7 @@ class Gate:
             return decision
 
     def _admissible(self, requester: Requester, call: Call) -> Request | Refused:
-        """Return the call if policy, settings and arguments allow it, whatever was spent before."""
+        """Return the call if policy, settings and arguments allow it, regardless of earlier calls."""
         kind = leaves(call.kind, call.method) if is_well_formed(requester, call) else None
         if kind is None or not self._policy.requesters.include(requester):
             return Refused(NOT_ALLOWED)

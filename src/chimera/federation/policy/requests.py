@@ -27,7 +27,7 @@ class Call:
 
     Attributes
     ----------
-    run, number : the key of the run, and the number of the call in it; together unique for ever.
+    run, number : the key of the run, and the number of the call in it; together always unique.
     kind : class of the actor, as the requester names it.
     method : the called method; ``__init__`` creates the actor.
     settings : the settings that the requester declares for the run, see `Declared`; None: those of the run's first call.

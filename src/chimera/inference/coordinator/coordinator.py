@@ -178,7 +178,7 @@ class Coordinator:
     def store_queries(self, job: str, first: int, body: bytes) -> None:
         """Write packed queries of a job that is not accepted yet. The thread that submits the job calls it.
 
-        So the main thread writes only records and results, however many queries a job has.
+        So the main thread writes only records and results, for any number of queries.
 
         Raises
         ------

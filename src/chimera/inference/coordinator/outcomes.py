@@ -31,13 +31,13 @@ class Outcomes:
         self._pool, self._handles = pool, handles
 
     def was_given(self, handle: WorkerHandle, batch_id: BatchId) -> bool:
-        """Return whether a batch was dispatched to a worker; of a worker that shares the coordinator's files, this is known."""
+        """Return whether a batch was dispatched to a worker; True for a worker that shares the coordinator's files."""
         job = self._scheduler.jobs.get(batch_id[0])
         given = job.given.get(batch_id[1], ()) if job is not None else ()
         return self._pool.shares_files(handle.name) or handle.name in given
 
     def take(self, handle: WorkerHandle, result: Finished) -> None:
-        """Take over the end of a batch: its results, or why there are none."""
+        """Take over the end of a batch: its results, or the reason why there are none."""
         if not self.was_given(handle, result.batch_id):
             return
         if result.failure:

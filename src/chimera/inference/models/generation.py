@@ -1,4 +1,4 @@
-"""Answers of a language model, each computed alone, so that a query has the same answer wherever it is computed."""
+"""Answers of a language model, each computed alone, so that a query has the same answer in any process."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class ClusterAddress:
     url : the fixed address, ``https://host:port``; of a cluster with voters several of them, separated by commas.
     token : token of remote workers, or of the cluster.
     tls : context for ``https``; default: the authorities of the system.
-    say : called with a line of text when the connection is lost, and when it is there again.
+    say : called with a line of text when the connection is lost, and when it is restored.
 
     Attributes
     ----------

@@ -2,8 +2,8 @@
 
 The fork server is a tree of processes. The root has imported few modules. Its children have imported the libraries that
 models need, which takes seconds. Their children have loaded a model each. Each process forks the computing processes
-that need only what it has loaded, and passes other requests on. So libraries are imported, and weights are loaded, once
-for all workers of a machine: a forked process shares the memory of its parent until one of them writes to it.
+that need only its modules and model, and passes other requests on. So libraries are imported, and weights are loaded,
+once for all workers of a machine: a forked process shares the memory of its parent until one of them writes to it.
 
 The processes of the tree have no threads, so they can be forked. See `chimera.inference.worker.fork_protocol` for requests.
 """

@@ -77,7 +77,7 @@ class WorkerState(Struct, frozen=True):
 
 
 class Finished(Struct, frozen=True):
-    """The end of a batch: its results, or why there are none.
+    """The end of a batch: its results, or the reason why there are none.
 
     Attributes
     ----------
@@ -171,7 +171,7 @@ class Link(ABC):
 
     @abstractmethod
     def drain(self, epoch: int) -> WorkerState:
-        """Note in the worker that it gets no more batches, so that the next coordinator knows it too."""
+        """Record in the worker that it gets no more batches, so that the next coordinator knows this."""
 
     @abstractmethod
     def stop(self, epoch: int) -> None:

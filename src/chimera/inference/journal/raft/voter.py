@@ -48,7 +48,7 @@ def settings(**more: Any) -> SyncObjConf:
 
 
 class _ReadyNodes(set[Node]):
-    """The connected nodes, except those that are behind. pysyncobj checks it before each of a series of messages.
+    """The connected nodes, except those that are behind. pysyncobj checks this set before each of a series of messages.
 
     Parameters
     ----------
