@@ -18,8 +18,7 @@ _ALIGNED = 8  # bytes; messages are stored one after another
 
 
 class Collectives:
-    """A process group of its own, so that its collectives are in the same order in all processes, regardless of other
-    messages.
+    """A process group of its own, so that its collectives are in the same order in all processes.
 
     Its messages are in the memory of the host, so its backend is gloo.
 
