@@ -19,7 +19,7 @@ _UNIQUE = re.compile(r"(.+)_[0-9a-f]{8}")
 
 
 def load_file(path: Path) -> ModuleType:
-    """Import a file, and put its folder on the import path. If another module has its name, it gets a unique name.
+    """Import a file, and put its folder on the import path. If its name is in use, it gets a unique one.
 
     Raises
     ------

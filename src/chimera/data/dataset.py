@@ -174,7 +174,7 @@ class Dataset:
 
     @property
     def partition_labels(self) -> NDArray[Any]:
-        """The label of each row for a partition by labels: its label, if the data has labels, else its target."""
+        """The value of each row for a partition by labels: its label, if the data has labels, else its target."""
         return self.targets if self.labels is None else self.labels.indices
 
     @property

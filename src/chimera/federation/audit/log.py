@@ -171,8 +171,7 @@ class AuditLog:
     def _set_aside(self, at: int, last: bytes, most: int) -> None:
         """Rename the file, whose last line is ``last`` with the number ``at``; remove the oldest files above the bound.
 
-        The table records each step before the step, so that `verify` finds no fault if the process ends between two
-        steps.
+        The table records each step in advance, so that `verify` finds no fault if the process ends between two steps.
         """
 
         def note(statement: str, *values: Any) -> None:

@@ -178,7 +178,7 @@ class Gate:
         return declared
 
     def _admit(self, db: sqlite3.Connection, request: Request) -> Decision:
-        """Decide by what happened before; reserve the call if it spends epsilon."""
+        """Decide by earlier calls; reserve the call if it spends epsilon."""
         now_s, call, policy = self._ledger.now_s(db), request.call, self._policy
         begun = db.total_changes
         # The run first: its administrator can decide about it at any hour.

@@ -129,7 +129,7 @@ class Submissions:
 
         Parameters
         ----------
-        files : the files in which the queries stay; default: the queries have arrived.
+        files : the files in which the queries stay; default: none, since the queries have arrived.
         chunks : with files: index of the first query, and bytes, of pieces of at most about 1 MiB or one query.
 
         Raises

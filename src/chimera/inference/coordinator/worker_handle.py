@@ -97,7 +97,7 @@ class WorkerHandle:
         return ready and time.monotonic() >= self._refused_until_s
 
     def pause(self) -> float:
-        """Dispatch nothing to the worker for some seconds, which double each time until it takes a batch; return them."""
+        """Dispatch nothing to the worker for some seconds; return their number, which doubles until it takes a batch."""
         self._refused_pause_s = min(max(2 * self._refused_pause_s, _FIRST_PAUSE_S), _MAX_PAUSE_S)
         self._refused_until_s = time.monotonic() + self._refused_pause_s
         return self._refused_pause_s

@@ -17,7 +17,7 @@ from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinato
 from chimera.inference.scheduling.job import Job
 
 MAX_JOBS = 100
-"""Maximum number of jobs on the page: the last ones, and before them those that run."""
+"""Number of the last jobs that the page shows, and maximum number of earlier jobs that still run."""
 EDGES_S = tuple(base * 10.0**power for power in range(-3, 3) for base in (1, 2, 5))
 """Edges of the latency histogram, in seconds; the first and the last bucket are open."""
 SAMPLE_S = 5.0

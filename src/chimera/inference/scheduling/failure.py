@@ -1,4 +1,4 @@
-"""The consequence of a batch that ended its process: its halves are tried, until the lethal query is alone."""
+"""The consequence of a batch that ended its process: its halves are tried, until the query that ends processes is alone."""
 
 from __future__ import annotations
 

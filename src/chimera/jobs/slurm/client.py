@@ -203,7 +203,7 @@ class SlurmClient:
         return RunLimits.of(experiment.tables)
 
     def _still_awaited(self, job: str) -> str:
-        """Return Slurm's number of a job that must succeed first; empty if it has."""
+        """Return Slurm's number of a job that must succeed first; empty if it has succeeded."""
         row = self.job(job)
         if row["state"] in (State.FAILED, State.CANCELLED):
             raise ConflictError(f"job {job}, after which this one would run, is {row['state']}: retry it first")

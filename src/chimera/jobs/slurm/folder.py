@@ -47,7 +47,7 @@ class Record(Struct, frozen=True, kw_only=True):
     ----------
     slurm : Slurm's number of the job; a retry has another one.
     limits : for its progress.
-    submitted_s, since_s : time of the submission, and of the last one of a retry.
+    submitted_s, since_s : time of the first submission, and of the last one, which may be a retry.
     ended : its final state, once it was observed.
     """
 

@@ -90,7 +90,7 @@ class LightningStep:
 
         Raises
         ------
-        ConfigurationError : there are several optimizers, or see `chimera.models.lightning.configured`.
+        ConfigurationError : there are several optimizers; see also `chimera.models.lightning.configured`.
         """
         if not hooks.has_own(module, "configure_optimizers"):
             return None
