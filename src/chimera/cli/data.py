@@ -151,7 +151,7 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
     lines: list[str] = []
     for part in (
         "".join(each if each.isprintable() else " " for each in part) for part in parts
-    ):  # labels are of files
+    ):  # labels come from files
         if lines and len(lines[-1]) + 2 + len(part) <= width:
             lines[-1] += f"  {part}"
         else:

@@ -145,7 +145,7 @@ class LiveDisplay(Display):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Keep the last view if the run failed, to show how far it got."""
+        """Keep the last view if the run failed, to show its progress."""
         if kind is not None and self._progress is not None:
             self._live.transient = False
             self._live.update(self._picture(self._progress))
@@ -280,7 +280,7 @@ class ReaderMayGo(Console):
     def can_redraw(self) -> bool:
         """Whether lines can be drawn again: the output is a terminal, and not that of a shell command in a notebook."""
         # The kernel of a notebook gives `!command` a terminal, and appends all frames; it sets these variables.
-        # FORCE_COLOR would make rich take a pipe for a terminal.
+        # With FORCE_COLOR, rich treats a pipe as a terminal.
         in_notebook = "matplotlib_inline" in os.environ.get("MPLBACKEND", "") and os.environ.get("PAGER") == "cat"
         return self.file.isatty() and not self.is_dumb_terminal and not in_notebook
 

@@ -37,7 +37,7 @@ class Rate:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The rate of tokens between the same reports; None before the second, and if the model does not say its tokens."""
+        """The rate of tokens between the same reports; None before the second, and if the model does not report its tokens."""
         if not self._lasted() or not self._reports[-1].tokens:
             return None
         return (self._reports[-1].tokens - self._reports[0].tokens) / self._lasted()
@@ -114,7 +114,7 @@ def _summed_up(of_what: str, values: list[float], form: str) -> Text:
 
 
 def _laid_out(label: str, cells: Sequence[Text], width: int) -> Text:
-    """Return the cells behind a label, in columns, on as many lines as they need; quicker than a table of rich."""
+    """Return the cells behind a label, in columns, on as many lines as they need; faster than a table of rich."""
     each = max(cell.cell_len for cell in cells)
     in_line = max((width - _LABEL + _GAP) // (each + _GAP), 1)
     text = Text(f"{label:<{_LABEL}}", style="dim", no_wrap=True, overflow="ellipsis")

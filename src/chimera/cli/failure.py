@@ -20,7 +20,7 @@ from chimera.core.stop_signals import exit_code_of_stop, reason_of_stop
 
 
 def exit_code_of(error: BaseException, task: str = "the run") -> int:
-    """Report an error on stderr, and return its exit code; ``task`` names what failed, if it was no user's mistake.
+    """Report an error on stderr, and return its exit code; ``task`` names the task that failed.
 
     A `ChimeraError` is one line. An error of user code, e.g. of a model's factory, is one line followed by its
     traceback; for an actor that is the remote one.
@@ -34,7 +34,7 @@ def exit_code_of(error: BaseException, task: str = "the run") -> int:
 
 
 def _described(error: BaseException, task: str) -> tuple[int, str, str]:
-    usage = getattr(error, "format_message", None)  # typer carries its own copy of click: its errors are known by shape
+    usage = getattr(error, "format_message", None)  # typer has its own copy of click, so no class can be compared
     if callable(usage):
         return 2, _one_line(usage()), ""
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":

@@ -1,4 +1,4 @@
-"""What a person sees of a comparison: a line for each cell on a terminal, plain lines in a pipe, nothing on demand."""
+"""Displays of a comparison: a line for each cell on a terminal, plain lines in a pipe, nothing with --quiet."""
 
 from __future__ import annotations
 

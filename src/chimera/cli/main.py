@@ -1,7 +1,7 @@
 """The program ``chimera``: its commands and exit codes.
 
-Exit codes: 0 success, 1 failed run, 2 mistake in the command line or the configuration, 130 Ctrl-C, 143 SIGTERM. Each command
-imports the heavy modules that it needs, so that ``--help`` and mistakes are answered at once.
+Exit codes: 0 success, 1 failed run, 2 error in the command line or the configuration, 130 Ctrl-C, 143 SIGTERM. Each
+command imports the heavy modules that it needs, so that ``--help`` and mistakes are answered at once.
 """
 
 from __future__ import annotations

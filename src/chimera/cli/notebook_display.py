@@ -64,7 +64,7 @@ class NotebookDisplay(Display):
         self._draw()
 
     def finish(self, summary: Mapping[str, Any], report: Path | str | None) -> None:
-        """Show what ended the run, and the path of its report."""
+        """Show how the run ended, and the path of its report."""
         self._draw(f"stopped by {summary['stopped_by']} · {report}")
 
     def _draw(self, note: str = "") -> None:

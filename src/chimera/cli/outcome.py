@@ -53,7 +53,7 @@ def outcome(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _tokens(summary: Mapping[str, Any], *, virtual: bool) -> list[tuple[str, str]]:
-    """Return tokens and FLOPs of a model that says them; empty for other models."""
+    """Return tokens and FLOPs of a model that reports them; empty for other models."""
     if "tokens" not in summary:
         return []
     found = f"{summary['tokens']:,}  {summary['tokens_per_second']:,.0f} {per_second(virtual, 'tokens')}"

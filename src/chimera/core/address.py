@@ -40,7 +40,7 @@ class Address:
 
         Parameters
         ----------
-        what : what the URL is, for the error.
+        what : the purpose of the URL, for the error.
 
         Raises
         ------
@@ -60,7 +60,7 @@ class Address:
         return cls(url.rstrip("/"), parts.hostname, port or _PORTS[scheme], scheme == "https", parts.path.rstrip("/"))
 
     def check_token_is_protected(self) -> None:
-        """Refuse to send a token there unencrypted. Data to an address of this machine does not leave it.
+        """Refuse to send a token to this address unencrypted. Data for an address of this machine does not leave it.
 
         Raises
         ------

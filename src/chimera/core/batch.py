@@ -1,7 +1,7 @@
 """Batches: nestings of tuples, lists, mappings and dataclasses with arrays or tensors at their leaves.
 
-A leaf is an array or tensor whose first axis has one row per sample, or a plain value without rows, such as a text. Only this
-module and the adapters of models take batches apart.
+A leaf is an array or tensor with one row per sample, or a plain value without rows, such as a text.
+Only this module and the adapters of models read the parts of a batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Batch: TypeAlias = Any
 """A nesting of tuples, lists, mappings and dataclasses with arrays or tensors at its leaves, often ``(inputs, targets)``."""
 
 TARGET_KEYS = ("labels", "label", "targets", "target", "y")
-"""Keys under which a mapping has its targets; the first that is present counts."""
+"""Keys under which a mapping has its targets; the first one that is present is used."""
 
 
 def leaves(batch: Batch) -> Iterator[Any]:
@@ -112,11 +112,11 @@ def targets_of(batch: Batch) -> Any:
 
 
 def pair_of(batch: Batch, user: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return inputs and targets as two arrays; ``user`` names what needs them in messages.
+    """Return inputs and targets as two arrays; ``user`` names the code that needs them in messages.
 
     Raises
     ------
-    DataError : the batch is something else.
+    DataError : the batch has another form.
     """
     if isinstance(batch, tuple | list) and len(batch) == 2 and all(hasattr(part, "shape") for part in batch):
         inputs, targets = (part if isinstance(part, np.ndarray) else np.asarray(part) for part in batch)

@@ -43,7 +43,7 @@ class ActorContext:
         self.work = Work()
 
     def alive(self) -> None:
-        """Record a sign of life of the actor. It is called often, and must cost next to nothing."""
+        """Record a sign of life of the actor. Calls are frequent, so this must be fast."""
 
     def empty(self, size: int) -> NDArray[np.float32]:
         """Return uninitialised float32 memory that collectives of this engine reach without a copy."""
@@ -100,14 +100,14 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
     """Return the value of a ref that this actor holds, or the values of a sequence in order; raise what the callee raised.
 
     An actor with a handle of another actor calls it as the driver does: ``handle.method(...)`` returns a ref at once. The actor
-    may pass the ref to its further calls. An actor that waits for a call on itself, or for one that waits for it in turn, would
-    wait forever. The first case raises at once, the second if the engine can detect it.
+    may pass the ref to its further calls. An actor must not wait for a call on itself, nor for an actor that waits for
+    it: the wait would never end. The first case raises at once, the second one if the engine can detect it.
 
     Raises
     ------
     TimeLimitError : ``timeout_s`` passed.
     ActorLost : the called actor is dead.
-    RunError : this would wait forever.
+    RunError : the wait would never end.
     """
     return _actor_context.get(refs, timeout_s)
 
@@ -115,8 +115,8 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
 def afterwards(prepare: Callable[[], None]) -> None:
     """Run ``prepare`` after the result of the running call was delivered, and before the next call.
 
-    It prepares the next call while the actor waits for its arguments. It may never run, and is in no row of the trace. Its
-    exceptions are dropped: the next call must work without it.
+    ``prepare`` prepares the next call while the actor waits for the arguments of that call. It may never run, and no
+    row of the trace includes it. Its exceptions are dropped: the next call must work without it.
     """
     _actor_context.afterwards(prepare)
 
@@ -141,12 +141,12 @@ def bandwidth_bytes_s() -> float | None:
 
 
 def current() -> ActorContext:
-    """Return the actor_context of this process; for engines."""
+    """Return the `ActorContext` of this process; for engines."""
     return _actor_context
 
 
 def enter(actor_context: ActorContext) -> ActorContext:
-    """Set the actor_context of this process, and return the previous ones; for engines."""
+    """Set the `ActorContext` of this process, and return the previous one; for engines."""
     global _actor_context
     before, _actor_context = _actor_context, actor_context
     return before

@@ -1,4 +1,4 @@
-"""A number of things in words: one worker, two workers."""
+"""Numbers with their nouns, such as ``1 worker`` and ``2 workers``."""
 
 from __future__ import annotations
 

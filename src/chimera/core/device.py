@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-_PLAIN: tuple[Literal["C", "W"], ...] = ("C", "W")  # memory as torch takes it
+_PLAIN: tuple[Literal["C", "W"], ...] = ("C", "W")  # the memory layout that torch accepts
 
 
 def on_host(vector: Any) -> bool:

@@ -35,8 +35,8 @@ class Resources:
     ----------
     threads : number of threads for its arithmetic.
     gpus : number of GPUs for it alone (engines that place actors on machines).
-    memory_mb : memory in MB of 10^6 bytes. On ``local`` the Linux kernel limits its process to this much private memory beyond
-        what it started with. Ray reserves the memory on a machine.
+    memory_mb : memory in MB of 10^6 bytes. On ``local`` the Linux kernel limits its process to this much private
+        memory, besides the memory that it has at its start. Ray reserves the memory on a machine.
     custom : other resources by name (engines that know them).
     """
 
@@ -53,9 +53,9 @@ class Disturbance:
     Attributes
     ----------
     what : ``hang``: it stops working. ``slow``: all its work takes ``factor`` times as long. ``cut off``: no message reaches it
-        or leaves it. If actors are processes, an actor that is cut off is stopped: this looks the same from outside.
+        or leaves it. If actors are processes, an actor that is cut off is stopped, which has the same effect on others.
     factor : factor of ``slow``, at least 1.
-    for_s : duration in the engine's seconds; the actor then continues where it was.
+    for_s : duration in the engine's seconds; the actor then continues its work.
     """
 
     what: Literal["hang", "slow", "cut off"]
@@ -117,8 +117,8 @@ class Group(Protocol):
 
         Arrays and encoded messages travel without pickle, and arrays in memory of `chimera.core.call.empty` without a copy. Do
         not change an array until the member has answered, i.e. until `receive` has returned its next value.
-        Before its next value for a member, this member must receive an answer: a value that the member sent after it had
-        received this one.
+        Between two values for the same member, receive an answer: a value that the other member sent after it had
+        received the first one.
         """
 
     def receive(self, members: Sequence[int], count: int | None = None) -> dict[int, Any]:
@@ -136,9 +136,10 @@ class Group(Protocol):
 class Engine(Protocol):
     """The place where actors run. Also a context manager that closes itself.
 
-    An engine that models absences also has ``connected(actor)``, which returns whether an actor can be reached now, and
-    ``keeps_work``, whether `state` includes the work of actors, so that a checkpoint need not wait for them. The class
-    attribute ``administrative`` of an actor names the calls that such an engine answers also while the actor is absent.
+    An engine that models absences also has ``connected(actor)``, which returns whether an actor can be reached now. Its
+    attribute ``keeps_work`` states whether `state` includes the work of actors; a checkpoint then need not wait for
+    them. The class attribute ``administrative`` of an actor names the calls that such an engine answers also while the
+    actor is absent.
 
     Attributes
     ----------
@@ -211,10 +212,10 @@ class Engine(Protocol):
     def silent(self, after_s: float) -> list[Any]:
         """Return the handles of living actors that have given no sign of life for ``after_s`` seconds.
 
-        An actor gives a sign of life when it begins or ends a call, declares `work`, enters a collective, or wakes up while it
-        waits for calls, arguments or a group. An actor that computes for long within one call looks like one that hangs. An
-        actor whose process starts or whose constructor runs is not silent. Values of ``after_s`` below about 1 are unreliable:
-        signs are given and read at intervals.
+        An actor gives a sign of life when it begins or ends a call, declares `work` or enters a collective. It also
+        gives one at intervals while it waits for calls, arguments or a group. An actor that computes for long within
+        one call cannot be distinguished from one that hangs. An actor whose process starts or whose constructor runs is
+        not silent. Values of ``after_s`` below about 1 are unreliable: signs are given and read at intervals.
         """
 
     def now(self) -> float:
@@ -227,7 +228,7 @@ class Engine(Protocol):
         """Return the rows of the calls that ended since the last call of `trace`, oldest first for each actor."""
 
     def lost(self) -> list[Any]:
-        """Return the handles of all dead actors, whatever the cause, in the order of their deaths."""
+        """Return the handles of all dead actors, for any cause, in the order of their deaths."""
 
     def state(self) -> dict[str, Any]:
         """Return, as plain values, the state of the engine that decides how a run continues; empty if time is real."""

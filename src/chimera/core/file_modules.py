@@ -19,7 +19,7 @@ _UNIQUE = re.compile(r"(.+)_[0-9a-f]{8}")
 
 
 def load_file(path: Path) -> ModuleType:
-    """Import a file, whose folder is put on the import path. If another module has its name, it gets a unique one.
+    """Import a file, and put its folder on the import path. If its name is in use, it gets a unique one.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def _unique_name(path: Path) -> str:
 
 
 class _UniqueNames(MetaPathFinder):
-    """Finds files on the import path by their unique names, so that workers of this machine find what the driver has loaded."""
+    """Finds files on the import path by their unique names, so that workers of this machine find the modules of the driver."""
 
     def find_spec(
         self,
@@ -58,4 +58,4 @@ class _UniqueNames(MetaPathFinder):
         return None if found is None else importlib.util.spec_from_file_location(fullname, found)
 
 
-sys.meta_path.append(_UniqueNames())  # the last, so that it is asked for no module that another finder knows
+sys.meta_path.append(_UniqueNames())  # the last, so that it searches no module that another finder finds

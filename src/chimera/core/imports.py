@@ -1,4 +1,4 @@
-"""Imports of large libraries without collections of garbage, which take a seventh of the time of importing torch."""
+"""Imports of large libraries without garbage collection, which takes a seventh of the time of importing torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 @contextlib.contextmanager
 def without_gc() -> Iterator[None]:
-    """Collect no garbage within the block, in all threads; afterwards as before."""
+    """Disable garbage collection within the block, in all threads; restore it afterwards."""
     enabled = gc.isenabled()
     gc.disable()
     try:

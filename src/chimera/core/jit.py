@@ -70,7 +70,7 @@ def _lock(file: int) -> None:
 
 
 def inlined(function: Any) -> Any:
-    """Compile a function into its callers: for calls once a block, passing its arrays costs more than the work."""
+    """Compile a function into its callers: if it is called once per block, passing its arrays takes longer than its work."""
     return njit(function, forceinline=True)
 
 
@@ -116,7 +116,7 @@ def prefetch(typing: Any, x: Any, begin: Any, count: Any) -> Any:
             place = builder.bitcast(builder.gep(source.data, [index]), pointer)
             builder.call(
                 fetch, [place, number(0), number(2), number(1)]
-            )  # for reading, into the second-level cache, data
+            )  # the arguments mean: for reading, into the second-level cache, data
         return context.get_dummy_value()
 
     return numba.types.void(x, numba.types.intp, numba.types.intp), generate

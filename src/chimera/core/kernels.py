@@ -16,13 +16,13 @@ from chimera.core.errors import ConfigurationError
 
 _LOG = logging.getLogger(__name__)
 VARIABLE = "CHIMERA_KERNELS"
-"""Environment variable that chooses them: ``compiled``, ``plain``, or ``auto``, the former if it works."""
+"""Environment variable that chooses the kernels: ``compiled``, ``plain``, or ``auto``: compiled ones if they work."""
 
 
 def choose(compiled: Callable[[], ModuleType], plain: str, users: str) -> ModuleType:
     """Return the kernels to use: those that ``compiled`` imports and tests, or the module ``plain``.
 
-    ``users`` names in a warning what is slower without compiled kernels.
+    ``users`` names, in a warning, the parts that are slower without compiled kernels.
     """
     wanted = os.environ.get(VARIABLE, "auto")
     if wanted not in ("auto", "compiled", "plain"):

@@ -1,4 +1,4 @@
-"""Encoded messages: what a codec computes from a vector, and what is sent."""
+"""Encoded messages, which codecs compute from vectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TYPES = {
     "F32": "<f4",
     "F64": "<f8",
 }
-"""Element types by the names of the safetensors format: what arrays in messages and files are made of."""
+"""Element types by the names of the safetensors format: the types of arrays in messages and files."""
 
 _NOTHING: Mapping[str, float] = MappingProxyType({})
 
@@ -37,9 +37,9 @@ class Encoded:
     arrays : the encoded data; uplink and downlink carry their bytes.
     meta : small scalars that decoding needs.
     nbytes : size of the message in bytes.
-    plain : whether the codec in this process knows that the only array is the vector itself, contiguous and of float32 (of
-        float64 if a master of REST nodes trains a linear model). It then needs no check. The flag is not sent: received
-        messages are checked.
+    plain : whether the only array is the vector itself, contiguous and of float32, as the codec in this process has
+        found. (Of float64 if a master of REST nodes trains a linear model.) It then needs no check. The flag is not
+        sent: received messages are checked.
     """
 
     __slots__ = ("arrays", "codec", "meta", "nbytes", "plain", "size")

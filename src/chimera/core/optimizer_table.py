@@ -17,8 +17,8 @@ def optimizer_table(given: Any, default: Mapping[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     given : a name, a table, a class of optimizers like those of torch, a `functools.partial` of one with its options, or an
-        instance. Of an instance only class and options count: it will step the parameters of the run. None is the default. A
-        table without a name changes options of the default.
+        instance. Of an instance only class and options are used: the optimizer will step the parameters of the run.
+        None is the default. A table without a name changes options of the default.
     default : ``name`` and options of the default.
 
     Raises

@@ -18,7 +18,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.rows import RowLayout
 
 Flat: TypeAlias = NDArray[np.float32]
-"""float32, shape (P,). Where a function or a codec says so, it may be a tensor of torch on any device."""
+"""float32, shape (P,). If a function or a codec allows it, a tensor of torch on any device."""
 
 _CHUNK = 1 << 16
 
@@ -76,7 +76,7 @@ class Layout:
                 f"{self.size} parameters in {rows.rows} rows cannot be spread over {counted(shards, 'shard')}: rows stay whole"
             )
         cuts = [0]
-        for i in range(1, shards):  # each leaves a row for itself, and one for each that follows
+        for i in range(1, shards):  # each shard gets at least one row
             cuts.append(min(max(rows.nearest(self.size * i // shards), cuts[-1] + 1), rows.rows - shards + i))
         return [*map(rows.offset, cuts), self.size]
 
@@ -127,7 +127,7 @@ def reduce_in_order(vectors: Sequence[Flat], out: Flat, scale: float = 1.0) -> F
 
 
 def all_finite(vector: Flat) -> bool:
-    """Return whether a vector has no NaN or infinity; one pass at the speed of memory, if it has none."""
+    """Return whether a vector has no NaN or infinity; one pass, limited by the memory bandwidth, if it has none."""
     xp = namespace(vector)
     # NaN, infinity and very large finite values propagate. Unlike dot, vdot does not warn about them.
     square = float(xp.vdot(vector, vector))

@@ -1,4 +1,4 @@
-"""Texts of others, as a terminal may show them."""
+"""Texts of other programs and users, in a form that a terminal can show safely."""
 
 from __future__ import annotations
 

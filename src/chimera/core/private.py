@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 FOLDER, FILE = 0o700, 0o600
-"""The modes of what the project writes on its own."""
+"""The modes of the files and folders that the project writes on its own."""
 UMASK = 0o077
 """The umask of the processes that the project starts for itself."""
 

@@ -30,7 +30,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def start_of(pid: int) -> str:
-    """Return the time at which a process has started, as a text; empty if it does not run or the system does not tell."""
+    """Return the time at which a process has started, as a text; empty if it does not run or the system does not report it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -38,7 +38,7 @@ def start_of(pid: int) -> str:
 
 
 def kill_process(pid: int, start: str) -> None:
-    """Kill a process, unless it has ended and another one has its ID by now.
+    """Kill a process, unless it has ended and another process has its ID.
 
     Parameters
     ----------

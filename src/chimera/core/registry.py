@@ -130,7 +130,7 @@ class Registry(Generic[T]):
             self._complete = True
 
     def _add_installed(self, name: str) -> None:
-        """Load the plug-in of another distribution if it has this name, and none of Chimera has."""
+        """Load the plug-in of another distribution that has this name, unless a plug-in of Chimera has it."""
         point = installed_plugins.installed(self._family).get(name) if self._family else None
         if point is None or name in self._entries:
             return
@@ -205,7 +205,7 @@ def registered_names_only(source: str | None, remedy: str = "use a registered na
     Parameters
     ----------
     source : origin of the names, for the error. None allows names by path again, for options of the owner of this process.
-    remedy : what the user can do, for the error.
+    remedy : advice to the user, for the error.
     """
     token = _refusal.set(None if source is None else f"{source} must not name code by path; {remedy}")
     try:

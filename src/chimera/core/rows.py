@@ -30,7 +30,7 @@ class SparseRows(NamedTuple):
 
 @dataclass(frozen=True)
 class RowLayout:
-    """The rows of a flat vector. A row is what an index on the first axis of a tensor selects, or a scalar.
+    """The rows of a flat vector. A row is the part of a tensor that an index on its first axis selects, or a scalar.
 
     A matrix has rows of its width, and a vector has rows of one element. Rows are numbered through all tensors.
 

@@ -1,4 +1,4 @@
-"""Files of a folder that another user may have written: no link in it may lead out of it."""
+"""Files of a folder that another user may have written: no link in the folder may lead out of it."""
 
 from __future__ import annotations
 

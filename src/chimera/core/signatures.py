@@ -19,13 +19,13 @@ def parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return dict(_parameters_of(factory))
 
 
-@lru_cache(maxsize=256)  # each of many workers makes a codec of its own
+@lru_cache(maxsize=256)  # each of many workers creates a codec
 def _parameters_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     found: dict[str, inspect.Parameter] = {}
     for signed in _signatures(factory):
         own = dict(inspect.signature(signed).parameters)
         if inspect.isclass(factory) and own and signed is not factory:
-            del own[next(iter(own))]  # self, whatever it is called
+            del own[next(iter(own))]  # self, which may have another name
         found = {k: p for k, p in found.items() if p.kind is not p.VAR_KEYWORD}
         options = {_option_of(name): parameter for name, parameter in own.items()}
         found |= {option: parameter for option, parameter in options.items() if option not in found}

@@ -61,7 +61,7 @@ class SQLiteConnection:
             with contextlib.suppress(FileExistsError):
                 path.touch(
                     FILE, exist_ok=False
-                )  # SQLite would use the umask; files that it creates beside get this file's mode
+                )  # SQLite would use the umask; its further files get the mode of this file
         except OSError as error:
             raise ConfigurationError(f"the {kind.what} {path} cannot be written: {error.strerror}") from error
         with self._translated():
@@ -90,7 +90,7 @@ class SQLiteConnection:
         self.read(lambda db: db.execute("PRAGMA synchronous = FULL"))
 
     def _write_ahead(self) -> None:
-        """Change the journal mode. SQLite refuses this beside another transaction at once, so wait for its end and repeat."""
+        """Change the journal mode. SQLite refuses this at once during another transaction, so wait for its end and repeat."""
         deadline_s = time.monotonic() + _BUSY_S
         while True:
             try:
@@ -115,14 +115,14 @@ class SQLiteConnection:
 
         Parameters
         ----------
-        durable : whether this transaction and all earlier ones are on the disk when this returns. Without it, a crash of the
-            process loses none, but one of the machine can lose the last ones, up to the next durable transaction.
+        durable : whether this transaction and all earlier ones are on the disk when this returns. Without it, a crash
+            of the process loses no transaction, but a crash of the machine can lose those after the last durable one.
         """
         with self._lock, self._translated():
             if busy_s != self._busy_s:
                 self._db.execute(f"PRAGMA busy_timeout = {round(busy_s * 1000)}")
                 self._busy_s = busy_s
-            if durable != self._durable:  # ignored within a transaction
+            if durable != self._durable:  # SQLite ignores it within a transaction
                 self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
                 self._durable = durable
             self._db.execute("BEGIN IMMEDIATE")

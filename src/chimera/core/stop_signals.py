@@ -1,4 +1,4 @@
-"""Signals that stop a program: that of Ctrl-C, and those with which a scheduler announces the end of a process."""
+"""Signals that stop a program: the one of Ctrl-C, and those with which a scheduler announces the end of a process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STOP_SIGNALS = signal.SIGINT, *PREEMPTIONS
 
 
 class Terminated(KeyboardInterrupt, SystemExit):
-    """SIGTERM or SIGUSR1 has asked this process to stop.
+    """A request to stop this process, by SIGTERM or SIGUSR1.
 
     Code that handles Ctrl-C handles it, too. A program that does not catch it exits with code 143, without a traceback.
 
@@ -34,7 +34,7 @@ class Terminated(KeyboardInterrupt, SystemExit):
 
 
 def stop_of(number: int) -> KeyboardInterrupt:
-    """Return the exception of a signal: `Terminated`, or KeyboardInterrupt for that of Ctrl-C."""
+    """Return the exception of a signal: KeyboardInterrupt for the one of Ctrl-C, else `Terminated`."""
     return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
 
 
@@ -63,7 +63,7 @@ def handlers(wanted: Mapping[signal.Signals, Any]) -> Iterator[None]:
 
 
 def preemptions() -> list[signal.Signals]:
-    """Return the signals of schedulers that this process does not ignore, as `ignore_stop_signals` makes it do."""
+    """Return the signals of schedulers, without those that this process ignores, see `ignore_stop_signals`."""
     return [number for number in PREEMPTIONS if signal.getsignal(number) not in (signal.SIG_IGN, _do_nothing)]
 
 
@@ -79,12 +79,12 @@ def _terminate(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - 
 
 
 def ignore_stop_signals(numbers: Collection[signal.Signals] = STOP_SIGNALS) -> None:
-    """Ignore these signals in this process, and deliver the others, which `blocked_stop_signals` may have held back.
+    """Ignore these signals in this process, and deliver the others, which `blocked_stop_signals` may have blocked.
 
     A process of an engine calls this first. A terminal or a scheduler may signal all processes of a run at once. The driver
     then needs the actors until it has written a checkpoint, and ends them.
 
-    Child processes that other code starts do not inherit that the signals of schedulers are ignored: the code may end them by
+    Child processes that other code starts do not ignore the signals of schedulers, since that code may end them by
     SIGTERM.
     """
     for number in numbers:

@@ -12,7 +12,7 @@ from pathlib import Path
 from chimera.core.errors import ConfigurationError
 
 CHIMERA = Path(__file__).resolve().parents[1]
-"""The folder of this package, which is shipped too."""
+"""The folder of this package, which is copied too."""
 MAX_BYTES = 20 << 20
 _NOT_CODE = {"__pycache__", "node_modules", "site-packages"}
 
@@ -22,10 +22,10 @@ def stage(target: Path, folders: Sequence[Path] | None = None) -> None:
 
     Raises
     ------
-    ConfigurationError : they are more than 20 MB, so that they cannot be the experiment's only.
+    ConfigurationError : the files have more than 20 MB, so some do not belong to the experiment.
     """
     total = 0
-    for folder in reversed(user_folders() if folders is None else folders):  # what comes first on the path wins
+    for folder in reversed(user_folders() if folders is None else folders):  # the first of two equal names is used
         for file in _python_files(folder):
             total += file.stat().st_size
             if total > MAX_BYTES:
@@ -49,9 +49,10 @@ def user_folders() -> list[Path]:
 
 
 def make_importable(module: str, folder: Path) -> None:
-    """Put ``folder`` at the end of the import path if it contains ``module``, or the package of it.
+    """Put ``folder`` at the end of the import path if it contains ``module``, or its package.
 
-    Engines give workers the same path. At the end of it, a file ``json.py`` of the user replaces no module of a library.
+    Engines give workers the same path. Since the folder is at the end, a file ``json.py`` of the user replaces no
+    module of a library.
     """
     first = module.partition(".")[0]
     if ((folder / f"{first}.py").is_file() or (folder / first).is_dir()) and str(folder) not in sys.path:

@@ -44,8 +44,9 @@ class WorkerCounts(msgspec.Struct, frozen=True, omit_defaults=True):
     workers : one for each worker, in rank order.
     labels : the names of the counted labels: all, or the `MOST_LABELS` most frequent ones, in the order of their indices.
     more_labels : number of labels that are counted together because they are less frequent.
-    skew : mean over the workers of the total variation distance between the labels of a worker and those of all samples: 0 if
-        all workers have the same shares of labels, near 1 if each has rare labels of its own. None if labels are not known.
+    skew : mean over the workers of the total variation distance between the labels of a worker and those of all
+        samples: 0 if all workers have the same shares of labels, near 1 if each has other, rare labels. None if labels
+        are not known.
     """
 
     workers: tuple[WorkerCount, ...]

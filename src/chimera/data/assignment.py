@@ -37,8 +37,8 @@ def orders(
 
     Raises
     ------
-    DataError : there are fewer samples than workers, values where the partition needs classes, no groups where it needs them,
-        or no worker has two samples, of which it could keep one.
+    DataError : there are fewer samples than workers; or there are values where the partition needs classes, or no
+        groups where it needs them; or no worker has two samples, of which it could keep one.
     ConfigurationError : the partitioner does not return one array of sample indices for each worker.
     """
     samples = len(dataset)
@@ -93,7 +93,7 @@ def _divided(parts: _Parts, held_out: HeldOut) -> tuple[_Parts, _Parts]:
 
 
 def _seen_by(partitioner: Partitioner, dataset: RowData) -> NDArray[Any]:
-    """Return what a partitioner gets of each sample, see `Partitioner`."""
+    """Return the property of each sample that a partitioner uses, see `Partitioner`."""
     uses = getattr(partitioner, "uses", "labels")
     if uses is None:
         return np.empty(len(dataset))

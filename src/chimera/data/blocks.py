@@ -28,7 +28,7 @@ class Blocks:
     together: int
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the blocks are the same, so that workers of one process share what is cached."""
+        """Return whether the blocks are the same, so that workers of one process share cached values."""
         return isinstance(other, Blocks) and self._key == other._key
 
     def __hash__(self) -> int:

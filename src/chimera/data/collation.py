@@ -1,4 +1,4 @@
-"""What data sets have in common whose samples are read one by one: collation, checks, and facts of the first sample."""
+"""The common parts of data sets whose samples are read one by one: collation, checks, facts of the first sample."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class FirstBatch(ABC):
 
     @property
     def outputs_are_known(self) -> bool:
-        """Whether `outputs` need no reading of all samples."""
+        """Whether `outputs` are known without reading all samples."""
         return self.task == "regression" or self.classes is not None
 
     @property

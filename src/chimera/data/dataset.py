@@ -31,7 +31,8 @@ class Dataset:
     inputs : float32 features (or int64 indices), shape (n, ...).
     targets : int64 class indices, shape (n,), or float32 values, shape (n,) or (n, k).
     classes : the labels of the class indices, or None for a regression; "0", "1", ... if the indices have no labels.
-    labels : what partitions by labels and stratified splits see of each row, if not the target; an array or `RowLabels`.
+    labels : the label of each row for partitions by labels and stratified splits, if not the target; an array or
+    `RowLabels`.
     groups : the group of each row, for the partition ``by-group``; an array or `RowLabels`.
     features : names of the columns of ``inputs``, if known.
     name : name of the data set in messages and reports.
@@ -111,9 +112,9 @@ class Dataset:
         like : the train part, to read the test part with the same classes and one-hot columns.
         name : name of the data set in messages and reports.
         drop : tables only: names of columns to leave out.
-        labels : what partitions by labels see instead of the target: one value per row, or a function of a pair (input,
-            target). For tables also the name of a column, which remains an input unless ``drop`` names it; a function gets a
-            row, a mapping.
+        labels : the labels for partitions by labels, if not the target: one value per row, or a function of a pair
+            (input, target). For tables also the name of a column, which remains an input unless ``drop`` names it; a
+            function gets a row, a mapping.
         groups : the group of each row, for the partition ``by-group``, given in the same ways. The column is not an input.
 
         Raises
@@ -173,7 +174,7 @@ class Dataset:
 
     @property
     def partition_labels(self) -> NDArray[Any]:
-        """What a partition by labels sees of each row: its label, if the data has labels, else its target."""
+        """The value of each row for a partition by labels: its label, if the data has labels, else its target."""
         return self.targets if self.labels is None else self.labels.indices
 
     @property

@@ -1,4 +1,4 @@
-"""One line about the data of a run: what was understood."""
+"""One line that describes the data of a run as it was read."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def downloading(what: str, advice: str) -> Iterator[None]:
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(
         DOWNLOAD_TIMEOUT_S
-    )  # scikit-learn sets no timeout, and would wait for a silent server for ever
+    )  # scikit-learn sets no timeout, and would wait for a silent server without an end
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     try:
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress, warnings.catch_warnings():

@@ -40,9 +40,10 @@ def csv(
     test_path : a second file with the test part; by default a fraction of the first file is the test part.
     target : the name or the index of the target column, or a list of them; default the last column.
     drop : names of columns to leave out.
-    one_hot : names of text columns that become one column for each text, however many there are; others may hold 50 texts.
-    labels : what partitions by labels and stratified splits see instead of the target: a column, or a function of a row, a
-        mapping (``file.py:function``). The column remains an input unless ``drop`` names it.
+    one_hot : names of text columns that become one column for each text, for any number of texts; others may have up to
+    50.
+    labels : the labels for partitions by labels and stratified splits, if not the target: a column, or a function of a
+        row, a mapping (``file.py:function``). The column remains an input unless ``drop`` names it.
     groups : the group of each row, for the partition ``by-group``, given in the same ways. The column is not an input.
     task : ``"classification"`` or ``"regression"``; by default texts and integers are classes, other numbers values.
     header : whether the first line has the names of the columns; by default it does if no cell in it is a number.

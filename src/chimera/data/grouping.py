@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 class Grouping(Protocol):
     """An endless stream of permutations of the samples 0 to n - 1, in which some samples stay together.
 
-    Groupings are pickled with the orders of workers. Equal ones share what a process caches.
+    Groupings are pickled with the orders of workers. Equal ones share the cached values of a process.
     """
 
     def of(self, samples: NDArray[Any]) -> Self:

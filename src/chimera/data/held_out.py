@@ -15,10 +15,10 @@ Indices = NDArray[np.int64]
 class HeldOut:
     """The choice of the rows that clients keep for their evaluation: a function of the seed and the client's rows alone.
 
-    A client keeps the share of its rows, rounded, but at least one row, and at least one row for training. A client with a
-    single row trains on it and keeps none. The number of kept rows of each label differs from the same share of them by about
-    one at most. Each row has a random number, by which the rows of a label are chosen; so most rows keep their role if the
-    data is divided among another number of clients.
+    A client keeps this share of its rows, rounded. It keeps at least one row, and trains on at least one. A client with
+    a single row trains on it and keeps none. The number of kept rows of each label differs from the same share of them
+    by about one at most. Each row has a random number, by which the rows of a label are chosen; so most rows keep their
+    role if the data is divided among another number of clients.
 
     Parameters
     ----------

@@ -49,8 +49,8 @@ def huggingface(
     columns : the columns to read; default all.
     rename : new names of columns by their present names, such as those of a model's arguments.
     transform : function of a sample, a mapping, that returns a sample; or its name ``package.module:function``.
-    labels : what partitions by labels and stratified splits see of a row instead of its label: a column, or a function of a
-        row, a mapping of all columns (``file.py:function``).
+    labels : the labels for partitions by labels and stratified splits, if not those of the rows: a column, or a
+        function of a row, a mapping of all columns (``file.py:function``).
     groups : the group of each row, for the partition ``by-group``, given in the same ways. The column is not in the samples.
     test_fraction : share of the train part that becomes the test part, if there is none.
     limit : number of train samples to keep, chosen at random; default all.
@@ -113,7 +113,7 @@ def _parts(path: str, subset: str | None, train: str, test: str | None) -> list[
     read = partial(datasets.load_from_disk, str(folder)) if saved else partial(_load, path, subset)
     try:
         held = read()
-    except Exception as error:  # the library raises errors of many kinds, also those of the network
+    except Exception as error:  # the library raises many types of errors, also those of the network
         raise DataError(f"the data set {path!r} cannot be read: {' '.join(str(error).split())[:300]}") from error
     if not isinstance(held, Mapping):
         return [held]

@@ -50,8 +50,8 @@ def image_folder(
         default the pixels as float32 from 0 to 1, shape (3, height, width).
     test_transform : the same for the test part; default: ``transform``.
     size : scale each image to this height and width in pixels before the transform; default: unchanged.
-    labels : what partitions by labels and stratified splits see instead of the class: a function of the path of an image below
-        ``path``, such as ``cat/1.png``, or its name ``package.module:function``.
+    labels : the labels for partitions by labels and stratified splits, if not the classes: a function of the path of an
+        image below ``path``, such as ``cat/1.png``, or its name ``package.module:function``.
     groups : the group of each image, for the partition ``by-group``, given in the same way.
     test_fraction : share of the images that becomes the test part.
     limit : number of train images to keep, chosen at random; default all.

@@ -53,8 +53,8 @@ def instructions(
     max_tokens : longer samples are cut at the end; with ``packing``, the number of tokens of each block.
     packing : join the samples, in their order, and cut them into blocks without padding. A sample then sees the text of the
         samples before it in its block.
-    labels, groups : what partitions by labels see, and the group of each line for the partition ``by-group``: a key of the
-        lines, or a function of a line, a mapping (``file.py:function``). Not with ``packing``.
+    labels, groups : the label of each line for partitions by labels, and its group for the partition ``by-group``: a
+        key of the lines, or a function of a line, a mapping (``file.py:function``). Not with ``packing``.
     length_group : number of samples of similar length that follow one another, so that little is padded; best the samples of a
         step of all workers, or of one worker if each has its own samples. The length is that of the line in bytes. Not with
         ``packing``. Default: samples in any order.
@@ -90,9 +90,9 @@ class Conversations:
         ends = np.flatnonzero(self._bytes == ord("\n")) + 1
         bounds = np.unique(np.concatenate([[0], ends, [len(self._bytes)]]))
         filled = [bool(bytes(self._bytes[a:b]).strip()) for a, b in pairwise(bounds)]
-        self._numbers = np.flatnonzero(filled) + 1  # of the lines, from 1
+        self._numbers = np.flatnonzero(filled) + 1  # numbers of the lines, from 1
         self._begins, self._ends = bounds[:-1][filled], bounds[1:][filled]
-        _ = self._tokenizer  # so that a mistake is found now
+        _ = self._tokenizer  # raises now if the tokenizer cannot be read
 
     def __len__(self) -> int:
         return len(self._begins)
@@ -104,7 +104,7 @@ class Conversations:
         except DataError as error:
             raise DataError(f"{self._path}, line {self._numbers[row]}: {error}") from error
         tokens, counts = tokens[: self._max_tokens], counts[: self._max_tokens]
-        if not counts[1:].any():  # the first token is predicted from nothing
+        if not counts[1:].any():  # the first token has no tokens before it, so it has no loss
             raise DataError(
                 f"{self._path}, line {self._numbers[row]}: no token of an answer is among the first {self._max_tokens} tokens: "
                 "increase max_tokens, or remove the line"

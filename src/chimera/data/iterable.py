@@ -29,9 +29,9 @@ class IterableSamples(FirstBatch):
     """A data set that is read in sequence, again from its start when it has ended.
 
     Each worker keeps its place in the stream. A worker that resumes loads the state of the data set from the checkpoint, if the
-    data set has ``state_dict`` and ``load_state_dict``; otherwise it reads on to its place. Random numbers that reading draws
-    from `random`, NumPy or torch depend on seed, rank and step; so a data set that shuffles must use a generator of its own,
-    with a fixed seed.
+    data set has ``state_dict`` and ``load_state_dict``; otherwise it reads the stream up to its place. Random numbers
+    that reading draws from `random`, NumPy or torch depend on seed, rank and step. So a data set that shuffles must use
+    its own generator with a fixed seed.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class IterableSamples(FirstBatch):
     name : name of the data set in messages and reports.
     """
 
-    immutable: ClassVar[bool] = True  # but for the places of the streams, which belong to one rank each
+    immutable: ClassVar[bool] = True  # except the places of the streams, each of which belongs to one rank
 
     source: Any
     samples: int
@@ -105,7 +105,7 @@ class IterableSamples(FirstBatch):
         self._streams.pop(reader, None)
 
     def _stream_to(self, batch: StreamBatch, reader: tuple[int, ...]) -> Stream:
-        """Return a stream that is before a batch: as near as possible."""
+        """Return the stream whose place is the nearest one before a batch."""
         restored = self._restored.get(reader)
         if restored is not None:
             stream = Stream(self.source, batch.shard, batch.shards, self.name, restored)
@@ -161,7 +161,7 @@ class IterableSamples(FirstBatch):
         return classes_of(self.source) if self.task == "classification" else None
 
     def largest_target(self) -> int:
-        """Return the largest class index of an epoch, all of which is read."""
+        """Return the largest class index; the whole epoch is read."""
         return max(int(as_host_array(targets_of(piece)).max()) for piece in self.pieces(256))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -48,7 +48,8 @@ def is_lazy(source: Any) -> bool:
 def lazy_dataset(source: Any, reading: Mapping[str, Any]) -> SampleDataset | IterableSamples:
     """Return a source as a data set; ``reading`` are options of `Dataset.of`.
 
-    ``name`` applies; for a map-style source ``labels`` and ``groups``, too (see `SampleDataset`), and more for a table.
+    ``name`` applies to every source, ``labels`` and ``groups`` also to a map-style one (see `SampleDataset`), and more
+    to a table.
 
     Raises
     ------
@@ -79,7 +80,7 @@ def divisible_dataset(source: Any, reading: Mapping[str, Any]) -> SampleDataset:
 
     Raises
     ------
-    ConfigurationError : also for a source that is read in sequence.
+    ConfigurationError : see `lazy_dataset`; or the source is read in sequence.
     """
     if isinstance(source, IterableSamples) or is_iterable(source):
         name = getattr(source, "name", None) or getattr(source, "__name__", type(source).__name__)

@@ -31,7 +31,7 @@ class LengthGroups:
     size: int
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the groups are the same, so that workers of one process share what is cached."""
+        """Return whether the groups are the same, so that workers of one process share cached values."""
         return isinstance(other, LengthGroups) and self._key == other._key
 
     def __hash__(self) -> int:

@@ -24,7 +24,7 @@ from chimera.data.samples import SampleDataset
 
 @dataclass(frozen=True)
 class Loading:
-    """How workers read data sets whose samples are read one by one. The batches are the same for all values.
+    """Settings for reading data sets whose samples are read one by one. The batches are the same for all values.
 
     Attributes
     ----------
@@ -154,7 +154,8 @@ class _Steps:
 def _start(parent: int, ignored: Collection[signal.Signals], _: int) -> None:
     """Make this reading process end with its worker, and only then. Elsewhere than on Linux, torch checks that every 5 s.
 
-    It leaves the process group, which a terminal or a scheduler may signal, and ignores what its worker ignores.
+    The process leaves its process group, which a terminal or a scheduler may signal, and ignores the signals that its
+    worker ignores.
     """
     end_with_parent(parent)
     os.setsid()

@@ -63,7 +63,7 @@ def is_nested(source: Any) -> bool:
     if isinstance(source[0], dict):
         return bool(source[0]) and all(map(_is_array, source[0].values()))
     inputs = source[0]
-    rows = len(source[1])  # as many arrays as rows are the rows of one array
+    rows = len(source[1])  # if there are as many arrays as rows, they are the rows of one array
     return isinstance(inputs, tuple | list) and 0 < len(inputs) != rows and all(map(_is_array, inputs))
 
 

@@ -48,8 +48,8 @@ def nodes(
         each node's own; ``false``: columns are unchanged.
     scaling : mean and deviation of columns by name, instead of ``standardize``. Other columns are unchanged.
     rows_per_node : number of training rows to assume of a node that does not give its number.
-    mean_of_nodes : metrics that do not follow from sums over rows, such as ``auroc``, of which the run measures the mean over
-        the nodes, weighted by their test rows, as ``auroc_mean_of_nodes``. It is not the metric of all rows.
+    mean_of_nodes : metrics that do not follow from sums over rows, such as ``auroc``. The run measures their mean over
+        the nodes, weighted by test rows, as ``auroc_mean_of_nodes``. This mean is not the metric of all rows.
     """
     if classes is not None and (len(set(classes)) != len(classes) or len(classes) < 2):
         raise ConfigurationError("data 'nodes', option 'classes': give at least two different labels")

@@ -37,8 +37,9 @@ class Order(Protocol):
 class GlobalOrder:
     """An endless stream of permutations of the data, from which each step takes the next batch of every worker.
 
-    Step t takes ``world_size * batch_size`` samples, and each rank reads its slice of them. So N workers with batches of B
-    read in each step exactly what one worker with batches of N * B reads. A step may cross the end of one or more epochs.
+    Step t takes ``world_size * batch_size`` samples, and each rank reads its slice of them. So N workers with batches
+    of B read in each step the same samples as one worker with batches of N * B. A step may cross the end of one or more
+    epochs.
 
     Parameters
     ----------
@@ -178,12 +179,12 @@ class MultiBlockOrder:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Return that of its own block."""
+        """Return the steps per epoch of its own block."""
         return float(self.parts[0].steps_per_epoch)
 
     @property
     def share(self) -> float:
-        """Return that of its own block."""
+        """Return the share of its own block."""
         return float(self.parts[0].share)
 
     @property

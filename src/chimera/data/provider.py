@@ -28,7 +28,7 @@ class DataProvider(ABC):
         return []
 
     def replace_lost(self) -> list[str]:
-        """Replace dead actors that prepare data; return their names. The orders change if there are any."""
+        """Replace dead actors that prepare data; return their names. The orders change if an actor was replaced."""
         return []
 
     def fill(self) -> dict[str, float]:
@@ -36,7 +36,7 @@ class DataProvider(ABC):
         return {}
 
     def end(self) -> None:  # noqa: B027 - most providers start no actors
-        """Kill the actors that it started."""
+        """Kill the actors that the provider started."""
 
 
 @dataclass(frozen=True)

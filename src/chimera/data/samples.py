@@ -35,8 +35,8 @@ _COMPARED = 16  # samples whose targets are compared with given labels
 class SampleDataset(FirstBatch):
     """A map-style data set: ``source[i]`` returns one sample, or ``source.__getitems__(rows)`` a list of samples.
 
-    A sample is what the data set returns, often ``(input, target)`` or a mapping. ``collate`` turns a list of samples into a
-    batch. Random numbers that reading draws from `random`, NumPy or torch depend on the ``key`` of `take` alone.
+    A sample is an item of the data set, often ``(input, target)`` or a mapping. ``collate`` turns a list of samples
+    into a batch. Random numbers that reading draws from `random`, NumPy or torch depend on the ``key`` of `take` alone.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class SampleDataset(FirstBatch):
 
     @property
     def partition_labels(self) -> NDArray[Any]:
-        """What a partition by labels sees of each sample."""
+        """The label of each sample for a partition by labels."""
         return self.targets
 
     @property

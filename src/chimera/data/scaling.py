@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Standardize: TypeAlias = bool | Literal["auto"]
-"""Whether features are standardized; ``"auto"``: if `needs_scaling` says so."""
+"""Whether features are standardized; ``"auto"``: if `needs_scaling` returns True."""
 Pieces: TypeAlias = Callable[[], Iterable[NDArray[Any]]]
 """A function that returns the rows of some values in order, cut into pieces; each call starts again."""
 
@@ -20,7 +20,7 @@ LARGEST_WHOLE = 20.0
 """The same if all values are whole numbers, such as grades, small counts, and pixels of 4-bit images."""
 RATIO = 1000.0
 """Features whose sizes differ by more are standardized. (Those of 8-bit images differ by at most 255.)"""
-_BLOCK = 1 << 20  # values
+_BLOCK = 1 << 20 # values
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ def _pieces_of(values: NDArray[Any] | Pieces) -> Pieces:
 
 
 def _summed(blocks: Iterable[NDArray[Any]]) -> tuple[NDArray[Any], int]:
-    """Return the sum over all rows, in float64, and their number. Rows are added one after another, whatever the blocks."""
+    """Return the sum over all rows, in float64, and their number. Rows are added one after another, in any blocks."""
     total, count = np.zeros(()), 0
     for block in blocks:
         # NumPy adds contiguous numbers of one column in pairs, but rows of two columns one after another

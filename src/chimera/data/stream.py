@@ -13,7 +13,7 @@ from chimera.core.errors import DataError
 from chimera.core.pickling import PicklingError, pickled_by_value, unpickled
 
 MAX_STATE_BYTES = 1 << 20
-"""A larger state is not kept: a worker that resumes then reads on to its place."""
+"""A larger state is not kept: a worker that resumes then reads the stream up to its place."""
 _LIBRARIES = ("datasets.", "torchdata.", "torch.utils.data.sampler")
 
 
@@ -40,7 +40,7 @@ class StreamState(msgspec.Struct, frozen=True):
     place : samples of the stream before this place.
     epoch : passes over the data set before this one.
     shard, shards : see `StreamBatch`.
-    state : what the data set's ``state_dict`` returned.
+    state : the result of the data set's ``state_dict``.
     """
 
     place: int

@@ -14,8 +14,8 @@ class StreamOrder:
     """The order of a worker that reads a stream, see `Order`.
 
     If the data set is divided into shards, each worker reads its own. Otherwise each step takes ``world_size * batch_size``
-    samples of one stream, and each worker keeps its slice of them. So N workers read in each step exactly what one worker with
-    batches of N times the size reads.
+    samples of one stream, and each worker keeps its slice of them. So N workers read in each step the same samples as
+    one worker with batches of N times the size.
 
     Attributes
     ----------

@@ -52,7 +52,7 @@ class TableSamples(SampleDataset):
 
     @property
     def partition_labels(self) -> NDArray[Any]:
-        """What a partition by labels sees of each row: its label, if the data has labels, else its target."""
+        """The value of each row for a partition by labels: its label, if the data has labels, else its target."""
         return self.targets if self.labels is None else self.labels.take(self.rows).indices
 
     @cached_property

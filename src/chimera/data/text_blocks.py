@@ -36,7 +36,7 @@ def text_blocks(
     path : the file, UTF-8; one that ends in ``.gz`` is decompressed.
     tokenizer_path : ``tokenizer.json`` of the library ``tokenizers``, the folder of a model that has one, or a model in the
         format GGUF; default: the bytes of the text, 256 tokens.
-    vocab_size : without a tokenizer_path, train a byte-level BPE of so many tokens on the whole text, once.
+    vocab_size : without a tokenizer_path, train a byte-level BPE of this many tokens on the whole text, once.
     block : tokens per sample.
     test_fraction : share of the blocks, at the end of the text, that becomes the test part.
     """
@@ -62,7 +62,7 @@ class TokenBlocks:
     Parameters
     ----------
     path : the text, see `text_blocks`.
-    tokenization : how its tokens are made.
+    tokenization : the way to make its tokens.
     block : tokens per sample.
 
     Attributes

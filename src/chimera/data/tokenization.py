@@ -29,7 +29,7 @@ class Tokenization(Protocol):
     """A way to make tokens of a text. It is sent to workers, so it holds paths and options only."""
 
     def key(self) -> bytes:
-        """Return what the tokens depend on besides the text."""
+        """Return the values that determine the tokens, besides the text."""
 
     def tokens(self, text: Path) -> Iterator[NDArray[Any]]:
         """Yield the tokens of a text in pieces, uint8 or uint32.

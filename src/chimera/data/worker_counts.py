@@ -21,7 +21,7 @@ _Counted: TypeAlias = tuple[int | None, tuple[int, ...]]
 
 
 def worker_counts(train: TrainingData, orders: Sequence[Any]) -> WorkerCounts | None:
-    """Return what the workers with these orders hold; None if they have no rows of their own that the driver knows.
+    """Return the counts of workers with these orders; None if they have no rows of their own that the driver knows.
 
     Labels are counted if they are known without reading the samples.
     """
@@ -51,7 +51,7 @@ def worker_counts(train: TrainingData, orders: Sequence[Any]) -> WorkerCounts | 
 
 @dataclass(frozen=True)
 class _Labels:
-    """The labels of all rows: the place of each row's label, the number of rows at each place, and which are shown."""
+    """The labels of all rows: the place of each row's label, the number of rows at each place, and the labels shown."""
 
     places: NDArray[Any]
     held: NDArray[np.int64]

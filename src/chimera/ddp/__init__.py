@@ -1,4 +1,4 @@
-"""Codecs inside PyTorch's ``DistributedDataParallel``: communication hooks for a training script that stays as it is.
+"""Codecs inside PyTorch's ``DistributedDataParallel``: communication hooks for an unchanged training script.
 
 ::
 

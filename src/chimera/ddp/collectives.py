@@ -14,11 +14,11 @@ Bytes = NDArray[np.uint8]
 _PREFIX = 8  # the length of a message precedes it
 _LEAST_SLOT = 64
 _SMALL = 1 << 16  # bytes
-_ALIGNED = 8  # bytes; messages lie behind one another
+_ALIGNED = 8  # bytes; messages are stored one after another
 
 
 class Collectives:
-    """A process group of its own, so that its collectives are in the same order in all processes, whatever else they send.
+    """A process group of its own, so that its collectives are in the same order in all processes.
 
     Its messages are in the memory of the host, so its backend is gloo.
 
@@ -68,7 +68,7 @@ class Collectives:
         own = self._reused("own", _PREFIX + max(slot, length))
         own[:_PREFIX].view(np.int64)[0] = length
         np.concatenate(message, out=own[_PREFIX : _PREFIX + length])
-        own[_PREFIX + length :] = 0  # other processes do not receive what was here before
+        own[_PREFIX + length :] = 0  # other processes must not receive earlier content of this memory
         begins = self._all(own[: _PREFIX + slot])
         lengths = [int(each[:_PREFIX].view(np.int64)[0]) for each in begins]
         longest = max(lengths)
@@ -120,7 +120,7 @@ class Collectives:
             work.wait()
 
     def _reused(self, name: str, size: int) -> Bytes:
-        """Return memory for so many bytes, uninitialised. Buckets share it, since their exchanges follow one another."""
+        """Return uninitialised memory for this many bytes. Buckets share it, since their exchanges follow one another."""
         found = self._memory.get(name)
         if found is None or len(found) < size:
             found = self._memory[name] = np.empty(size, np.uint8)

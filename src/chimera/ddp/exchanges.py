@@ -23,7 +23,7 @@ _ALIGNED = 8  # bytes
 
 
 class Exchange(ABC):
-    """Computes mean gradients of a bucket, and keeps what its codec remembers of it."""
+    """Computes mean gradients of a bucket, and keeps the state of its codec."""
 
     @abstractmethod
     def mean(self, vector: Flat, layout: Layout, collectives: Collectives) -> None:
@@ -127,7 +127,7 @@ class Gathered(Exchange):
 
 
 def _padding(size: int) -> Bytes:
-    """Return zeros after an array of so many bytes, so that the next one is aligned."""
+    """Return zeros to append to an array of this many bytes, so that the next one is aligned."""
     return np.zeros(-size % _ALIGNED, np.uint8)
 
 

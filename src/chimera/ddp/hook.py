@@ -110,7 +110,7 @@ class State:
         self._sent_before = state["bytes_sent"] - (self._collectives.bytes_sent if self._collectives else 0)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process needs to have such a hook: neither its group nor its thread."""
+        """Return the settings of the hook for another process, without the group and the thread."""
         return {"codec": self.codec, "seed": self._seed, "state": self.state_dict()}
 
     def __setstate__(self, kept: Mapping[str, Any]) -> None:
@@ -145,7 +145,7 @@ class State:
         assert self._thread is not None
         if not bucket.is_last():
             self._latest = self._thread.submit(work)
-        else:  # the backward pass has ended, so that another thread would only cost time
+        else:  # the backward pass has ended, so another thread would only take time
             if self._latest is not None:
                 self._latest.result()
             work()
@@ -157,7 +157,7 @@ class State:
 
         collectives = self._collectives
         assert collectives is not None
-        host = buffer.detach().to("cpu", torch.float32)  # itself, if it is there
+        host = buffer.detach().to("cpu", torch.float32)  # the buffer itself, if it is on the host
         vector: Flat = host.numpy()
         if exchange is None:
             collectives.mean(vector)

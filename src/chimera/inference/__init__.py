@@ -1,1 +1,1 @@
-"""Fair-share inference: several models share a cluster, and no death loses a query (docs/how-to/inference.md)."""
+"""Fair-share inference: several models share a cluster, and no loss of a process loses a query (docs/how-to/inference.md)."""

@@ -55,8 +55,8 @@ class Autoscale:
 class ScaleCopy:
     """Copies the number of workers from the coordinator of another machine, while this process stands by.
 
-    So workers on each machine with a voter are as many as the last command has set, also after a takeover. If this machine has
-    started with bounds, and that of the coordinator without, the coordinator gets the bounds.
+    So each machine with a voter has the number of workers that the last command has set, also after a takeover. If only
+    this machine, and not that of the coordinator, was started with bounds, the coordinator gets them.
 
     Parameters
     ----------

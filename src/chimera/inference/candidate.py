@@ -111,7 +111,7 @@ class Candidate:
     def _run(self) -> None:
         try:
             self._compete()
-        except Exception as error:  # a standby that has lost its journal or its thread must not stay as one
+        except Exception as error:  # a standby that has lost its journal or its thread must not remain a standby
             known = isinstance(error, ChimeraError)
             self.failure = str(error) if known else f"{type(error).__name__}: {error}"
             status().error("%s ends: %s", self._name, self.failure, exc_info=None if known else error)

@@ -194,7 +194,7 @@ class Client(WebClient):
         return str(self.request_json("DELETE", f"/jobs/{quoted(job)}")["job"])
 
     def drain(self, worker: str) -> dict[str, Any]:
-        """Give a worker no more batches; it finishes those that it has. Return ``worker`` and ``state``."""
+        """Send a worker no more batches; it finishes its present ones. Return ``worker`` and ``state``."""
         return self.request_json("POST", f"/workers/{quoted(worker, 'worker')}/drain")
 
     def restart(self, worker: str) -> dict[str, Any]:

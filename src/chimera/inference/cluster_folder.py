@@ -98,7 +98,7 @@ class ClusterFolder(Folder):
             return None
 
     def set_bounds(self, least: int, most: int, version: int = 0) -> None:
-        """Set the bounds of the number of workers, and change it if it is outside; equal bounds fix it.
+        """Set the bounds of the number of workers, and move the number between them; equal bounds fix it.
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class ClusterFolder(Folder):
         self._write_scale(Scale(count, least, most, later))
 
     def set_workers(self, count: int, seen: Scale) -> None:
-        """Set the number of workers within the bounds, unless they are not those that the caller has ``seen``."""
+        """Set the number of workers within the bounds. Do nothing if the scale is not the one that the caller has ``seen``."""
         if self.scale() == seen:
             later = seen.version + 1 if seen.version else 0
             self._write_scale(Scale(count, seen.least, seen.most, later))

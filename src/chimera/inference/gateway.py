@@ -1,4 +1,4 @@
-"""The fixed address of a cluster: it passes each connection on to the coordinator that leads, wherever that one listens."""
+"""The fixed address of a cluster: it passes each connection on to the coordinator that leads, at any address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEADER_S = 5.0
 """Seconds for which a new connection waits for a coordinator."""
 _CONNECT_S = 1.0
 _POLL_S = 0.05  # between two checks for another coordinator
-_IDLE_S = 0.5  # the same while there are no connections
+_IDLE_S = 0.5  # seconds between two checks while there are no connections
 _FLUSH_S = 10.0  # a client has this long to read the rest of its answer
 _CHUNK = 1 << 15
 _TLS = {"cert": "CHIMERA_TLS_CERT", "key": "CHIMERA_TLS_KEY", "client_ca": "CHIMERA_TLS_CLIENT_CA"}
@@ -120,7 +120,7 @@ class Gateway:
             await self._pass_on(own, reader)
         finally:
             self._open.pop(own, None)
-            with contextlib.suppress(AttributeError):  # of asyncio, if the connection is closed already
+            with contextlib.suppress(AttributeError):  # asyncio raises it if the connection is closed already
                 writer.transport.abort()
 
     async def _pass_on(self, own: _Connection, reader: asyncio.StreamReader) -> None:

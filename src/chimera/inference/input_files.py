@@ -52,9 +52,9 @@ def version_of(files: Any, path: str) -> str:
 
 
 def is_reference(path: str) -> bool:
-    """Return whether the queries of a file may stay in it: no image, a local file by its absolute path or an address."""
+    """Return whether queries may stay in a file: it is no image, and its name is an absolute path or an address."""
     known = not is_image(path) and _reader_of(path) is not None
-    return known and path.startswith(_LOCATIONS) and "::" not in path  # which would name file systems within others
+    return known and path.startswith(_LOCATIONS) and "::" not in path  # "::" would name a file system within another
 
 
 def read_unchanged(file: InputFile) -> Iterator[Any]:

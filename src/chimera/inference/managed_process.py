@@ -29,7 +29,7 @@ class ManagedProcess:
     ----------
     command : the module that the process runs, and its arguments.
     inherited : sockets that the process inherits.
-    may_start : returns whether the process may start by now.
+    may_start : returns whether the process may start now.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ManagedProcess:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process, if it may start by now; else `check` does."""
+        """Start the process, if it may start now; else `check` starts it later."""
         if not self._may_start():
             return
         with open(self._folder.output(self.name), "ab", opener=opener) as output:

@@ -111,14 +111,14 @@ class Members:
             self._own[name] = own = msgspec.structs.replace(own, **changed, beat_at_s=time.time())
             with contextlib.suppress(
                 OSError
-            ):  # a full disk, say: a later beat may be written, and it lives all the same
+            ):  # such as a full disk: a later beat may be written, and the process still runs
                 self._write(own)
         return True
 
     def leave(self, name: str, pid: int | None = None) -> None:
         """Remove this process from the members; with a ``pid``, remove that dead process.
 
-        Do nothing if another process has the name by now.
+        Do nothing if another process has the name.
         """
         with self._lock:
             self._own.pop(name, None)

@@ -1,4 +1,4 @@
-"""What the option ``--preload`` names: modules, or those that models of Hugging Face need."""
+"""The modules of the option ``--preload``: named ones, or those that models of Hugging Face need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from chimera.inference.models import modules_of
 
 AUTO = "auto"
-"""The libraries of `KINDS`, if they are installed; nothing waits for them."""
+"""The libraries of `KINDS`, if they are installed; workers do not wait for them."""
 KINDS = ("transformers", "text-generation", "text-embeddings")
 """Kinds of models whose libraries take seconds to import, and whose weights may be shared."""
 

@@ -41,8 +41,8 @@ class InferenceCluster:
     standbys : number of standby coordinators, besides the coordinator itself.
     policy : how jobs share the workers.
     fair_by : unit of their shares, ``queries`` or ``tokens``.
-    preload : modules that are imported before workers join, separated by commas. ``auto``: what models of Hugging Face need,
-        while workers start.
+    preload : modules that are imported before workers join, separated by commas. ``auto``: those that models of Hugging
+        Face need, while workers start.
     keep_days : days after its end until a job and its results are deleted; default: never.
 
     Attributes

@@ -34,7 +34,7 @@ from chimera.web.retention import keep_s
 STOP_S = 5.0
 """Seconds from SIGTERM to SIGKILL."""
 _POLL_S = 0.02
-_STANDBYS_S = 5.0  # after which standbys start also if nothing leads yet
+_STANDBYS_S = 5.0  # standbys start after this time, even without a coordinator
 
 
 class Supervised(Protocol):
@@ -121,7 +121,7 @@ def _coordinators(folder: ClusterFolder, options: ClusterOptions) -> list[Superv
         candidates = {name: ["--voters", ",".join(options.voters), "--voter", voter] for name, voter in own.items()}
     began_s = time.monotonic()
 
-    def standbys_may_start() -> bool:  # later, so that they take no time from those that are needed first
+    def standbys_may_start() -> bool:  # later, so that they do not delay the processes that are needed first
         return folder.leader() is not None or time.monotonic() > began_s + _STANDBYS_S
 
     found: list[Supervised] = []

@@ -1,8 +1,9 @@
 """Supervisor of a cluster on one machine: it imports the large libraries once, and forks all other processes.
 
 ``python -m chimera.jobs.supervisor FOLDER OPTIONS`` holds the cluster's claim and the sockets, and restarts the daemon and the
-workers when they exit. Requests wait in the socket meanwhile. It has one thread, since it forks. When it exits for any reason,
-daemon and workers exit, too. A running job continues, and the next cluster of the folder finds it.
+workers when they exit. Requests wait in the socket meanwhile. The supervisor has one thread, since it forks. When it
+exits for any reason, daemon and workers exit, too. A running job continues, and the next cluster of the folder finds
+it.
 """
 
 from __future__ import annotations
@@ -202,7 +203,7 @@ def _listen_for_workers(folder: ClusterFolder) -> socket.socket:
 def main() -> None:
     """Run a cluster until SIGTERM in a forked process; this process exits once the fork has the claim and the sockets."""
     folder, options = ClusterFolder(Path(sys.argv[1])), msgspec.json.decode(sys.argv[2], type=Options)
-    os.umask(UMASK)  # also of the daemon, the workers and all processes of jobs
+    os.umask(UMASK)  # also the umask of the daemon, the workers and all processes of jobs
     try:
         folder.create()
         os.chdir(folder.path)

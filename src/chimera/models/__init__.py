@@ -1,1 +1,1 @@
-"""Models: anything that learns, seen as flat parameters, a gradient and a loss."""
+"""Models of any kind behind one interface: flat parameters, a gradient and a loss."""

@@ -42,7 +42,7 @@ class Perplexity(BatchMetric):
 
     def add_batch(self, outputs: Any, batch: Any, loss: float, rows: int) -> None:  # noqa: D102
         tokens = tokens_in(outputs, batch, rows, shifted=self._shifted)
-        if tokens:  # the mean loss of no token is NaN
+        if tokens:  # without tokens, the mean loss is NaN
             self.total, self.tokens = self.total + loss * tokens, self.tokens + tokens
 
     def result(self) -> float:  # noqa: D102
@@ -53,7 +53,7 @@ class Perplexity(BatchMetric):
         return np.array([self.total, self.tokens], np.float64)
 
     def add_sums(self, sums: NDArray[np.float64]) -> None:
-        """Add what `sums` returned for other rows."""
+        """Add the result of `sums` for other rows."""
         total, tokens = sums.tolist()
         self.total, self.tokens = self.total + total, self.tokens + int(tokens)
 
@@ -68,7 +68,8 @@ def tokens_in(outputs: Any, batch: Any, rows: int, *, shifted: bool | None = Non
     ----------
     outputs, batch, rows : see `BatchMetric.add_batch`.
     shifted : whether the model shifts the labels of a mapping, as a causal model does, which predicts each token from the
-        tokens before it. If it is not known: whether the labels, of shape (n, t), repeat ``input_ids``, or there are none.
+        tokens before it. If this is not known, the labels are taken as shifted if they equal ``input_ids``, shape (n,
+        t), or if there are none.
     """
     targets, inputs = targets_of(batch), batch.get("input_ids") if isinstance(batch, Mapping) else None
     if targets is None and inputs is not None:

@@ -23,7 +23,7 @@ _ACTIVATIONS = "Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "LeakyReLU", "SiLU
 
 
 class BatchedSteps:
-    """Steps of copies of a module, each with its own parameters and batches; equal to single steps but for rounding.
+    """Steps of copies of a module, each with its own parameters and batches; equal to single steps except for rounding.
 
     The module is an ``nn.Sequential`` of dense layers and activations. ``torch.func.vmap`` would compute the same, and its
     first call takes a second.
@@ -35,7 +35,7 @@ class BatchedSteps:
 
     Attributes
     ----------
-    copies : the most copies that are worth stepping together.
+    copies : maximum number of copies to step together.
     """
 
     def __init__(self, flat: FlatModule, forward: ForwardPass) -> None:
@@ -44,7 +44,7 @@ class BatchedSteps:
 
     @classmethod
     def of(cls, flat: FlatModule, forward: ForwardPass, dimensions: int) -> BatchedSteps | None:
-        """Return the steps of copies of a module; None if they would not be the same, or not faster.
+        """Return the steps of copies of a module; None if they would give other results, or would not be faster.
 
         ``dimensions`` is the number of dimensions of one input.
         """

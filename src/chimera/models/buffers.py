@@ -1,4 +1,4 @@
-"""Policies that merge the buffers of workers (running means of batch normalisation, say)."""
+"""Policies that merge the buffers of workers (such as running means of batch normalisation)."""
 
 from __future__ import annotations
 

@@ -56,12 +56,12 @@ class ClassCounts:
         return float(scores[present].mean()) if present.any() else 0.0
 
     def sums(self) -> NDArray[np.float64]:
-        """Return the counts as one list, after a number that says whether rows have several labels."""
+        """Return the counts as one list, after a number that states whether rows have several labels."""
         kind = -1 if self.several is None else int(self.several)
         return np.concatenate([[float(kind)], self.counts.reshape(-1)])
 
     def add_sums(self, sums: NDArray[np.float64]) -> None:
-        """Add what `sums` returned for other rows.
+        """Add the result of `sums` for other rows.
 
         Raises
         ------

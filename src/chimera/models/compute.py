@@ -1,4 +1,4 @@
-"""How a torch model computes: precision, accumulation, activation checkpointing, compilation."""
+"""Settings of a torch model's computation: precision, accumulation, activation checkpointing, compilation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AUTOCAST = {"bf16-mixed": "bfloat16", "fp16-mixed": "float16"}
 
 @dataclass(frozen=True)
 class Compute:
-    """How a torch model computes a gradient. Weights, gradients and messages are float32 in each case.
+    """Settings of a torch model's computation of gradients. Weights, gradients and messages are float32 in each case.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Compute:
 
     @property
     def autocast(self) -> str | None:
-        """The type of torch to which the step is cast automatically; None: it is not."""
+        """The type of torch to which the step is cast automatically; None: no cast."""
         return _AUTOCAST.get(self.precision)
 
     @property
@@ -48,7 +48,7 @@ class Compute:
         return self.precision == "fp16-mixed"
 
     def check_device(self, *, gpu: bool) -> None:
-        """Raise ConfigurationError if the device cannot compute a gradient so; ``gpu``: whether it is a GPU."""
+        """Raise ConfigurationError if the device does not support the settings; ``gpu``: whether it is a GPU."""
         if self.scales and not gpu:
             raise ConfigurationError(
                 'precision "fp16-mixed" needs a GPU: set worker_resources = { gpus = 1 }, or, on the CPU, '
@@ -56,7 +56,7 @@ class Compute:
             )
 
     def check_parts(self) -> None:
-        """Raise ConfigurationError if the model cannot be cut into parts that compute so."""
+        """Raise ConfigurationError if the settings do not allow a model that is cut into parts."""
         ignored = [key for key, on in (("precision", self.precision != "fp32"), ("compile", self.compile)) if on]
         if ignored:
             raise ConfigurationError(

@@ -162,7 +162,7 @@ def _call(
         known["counts"] = counts
     taken = [key for key in known if key in _parameters(factory) and key not in options]
     filled = {key: _count(outputs) if key == "outputs" else known[key] for key in taken}
-    words = "counts" in filled  # a model of words checks its vocabulary itself
+    words = "counts" in filled  # a model of words checks its vocabulary
     if filled.get("outputs") == 1 and task == "classification" and not (single_logit or words):
         raise ConfigurationError(
             f"model {name!r}: all samples have the same class, and a classification needs two or more"
@@ -193,7 +193,7 @@ def _is_instance(thing: Any) -> bool:
 
 
 def _is_module(thing: Any) -> bool:
-    torch = sys.modules.get("torch")  # without torch imported, nothing can be a module
+    torch = sys.modules.get("torch")  # if torch is not imported, no object is a module
     return torch is not None and isinstance(thing, torch.nn.Module)
 
 

@@ -32,7 +32,7 @@ class Evaluation:
 
     Parameters
     ----------
-    sums : of no rows; those of the rows are added.
+    sums : the sums of no rows, to which those of each piece are added.
     predictions : function of outputs that returns predictions.
     """
 
@@ -68,7 +68,7 @@ class Evaluation:
             )
         if (
             self.sums.by_default and outputs.ndim > 2
-        ):  # which outputs belong to which target is not known, as for language models
+        ):  # it is not known which outputs belong to which target, as for language models
             self.sums.metrics = {}
             return
         predictions, values = self._predictions(outputs), outputs.detach().float().cpu().numpy()
@@ -98,7 +98,7 @@ def evaluating(flat: FlatModule) -> Iterator[None]:
 def threads_for(batch: Batch, flat: FlatModule) -> Iterator[None]:
     """Evaluate a small data set by one thread inside the block.
 
-    Workers may keep all cores busy. Several threads would wait for one another there, for milliseconds in each layer.
+    If workers keep all cores busy, several threads would wait for one another, for milliseconds in each layer.
     """
     import torch
 

@@ -17,8 +17,8 @@ _LARGE = 1 << 16  # elements of a parameter
 class FlatGradient:
     """A vector that backward passes fill.
 
-    A small gradient is added to zeros, as torch does. A large one is copied as soon as it is computed, while it is in the
-    cache: the hook for that costs a few microseconds, which is less than zeroing its place and adding to it.
+    A small gradient is added to zeros, as torch does. A large one is copied as soon as it is computed, while it is in
+    the cache. The hook for that takes a few microseconds, less than zeroing the gradient's place and adding to it.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class FlatGradient:
 
     def __init__(self, vector: Tensor, views: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
         self.vector, self._views = vector, views
-        self._small_pieces: list[Tensor] = []  # of the vector, between large gradients
+        self._small_pieces: list[Tensor] = []  # pieces of the vector, between large gradients
         begin = end = 0
         for view in views:
             if view.numel() >= _LARGE:
@@ -59,7 +59,7 @@ class FlatGradient:
             hook.remove()
 
     def clear(self) -> None:
-        """Discard all gradients, whatever they were: the next backward pass writes new ones, and later ones add to them."""
+        """Discard all gradients. The next backward pass writes new ones, and later ones add to them."""
         for parameter in self._large:
             parameter.grad = None
         for piece in self._small_pieces:

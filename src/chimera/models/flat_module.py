@@ -28,8 +28,8 @@ Memory: TypeAlias = Callable[[int], Flat]
 class FlatModule:
     """The trainable parameters of a module as one flat vector, in the order of ``named_parameters()``.
 
-    A tied parameter is stored once. Parameters that do not require a gradient when the module is wrapped are not part of the
-    vector: they are neither trained nor sent, but they are pickled.
+    A tied parameter is stored once. Parameters that do not require a gradient when the module is wrapped are not in the
+    vector. They are neither trained nor sent, but they are pickled.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ def folder(
     task: Task,
     seed: int = 0,
 ) -> Model:
-    """A model from a folder of this machine, whose owner decides what is in it (docs/how-to/federation-data.md).
+    """A model from a folder that the owner of this machine provides (docs/how-to/federation-data.md).
 
     Parameters
     ----------

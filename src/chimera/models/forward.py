@@ -82,7 +82,7 @@ class ForwardPass:
 
     @property
     def plain(self) -> bool:
-        """Whether it is the module's loss on real inputs and their targets, without a step or a transform of the user."""
+        """Whether the loss is the module's on real inputs and their targets, without a step or a transform of the user."""
         return self.step is None and self._target_transform is None and not self._integer_inputs
 
     def over(self, flat: FlatModule) -> ForwardPass:

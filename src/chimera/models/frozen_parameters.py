@@ -86,7 +86,7 @@ class FrozenParameters:
 class _Writable:
     """Read-only memory in the form in which torch accepts it: it has no read-only tensors, and warns of such arrays.
 
-    The memory lives as long as the array that NumPy creates from this object.
+    The memory is kept until the array that NumPy creates from this object is deleted.
     """
 
     def __init__(self, array: NDArray[Any]) -> None:

@@ -82,7 +82,7 @@ class _Hook:
         self._handle: Any = None
 
     def enter(self, torch: Any) -> bool:
-        """Count parameters until `leave`; return whether torch was there."""
+        """Count parameters until `leave`; return whether torch was imported."""
         if torch is None:
             return False
         with self._lock:
@@ -103,7 +103,7 @@ _hook = _Hook()
 
 
 def extend_limit(elements: int) -> None:
-    """Allow models of this thread so many more parameters: a file of this machine holds them; see `parameter_limit`."""
+    """Allow models of this thread ``elements`` more parameters, which a file of this machine holds; see `parameter_limit`."""
     if hasattr(_limit, "left"):
         _limit.left += elements
 

@@ -1,7 +1,8 @@
 """The losses and penalties of scikit-learn's SGD estimators, with their exact derivatives, in NumPy.
 
-A loss takes scores p, shape (n, k), and targets y of the same shape (-1 or 1 for classification) and returns the loss and its
-derivative with respect to p, each of shape (n, k). Where a loss has a kink, the derivative is that of scikit-learn.
+A loss takes scores p, shape (n, k), and targets y of the same shape (-1 or 1 for classification). It returns the loss
+and its derivative with respect to p, each of shape (n, k). Where a loss has a kink, the derivative is that of
+scikit-learn.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ _LEAST = 1.0
 class LossScaler:
     """The scale of the loss, by which gradients are divided again before they leave the model.
 
-    Small gradients, which would be zero in float16, are kept, since the loss is multiplied. A scale that is too large makes
-    gradients infinite: it is halved, and the gradient of the same batch has to be computed again. After 2000 finite gradients
-    the scale is doubled. It is that of `torch.amp.GradScaler`.
+    Small gradients, which would be zero in float16, are kept, since the loss is multiplied. If a scale is too large,
+    gradients are infinite: the scale is halved, and the gradient of the batch is computed again. After 2000 finite
+    gradients the scale is doubled. The computation is that of `torch.amp.GradScaler`.
 
     Parameters
     ----------
@@ -56,14 +56,14 @@ class LossScaler:
     def unscale(self, gradient: Tensor, loss: float) -> bool:
         """Divide a gradient by the scale, in place; return whether it must be computed again, with the new scale.
 
-        If the loss is not finite, or the gradient is not with a scale of 1 either, the scale is not the reason: the gradient is
-        not computed again, and the scale is that of the last finite gradient.
+        If the loss is not finite, or the gradient is not finite with a scale of 1, the scale is not the cause. The
+        gradient is then not computed again, and the scale becomes that of the last finite gradient.
         """
         import torch
 
         parameter = torch.nn.Parameter(gradient, requires_grad=False)
         parameter.grad = gradient
-        holder: Any = SimpleNamespace(param_groups=[{"params": [parameter]}])  # what the scaler reads of an optimizer
+        holder: Any = SimpleNamespace(param_groups=[{"params": [parameter]}])  # an optimizer for the scaler
         before = self.value
         self._scaler.unscale_(holder)
         self._scaler.update()

@@ -26,8 +26,8 @@ Metrics: TypeAlias = str | Sequence[str | MetricFunction] | Mapping[str, str | M
 class Metric(Protocol):
     """The accumulator of one metric; a new one is created for each evaluation.
 
-    A metric that follows from sums over rows also has ``sums()``, which returns them, float64, shape (k,), and
-    ``add_sums(sums)``, which adds those of other rows (see `chimera.models.sums`). It raises ValueError for another form.
+    A metric that follows from sums over rows also has ``sums()``, which returns them, float64, shape (k,). Its
+    ``add_sums(sums)`` adds those of other rows (see `chimera.models.sums`), and raises ValueError for another form.
     """
 
     def add(self, outputs: Array, predictions: Array, targets: Array) -> None:
@@ -47,7 +47,7 @@ def _classes(targets: Array, predictions: Array) -> Array:
 
 
 class Accuracy:
-    """Share of correctly predicted classes; if rows have several labels, each counts, but for those that are -100."""
+    """Share of correctly predicted classes; if rows have several labels, each counts, except those of -100."""
 
     def __init__(self) -> None:
         self.right = self.count = 0

@@ -1,4 +1,4 @@
-"""The model's protocol: flat parameters in, a flat gradient and a loss out (docs/architecture.md, section 5)."""
+"""The model's protocol: from flat parameters to a flat gradient and a loss (docs/architecture.md, section 5)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Model(Protocol):
     A model that computes on a device may have a method ``device_view``. It returns an object with `parameters` and `gradient`
     whose vectors are tensors on that device (see `chimera.models.device_view`).
 
-    A model whose gradient is zero in most rows may have a method ``descend(batch, learning_rate)``. It takes one step of plain
-    SGD in place, ``parameters -= learning_rate * gradient``, which changes only the other rows, and returns the mean loss. An
-    option of such a model may make it update after each sample of a batch instead.
+    A model whose gradient is zero in most rows may have a method ``descend(batch, learning_rate)``. It takes one step
+    of plain SGD in place, ``parameters -= learning_rate * gradient``, in the rows whose gradient is not zero, and
+    returns the mean loss. An option of such a model may make it update after each sample of a batch instead.
 
     A model whose batches need few rows of large tensors (an embedding) may have two more methods, so that workers pull and
     push only these rows. A row is the part that an index on the first axis selects; rows of a 1-D tensor have one element. ::
@@ -38,13 +38,14 @@ class Model(Protocol):
     unique. Tensors that are missing need no rows. ``row_gradient`` returns the mean loss and, by tensor, row numbers (a subset
     of ``rows``) and their gradients, float32, shape (k, ...), which the next call may overwrite. All other rows are zero. It
     reads no parameters of rows that ``rows`` did not return: those may be stale. After the same `reseed`, all three methods
-    draw the same random numbers (negative samples, say), so that they use the same rows.
+    draw the same random numbers (such as negative samples), so that they use the same rows.
 
-    A model may also have a method ``own_optimizer(length)``, whose `OwnOptimizer` steps unless the user sets another one, and a
-    method ``locate(position)``, which receives the `Position` of the next gradient before it is computed; an attribute
-    ``notice`` is a line that the run shows at its start. A method ``work_of(batch)`` returns the `BatchWork` of a training
-    step, or None; with it, the run shows tokens per second. A model with this method may have another one, ``peak_flops()``:
-    the peak of its device in FLOPs per second, None if not known. Each of the five may be None.
+    A model may also have a method ``own_optimizer(length)``, whose `OwnOptimizer` steps unless the user sets another
+    one. A method ``locate(position)`` receives the `Position` of the next gradient before it is computed. An attribute
+    ``notice`` is a line that the run shows at its start. A method ``work_of(batch)`` returns the `BatchWork` of a
+    training step, or None; with it, the run shows tokens per second. A model with this method may have another one,
+    ``peak_flops()``: the peak of its device in FLOPs per second, None if not known. Each of these five attributes may
+    be None.
     """
 
     @property
@@ -67,10 +68,10 @@ class Model(Protocol):
         """Return one prediction for each row: class indices for a classifier, values for a regressor."""
 
     def reseed(self, seed: int) -> None:
-        """Seed the random numbers that `gradient` draws (dropout, say)."""
+        """Seed the random numbers that `gradient` draws, such as those of dropout."""
 
     def buffers(self) -> Flat:
-        """Return a copy of the state besides parameters (running means, say) as one vector, possibly empty."""
+        """Return a copy of the state besides parameters (such as running means) as one vector, possibly empty."""
 
     def load_buffers(self, flat: Flat) -> None:
         """Set the buffers from one vector."""

@@ -1,4 +1,4 @@
-"""The buffers of a torch module (running means of batch normalisation, say) as one vector; the parameters beside them."""
+"""The buffers of a torch module (such as running means of batch normalisation) as one vector; the parameters beside them."""
 
 from __future__ import annotations
 

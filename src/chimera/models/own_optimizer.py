@@ -1,4 +1,4 @@
-"""What a run and a model report to each other: the position of a step, the length of the run, and the model's own optimizer."""
+"""Values that a run and a model exchange: the position of a step, the length of the run, and the model's own optimizer."""
 
 from __future__ import annotations
 

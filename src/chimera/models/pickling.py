@@ -1,4 +1,4 @@
-"""A check, before workers start, that a model can be pickled, with an error that names the attribute that cannot."""
+"""A check, before workers start, that a model can be pickled, with an error that names the attribute that fails."""
 
 from __future__ import annotations
 

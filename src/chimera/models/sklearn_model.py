@@ -26,17 +26,18 @@ from chimera.models.metrics import Metrics, metrics_of_targets
 from chimera.models.model import Task
 from chimera.models.sums import MergedEvaluation, Sums, accumulators
 
-_ROWS = 8192  # how many rows an evaluation takes at a time
+_ROWS = 8192  # rows that an evaluation reads at a time
 
 
 class SklearnModel(MergedEvaluation):
     """A `Model` around a linear estimator with ``partial_fit``, ``coef_`` and ``intercept_``.
 
-    For `SGDClassifier` and `SGDRegressor`, ``gradient`` is the exact gradient of the objective that they minimise: the mean
-    over the batch of their ``loss`` (for several classes, summed over the one-versus-rest problems) plus their ``penalty``
-    on the coefficients, not on the intercept. ``loss`` in all results is this objective. The mean of gradients over workers'
-    batches of equal size is the gradient of all their rows. The strategy's learning rate applies, not the estimator's. An l1
-    penalty contributes ``alpha * sign(w)``: weights approach zero, but are not set to zero.
+    For `SGDClassifier` and `SGDRegressor`, ``gradient`` is the exact gradient of the objective that they minimise: the
+    mean over the batch of their ``loss``, plus their ``penalty`` on the coefficients, not on the intercept. For several
+    classes, the loss is summed over the one-versus-rest problems. ``loss`` in all results is this objective. The mean
+    of gradients over workers' batches of equal size is the gradient of all their rows. The strategy's learning rate
+    applies, not the estimator's. An l1 penalty contributes ``alpha * sign(w)``: weights approach zero, but are not set
+    to zero.
 
     Any other estimator gives a pseudo-gradient: its weights before minus those after one ``partial_fit`` on the batch. A step
     with learning rate 1 repeats the estimator's own step. The estimator's own learning rate applies.
@@ -114,7 +115,7 @@ class SklearnModel(MergedEvaluation):
         self.estimator.coef_, self.estimator.intercept_ = self._coef, self._intercept
 
     def _rebind(self) -> None:
-        """Copy weights that other code set on the estimator, its own ``partial_fit`` say, to the flat vector."""
+        """Copy weights that other code, such as its ``partial_fit``, set on the estimator to the flat vector."""
         estimator = self.estimator
         if estimator.coef_ is not self._coef or estimator.intercept_ is not self._intercept:
             self._coef[...], self._intercept[...] = estimator.coef_, estimator.intercept_
@@ -259,7 +260,7 @@ class SklearnModel(MergedEvaluation):
 
         Raises
         ------
-        ConfigurationError : it is not.
+        ConfigurationError : the vector is not empty.
         """
         if len(flat):
             raise ConfigurationError(f"a linear model has no buffers, the vector has {len(flat)} elements")

@@ -17,8 +17,8 @@ Step: TypeAlias = "Callable[[nn.Module, Any], Any]"
 
 A step that is an object may have more methods, see `chimera.models.lightning.step.LightningStep`: ``evaluating(module)``, a
 context whose dictionary gets further metrics of the evaluation; ``predict(module, inputs)``; ``locate(position)``; and
-``own_optimizer(module, length)``. Its ``notice`` is a line for the user, and ``whole`` is set if it calls other methods of the
-module than ``forward``, so that it needs the module itself, not its layers or a compiled module.
+``own_optimizer(module, length)``. Its ``notice`` is a line for the user. Its ``whole`` is set if it calls other methods
+of the module than ``forward``; it then needs the module itself, not its layers or a compiled module.
 """
 
 
@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
 
 
 def outcome_of(result: Any, source: str) -> Outcome:
-    """Return loss and outputs of what a step returned; ``source`` names the step in messages.
+    """Return loss and outputs in the result of a step; ``source`` names the step in messages.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def outcome_of(result: Any, source: str) -> Outcome:
 
 
 def found_in(result: Any) -> Outcome | None:
-    """Return loss and outputs of what a step returned; None if it holds no loss."""
+    """Return loss and outputs in the result of a step; None if it holds no loss."""
     if hasattr(result, "backward"):
         return Outcome(result, None)
     if isinstance(result, tuple | list) and len(result) == 2 and hasattr(result[0], "backward"):
@@ -56,7 +56,7 @@ def found_in(result: Any) -> Outcome | None:
 
 
 class DefaultStep:
-    """The step of a module without a step of its own.
+    """The step of a module without its own step.
 
     - ``(inputs, targets)``: ``loss(module(inputs), targets)``. Inputs that are a tuple or list are the arguments of the module,
       inputs that are a mapping its keywords. In ``(a, b, targets)`` all parts but the last are arguments.
@@ -92,7 +92,7 @@ class DefaultStep:
         return Outcome(self._loss(outputs, targets), outputs)
 
     def forward(self, module: nn.Module, batch: Batch) -> Any:
-        """Return what the module returns for the inputs of a batch."""
+        """Return the result of the module for the inputs of a batch."""
         inputs = inputs_of(batch)
         if inputs is not batch:
             return _called(module, inputs)

@@ -1,4 +1,4 @@
-"""Sums of an evaluation, which are merged with those of other rows: of N parts of a test set, they give the whole's metrics."""
+"""Sums of an evaluation. The merged sums of N parts of a test set give the metrics of the whole set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Sums:
 
     Attributes
     ----------
-    total, rows : sum of the loss, and number of rows; the sum is NaN if a part was without it.
+    total, rows : sum of the loss, and number of rows; the sum is NaN if a part had no loss.
     known : names of the metrics.
     """
 
@@ -48,7 +48,7 @@ class Sums:
             self.metrics[name] = MeanOfParts()
 
     def figures(self) -> dict[str, float]:
-        """Return the mean loss over all rows, and the metrics; without what a part was without.
+        """Return the mean loss over all rows, and the metrics, except those that a part lacked.
 
         The name of a metric that is a mean over parts ends in `MEAN`; without any value of a part, it is left out.
         """
@@ -72,7 +72,7 @@ class Sums:
         return found
 
     def add(self, packed: PackedSums) -> None:
-        """Add the sums of other rows. What they are without is left out of the figures.
+        """Add the sums of other rows. `figures` omits the metrics that they lack.
 
         Raises
         ------
@@ -94,7 +94,7 @@ class Sums:
 
 
 class MeanOfParts:
-    """The mean of a metric over parts of a test set, weighted by their rows. It is not the metric of all rows."""
+    """The mean of a metric over parts of a test set, weighted by their rows. This mean is not the metric of all rows."""
 
     def __init__(self) -> None:
         self.total = self.rows = 0.0
@@ -108,7 +108,7 @@ class MeanOfParts:
 
 
 class MergedEvaluation:
-    """The part of a `Model` that evaluates parts of a test set which it does not have at one place."""
+    """The part of a `Model` that evaluates a test set whose parts are at several places."""
 
     def new_sums(self) -> Sums:
         """Return sums of no rows."""

@@ -46,8 +46,9 @@ class TorchModel(TorchEvaluation):
 
     Parameters
     ----------
-    module_or_factory : an ``nn.Module``, or a function without arguments (a class, say) that returns one. A ``LightningModule``
-        trains by its own steps, see `LightningStep`; ``loss`` then only decides how outputs become predictions.
+    module_or_factory : an ``nn.Module``, or a function without arguments (such as a class) that returns one. A
+        ``LightningModule`` trains by its own steps, see `LightningStep`; ``loss`` then only decides how outputs become
+        predictions.
     loss : ``cross-entropy``, ``nll``, ``bce-with-logits``, ``mse``, ``l1``, ``huber``, ``smooth-l1``, a loss module of torch,
         such as ``CrossEntropyLoss`` with class weights, or a function ``(outputs, targets) -> scalar tensor``, the mean over
         the batch.
@@ -98,7 +99,7 @@ class TorchModel(TorchEvaluation):
         self.buffer_policy = buffers
         made = make_loss(loss, task)
         self._metrics = metric_factories(made.metrics if metrics is None else metrics)
-        self._by_default = metrics is None  # then metrics that do not fit the outputs are left out
+        self._by_default = metrics is None  # if so, metrics that do not fit the outputs are left out
         self._predict_transform = predict_transform
         self._evaluate_rows = evaluate_rows
         if step is None and is_lightning(module):
@@ -131,7 +132,7 @@ class TorchModel(TorchEvaluation):
             self._metrics = metric_factories(self.loss.metrics)
 
     def configure(self, compute: Compute) -> None:
-        """Compute gradients as ``compute`` says from now on.
+        """Use the settings ``compute`` for all later gradients.
 
         Raises
         ------
@@ -145,12 +146,12 @@ class TorchModel(TorchEvaluation):
 
     @property
     def locate(self) -> Callable[[Position], None] | None:
-        """A function that sets the position of the next steps in the run; None if they do not depend on it."""
+        """A function that sets the position of the next steps in the run; None if the steps do not depend on it."""
         return getattr(self._pass.step, "locate", None)
 
     @property
     def notice(self) -> str | None:
-        """A line that says which parts of the module a run does not use; None if it uses all."""
+        """A line that names the parts of the module that a run does not use; None if it uses all."""
         return getattr(self._pass.step, "notice", None)
 
     def own_optimizer(self, length: RunLength) -> OwnOptimizer | None:
@@ -184,7 +185,7 @@ class TorchModel(TorchEvaluation):
         np.copyto(self.parameters(), flat)
 
     def to(self, device: str) -> None:
-        """Compute on ``device`` (``cuda:0``, say) from now on. A moved model cannot be pickled.
+        """Compute on ``device``, such as ``cuda:0``, from now on. A moved model cannot be pickled.
 
         `parameters` and gradients remain NumPy arrays on the host: `gradient` copies the weights to the device and the gradient
         back. `device_view` gives access to both on the device.
@@ -214,7 +215,7 @@ class TorchModel(TorchEvaluation):
         return TorchStage(self, self._flat, numbers, first, recompute=recompute)
 
     def batched_steps(self, input_shape: tuple[int, ...]) -> BatchedSteps | None:
-        """Return steps of many copies of this model at once; None if they would not be the same, or not faster."""
+        """Return steps of many copies of this model at once; None if they would give other results, or would not be faster."""
         return BatchedSteps.of(self._flat, self._pass, len(input_shape))
 
     def flat_parameter(self) -> nn.Parameter:
@@ -267,7 +268,7 @@ class TorchModel(TorchEvaluation):
         return batch_norm_parameters(self.module)
 
     def buffers(self) -> Flat:
-        """Return a copy of the module's persistent buffers (running means of batch normalisation, say) as one vector."""
+        """Return a copy of the module's persistent buffers (such as running means of batch normalisation) as one vector."""
         return pack_buffers(self.module, self._buffer_names)
 
     def load_buffers(self, flat: Flat) -> None:

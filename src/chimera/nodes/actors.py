@@ -75,7 +75,7 @@ def actors_router(host: Host) -> APIRouter:
 
 
 async def _body(request: Request) -> bytes:
-    """Return the body. Its media type is checked because browsers send it to other sites only after a CORS preflight.
+    """Return the body. Its media type is checked: browsers send such a body to other sites only after a CORS preflight.
 
     Raises
     ------

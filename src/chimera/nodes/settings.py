@@ -89,9 +89,9 @@ class Settings(BaseSettings):
     workers_cpu_shares : weight of each worker when processors are scarce; only their ratios matter.
     workers_mapped_ports : port of each worker on this machine.
     workers_addresses : addresses of workers that were started elsewhere; the master then starts none.
-    workers_host : address on which masters, and workers started by hand, listen.
-    workers_port : port of a worker in its container, or of a worker started by hand.
-    workers_endpoints_max_retries : how often a master retries a failed request to a worker.
+    workers_host : address on which masters, and manually started workers, listen.
+    workers_port : port of a worker in its container, or of a manually started worker.
+    workers_endpoints_max_retries : maximum number of retries of a failed request to a worker.
     workers_endpoints_timeout : timeout of a request to a worker, in seconds.
     launcher : ``docker``, ``process``, or ``auto``: Docker if its daemon answers, otherwise processes.
     token : token that every request needs, in ``Authorization: Bearer <token>``. Without it nodes answer this machine only.
@@ -294,7 +294,7 @@ def read_settings(**given: Any) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        first = {one["loc"][:1]: one for one in reversed(error.errors())}  # of each field
+        first = {one["loc"][:1]: one for one in reversed(error.errors())}  # one error of each field
         raise ConfigurationError("; ".join(map(_message, reversed(first.values())))) from None
 
 

@@ -49,7 +49,7 @@ class State:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                time.sleep(0.02)  # `read_state` takes the lock for a moment
+                time.sleep(0.02)  # `read_state` holds the lock briefly
             else:
                 return True
         return False

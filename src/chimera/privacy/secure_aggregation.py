@@ -39,12 +39,12 @@ from chimera.privacy.shamir import SECRET_BYTES, SHARE_BYTES, Interpolation, sha
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Revealed: TypeAlias = tuple[int, Bytes, Bytes]
-"""What a survivor reveals: its place; who survived, shape (n,), 1 or 0; and a share of each client, shape (n, 33)."""
+"""The answer of a survivor: its place; the survivors, shape (n,), 1 or 0; and a share of each client, shape (n, 33)."""
 
 _KEY_BYTES, _NONCE_BYTES, _TAG_BYTES = 32, 12, 16
 KEYS_BYTES = 2 * _KEY_BYTES
 """Size of the public keys of a client, in bytes."""
-_LEAST = 2  # clients of a round
+_LEAST = 2  # minimum number of clients of a round
 _SEALED_BYTES = _NONCE_BYTES + 2 * SHARE_BYTES + _TAG_BYTES
 
 

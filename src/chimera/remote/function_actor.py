@@ -20,7 +20,7 @@ Step = tuple[Request, Any]
 
 
 class FunctionActor:
-    """An actor that runs a function in steps: each call resumes it, and returns when it next needs another worker.
+    """An actor that runs a function in steps: each call resumes the function, until it needs another worker.
 
     No call blocks inside the actor. The driver knows what every worker waits for, and passes refs from one to another.
     """

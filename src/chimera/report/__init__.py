@@ -1,1 +1,1 @@
-"""What a run's folder looks like to a person: plots and the HTML report. It reads files and imports core only."""
+"""Plots and the HTML report of a run's folder. This package reads files and imports core only."""

@@ -124,7 +124,7 @@ def _axes(run: RunFiles) -> list[_Axis]:
 
 
 def _samples_per_worker(run: RunFiles, lost: Sequence[dict[str, Any]]) -> _Axis | None:
-    """Return the axis of samples per worker for runs in which rounds say little (see `RunFiles.shows_samples`), else None."""
+    """Return the axis of samples per worker for runs with uninformative rounds (see `RunFiles.shows_samples`), else None."""
     if not run.shows_samples or not run.workers:
         return None
     seconds, samples = (np.array([finite(row.get(key)) for row in run.metrics]) for key in ("seconds", "samples"))

@@ -1,4 +1,4 @@
-"""What each worker holds at the start of a run, as a table with a bar of labels for each worker."""
+"""The data of each worker at the start of a run, as a table with a bar of labels for each worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_LABEL = 24
 
 
 def data_per_worker(run: RunFiles) -> str:
-    """Return the table, a legend and a note as HTML; empty if the run has no counts, as a private run."""
+    """Return the table, a legend and a note as HTML; empty if the run has no counts, such as a private run."""
     counts = _counts_of(run.data)
     if counts is None or not counts.workers:
         return ""

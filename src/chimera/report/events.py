@@ -20,7 +20,7 @@ _MOST_NAMES = 3
 
 @dataclass(frozen=True)
 class Kind:
-    """How a kind of event is drawn.
+    """The symbol and the place of a kind of event.
 
     Attributes
     ----------

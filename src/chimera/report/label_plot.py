@@ -1,4 +1,4 @@
-"""The picture of what each worker holds: a bar of its labels for each worker."""
+"""The picture of the workers' data: a bar of labels for each worker."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from chimera.report.run_files import finite
 
 MOST_POINTS = 300
 BAND = "one standard deviation over the seeds"
-"""What a band shows, for captions."""
+"""The meaning of a band, for captions."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Nodes that have the rows of a run: what they agreed on, and the last figures of each node that gives its own."""
+"""Nodes that have the rows of a run: their agreed schema, and the last figures of each node that gives its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The files of a run's folder, which are readable in any state.
 
-A run can stop at any point: an incomplete last line is skipped, a run without summary is unfinished, and `RunFiles.notes`
-lists what could not be read.
+A run can stop at any point. An incomplete last line is skipped, and a run without summary is unfinished.
+`RunFiles.notes` lists files and lines that could not be read.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class RunFiles:
     events : the rows of ``events.jsonl``.
     summary : ``summary.json``; empty if the run did not finish.
     environment : ``environment.json``.
-    data : ``data.json``, see `chimera.core.worker_counts.WorkerCounts`; what nodes agreed on, if they have the rows; empty if
-        the run does not show what workers hold.
+    data : ``data.json``, see `chimera.core.worker_counts.WorkerCounts`; the schema that nodes agreed on, if they have
+        the rows; empty if the run does not show what workers hold.
     words : the vectors of frequent words, if the run has any.
     notes : sentences about files or lines that could not be read.
     """

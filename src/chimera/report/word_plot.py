@@ -21,7 +21,7 @@ _MOST_CHARACTERS = 24
 _LEFT, _BOTTOM, _MARGIN = 24, 26, 12  # room for axis labels; margin around the points
 _SIDE = 44  # additional room for labels at the left and right
 _RADIUS, _GAP = 2.3, 5.0
-_CLEAR = 4.8  # from the centre of a point to labels of other points
+_CLEAR = 4.8  # distance from the centre of a point to labels of other points
 _ASCENT, _DESCENT = 10.5, 3.5
 _SHAPES = {"wide": (1140, 0.4, 0.6), "narrow": (560, 0.7, 1.15)}
 """For wide and narrow pages: width in px, and minimum and maximum height as fractions of the width."""

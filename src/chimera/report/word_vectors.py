@@ -1,8 +1,8 @@
 """The vectors of a run's most frequent words, and their projection on the first two principal components.
 
-A run that trained word vectors has the files ``vocabulary.txt`` (a word per line, the most frequent first) and
-``embeddings.csv`` (a row of numbers for each word, in the same order). An optional ``stop_words.txt`` lists words that are not
-drawn. Vocabularies may be huge: only the first lines are read.
+A run that trained word vectors has two files: ``vocabulary.txt`` (a word per line, the most frequent first) and
+``embeddings.csv`` (a row of numbers per word, in the same order). An optional ``stop_words.txt`` lists words that are
+not drawn. Vocabularies may be huge: only the first lines are read.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ from chimera.web.security import Access, anonymous_access, check_exposure, warn_
 About = Mapping[str, Any]
 
 
-STOP_S = 3  # requests in flight have this long after the node is asked to stop
-KEEP_ALIVE_S = 300  # an idle connection stays open this long; masters keep theirs between iterations
+STOP_S = 3  # requests in flight have this long after the node receives a signal to stop
+KEEP_ALIVE_S = 300  # an idle connection stays open this long; masters keep their connections between iterations
 
 
 def create_app(

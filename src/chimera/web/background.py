@@ -14,8 +14,8 @@ T = TypeVar("T")
 async def in_thread(function: Callable[..., T], *args: Any) -> T:
     """Return ``function(*args)``, computed in a new thread.
 
-    The thread is a daemon, so that a node stops within seconds even if an estimator still computes. The process would wait for
-    threads of the event loop's own pool.
+    The thread is a daemon, so that a node stops within seconds even if an estimator still computes. With threads of the
+    event loop's own pool, the process would wait for their end.
     """
     done: Future[T] = Future()
 

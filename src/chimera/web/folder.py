@@ -155,7 +155,7 @@ def try_lock(file: Path) -> int | None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(0.02)  # `lock_holder` takes it for a moment
+            time.sleep(0.02)  # `lock_holder` holds the lock briefly
         else:
             os.ftruncate(lock, 0)
             return lock

@@ -69,4 +69,4 @@ def log_latency(url: str, kind: str, seconds: float) -> None:
 
 
 class _Log(RotatingFileHandler):
-    """A file that `open_logs` opened; handlers from elsewhere are left alone."""
+    """A file that `open_logs` opened; handlers of other code are not changed."""

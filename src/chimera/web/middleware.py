@@ -1,6 +1,6 @@
 """The middleware of every server: checks of origin and token, body limit, request metrics, and answers to exceptions.
 
-It calls plain routes directly, because FastAPI's own dispatch takes as long as a short route itself.
+The middleware calls plain routes directly, because FastAPI's own dispatch takes as long as a short route itself.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class ServerMiddleware:
                 await error_response(503, "NodeStopped", "this node is being stopped")(scope, receive, recorded)
         except Exception as error:  # the server below would not answer Chimera's errors
             if status and not whole:
-                raise  # part of an answer is sent: the server can only cut it off
+                raise  # part of an answer is sent: the server can only abort it
             if not status:
                 answer_to = self._error_forms.get(scope["path"], response_to)
                 await answer_to(error)(scope, receive, recorded)

@@ -64,7 +64,7 @@ def read_header(file: IO[bytes]) -> Header:
         raise ValueError(f"its header states {stated} bytes; at most {_MAX_HEADER_BYTES} are read")
     try:
         shape, fortran_order, dtype = parse(io.BytesIO(length + file.read(stated)))
-    # NumPy does not catch what the parser of Python raises. MemoryError means that the nesting is too deep.
+    # NumPy does not catch the exceptions of Python's parser. MemoryError means that the nesting is too deep.
     except (ValueError, TypeError, LookupError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
         raise ValueError(f"its header is damaged ({type(error).__name__})") from error
     if not all(type(length) is int and length >= 0 for length in shape):

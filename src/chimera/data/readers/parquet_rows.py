@@ -107,7 +107,7 @@ class ParquetRows:
             kept = sum(other.nbytes for other in self._decoded.values())
             while self._decoded and kept + decoded.nbytes > self._cache_bytes:
                 kept -= self._decoded.popitem(last=False)[1].nbytes
-        self._decoded[group] = decoded  # the last one
+        self._decoded[group] = decoded  # the most recent one
         return decoded
 
     def __getstate__(self) -> dict[str, Any]:

@@ -57,7 +57,8 @@ def _is_map_style(value: Any) -> bool:
 def is_sampled(value: Any) -> bool:
     """Return whether ``value`` is a map-style data set whose samples are read one by one.
 
-    A ``TensorDataset`` of real inputs and one label or row of values per sample holds arrays already, and is not.
+    A ``TensorDataset`` of real inputs and one label or row of values per sample holds arrays already: the result is
+    False.
     """
     if not _is_map_style(value) or isinstance(value, os.PathLike):
         return False

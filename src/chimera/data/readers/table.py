@@ -22,7 +22,7 @@ from chimera.data.readers.decompression import GzipStream
 Target: TypeAlias = str | int | Sequence[str | int] | None
 
 NO_LABELS = {"labels": None, "groups": None}
-"""Options for a test part, which needs neither labels nor groups."""
+"""The options of a test part: it needs neither labels nor groups."""
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".data")
 """Endings of files that are read as tables; also with ``.gz`` appended."""
@@ -32,7 +32,7 @@ MAX_CATEGORIES = 50
 
 
 class TableOptions(NamedTuple):
-    """Which columns of a table have which purpose, see `Dataset.of`. Labels and groups may be arrays or functions as well.
+    """The purposes of the columns of a table, see `Dataset.of`. Labels and groups may be arrays or functions as well.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Loops over letters and words, compiled by numba and cached on disk. They are imported only when a text is read.
+"""Loops over letters and words, compiled by numba and cached on disk. This module is imported only when a text is read.
 
 A table of words is a hash table with open addressing. ``arena`` holds the letters of all words, word k from ``starts[k]`` to
 ``starts[k + 1]``. ``slots`` (its size is a power of two, at most half of it is used) holds the number of the word, or -1;

@@ -1,4 +1,4 @@
-"""The audit log of a program that decides nothing, such as a hub: lines are written in batches."""
+"""The audit log of a program that makes no decisions, such as a hub: lines are written in batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chimera.federation.audit.line import Entry
 FILE_NAME = "audit.sqlite"
 _KIND = SQLiteFormat("audit log", 0x43484155, 1, log.TABLES_OF_FILES)
 MOST_BYTES = 1 << 30
-"""Size of the files of a log above which the oldest one is removed, if nothing else is said."""
+"""Size of the files of a log above which the oldest one is removed, by default."""
 _MOST_WAITING = 10_000  # entries in memory
 
 

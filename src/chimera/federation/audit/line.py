@@ -35,7 +35,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     bytes_in, bytes_out : sizes of the request and of the answer.
     rows : rows of data that the call read; a row that the call read twice counts twice.
     epsilon : epsilon that the call added to the requester's account; None if no noise bounds it.
-    reason : why the request was refused, or who approved it.
+    reason : the reason of a refusal, or the name of the approver.
     """
 
     time: str
@@ -83,7 +83,7 @@ def decode(data: bytes) -> Line:
 
     Raises
     ------
-    ValueError : they are no line.
+    ValueError : the bytes are no line.
     """
     if len(data) > MOST_LINE_BYTES:
         raise ValueError("it is too long")

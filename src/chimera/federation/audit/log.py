@@ -27,7 +27,7 @@ CREATE TABLE audit_files (last INTEGER PRIMARY KEY, digest TEXT NOT NULL, remove
 """
 """Tables for a log of several files: number and hash of the last line of each full file, and whether the file was removed."""
 _FULL, _DIGITS = "audit-{}.jsonl", 15  # the number of the last line
-_FILES = 16  # of a log with a bound
+_FILES = 16  # files of a log with a bound
 _ALL = (1 << 63) - 1
 _MOST_UNSYNCED = 64
 """Lines that may be in the file without being on the disk. Until then they are in the tables as well."""
@@ -47,8 +47,8 @@ def head(db: sqlite3.Connection) -> tuple[int, str]:
 class AuditLog:
     """The file of an audit log. Several processes may use it; each line is written once.
 
-    A line is on the disk with the transaction that it reports. The file gets a line only when it is: otherwise the file could
-    have lines after a crash of the machine that its tables lack.
+    A line is on the disk with the transaction that it reports. The file gets a line only afterwards: otherwise, after a
+    crash of the machine, the file could have lines that its tables lack.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class AuditLog:
             line = encode(Line(sequence=sequence, before=last, entry=entry))
             last = digest(line)
             rows.append((sequence, line))
-        written = self._synced  # the files have these lines, and the table need not
+        written = self._synced  # the files have these lines, so the table does not need them
         if written != self._dropped:
             db.execute("DELETE FROM audit_lines WHERE sequence <= ?", (written,))
             self._dropped = written
@@ -171,7 +171,7 @@ class AuditLog:
     def _set_aside(self, at: int, last: bytes, most: int) -> None:
         """Rename the file, whose last line is ``last`` with the number ``at``; remove the oldest files above the bound.
 
-        The table has each step before it is made, so that `verify` finds no fault if the process ends between two steps.
+        The table records each step in advance, so that `verify` finds no fault if the process ends between two steps.
         """
 
         def note(statement: str, *values: Any) -> None:

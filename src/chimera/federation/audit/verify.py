@@ -20,7 +20,7 @@ class Verified(NamedTuple):
     ----------
     lines : the number of the last line.
     head : SHA-256 of the last line.
-    unwritten : lines that the ledger has and the file has not yet; the next start of the program writes them.
+    unwritten : lines of the ledger that are not in the file yet; the next start of the program writes them.
     compared : whether the end of the file was compared with a ledger.
     removed : number of the first lines, which the program removed to keep the bound of the log.
     """
@@ -52,12 +52,12 @@ def verify(path: Path) -> Verified:
         try:
             return _verified(files, path)
         except (AuditError, ConfigurationError):
-            if files == _files_of(path):  # otherwise the program has divided its log meanwhile
+            if files == _files_of(path):  # otherwise the program has begun another file meanwhile
                 raise
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """Return the files of a log. The newest one is missing if the program ended after it had set the one before aside."""
+    """Return the files of a log. The newest one is missing if the program ended after it had renamed the one before."""
     full, newest = full_files(folder), folder / FILE_NAME
     return [*full, newest] if newest.exists() or not full else full
 
@@ -143,8 +143,8 @@ def _begin_of(file: Path, expected: _Ledger) -> tuple[int, str]:
 
 class _Ledger(NamedTuple):
     sequence: int
-    digests: dict[int, str]  # of the lines after which the file may end
-    removed: dict[int, str]  # of the lines before the files that the program has kept
+    digests: dict[int, str]  # digests of the lines after which the file may end
+    removed: dict[int, str]  # digests of the lines before the files that the program has kept
 
 
 def _ledger_of(folder: Path) -> _Ledger:

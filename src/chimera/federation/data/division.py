@@ -32,7 +32,7 @@ def divided(rows: Iterable[bytes], test_fraction: float, seed: int) -> NDArray[n
     ----------
     rows : the content of each row.
     test_fraction : share of the rows, on average; from 0 to below 1.
-    seed : known to the node alone, so that no driver can tell the part of a row.
+    seed : known to the node alone, so that no driver can determine the part of a row.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def contents_of_array(inputs: NDArray[Any]) -> Iterable[bytes]:
 
 
 def contents_of_frame(frame: Any) -> Iterable[bytes]:
-    """Return the content of each row of a table, whatever the order of its columns."""
+    """Return the content of each row of a table, independent of the order of its columns."""
     import pandas.api.types as kinds
 
     names = sorted(map(str, frame.columns))

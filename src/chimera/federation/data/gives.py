@@ -1,4 +1,4 @@
-"""What the owner of a node lets it say about its data."""
+"""The figures and models that a node may give, as its owner has set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chimera.training.nodes_data.description import GivenMetrics
 
 @dataclass(frozen=True)
 class Gives:
-    """What a node gives to drivers, and which models it has.
+    """The figures that a node gives to drivers, and its models.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class Gives:
     statistics : whether it gives mean and deviation of its columns.
     least_rows : it gives no figure of fewer rows than this.
     models : folders with models by the name that drivers use.
-    most_parameters : the largest model that it makes.
+    most_parameters : number of parameters of the largest model that it makes.
 
     Raises
     ------

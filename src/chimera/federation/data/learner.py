@@ -1,4 +1,4 @@
-"""The actors of a node with data of its own: it describes its data, and trains and evaluates for drivers."""
+"""The actors of a node with its own data: they describe the data, and train and evaluate for drivers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def node_actors(data: OwnData, gives: Gives) -> Actors:
 
 
 class NodeDescriber(DataDescriber):
-    """Describes the data of a node, as far as its owner lets it."""
+    """Describes the data of a node, as far as its owner allows it."""
 
     def __init__(self, data: OwnData, gives: Gives) -> None:
         self._data, self._gives = data, gives
@@ -70,7 +70,7 @@ class OwnDataLearner(Learner):
 
     Parameters
     ----------
-    data, gives : the node's data, and what it gives.
+    data, gives : the node's data, and the figures that it gives.
     rank : rank in the run.
     schema : schema of the run, with a request.
     order : reading order of the rows.

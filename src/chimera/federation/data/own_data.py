@@ -101,7 +101,7 @@ class OwnData(ABC):
         """
 
     def check(self, request: NodeRequest, classes: tuple[str, ...] | None) -> None:
-        """Raise DataError if task, kind of data, shape or classes differ from what a driver asks for."""
+        """Raise DataError if task, kind of data, shape or classes differ from those in the request of a driver."""
         differs = f"the data of node {self.node!r} differ from those of the run: "
         if (classes is None) != (self.classes is None) or request.task != self.task:
             raise DataError(f"{differs}their target is for {self.task}")

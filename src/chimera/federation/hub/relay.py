@@ -42,9 +42,9 @@ from chimera.federation.hub.sightings import Seen, SeenRun
 from chimera.federation.hub.traffic import Traffic
 
 HELLO_S = 10.0
-_RENEW_S = 60.0  # between two requests of one connection for a certificate
-_SILENT_S = 10.0  # without a confirmation of sent bytes
-_UNHEARD_S = 40.0  # without any frame; a node sends a heartbeat every 10 s
+_RENEW_S = 60.0  # seconds between two requests of one connection for a certificate
+_SILENT_S = 10.0  # seconds without a confirmation of sent bytes
+_UNHEARD_S = 40.0  # seconds without any frame; a node sends a heartbeat every 10 s
 
 
 class Guest:
@@ -53,11 +53,11 @@ class Guest:
     Attributes
     ----------
     serial, fingerprint : serial number and SHA-256 of its certificate.
-    port : where frames to it leave.
+    port : sends frames to the guest.
     hello : its first frame.
-    progress : what a driver has reported last.
-    full : where its last frame went, if more bytes wait there than may; its next frame waits.
-    renewed_s : when it has asked for a new certificate, by a clock that is not set back.
+    progress : the last report of a driver.
+    full : the port of its last frame, if too many bytes wait there; its next frame waits then.
+    renewed_s : time of its last request for a new certificate, by a monotonic clock.
     """
 
     def __init__(self, role: str, name: str, serial: str, fingerprint: str, port: Port, hello: Hello) -> None:
@@ -69,12 +69,12 @@ class Guest:
         self.renewed_s = -math.inf
 
     async def refuse(self, reason: str) -> None:
-        """Tell it why its connection ends, and end it."""
+        """Send the guest the reason, and end its connection."""
         await refuse(self.port.connection, reason)
 
 
 async def refuse(connection: Any, reason: str) -> None:
-    """Tell the other side why its connection ends, and end it."""
+    """Send the other side the reason, and end the connection."""
     try:
         async with asyncio.timeout(1.0):
             await connection.send(pack(Refused(reason[:300])))
@@ -89,7 +89,7 @@ class Relay:
 
     Parameters
     ----------
-    traffic : counts what passes.
+    traffic : counts the frames that pass.
     renew : returns a new certificate of a connected member for a request, in PEM; raises ConflictError or DataError.
     """
 
@@ -165,7 +165,7 @@ class Relay:
         return True
 
     def revoke(self, certificates: Iterable[bytes]) -> None:
-        """Tell all nodes which certificates are revoked.
+        """Send all nodes the revoked certificates.
 
         Parameters
         ----------
@@ -207,7 +207,7 @@ class Relay:
         return True
 
     def _forward(self, guest: Guest, frame: bytes) -> None:
-        """Check a frame, and pass it on. Frames to a side that is away are dropped: its driver asks again."""
+        """Check a frame, and pass it on. Frames to a side that is away are dropped: the driver asks again."""
         header, payload = unpack(frame)
         if isinstance(header, Beat):
             guest.port.beat()
@@ -256,7 +256,7 @@ class Relay:
         return [*self.nodes.values(), *self.drivers.values()]
 
     def sweep(self) -> None:
-        """Break off the connections from which nothing comes any more."""
+        """Close the connections that no longer send anything."""
         before_s = time.monotonic() - _UNHEARD_S
         for guest in self.guests():
             if guest.heard_s < before_s:

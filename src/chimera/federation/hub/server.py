@@ -146,13 +146,13 @@ class Hub:
                 for guest in self._relay.guests():
                     if guest.serial not in self._valid:
                         await guest.refuse("its certificate is revoked")
-            if self._audit.error is not None:  # a hub relays nothing that its audit log cannot have
+            if self._audit.error is not None:  # a hub relays nothing that its audit log cannot record
                 raise self._audit.error
             if time.monotonic() - reported_s >= _REPORT_S:
                 reported_s = time.monotonic()
                 self._relay.sweep()
                 self._traffic.tidy(self._relay.drivers, reported_s)
-                with contextlib.suppress(ChimeraError):  # the report is for people; the relay continues without it
+                with contextlib.suppress(ChimeraError):  # the report is for display; the relay continues
                     self.state.report(self._relay.seen(), self._relay.runs())
 
     async def _serve(self, connection: Any) -> None:
@@ -164,7 +164,7 @@ class Hub:
                 await self._member(connection, route[1:])
             else:
                 connection.transport.abort()
-        except Exception as error:  # of one connection; the library would log it with a traceback
+        except Exception as error:  # an error of one connection; the library would log it with a traceback
             if type(error).__module__.partition(".")[0] != "websockets" and not isinstance(error, OSError):
                 sys.stderr.write(f"chimera hub: a connection failed: {type(error).__name__}: {error}\n")
 

@@ -1,4 +1,4 @@
-"""Which nodes and runs a hub has seen: tables of its file for people to read. Nothing is decided by them."""
+"""The nodes and runs that a hub has seen: tables of its file, for display only. No decision depends on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TABLES = """
 """
 """Tables that files of former versions lack, and that former versions ignore."""
 DAY_S = 86_400.0
-_SAME_STAY_S = 60.0  # a shorter absence is not kept, so that a node that comes and goes does not fill the file
+_SAME_STAY_S = 60.0  # a shorter absence is not kept, so that a node that often reconnects does not fill the file
 _MOST_RUNS = 10_000
 
 
@@ -25,7 +25,7 @@ class Seen(NamedTuple):
 
     Attributes
     ----------
-    since_s, seen_s : when its last connection began, and when it was seen last, in seconds since 1970.
+    since_s, seen_s : start of its last connection, and time at which it was seen last, in seconds since 1970.
     here : whether it is connected.
     """
 
@@ -41,8 +41,8 @@ class SeenRun(NamedTuple):
 
     Attributes
     ----------
-    strategy, model, rounds, fraction, ended : what its driver has reported, see `Progress`.
-    calls, bytes_in, bytes_out : what has passed since the last report.
+    strategy, model, rounds, fraction, ended : the last report of its driver, see `Progress`.
+    calls, bytes_in, bytes_out : numbers of calls and bytes since the last report.
     """
 
     run: str
@@ -58,11 +58,11 @@ class SeenRun(NamedTuple):
 
 
 class KnownRun(NamedTuple):
-    """A run in the file of a hub; the fields are those of `SeenRun`, with all that has passed.
+    """A run in the file of a hub; the fields are those of `SeenRun`, with totals of calls and bytes.
 
     Attributes
     ----------
-    since_s, seen_s : when its driver was connected first and last, in seconds since 1970.
+    since_s, seen_s : first and last time at which its driver was connected, in seconds since 1970.
     """
 
     run: str
@@ -91,7 +91,7 @@ def note(db: sqlite3.Connection, now_s: float, nodes: list[Seen], runs: list[See
 
 
 def stays_since(db: sqlite3.Connection, since_s: float) -> dict[str, list[tuple[float, float]]]:
-    """Return when each node was connected since then."""
+    """Return the times in which each node was connected since a given time."""
     found: dict[str, list[tuple[float, float]]] = {}
     query = "SELECT name, since_s, until_s FROM stays WHERE until_s >= ? ORDER BY since_s"
     for name, begin_s, end_s in db.execute(query, (since_s,)):

@@ -40,7 +40,7 @@ _FORMAT = SQLiteFormat(
 
 
 HERE_S = 15.0
-"""A hub reports every 5 s which nodes are connected; after this time without a report, in seconds, a node is not."""
+"""Seconds without a report after which a node is not connected. A hub reports the connected nodes every 5 s."""
 
 
 class Member(NamedTuple):
@@ -48,10 +48,10 @@ class Member(NamedTuple):
 
     Attributes
     ----------
-    since_s : when it joined, in seconds since 1970.
+    since_s : time at which it joined, in seconds since 1970.
     revoked : whether its certificate is revoked.
-    here_s : since when its node is connected; None if it is not.
-    seen_s : when a frame of its node came last; None: never.
+    here_s : time at which its node connected; None if the node is not connected.
+    seen_s : time of the last frame of its node; None: there was none.
     version : version of Chimera at its node.
     """
 
@@ -88,7 +88,7 @@ class State:
         self._db.close()
 
     def fact(self, key: str) -> str | None:
-        """Return what `remember` has stored."""
+        """Return a text that `remember` has stored."""
         rows = self._db.rows("SELECT value FROM facts WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else None
 
@@ -119,7 +119,7 @@ class State:
         self._db.write(work)
 
     def redeem(self, digest: str, sign: Callable[[Role, str], Issued]) -> tuple[Issued, Role, str]:
-        """Use an invitation: sign a certificate, and make its holder a member. One transaction, so that a code is good once.
+        """Use an invitation: sign a certificate, and make its holder a member. One transaction: a code can be used once.
 
         Raises
         ------
@@ -148,7 +148,7 @@ class State:
         return self._db.write(work)
 
     def renew(self, serial: str, sign: Callable[[Role, str], Issued]) -> Issued:
-        """Sign a further certificate for the member with this one, whose time is half over at least.
+        """Sign a further certificate for the member with this one, of whose validity at least half is over.
 
         A certificate that was renewed stays valid: the answer may be lost. A further renewal replaces it.
 

@@ -1,4 +1,4 @@
-"""What passes through a hub: a line of the audit log for each call, and sums for each run."""
+"""The traffic through a hub: a line of the audit log for each call, and sums for each run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AWAY_S, _MOST_AWAY = 600.0, 200  # runs whose drivers are away
 
 
 class _Call:
-    """A call that was passed on, and whose answer was not yet."""
+    """A call that was passed on, and whose answer has not passed yet."""
 
     __slots__ = ("bytes_in", "bytes_out", "path")
 
@@ -24,14 +24,14 @@ class _Call:
 
 
 class Passed:
-    """What has passed for one run.
+    """The traffic of one run.
 
     Attributes
     ----------
     requester, fingerprint : name and SHA-256 of the certificate of the requester.
     calls : number of calls that were answered.
     bytes_in, bytes_out : size of the requests and of the answers, in bytes.
-    here_s : when the driver was connected, in the seconds of `Traffic.tidy`.
+    here_s : last time at which the driver was connected, in the seconds of `Traffic.tidy`.
     """
 
     __slots__ = ("bytes_in", "bytes_out", "calls", "fingerprint", "here_s", "open", "requester")
@@ -60,7 +60,7 @@ class Traffic:
 
     Attributes
     ----------
-    runs : what has passed for each run whose driver is connected, or was so recently.
+    runs : the traffic of each run whose driver is connected, or was recently.
     """
 
     def __init__(self, note: Callable[..., None]) -> None:
@@ -116,7 +116,7 @@ class Traffic:
         )  # fmt: skip
 
     def tidy(self, here: Container[str], now_s: float) -> None:
-        """Forget the runs whose drivers were away for ten minutes, and those that were away longest if there are many.
+        """Drop the runs whose drivers were away for ten minutes; if there are many, also those that were away longest.
 
         Parameters
         ----------
@@ -142,7 +142,7 @@ class Traffic:
             del self.runs[run]
 
     def close(self) -> None:
-        """Forget all runs."""
+        """Drop all runs."""
         for run in list(self.runs):
             self.forget(run)
 

@@ -12,11 +12,11 @@ from chimera.core.errors import ConfigurationError
 LASTS_S = 86_400.0
 """Validity of an invitation, in seconds."""
 _SECRET, _FINGERPRINT = 16, 32
-_OWN, _GIVEN = 1, 2  # the first byte: who signs the certificate of the hub's server
+_OWN, _GIVEN = 1, 2  # the first byte: the signer of the certificate of the hub's server
 
 
 class Invitation(NamedTuple):
-    """What a code contains.
+    """The content of a code.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Invitation(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """What the hub stores in place of the secret."""
+        """The digest that the hub stores in place of the secret."""
         return digest_of(self.secret)
 
     @classmethod

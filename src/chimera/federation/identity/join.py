@@ -1,4 +1,4 @@
-"""How a node or requester joins a hub with the code of an invitation. Its key is made here and stays here."""
+"""The function by which a node or requester joins a hub with an invitation's code. Its key never leaves this machine."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _PATIENCE_S = 20.0
 def join(url: str, code: str, folder: Path) -> Credentials:
     """Join a hub, and write the new identity to a folder.
 
-    The code says which authority the hub must have. The secret of the code is sent only over a connection whose certificate
-    that authority has signed, or, if the hub was given a certificate, one that this machine trusts.
+    The code identifies the authority of the hub. The secret of the code is sent only over a connection whose
+    certificate that authority has signed. If the hub was given a certificate, it must be one that this machine trusts.
 
     Raises
     ------

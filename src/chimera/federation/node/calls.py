@@ -16,7 +16,7 @@ from chimera.engines.federation.wire.streams import Receiving, Sending
 from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
 from chimera.federation.node.store import DONE, SETTLED, Kept, Store
 
-_MOST_OPEN, _MOST_OPEN_BYTES = 256, 1 << 31  # of one requester, so that it cannot keep out others
+_MOST_OPEN, _MOST_OPEN_BYTES = 256, 1 << 31  # of one requester, so that it cannot block others
 _FORGET_S = 600.0  # a body whose driver does not come back is dropped after this time
 _INLINE = 1 << 16  # bytes; a body of this size is run without another thread
 
@@ -86,7 +86,7 @@ class Calls:
         return bool(self._open or self._running or self._leaving)
 
     def hold(self, ask: Ask, asked: int, why: str = "", wait_s: int = 0) -> bool:
-        """Say that a call waits, see `Waits`; return whether the driver still waits for the answer."""
+        """Report that a call waits, see `Waits`; return whether the driver still waits for the answer."""
         if (ask.run, ask.number) not in self._running:
             return False
         if self._port is not None:
@@ -210,7 +210,7 @@ class Calls:
         self._leave(ask, Kept.of(reply))
 
     def _leave(self, ask: Ask, kept: Kept) -> None:
-        """Send an answer from the byte on that the driver asked for."""
+        """Send an answer, from the byte that the driver requested."""
         if self._port is None:
             return
         key = ask.run, ask.number

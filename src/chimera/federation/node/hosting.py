@@ -63,7 +63,7 @@ def serve_node(
 
 
 def gives_of(policy: Policy) -> Gives:
-    """Return what a node with this policy gives to drivers about its data."""
+    """Return the figures about its data that a node with this policy gives to drivers."""
     release = policy.release
     return Gives(
         metrics="merged" if release.metrics else "none",

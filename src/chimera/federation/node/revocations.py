@@ -1,4 +1,4 @@
-"""The revoked certificates that a node knows. The hub adds to them, and cannot take one back."""
+"""The revoked certificates that a node knows. The hub can add certificates, and cannot remove one."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from chimera.version import __version__
 _FORGET_S = 3600.0  # seconds after which the actors of a driver that is away are dropped
 _SAY_AGAIN_S = 1.0  # a waiting call is reported to its driver; one that waits for the administrator asks the gate again
 _MOST_WAIT_S = 30.0  # a call that waits for the policy asks the gate again: clocks are set, and machines sleep
-_MOST_WAITING, _MOST_WAITING_BYTES = 10_000, 1 << 30  # of waiting calls together
+_MOST_WAITING, _MOST_WAITING_BYTES = 10_000, 1 << 30  # of all waiting calls together
 
 
 class Service:
@@ -80,7 +80,7 @@ class Service:
             self._store.close()
 
     def _run(self, ask: Ask, body: bytes | bytearray, finished: Finished) -> None:
-        if ask.verb != "POST":  # it asks about the driver's own actors, or drops them
+        if ask.verb != "POST":  # the request reads the driver's own actors, or drops them
             self._dispatch(ask, body, lambda reply: finished(Kept.of(reply)))
             return
         actor, method = actor_of(ask.path)
@@ -111,7 +111,7 @@ class Service:
                 if isinstance(decision, Refused):
                     reply = _refused(decision)
                 finished(self._store.finish(ask.run, ask.number, reply))
-            except Exception as error:  # the store or the ledger cannot be written, for instance
+            except Exception as error:  # for example, the store or the ledger cannot be written
                 finished(Kept.of(error_reply(503, UnavailableError(f"the node cannot answer: {type(error).__name__}"))))
 
         self._dispatch(ask, body, answered)
@@ -154,7 +154,7 @@ def _refused(decision: Refused) -> Reply:
 
 
 class _Told(Calls):
-    """Calls, and what the hub says on its own: that the connection is open, and which certificates are revoked."""
+    """Calls, and the hub's own messages: the connection is open, or certificates are revoked."""
 
     def __init__(self, store: Store, run: Any, report: Callable[[], None], revocations: Revocations) -> None:
         super().__init__(store, run)

@@ -81,7 +81,7 @@ class Store:
     def owns(self, run: str, name: str, fingerprint: str) -> bool:
         """Return whether a run belongs to the driver with this certificate; a new run does from now on.
 
-        A name alone is no owner: once its certificate is revoked, another requester can join with it.
+        A name alone is no owner: once its certificate is revoked, another requester can join under the name.
         """
         requester = f"{name} {fingerprint}"
         with self._lock:
@@ -94,7 +94,7 @@ class Store:
             return known[0] == requester
 
     def find(self, run: str, number: int) -> Kept | None:
-        """Return what is known about a call; None if it was not started."""
+        """Return the state of a call; None if it was not started."""
         if number < self._runs.get(run, ("", 0))[1]:
             return Kept(SETTLED)
         query = "SELECT state, status, type, size, body FROM calls WHERE run = ? AND number = ?"
@@ -110,7 +110,7 @@ class Store:
         self._db.write(lambda db: db.execute(statement, (run, number, STARTED)), durable=False)
 
     def finish(self, run: str, number: int, reply: Reply) -> Kept:
-        """Keep an answer, unless the driver does not need it any more; return it as it can be sent."""
+        """Keep an answer, unless the driver does not need it any more; return it in the form to send."""
         body: bytes | Path = reply.body
         if len(reply.body) > _INLINE:
             body = self._file(run, number)
@@ -121,7 +121,7 @@ class Store:
         values = (run, number, DONE, kept.status, kept.type, kept.size, inline)
 
         def work(db: sqlite3.Connection) -> bool:
-            """Keep it, unless it was settled meanwhile; the lock of the file orders this and `settle`."""
+            """Keep the answer, unless its call was settled meanwhile; the lock of the file orders this and `settle`."""
             known = db.execute("SELECT state FROM calls WHERE run = ? AND number = ?", (run, number)).fetchone()
             if number < self._runs[run][1] or known == (SETTLED,):
                 return False

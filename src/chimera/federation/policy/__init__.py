@@ -1,1 +1,1 @@
-"""The policy of a node: which calls it runs for which requester, and what may leave it."""
+"""The policy of a node: which calls it runs for which requester, and which values it releases."""

@@ -106,7 +106,7 @@ def arguments_agree(call: Call, declared: Declared, policy: Policy, rows: int) -
 
 
 def _names_model(call: Call, declared: Declared) -> bool:
-    """Return whether an actor begins with the declared model. A schema without a model means the node's only one."""
+    """Return whether an actor begins with the declared model. A schema without a model means the node's only model."""
     if len(call.given) != _WORKER_ARGUMENTS:
         return False
     request = getattr(call.given[1], "request", None)
@@ -114,7 +114,7 @@ def _names_model(call: Call, declared: Declared) -> bool:
 
 
 def _reads_all(order: Any) -> bool:
-    """Return whether an order reads all training rows. A requester must not choose which few rows an update is made of."""
+    """Return whether an order reads all training rows. A requester must not choose a few rows for an update."""
     return (
         type(order) is OwnOrder and order.test_share is None and type(order.batch_size) is int and order.batch_size >= 1
     )
@@ -138,8 +138,8 @@ def multiplier(protection: Privacy | None, share: float, protects: str) -> float
 
     Parameters
     ----------
-    share : the noise that is in what leaves, as a fraction of the variance of a whole round: 1 / n for one update of n, and
-        m / n for a sum of m masked updates of n.
+    share : the noise in the released value, as a fraction of the variance of a whole round: 1 / n for one update of n,
+        and m / n for a sum of m masked updates of n.
     protects : see `PrivacyBounds`.
     """
     if protection is None:

@@ -158,7 +158,7 @@ def _protection(run: Run) -> str:
 def _table(name: str, options: dict[str, Any]) -> str:
     text = ", ".join(f"{key} = {msgspec.json.encode(value).decode()}" for key, value in options.items())
     plain = f"{name} ({text})" if text else f"{name} (defaults)"
-    return "".join(c if " " <= c <= "~" else "?" for c in plain)  # a requester wrote it, and a terminal shows it
+    return "".join(c if " " <= c <= "~" else "?" for c in plain)  # a requester wrote the text, and a terminal shows it
 
 
 def _number(value: float) -> str:

@@ -32,9 +32,9 @@ from chimera.federation.policy.requests import (
 from chimera.federation.policy.rules import START, Leaves
 
 SPENDING: tuple[Leaves, ...] = ("update", "training state")
-"""What a call lets out if it spends epsilon."""
+"""The kinds of values that a call releases if it spends epsilon."""
 
-_MORE_EVALUATIONS = 2  # than rounds: before the first and after the last one
+_MORE_EVALUATIONS = 2  # evaluations besides those of rounds: before the first and after the last one
 _MOST_HELD = 100  # runs of a requester that wait for the administrator
 
 
@@ -44,7 +44,7 @@ class Request:
 
     Attributes
     ----------
-    requester, call, declared, leaves : the call, the settings of its run, and what it lets out.
+    requester, call, declared, leaves : the call, the settings of its run, and the kind of value that it releases.
     epsilon : epsilon that the call adds to the requester's account; None if no noise bounds it.
     """
 
@@ -61,12 +61,12 @@ class Request:
 
 
 def of_time(db: sqlite3.Connection, now_s: float, clock_s: float, limits: Limits, call: Call) -> Decision | None:
-    """Return since when the call may run if it may not at this hour, or not today; None if it may now.
+    """Return the decision if the call may not run at this hour, or not today; None if it may run now.
 
     Parameters
     ----------
-    clock_s : what the clock shows, in seconds since 1970. It is earlier than ``now_s`` if it was set back. Hours follow it:
-        they would else stay open, or closed, until it has reached ``now_s`` again.
+    clock_s : time of the clock, in seconds since 1970; earlier than ``now_s`` if the clock was set back. The allowed
+        hours follow the clock: otherwise they would stay open, or closed, until it has reached ``now_s`` again.
     """
     if not limits.open_at(minute := minute_of(clock_s)):
         return Later("hours", limits.opens_in(minute) * 60)
@@ -116,7 +116,7 @@ def of_run(db: sqlite3.Connection, now_s: float, request: Request, *, asks: bool
 
 
 def evaluate(db: sqlite3.Connection, now_s: float, request: Request, limits: Limits) -> Decision | None:
-    """Count an evaluation; return another decision if the run or the day has had enough.
+    """Count an evaluation; return another decision if the run or the day is at its limit.
 
     With enough models of its own choice, a requester could read test rows from metrics.
     """

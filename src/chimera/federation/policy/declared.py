@@ -23,7 +23,7 @@ _MOST_DEPTH, _MOST_NUMBER = 20, 1 << 63
 
 @dataclass(frozen=True)
 class Declared:
-    """The settings of a run, as far as a node decides by them. The node compares calls with them.
+    """The settings of a run that a node uses for its decisions. The node compares calls with them.
 
     Attributes
     ----------

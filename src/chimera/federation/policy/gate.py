@@ -51,8 +51,8 @@ _RELEASE = {"statistics": "statistics", "rows": "sample_rows"}  # keys of [relea
 class Gate:
     """Applies the policy of a node. One process at a time uses the folder with the ledger and the audit log.
 
-    A call that spends epsilon is reserved before it runs. A reservation counts as spent for ever, whether its answer left or
-    not, so that no crash makes the spent budget too small.
+    A call that spends epsilon is reserved before it runs. A reservation always counts as spent, whether or not its
+    answer left, so that no crash makes the spent budget too small.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class Gate:
         self._open: dict[tuple[str, int], Request] = {}  # allowed calls without an answer
         self._shares = Shares()
         self._fewest: dict[tuple[str, str], int] = {}  # by run and actor: fewest rows of an update
-        self._declared: dict[str, tuple[Any, Declared]] = {}  # by run: what was read last
+        self._declared: dict[str, tuple[Any, Declared]] = {}  # by run: the settings that were read last
         make_folder(folder)
         lock = try_lock(folder / "ledger.lock")
         if lock is None:
@@ -123,7 +123,7 @@ class Gate:
                 decision: Decision = request
             else:
                 decision = self._ledger.write(partial(self._admit, request=request), durable=False)
-                if decision == Allowed():  # without its arguments, which can be as large as the model
+                if decision == Allowed():  # keep the call without its arguments, which can be as large as the model
                     self._open[call.run, call.number] = replace(request, call=replace(call, given=(), named={}))
             if isinstance(decision, Refused):
                 self._ledger.write(partial(self._refuse, requester=requester, call=call, reason=decision.reason))
@@ -132,7 +132,7 @@ class Gate:
             return decision
 
     def _admissible(self, requester: Requester, call: Call) -> Request | Refused:
-        """Return the call if policy, settings and arguments allow it, whatever was spent before."""
+        """Return the call if policy, settings and arguments allow it, regardless of earlier calls."""
         kind = leaves(call.kind, call.method) if is_well_formed(requester, call) else None
         if kind is None or not self._policy.requesters.include(requester):
             return Refused(NOT_ALLOWED)
@@ -178,7 +178,7 @@ class Gate:
         return declared
 
     def _admit(self, db: sqlite3.Connection, request: Request) -> Decision:
-        """Decide by what happened before; reserve the call if it spends epsilon."""
+        """Decide by earlier calls; reserve the call if it spends epsilon."""
         now_s, call, policy = self._ledger.now_s(db), request.call, self._policy
         begun = db.total_changes
         # The run first: its administrator can decide about it at any hour.
@@ -216,7 +216,7 @@ class Gate:
         return None
 
     def answer(self, requester: Requester, call: Call, answer_bytes: int, spent: Spending) -> Decision:
-        """Decide whether an answer may leave. Then ledger and audit lines are on the disk, unless it lets nothing out.
+        """Decide whether an answer may leave. Ledger and audit lines are then on the disk, unless it releases nothing.
 
         Parameters
         ----------

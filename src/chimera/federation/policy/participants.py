@@ -1,11 +1,12 @@
 """Certified keys of masked sums: a node checks which nodes are in a sum before it shares secrets with them.
 
 In secure aggregation the server distributes the public keys of all clients. A server that invents clients, or replaces keys by
-its own, reads updates. In a federation each node signs its keys of a round with the key of its certificate. `Participants`
-checks the list at each node.
+its own, can read updates. In a federation each node signs its keys of a round with the key of its certificate.
+`Participants` checks the list at each node.
 
-Signatures contain no number of a round. A server that sends keys of an earlier round gains nothing: their owner cannot open the
-shares for them, and a node whose shares another client cannot answer reveals nothing (`Client.reveal`).
+Signatures contain no number of a round. A server that sends keys of an earlier round gains nothing. The owner of these
+keys cannot open the shares for them, and a node whose shares another client cannot answer reveals nothing
+(`Client.reveal`).
 """
 
 from __future__ import annotations
@@ -132,12 +133,12 @@ class Participants:
         self._own |= {own.lower()}
 
     def __call__(self, rows: Any) -> int:
-        """Return the number of nodes in a list, each certified and there once.
+        """Return the number of nodes in a list, each certified and listed once.
 
         Raises
         ------
-        PrivacyError : a signature or certificate is not valid, two rows have the same node or keys, this node is not in the
-            list, or a node is not one of those that this node knows.
+        PrivacyError : a signature or certificate is not valid, two rows have the same node or keys, this node is not in
+            the list, or this node does not know a node of the list.
         """
         keys = keys_in(rows)
         certificates = [self._certified(row.tobytes()) for row in rows]

@@ -31,7 +31,7 @@ class Requesters:
 
     Attributes
     ----------
-    names : names in certificates. The hub issues certificates: a hub that lies can issue one with any name.
+    names : names in certificates. The hub issues certificates: a dishonest hub can issue one with any name.
     fingerprints : SHA-256 of certificates, hexadecimal, with or without colons and ``sha256:``.
     """
 
@@ -48,7 +48,7 @@ class Requesters:
 
 @dataclass(frozen=True)
 class PrivacyBounds:
-    """The table ``[privacy]``: what protects an update, and how much of the budget of epsilon updates may spend.
+    """The table ``[privacy]``: the protection of updates, and the budgets of epsilon.
 
     Attributes
     ----------
@@ -92,8 +92,8 @@ class Limits:
 
     Attributes
     ----------
-    rounds_per_day : maximum number of updates that leave in a day, for all requesters together; of evaluations, two more.
-        Further calls wait until the next day.
+    rounds_per_day : maximum number of updates that leave in a day, for all requesters together. The maximum number of
+        evaluations is larger by two. Further calls wait until the next day.
     bytes_per_day : maximum number of bytes of requests and answers in a day.
     hours : when calls run, ``HH:MM-HH:MM`` in local time; an interval over midnight is allowed. Other calls wait.
     least_rows : smallest number of rows of the node, and of rows that an update or a metric is computed from.
@@ -126,7 +126,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Release:
-    """The table ``[release]``: what may leave the node beside updates. Epsilon does not cover it.
+    """The table ``[release]``: values that may leave the node besides updates. Epsilon does not cover it.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class Policy:
     Attributes
     ----------
     requesters, privacy, limits, release : see their classes.
-    strategies, models : what a run may use, by name.
+    strategies, models : those that a run may use, by name.
     secure_aggregation : whether updates leave with masks, of which only the sum can be read.
     least_nodes : smallest number of updates in a sum; default 3 if masks are required, else 1.
     known_nodes : fingerprints of the certificates of other nodes that count in a sum; default: all of the federation.

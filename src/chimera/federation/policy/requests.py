@@ -27,7 +27,7 @@ class Call:
 
     Attributes
     ----------
-    run, number : the key of the run, and the number of the call in it; together unique for ever.
+    run, number : the key of the run, and the number of the call in it; together always unique.
     kind : class of the actor, as the requester names it.
     method : the called method; ``__init__`` creates the actor.
     settings : the settings that the requester declares for the run, see `Declared`; None: those of the run's first call.
@@ -121,7 +121,7 @@ Decision: TypeAlias = Allowed | Refused | Held | Later
 
 
 class Decides(Protocol):
-    """Decides for one node; `chimera.federation.policy.gate.Gate` does by the node's policy."""
+    """Decides about calls and answers of one node; `chimera.federation.policy.gate.Gate` does so by the node's policy."""
 
     def request(self, requester: Requester, call: Call) -> Decision:
         """Decide whether a call may run."""

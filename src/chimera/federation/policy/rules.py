@@ -1,4 +1,4 @@
-"""The calls that the actors of a node answer for requesters, and what each lets out. All other calls are refused."""
+"""The calls that the actors of a node answer for requesters, and the values that each releases. All other calls are refused."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Literal, TypeAlias
 Leaves: TypeAlias = Literal[
     "nothing", "start", "schema", "update", "training state", "counts", "metrics", "statistics", "rows", "masks"
 ]
-"""What a call lets out.
+"""The kind of values that a call releases.
 
-- ``nothing``: what the requester sent determines it, or the size of the model.
+- ``nothing``: values that follow from the request or the size of the model.
 - ``start``: the actor begins; the settings of the run and the arguments are compared with the policy.
 - ``update``: one update of the model, which the node's data determine. Each spends the budget.
 - ``training state``: other values that follow from gradients, such as buffers and momenta.
@@ -67,7 +67,7 @@ CALLS: Mapping[str, Mapping[str, Leaves]] = {
     },
     DESCRIBER: {START: "start", "describe": "schema"},
 }
-"""What the calls of each class of actors let out."""
+"""The kinds of values that the calls of each class of actors release."""
 
 _LOCAL_STEPS = (
     "fed-avg", "fed-avg-m", "fed-adagrad", "fed-adam", "fed-bn", "fed-buff", "fed-nova", "fed-prox", "fed-yogi", "scaffold",
@@ -93,5 +93,5 @@ MASKS = frozenset({"advertise_keys", "share_secrets", "receive_secrets", "reveal
 
 
 def leaves(kind: str, method: str) -> Leaves | None:
-    """Return what a call lets out; None if no actor answers it for a requester."""
+    """Return the kind of values that a call releases; None if no actor answers it for a requester."""
     return CALLS.get(kind, {}).get(method)

@@ -12,8 +12,9 @@ _MOST = 10_000
 class Shares:
     """The share of the noise, see `multiplier`, in the next updates of the most recent actors.
 
-    An actor may live after its entry was removed. Once an entry was removed, an actor without one counts with the smallest
-    share that the settings of its run permit. So no removal makes the counted noise larger than the real one.
+    An actor may still exist after its entry was removed. Once an entry was removed, an actor without one counts with
+    the smallest share that the settings of its run permit. So no removal makes the counted noise larger than the real
+    one.
     """
 
     def __init__(self) -> None:

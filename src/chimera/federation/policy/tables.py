@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def checked_keys(given: Any, known: tuple[str, ...], where: str) -> Mapping[str, Any]:
-    """Return a table; raise ConfigurationError if it is none or has another key than ``known``."""
+    """Return a table; raise ConfigurationError if the value is no table, or has a key that is not in ``known``."""
     if not isinstance(given, Mapping):
         raise ConfigurationError(f"{where} is a table, not {given!r:.40}")
     for key in given:

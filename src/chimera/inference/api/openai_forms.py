@@ -173,7 +173,7 @@ def _embedding_queries(body: Body) -> list[Any]:
 
 
 def _options(body: Body, *own: str, sampling: Sequence[str] = _SAMPLING) -> Body:
-    """Return how to sample, as a query has it. ``own`` are the other fields of the route."""
+    """Return the sampling options in the form of a query. ``own`` are the other fields of the route."""
     for key, value in body.items():
         if value is None or key == "model" or key in own or key in sampling or key in _IGNORED:
             continue

@@ -40,8 +40,8 @@ def submit(
 
     Parameters
     ----------
-    key : chosen by the client, of 1 to 100 letters, digits, '-', '_' and '.'. A request with the key of an existing job, and
-        the same model and options, returns the number of that job, so that a retry submits nothing twice.
+    key : chosen by the client, of 1 to 100 letters, digits, '-', '_' and '.'. A request with the key, the model and the
+        options of an existing job returns the number of that job, so that a retry submits nothing twice.
     model : table of the model.
     queries : values that `chimera.engines.http.wire` can pack.
     name : see `chimera.inference.api.options.check_name`; default: the number of this job.
@@ -160,7 +160,7 @@ def cancel(leader: Coordinator, job: str) -> str:
 
 
 def drain(leader: Coordinator, worker: str) -> str:
-    """Give a worker no more batches; it finishes those that it has. Return its state. A restart ends it."""
+    """Send a worker no more batches; it finishes its present ones. Return its state. A restart ends the drain."""
 
     def apply() -> str:
         handle = _worker(leader, worker)

@@ -161,7 +161,7 @@ async def ask(
 async def stream(
     leader: Coordinator, name: str, queries: Sequence[Any], size: int, *, timeout_s: float
 ) -> AsyncGenerator[tuple[int, str] | list[dict[str, Any]], None]:
-    """Queue a request, and yield the texts of its answers as they are generated, and at last its answers.
+    """Queue a request, and yield the texts of its answers as they are generated, and finally its answers.
 
     Parameters
     ----------
@@ -170,7 +170,8 @@ async def stream(
 
     Yields
     ------
-    The position of a query and the next part of its text; at last the answers. The parts of a text make up the whole text.
+    The position of a query and the next part of its text; finally the answers. The parts of a text make up the whole
+    text.
 
     Raises
     ------
@@ -190,7 +191,7 @@ async def stream(
     try:
         while (piece := await asyncio.wait_for(pieces.get(), until_s - loop.time())) is not None:
             position, at, text = piece
-            if at <= sent[position] < at + len(text):  # else it is sent already, or one before it was lost
+            if at <= sent[position] < at + len(text):  # otherwise it is sent already, or a part before it was lost
                 yield position, text[sent[position] - at :]
                 sent[position] = at + len(text)
         answers = answered.result()

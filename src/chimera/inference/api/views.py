@@ -13,7 +13,7 @@ from chimera.inference.scheduling.job import Job
 PERCENTILES = (50, 90, 95, 99)
 MAX_RATES = 100
 """Maximum number of jobs whose rates are compared."""
-_MAX_INTEGER = (1 << 53) - 1  # of JSON; journals of earlier versions may have larger ones
+_MAX_INTEGER = (1 << 53) - 1  # limit of JSON; journals of earlier versions may have larger values
 
 
 def jobs(leader: Coordinator) -> list[dict[str, Any]]:
@@ -36,9 +36,9 @@ def rates(leader: Coordinator) -> list[dict[str, Any]]:
 
 
 def rates_per_weight(leader: Coordinator) -> dict[str, Any]:
-    """Return the rate of each job that has work, per weight and in the unit of the policy, and the fair one of all.
+    """Return the rate of each job that has work, per weight and in the unit of the policy, and the fair rate.
 
-    At the fair rate, all of them would have the same rate per weight, and the same sum.
+    If all these jobs had the fair rate per weight, the sum of their rates would be the same.
     """
     now_s = leader.now_s()
     working = [job for job in leader.scheduler.jobs.values() if not job.ended and (job.waiting or job.running)]

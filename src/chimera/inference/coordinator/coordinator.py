@@ -1,4 +1,4 @@
-"""The coordinator: it turns events into records, writes them to the journal, and acts on them only then."""
+"""The coordinator: it turns events into records, and writes them to the journal before it acts on them."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class Coordinator:
     def store_queries(self, job: str, first: int, body: bytes) -> None:
         """Write packed queries of a job that is not accepted yet. The thread that submits the job calls it.
 
-        So the main thread writes only records and results, however many queries a job has.
+        So the main thread writes only records and results, for any number of queries.
 
         Raises
         ------
@@ -229,7 +229,7 @@ class Coordinator:
             len(self.scheduler.jobs), time.monotonic() - began_s,
         )  # fmt: skip
 
-        # The last coordinator may have died during a deletion or a submission: delete what is left of both.
+        # The last coordinator may have died during a deletion or a submission: delete the remains of both.
         stored, submitted = self.journal.jobs_with_queries(), {one.job for one in self.scheduler.submissions.values()}
         known = {*self.scheduler.jobs, *dropped, *submitted, *stored}
         self._last_number = max(map(int, known), default=0)
@@ -288,7 +288,7 @@ class Coordinator:
     def _answer(self, function: Callable[[], T], answer: Future[T]) -> None:
         try:
             result = function()
-        except Exception as error:  # the caller gets it
+        except Exception as error:  # the caller gets the error
             answer.set_exception(error)
         else:
             self._answers.append((answer, result))

@@ -32,7 +32,7 @@ class FileQueries:
         self._lock = threading.Lock()
         self._rest: Iterator[Any] = iter(())
         self._window: deque[Any] = deque()
-        self._first = self._size = 0  # of the window
+        self._first = self._size = 0  # start and size of the window
         self._is_open = False
 
     def read(self, first: int, count: int) -> list[Any]:

@@ -76,7 +76,7 @@ class JournalStore(JobStore):
         starts = self._starts if self._starts is not None else self._read_chunks()
         at = bisect_right(starts, batch.first) - 1
         if at < 0:
-            return batch.count  # the queries are missing, which their reader reports
+            return batch.count  # the queries are missing; their reader reports this
         before = self._ends[at - 1] if at else 0
         end = max(bisect_right(self._ends, before + MAX_BATCH_BYTES), at + 1)
         return batch.count if end == len(starts) else min(batch.count, starts[end] - batch.first)

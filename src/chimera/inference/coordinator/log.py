@@ -1,4 +1,4 @@
-"""What the coordinator writes into its log: submissions, changes, loads of models, first errors and ends of jobs.
+"""The log of the coordinator: submissions, changes, loads of models, first errors and ends of jobs.
 
 Texts of clients are written as Python literals, so that they cannot end a line.
 """
@@ -20,7 +20,7 @@ _NAMES = ("model", "run", "file", "factory")
 
 
 def log_record(record: records.Record) -> None:
-    """Log a record that an operator may ask about; of results, only the first error of a job."""
+    """Log a record that may interest an operator; of results, only the first error of a job."""
     match record:
         case records.Accepted(job=job, name=name, queries=queries, model=model, open=is_open):
             what = "served" if is_open else f"submitted, with {queries} queries"

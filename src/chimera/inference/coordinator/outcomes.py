@@ -31,13 +31,13 @@ class Outcomes:
         self._pool, self._handles = pool, handles
 
     def was_given(self, handle: WorkerHandle, batch_id: BatchId) -> bool:
-        """Return whether a batch was dispatched to a worker; of a worker that shares the coordinator's files, this is known."""
+        """Return whether a batch was dispatched to a worker; True for a worker that shares the coordinator's files."""
         job = self._scheduler.jobs.get(batch_id[0])
         given = job.given.get(batch_id[1], ()) if job is not None else ()
         return self._pool.shares_files(handle.name) or handle.name in given
 
     def take(self, handle: WorkerHandle, result: Finished) -> None:
-        """Take over the end of a batch: its results, or why there are none."""
+        """Take over the end of a batch: its results, or the reason why there are none."""
         if not self.was_given(handle, result.batch_id):
             return
         if result.failure:
@@ -95,7 +95,7 @@ class Outcomes:
             self._take_back(record)
 
     def _take_back(self, record: records.Returned | records.Failed | records.Poisoned) -> None:
-        """Record that a worker does not finish a batch. Split the stored batch, or store its error, if the record says so."""
+        """Record that a worker does not finish a batch. Split the stored batch, or store its error, as the record states."""
         batch = self._scheduler.unfinished_batch(record.job, record.batch)
         if batch is not None:
             store = self._coordinator.store(record.job)

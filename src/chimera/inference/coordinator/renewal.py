@@ -46,7 +46,7 @@ class LeaseRenewal:
             self._renewed.wait_for(lambda: self._end_s - time.monotonic() > LEASE_S / 2, LEASE_S)
 
     def check(self) -> str:
-        """Return that another coordinator has taken over, if a renewal has failed for that reason; else an empty text.
+        """Return the message of a takeover, if a renewal has failed for that reason; else an empty text.
 
         Raises
         ------

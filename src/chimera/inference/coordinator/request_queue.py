@@ -67,7 +67,7 @@ _Waiting: TypeAlias = tuple[PendingRequest, int]  # a request, and the position 
 
 
 class RequestQueue(JobStore):
-    """The waiting queries of one model, oldest first, and those of its running batches. It is lost with the process."""
+    """The waiting queries of one model, oldest first, and those of its running batches. The queue is lost with the process."""
 
     def __init__(self) -> None:
         self._waiting: deque[_Waiting] = deque()

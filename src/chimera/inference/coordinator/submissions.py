@@ -37,9 +37,9 @@ class _Open:
 class Submissions:
     """The submissions that are not accepted as jobs yet.
 
-    The client chooses the key of a submission, so that each request may be repeated: at this coordinator, or at its successor,
-    which finds the submission and its queries in the journal. All threads but the main thread of the coordinator may call the
-    methods, unless a method says otherwise.
+    The client chooses the key of a submission, so that each request may be repeated at this coordinator or its
+    successor. The successor finds the submission and its queries in the journal. All threads but the main thread of the
+    coordinator may call the methods, unless a method says otherwise.
     """
 
     def __init__(self, leader: Coordinator) -> None:
@@ -129,7 +129,7 @@ class Submissions:
 
         Parameters
         ----------
-        files : the files in which the queries stay; default: the queries have arrived.
+        files : the files in which the queries stay; default: none, since the queries have arrived.
         chunks : with files: index of the first query, and bytes, of pieces of at most about 1 MiB or one query.
 
         Raises
@@ -233,6 +233,6 @@ def _numbered(job: records.Accepted, number: str) -> records.Accepted:
 
 
 def _is_same(job: records.Accepted, begun: records.Accepted) -> bool:
-    """Compare as in the journal, which has lists in place of tuples, and without what is added when the job is accepted."""
+    """Compare as in the journal, which has lists in place of tuples, without the fields that are set at the acceptance."""
     as_begun = msgspec.structs.replace(begun, queries=0, at_s=0.0, files=[], chunks=[])
     return msgspec.json.encode(_numbered(job, begun.job)) == msgspec.json.encode(as_begun)

@@ -97,7 +97,7 @@ class WorkerHandle:
         return ready and time.monotonic() >= self._refused_until_s
 
     def pause(self) -> float:
-        """Dispatch nothing to the worker for some seconds, which double each time until it takes a batch; return them."""
+        """Dispatch nothing to the worker for some seconds; return their number, which doubles until it takes a batch."""
         self._refused_pause_s = min(max(2 * self._refused_pause_s, _FIRST_PAUSE_S), _MAX_PAUSE_S)
         self._refused_until_s = time.monotonic() + self._refused_pause_s
         return self._refused_pause_s
@@ -123,7 +123,7 @@ class WorkerHandle:
         self._to_send.put(batch_id)
 
     def prepare(self, models: Mapping[str, dict[str, Any]]) -> None:
-        """Let the worker get ready for models, given by key, once until they have left its memory."""
+        """Let the worker get ready for models, given by key; for each model once, until it has left the worker's memory."""
         new = {key: model for key, model in models.items() if key not in self._prepared and key not in self.loaded}
         if new:
             self._prepared = (self._prepared if len(self._prepared) < _MOST_KNOWN else frozenset()).union(new)
@@ -135,7 +135,7 @@ class WorkerHandle:
         self._to_acknowledge.put(batch_id)
 
     def culprit(self) -> BatchId | None:
-        """Return the batch that the worker computes, as far as is known. It may have caused the worker's death."""
+        """Return the batch that the worker computes, as far as is known. This batch may have caused the worker's death."""
         first = next(iter(self.batches), None)
         return first if first in self.sent else None
 
@@ -150,7 +150,7 @@ class WorkerHandle:
         self._to_send.put(job)
 
     def drain(self) -> None:
-        """Give the worker no more batches; it finishes those that it has."""
+        """Send the worker no more batches; it finishes its present ones."""
         self._draining = True
         if self.available:
             self.state = "draining" if self.batches else "drained"

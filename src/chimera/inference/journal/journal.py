@@ -47,8 +47,8 @@ class Output:
 class Journal(ABC):
     """The journal. The coordinator writes it, any process reads it. Each write checks the epoch in its transaction.
 
-    A journal on several machines raises `Fenced` from reads too: while no majority of its voters answers, it is unknown
-    what the journal contains.
+    A journal on several machines raises `Fenced` from reads too: while no majority of its voters answers, the content
+    of the journal is unknown.
     """
 
     @abstractmethod

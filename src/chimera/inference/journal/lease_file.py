@@ -9,7 +9,7 @@ from pathlib import Path
 from chimera.core.private import FILE
 
 _SLOT = struct.Struct("<dd")
-_SLOTS = 64  # epochs; a coordinator that is this many epochs late is fenced by the journal
+_SLOTS = 64  # epochs; the journal fences a coordinator that is this many epochs old
 
 
 class LeaseFile:

@@ -1,4 +1,4 @@
-"""What the kernel knows of the last coordinator: whether it is dead, or stopped (SIGSTOP) while it held a lock of the journal.
+"""The last coordinator as the kernel reports it: dead, or stopped (SIGSTOP) while it held a lock of the journal.
 
 In the second case a lease does not help, because the kernel holds the lock until the process ends. So the successor kills the
 last coordinator if its lease is over and the kernel reports it as stopped.

@@ -17,7 +17,7 @@ class InputFile(Struct, frozen=True):
     Attributes
     ----------
     path : absolute path, or URL.
-    version : size and time of change, or what the file system has instead of the latter.
+    version : size and time of change, or the file system's replacement for the latter.
     queries : number of queries in it.
     """
 

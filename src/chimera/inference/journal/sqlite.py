@@ -53,7 +53,7 @@ class SqliteJournal(Journal):
 
     The end of a lease is a time of the monotonic clock, which all processes of the machine share. A lease that ends later than
     its duration allows is from before a restart of the machine, and is over. Renewals are in a file of their own (`LeaseFile`),
-    so that they do not wait for data. The row of the lease has the end that it had when it was acquired.
+    so that they do not wait for data. The row of the lease has the end that was set at the acquisition.
 
     Several threads, and several processes of one host, may use it. The file must be on a disk of that host.
 

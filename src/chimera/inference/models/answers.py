@@ -18,7 +18,7 @@ from chimera.models.instantiation import first_line
 MAX_ERROR_CHARACTERS = 500
 """Maximum length of an error text; the rest is cut off."""
 _COUNTS = ("prompt_tokens", "generated_tokens")
-_MAX_TOKENS = 1 << 31  # a result with more is not believed
+_MAX_TOKENS = 1 << 31  # a larger number in a result is not used
 
 
 def answers(predictor: Predictor, queries: list[Any], emit: Emit | None = None) -> list[dict[str, Any]]:

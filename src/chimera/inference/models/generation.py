@@ -1,4 +1,4 @@
-"""Answers of a language model, each computed alone, so that a query has the same answer wherever it is computed."""
+"""Answers of a language model, each computed alone, so that a query has the same answer in any process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LIMITS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How the tokens of an answer are selected.
+    """The selection of the tokens of an answer.
 
     Parameters
     ----------
@@ -136,7 +136,8 @@ class TextGenerator:
                 emitter.continue_to(text)
             return torch.tensor([_first_stop(text, sampling.stop) is not None], device=device)
 
-        # The library draws from the global generators. Their states are restored, for the sake of other models in this process.
+        # The library draws from the global generators. Their states are restored, since other models in this process
+        # may draw from them.
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.inference_mode():
             torch.manual_seed(query_seed(sampling.seed, tokens))
             found = self._module.generate(

@@ -52,7 +52,7 @@ def check_components(folder: Path, needs: Sequence[str], why: str) -> None:
     Parameters
     ----------
     needs : ``tokenizer`` or ``image processor``.
-    why : what needs it, for the message.
+    why : the part that needs it, for the message.
     """
     for component in needs:
         names = _COMPONENTS[component]

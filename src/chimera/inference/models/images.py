@@ -15,7 +15,7 @@ MAX_PIXELS = 80_000_000  # below the number at which Pillow warns
 
 
 def open_image(query: Any) -> Any:
-    """Return a Pillow image in RGB, rotated as its EXIF data say.
+    """Return a Pillow image in RGB, rotated by its EXIF orientation.
 
     Parameters
     ----------

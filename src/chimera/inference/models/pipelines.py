@@ -1,4 +1,4 @@
-"""The tasks of the pipelines of transformers, and their options, as its source lists them.
+"""The tasks of the pipelines of transformers, and their options, read from its source.
 
 Reading the source takes 20 ms and loads nothing. An import takes seconds, which a coordinator must not spend.
 """
@@ -40,7 +40,7 @@ class PipelineTask:
     needs: tuple[str, ...]
 
     def check_options(self, given: Mapping[str, Any]) -> None:
-        """Raise ConfigurationError if the task has not one of the given options."""
+        """Raise ConfigurationError if the task lacks one of the given options."""
         for option in sorted(given):
             if self.options is not None and option not in self.options:
                 known = ", ".join(sorted(self.options)) or "none"

@@ -18,7 +18,7 @@ def is_on_cpu(device: str | None) -> bool:
 
 @cache
 def _has_accelerator() -> bool:
-    """Ask in a forked process: the question may start a driver, which processes that are forked later could not use."""
+    """Check in a forked process: the check may start a driver, which processes that are forked later could not use."""
     pid = os.fork()
     if pid == 0:
         code = 1  # unknown: nothing is shared

@@ -67,7 +67,7 @@ class TextEmbeddings:
         return replace(self, model=model, stamp=self.stamp or stamp_of(model))
 
     def load(self) -> TextEncoder:
-        """Load model and tokenizer, without any code or pickled weights of theirs."""
+        """Load model and tokenizer, without any code or pickled weights of the model."""
         place = downloaded(self.model, self.revision)
         import torch
         from transformers import AutoModel, AutoTokenizer

@@ -102,7 +102,7 @@ class TextGeneration:
         return replace(self, model=model, base=base, tokenizer=tokenizer, stamp=stamp)
 
     def load(self) -> TextGenerator:
-        """Load model and tokenizer, without any code or pickled weights of theirs."""
+        """Load model and tokenizer, without any code or pickled weights of the model."""
         base = downloaded(self.base or self.model, self.revision)
         place = self.tokenizer or next((one for one in (self.model, base) if _has_tokenizer(one)), None)
         if place is None:

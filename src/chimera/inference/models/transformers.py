@@ -128,7 +128,7 @@ class Transformers:
         return {"truncation": True, **self.options} if cuts else self.options
 
     def _task(self) -> PipelineTask | None:
-        """Return the task; None if it may be one of the model's own code, or if its source cannot be understood."""
+        """Return the task; None if the model's own code may define it, or if its source cannot be understood."""
         return None if self.trust_remote_code else task_of(self.task)
 
     def _check_components(self, folder: str) -> None:

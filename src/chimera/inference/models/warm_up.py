@@ -11,8 +11,8 @@ _SIZE = 8
 def warm_up() -> None:
     """Load a tiny model, and let it answer a query.
 
-    The first load in a process takes 0.3 s, because torch and transformers import more and fill caches. Random numbers drawn
-    later are not affected.
+    The first load in a process takes 0.3 s, because torch and transformers import more modules and fill caches. Random
+    numbers drawn later are not affected.
     """
     import torch
     from transformers import BertConfig, BertForMaskedLM, BertTokenizer

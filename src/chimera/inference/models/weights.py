@@ -12,7 +12,7 @@ from chimera.core.errors import ConfigurationError
 
 _SEED = 0
 """Seed of the weights that are drawn at random, the same on all workers."""
-_MAX_NAMES = 6  # in an error
+_MAX_NAMES = 6  # names in an error message
 _ONE_AT_A_TIME = threading.RLock()
 
 

@@ -17,13 +17,13 @@ from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinato
 from chimera.inference.scheduling.job import Job
 
 MAX_JOBS = 100
-"""Maximum number of jobs on the page: the last ones, and before them those that run."""
+"""Number of the last jobs that the page shows, and maximum number of earlier jobs that still run."""
 EDGES_S = tuple(base * 10.0**power for power in range(-3, 3) for base in (1, 2, 5))
 """Edges of the latency histogram, in seconds; the first and the last bucket are open."""
 SAMPLE_S = 5.0
 """Seconds between two samples of the rates."""
-_SAMPLES = 720  # an hour
-_TIMES = 2000  # the histogram is that of a job's last batches
+_SAMPLES = 720  # samples in an hour
+_TIMES = 2000  # last batches of a job that are in the histogram
 _TAIL_BYTES = 32 << 10
 _MAX_EVENTS = 100
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d+ (INFO|WARNING|ERROR) (.*)", re.ASCII)
@@ -68,7 +68,7 @@ def _job(job: Job, leader: Coordinator, now_s: float) -> dict[str, Any]:
 
 
 def reason(job: Job, leader: Coordinator) -> str:
-    """Return why a job that has not ended is as slow as it is; empty if nothing slows it."""
+    """Return the reason why a job that has not ended is slow; empty if nothing slows it."""
     handles = leader.workers.values()
     available = [handle for handle in handles if handle.available]
     faulty = sorted(handle.name for handle in handles if handle.state in ("hung", "lost"))
@@ -118,7 +118,7 @@ class RateHistory:
         return list(self._samples)
 
     def sample(self) -> None:
-        """Take a sample; without a coordinator, forget those of the past."""
+        """Take a sample; without a coordinator, delete the earlier ones."""
         try:
             leader = self._leader()
             self._samples.append(leader.call(lambda: views.rates_per_weight(leader)))

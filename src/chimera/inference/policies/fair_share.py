@@ -14,8 +14,9 @@ class FairShare(Policy):
     A worker stays with a job whose model it has loaded while that job is within one batch of the lowest charge, which avoids
     loading models. But the job with the lowest charge goes first while no other worker serves it.
 
-    A job stays the lowest while its model is loaded. So that it does not take all workers meanwhile, the number of workers that
-    load its model is limited: to an even share if it has finished nothing in the last 10 s, else to half of that.
+    A job stays the lowest while its model is loaded. So that the job does not take all workers meanwhile, the number of
+    workers that load its model is limited. The limit is an even share if it has finished nothing in the last 10 s, else
+    half of that.
     """
 
     def choose(self, contenders: Sequence[Contender], workers: int) -> str:

@@ -22,7 +22,7 @@ class RateRatio(Policy):
 
 
 def targets(contenders: Sequence[Contender], workers: int) -> Mapping[str, int]:
-    """Return the target number of workers of each job: an even share for new jobs, the rule for others, the rest one each."""
+    """Return the target number of workers of each job: an even share for new jobs, the rule's share for others."""
     found = {one.job: workers // len(contenders) for one in contenders if not one.rate}
     left = workers - sum(found.values())
     rates = {one.job: one.rate / one.weight for one in contenders if one.rate}

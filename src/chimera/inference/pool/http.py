@@ -21,13 +21,13 @@ from chimera.inference.pool.pool import Pool
 from chimera.inference.worker.protocol import PATH, Assignment, BatchId, Collected, Link, StaleEpoch, WorkerState
 
 _MOST_BYTES = 1 << 30
-_BYTES_PER_S = 16 << 20  # at least, of a request with a large batch
+_BYTES_PER_S = 16 << 20  # minimum rate of a request with a large batch
 
 T = TypeVar("T")
 
 
 class Requests(Protocol):
-    """What a link needs of `chimera.engines.http.connection.Connection`."""
+    """The methods of `chimera.engines.http.connection.Connection` that a link needs."""
 
     def request(
         self, verb: str, path: str, body: bytes, content_type: str, *, timeout_s: float, idempotent: bool
@@ -35,7 +35,7 @@ class Requests(Protocol):
         """Send a request, and return the answer."""
 
     def break_off(self, why: str) -> None:
-        """Abort the current request, from another thread. It and all later requests raise `Unreachable`."""
+        """Abort the current request, from another thread. This request and all later ones raise `Unreachable`."""
 
     def close(self) -> None:
         """Close the connection."""

@@ -219,7 +219,7 @@ class RayPool(Pool):
         answered = set(ray.wait(refs, num_returns=len(refs), timeout=_ABOUT_TIMEOUT_S)[0] if refs else ())
         for address, ref in asked.items():
             if ref in answered:
-                with contextlib.suppress(RayError):  # as above
+                with contextlib.suppress(RayError):  # the worker is dead
                     self._last[address] = ray.get(ref)
         self._called = {address: ref for address, ref in asked.items() if ref not in answered}
         return list(self._last.values())

@@ -1,4 +1,4 @@
-"""The cluster's address as a machine with remote workers sees it: it sends reports there, and notes which errors last."""
+"""The cluster's address for a machine with remote workers, which sends reports there and records permanent errors."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ PATIENCE_S = 15.0
 """The address must answer within this time for the first time. Later, reports are repeated without an end."""
 ENDED = "the worker has ended"
 """Why a connection was broken off by its owner."""
-_TRY_S = 2.5 + HOLD_S  # of one report
-_FILES_S = 20.0  # of a request for a piece of a file
+_TRY_S = 2.5 + HOLD_S  # timeout of one report
+_FILES_S = 20.0  # timeout of a request for a piece of a file
 _REFUSALS = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.UNPROCESSABLE_ENTITY})
 _CONFLICT_S = 10.0  # an earlier program on this machine may have had the same name until its end
 _SAID = 300
@@ -65,7 +65,7 @@ class ClusterConnection:
             self._current.break_off(self._broken_by)
 
     def break_off(self, why: str) -> None:
-        """Abort the current request, from another thread. It and all later requests raise `Unreachable`."""
+        """Abort the current request, from another thread. This request and all later ones raise `Unreachable`."""
         self._broken_by = why
         self._current.break_off(why)
 
@@ -82,11 +82,11 @@ class ClusterAddress:
     url : the fixed address, ``https://host:port``; of a cluster with voters several of them, separated by commas.
     token : token of remote workers, or of the cluster.
     tls : context for ``https``; default: the authorities of the system.
-    say : called with a line of text when the connection is lost, and when it is there again.
+    say : called with a line of text when the connection is lost, and when it is restored.
 
     Attributes
     ----------
-    failure : an error that lasts; the machine must end. None while there is none.
+    failure : a permanent error; the machine must end. None while there is none.
 
     Raises
     ------

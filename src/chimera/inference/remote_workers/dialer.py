@@ -1,7 +1,7 @@
 """The connection of one worker of this machine with a cluster that it dials.
 
-It passes requests and answers on as bytes. Two threads do so, because the coordinator sends two requests at once: one waits for
-results, the other sends batches.
+The dialer passes requests and answers on as bytes. It has two threads, because the coordinator sends two requests at
+once: one waits for results, the other sends batches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from chimera.inference.remote_workers.protocol import (
 from chimera.inference.worker.protocol import PATH as WORKER_PATH
 
 _REQUESTS = frozenset({"adopt", "assign", "collect", "prepare", "forget", "drain", "stop"})
-_TIMEOUT_S = 1.0  # of a request to the worker
+_TIMEOUT_S = 1.0  # timeout of a request to the worker
 _BYTES_PER_S = 16 << 20  # a request with a large batch has more time
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 1.0  # after a report without an answer; it doubles each time
 

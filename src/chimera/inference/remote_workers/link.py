@@ -17,10 +17,10 @@ from chimera.inference.worker.protocol import BatchId, Collected, Finished, Work
 T = TypeVar("T")
 
 TIMEOUT_S = 2.0
-"""A remote worker counts as hung after this many seconds in which nothing arrives: networks are not as regular as a machine."""
+"""A remote worker counts as hung after this many seconds in which nothing arrives: networks are less regular."""
 _MAX_TEXT = 1000
 _MAX_MODELS = 1000
-_KEY = re.compile("[0-9a-f]{16}")  # of a model
+_KEY = re.compile("[0-9a-f]{16}")  # key of a model
 
 
 class RemoteLink(HttpLink):
@@ -47,7 +47,7 @@ class RemoteLink(HttpLink):
 
 
 def _checked_state(state: WorkerState) -> WorkerState:
-    """Return the state of a worker. Raise RunError if the keys of its models are none."""
+    """Return the state of a worker. Raise RunError if the keys of its models are invalid."""
     keys = [*state.loaded, *([] if state.loading is None else [state.loading])]
     if len(keys) > _MAX_MODELS or not all(map(_KEY.fullmatch, keys)):
         raise RunError("the state of the worker has no valid keys of models")

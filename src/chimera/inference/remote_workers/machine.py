@@ -70,7 +70,7 @@ def join(folder: ClusterFolder, cluster: ClusterAddress, options: MachineOptions
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: signals.append(number))
     with folder.locked():
-        for file in folder.members.glob("*.json"):  # of an earlier program that was killed
+        for file in folder.members.glob("*.json"):  # files of an earlier program that was killed
             file.unlink(missing_ok=True)
         flags = ["--remote", *(["--code"] if options.code else ())]
         cache = folder.path / "models"

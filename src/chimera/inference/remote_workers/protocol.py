@@ -76,7 +76,8 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     machine : random text that identifies the program on the machine.
     address : address of the worker on its machine; a worker that restarts has a new one.
     host, pid, state, epoch : see `chimera.inference.membership.Member`.
-    handled : numbers of the requests that the machine has not answered yet; they are alive, however slow the network is.
+    handled : numbers of the requests that the machine has not answered yet; these are in progress, even if the network
+    is slow.
     answer : a piece of the worker's answer to a request.
     wanted : the piece of a request to send.
     leaves : whether the worker has left the cluster.

@@ -13,7 +13,7 @@ from chimera.core.errors import DataError, TimeLimitError, UnavailableError
 from chimera.engines.http.connection import Answer, Unreachable
 from chimera.inference.remote_workers.protocol import GONE, LATE, PIECE_BYTES, Piece, Report, Wanted
 
-_MAX_CALL_S = 600.0  # of a request, also if a machine reports again and again that it handles it
+_MAX_CALL_S = 600.0  # limit of a request, also if a machine reports repeatedly that it handles the request
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Room:
         self._left, self._lock = size, threading.Lock()
 
     def take(self, size: int) -> None:
-        """Reserve bytes. Raise UnavailableError if there are not so many."""
+        """Reserve bytes. Raise UnavailableError if too few are free."""
         with self._lock:
             if size > self._left:
                 raise UnavailableError("too many large answers of remote workers arrive at once")
@@ -230,7 +230,7 @@ class SessionConnection:
         return self._session.call(path.rpartition("/")[2], body, timeout_s, lambda: self._broken_by)
 
     def break_off(self, why: str) -> None:
-        """Abort the current request, from another thread. It and all later requests raise `Unreachable`."""
+        """Abort the current request, from another thread. This request and all later ones raise `Unreachable`."""
         self._broken_by = why
         self._session.wake()
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from chimera.inference.scheduling.job import Job
 
 QUEUE_S = 5.0
-"""Target of the queue time: so many seconds after now, all waiting queries would be in a batch."""
+"""Target of the queue time: seconds until all waiting queries would be in a batch."""
 CALM_S = 60.0
-"""A worker is dismissed when none of the last so many seconds needed it."""
+"""A worker is dismissed when it was not needed for this many seconds."""
 
 
 def queue_s(jobs: Iterable[Job], workers: int) -> float:
@@ -36,7 +36,7 @@ def _needed_by(job: Job) -> int:
 
 
 class Autoscaler:
-    """Decides the number of workers between bounds. It grows at once, and shrinks to the most that the last `CALM_S` needed.
+    """Decides the number of workers between bounds. It grows at once, and shrinks to the maximum needed in `CALM_S`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How many queries the next batch of a job has: large enough to be efficient, small enough that no other job waits long."""
+"""The number of queries of a job's next batch: large enough to be efficient, small enough that no other job waits long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BATCH_S = 0.3
 SHARED_BATCH_S = 0.2
 """The same while other jobs wait."""
 MAX_BATCH_S = 0.6
-"""The same on many workers: there a worker becomes free soon anyway, and the coordinator handles fewer batches."""
+"""The same on many workers: a worker then becomes free soon, and the coordinator handles fewer batches."""
 OPEN_BATCH_S = 0.1
 """The same for an open job, whose clients wait for the answers."""
 LONGEST_S = 1.0
@@ -24,14 +24,14 @@ UNMEASURED = 16
 """Maximum number of queries in a batch while the time of a query is unknown."""
 UNMEASURED_S = 0.05
 """Assumed seconds of such a query. So the other jobs fill no worker with large batches while a new job is measured."""
-_DISPATCH_S = 0.002  # of a worker, for each batch: messages and the journal
+_DISPATCH_S = 0.002  # seconds of a worker for each batch: messages and the journal
 _WORKER_S = 0.02  # target seconds of a batch for each worker of the cluster
-_GROWTH = 8  # an automatic batch is at most this many times as large as the largest before
-_EFFICIENT = 4  # times the fixed seconds of a batch that its queries should take: 80 % of its time
+_GROWTH = 8  # an automatic batch is at most this many times as large as the largest one before
+_EFFICIENT = 4  # the queries of a batch should take this many times its fixed seconds: 80 % of its time
 _SMOOTHING = 0.3  # weight of the last batch in the estimates
 _MEMORY = 100  # batches after which the mean of a size is forgotten
 _SPREAD = 2  # ratio of two sizes from which the fixed seconds are estimated
-_LEAST_S = 1e-9  # of a query: the batches of a model that cannot be loaded take no time
+_LEAST_S = 1e-9  # minimum seconds of a query: the batches of a model that cannot be loaded take no time
 _NOISE = 0.3  # relative error of the seconds of a size
 
 
@@ -46,16 +46,16 @@ class _Mean:
 class BatchCost:
     """The seconds of a job's batches, as a line: ``fixed_s + query_s * count``.
 
-    The fixed seconds show in the largest and the smallest recent batches, if their sizes differ by a factor of two or more. The
-    estimate is low, because a wrong value would make batches too large: workers may differ in speed by 30 %. A size that has
-    not occurred for a hundred batches is forgotten, and then a batch of another size is tried again.
+    The fixed seconds follow from the largest and the smallest recent batches, if their sizes differ by a factor of two
+    or more. The estimate is low, because a wrong value would make batches too large: workers may differ in speed by 30
+    %. A size that has not occurred for a hundred batches is forgotten, and then a batch of another size is tried again.
 
     Attributes
     ----------
     largest : the largest number of queries of a batch so far.
     mean_s : smoothed seconds per query, with the fixed part; None before the first batch.
     query_s : seconds of one more query.
-    fixed_s : seconds of a batch besides those.
+    fixed_s : seconds of a batch besides those of its queries.
     """
 
     largest: int = 0
@@ -105,7 +105,7 @@ def smoothed(before: float | None, value: float) -> float:
 
 
 class Pace(NamedTuple):
-    """What the batches of all jobs have in common at a time.
+    """The values that the batches of all jobs share at a time.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ def batch_size(cost: BatchCost, wanted: int, *, target_s: float, per_s: float | 
 
 
 def _trial(count: int, query_s: float) -> int:
-    """Return a size that differs from the usual one, so that fixed seconds show; the same if a larger one takes too long."""
+    """Return another size than the usual one, to estimate the fixed seconds; the usual one if a larger one takes too long."""
     if count >= _SPREAD:
         return count // 4 or 1
     return 4 if 4 * query_s <= LONGEST_S else count

@@ -1,4 +1,4 @@
-"""The consequence of a batch that ended its process: its halves are tried, until the lethal query is alone."""
+"""The consequence of a batch that ended its process: its halves are tried, until the query that ends processes is alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from chimera.inference.scheduling.batch import Running
 from chimera.inference.scheduling.job import Job
 
 MAX_KILLS = 3
-"""Number of attempts that a query may end with a kill, the last one alone in its batch, until its result is an error."""
+"""Number of attempts of a query that may end with a kill, the last one alone in its batch, before its result is an error."""
 
 
 def failure_of(

@@ -81,7 +81,7 @@ def ratios(
 ) -> NDArray[np.float64]:
     """Return the ratio of the largest to the smallest query rate per weight, in each window that two or more jobs span.
 
-    It is infinite in a window in which one of them finishes nothing.
+    The ratio is infinite in a window in which a job finishes nothing.
 
     Parameters
     ----------

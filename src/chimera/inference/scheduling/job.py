@@ -166,7 +166,7 @@ class Job:
         return self.batch_timeout_s or default_limit_s(batch.count, self._slowest_s, kills)
 
     def limit_loads(self, batch: Batch) -> float:
-        """Return how many times as long as the load of the model this limit is at least."""
+        """Return the minimum of this limit, as a multiple of the time to load the model."""
         return 0.0 if self.batch_timeout_s else default_loads(batch.count, self._slowest_s)
 
     def dispatched(self, batch: Batch, worker: str, at_s: float, *, cold: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a job has finished in the last seconds, and its rates."""
+"""The recently finished work of a job, and its rates."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class SimulatedJob:
 
     Attributes
     ----------
-    seconds, fixed_s : seconds per query, and of each batch besides, on a worker of speed 1.
+    seconds, fixed_s : seconds per query, and fixed seconds of each batch, on a worker of speed 1.
     queries : number of queries.
     tokens : tokens of each query and its result.
     at_s : time of its submission.
@@ -145,7 +145,7 @@ class _Worker:
     models: dict[str, None] = field(default_factory=dict)  # ordered by last use
     dispatched: records.Dispatched | None = None
     span: Span | None = None
-    batch_s: float = 0.0  # the seconds that it will report for its batch
+    batch_s: float = 0.0  # the seconds that the worker will report for its batch
     recovery_s: float = 0.0  # when a dead or hung worker is available again
     generation: int = 0  # events that were planned in an earlier one are ignored
 

@@ -1,7 +1,7 @@
 """The default time limit of a batch, which ends a computation that hangs and no computation that is slow.
 
-Nothing is known of the first batch of a job but the seconds that its model took to load. They grow with the size of the model,
-and so does the time of a query. A query alone that exceeds its limit gets twice the time in the next attempt.
+For the first batch of a job, only the seconds that its model took to load are known. They grow with the size of the
+model, as does the time of a query. A query alone that exceeds its limit gets twice the time in the next attempt.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 _LEAST_S = 60.0
 _FACTOR = 20  # a batch may take this many times as long per query as the slowest batch before
 _FIRST_S = 300.0  # before any batch is finished
-_FIRST_PER_QUERY_S = 60.0  # the same, if it is longer
-_FIRST_LOADS = 20  # the same, if it is longer: for each query, this many times as long as the load of the model
-_MOST_ALONE_S = 1800.0  # of a query alone, before any batch is finished
+_FIRST_PER_QUERY_S = 60.0  # limit per query before any batch is finished, if that is longer
+_FIRST_LOADS = 20  # the same for each query, as a multiple of the load time of the model, if that is longer
+_MOST_ALONE_S = 1800.0  # limit of a single query before any batch is finished
 
 
 def default_limit_s(count: int, slowest_s: float | None, kills: int = 0) -> float:
@@ -30,5 +30,5 @@ def default_limit_s(count: int, slowest_s: float | None, kills: int = 0) -> floa
 
 
 def default_loads(count: int, slowest_s: float | None) -> float:
-    """Return how many times as long as the load of the model the limit is at least; 0 once a batch is finished."""
+    """Return the minimum of the limit, as a multiple of the model's load time; 0 once a batch is finished."""
     return float(_FIRST_LOADS * count) if slowest_s is None else 0.0

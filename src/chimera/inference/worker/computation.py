@@ -1,4 +1,4 @@
-"""What a worker computes: one batch after the other, in the processes of its models."""
+"""The computation of batches by a worker, one after the other, in the processes of its models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chimera.inference.worker.protocol import Assignment, Finished, Piece
 from chimera.inference.worker.time_limit import TICK_S, TimeLimit
 from chimera.web.logs import status
 
-_LOAD_LIMIT_S = 3600.0  # to load a model, which may be downloaded first
+_LOAD_LIMIT_S = 3600.0  # limit to load a model, which may be downloaded first
 
 
 class Computation:
@@ -118,7 +118,7 @@ class Computation:
                 if self._processes.killed:
                     self._processes.renew()
                     with self._changed:
-                        self._changes.change()  # so that `_watch` looks again
+                        self._changes.change()  # so that `_watch` checks again
         except Exception as error:  # the worker is useless without this thread
             if not self.closed:
                 self._on_exit(f"worker {self._name}: {error}")
@@ -209,7 +209,7 @@ class Computation:
                 if left_s == 0:
                     self._processes.kill()
                 tick_s = TICK_S if self.current is not None else None
-                if not self._changed.wait(min(left_s, TICK_S) if left_s else tick_s):  # nothing has happened meanwhile
+                if not self._changed.wait(min(left_s, TICK_S) if left_s else tick_s):  # no change meanwhile
                     self._note_silence()
 
     def _note_silence(self) -> None:

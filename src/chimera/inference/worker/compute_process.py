@@ -32,7 +32,7 @@ _POLL_S = 0.1
 
 
 class ComputeProcess:
-    """A process that loads a model and computes batches, one after the other. It ends with this process, its children with it.
+    """A process that loads a model and computes batches, one after the other. It and its children end with this one.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class ComputeProcess:
 
         Yields
         ------
-        ``piece`` and the index of a query, a position and the text of its answer from there on; at last ``done`` and a
+        ``piece`` and the index of a query, a position and the text of its answer from there on; finally ``done`` and a
         dictionary with ``seconds``, ``errors``, ``error`` (the first), ``results`` (packed) and ``tokens``.
 
         Raises
@@ -132,7 +132,7 @@ class ComputeProcess:
         with self._changed:
             if self.ended:
                 return
-            if self._lifeline >= 0:  # a process that is forked from now on ends at once
+            if self._lifeline >= 0:  # a process that is forked later ends at once
                 os.close(self._lifeline)
                 self._lifeline = -1
             if self._pid:
@@ -192,7 +192,7 @@ def request_for(
 ) -> Request:
     """Return the request for a process with a model, or without ``fork`` to get ready for one; see `ComputeProcess`."""
     table = msgspec.json.encode(model)
-    is_whole = msgspec.json.decode(table) == model  # a number that is not finite is not
+    is_whole = msgspec.json.decode(table) == model  # JSON does not keep a number that is not finite
     is_shared = is_whole and len(table) <= _MAX_SHARED and model.get("kind") in KINDS
     return Request(
         [*preload, *modules_of([str(model.get("kind"))])],

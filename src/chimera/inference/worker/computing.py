@@ -1,4 +1,4 @@
-"""What a computing process does: it loads one model, and computes batches."""
+"""The work of a computing process: it loads one model, and computes batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def serve(connection: Connection, predictor: Predictor | None, load_s: float) ->
     ----------
     connection : receives the table of the model, and then lists of queries. It sends ``loaded`` with the seconds of the
         load, or ``failed`` with the reason. Then for each batch it sends ``piece`` with the arguments of
-        `chimera.inference.models.table.Emit`, and at last ``done``.
+        `chimera.inference.models.table.Emit`, and finally ``done``.
     predictor, load_s : the model, if it is loaded already, and the seconds of its load.
     """
 
@@ -45,7 +45,7 @@ def serve(connection: Connection, predictor: Predictor | None, load_s: float) ->
 
 
 def finished(found: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """Return what is reported of the answers of a batch that took ``seconds`` to compute."""
+    """Return the report about the answers of a batch that took ``seconds`` to compute."""
     errors = [one["error"] for one in found if "error" in one]
     return {
         "seconds": seconds,

@@ -56,7 +56,7 @@ def sockets() -> tuple[socket.socket, socket.socket]:
 
 
 def request(requests: socket.socket, wanted: Request, files: Sequence[int] = ()) -> socket.socket:
-    """Send a request to a fork server, and return the socket of its answers; it has none if the fork server ends.
+    """Send a request to a fork server, and return the socket of its answers; none arrives if the fork server ends.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def request(requests: socket.socket, wanted: Request, files: Sequence[int] = ())
 
 
 def received(inbox: socket.socket) -> tuple[Request | None, bytes, list[int]]:
-    """Receive a request, its body and its descriptors; None if it is invalid, and an empty body if there will be no more.
+    """Receive a request, its body and its descriptors; None if it is invalid, and an empty body if no more will come.
 
     Raises
     ------
@@ -115,7 +115,7 @@ class Child:
 
 def pass_on(child: Child, body: bytes, reply: socket.socket, files: list[int]) -> None:
     """Pass a request on to a child. Without ``files``, no process is forked, and no worker waits for one."""
-    with contextlib.suppress(OSError):  # it has just died: the worker asks again
+    with contextlib.suppress(OSError):  # the child has just died: the worker repeats the request
         socket.send_fds(child.inbox, [body], [reply.fileno(), *files])
     if child.waiting is None or not files:
         reply.close()

@@ -1,9 +1,9 @@
 """The process from which the computing processes of a machine's workers are forked.
 
-It is a tree. The root has imported little. A child of it has imported the libraries that models need, which takes seconds, and
-a child of that has loaded a model. Each forks the computing processes that need no more than it has, and passes other requests
-on. So libraries are imported, and weights are loaded, once for all workers of a machine: a forked process shares the memory of
-its parent until one of them writes to it.
+The fork server is a tree of processes. The root has imported few modules. Its children have imported the libraries that
+models need, which takes seconds. Their children have loaded a model each. Each process forks the computing processes
+that need only its modules and model, and passes other requests on. So libraries are imported, and weights are loaded,
+once for all workers of a machine: a forked process shares the memory of its parent until one of them writes to it.
 
 The processes of the tree have no threads, so they can be forked. See `chimera.inference.worker.fork_protocol` for requests.
 """
@@ -34,8 +34,8 @@ from chimera.inference.worker.computing import reason, serve
 from chimera.inference.worker.fork_protocol import INBOX, READY, Child, Request, pass_on, received, tell
 from chimera.inference.worker.forked import import_all, reap, run_forked, set_threads, single_thread
 
-_WARMED = "transformers.pipelines"  # a process of the tree that has imported it warms up
-_IDLE_MS = 1000  # without a request
+_WARMED = "transformers.pipelines"  # a process of the tree that has imported this module warms up
+_IDLE_MS = 1000  # time without a request
 
 
 class ForkServer:
@@ -118,7 +118,7 @@ class ForkServer:
 
     def _warm_up(self) -> None:
         self._is_cold = False
-        with contextlib.suppress(Exception):  # any library may raise anything; a load has the error
+        with contextlib.suppress(Exception):  # libraries raise any type of error; the load of a model reports it
             warm_up()
         gc.freeze()
 
@@ -139,7 +139,7 @@ class ForkServer:
                 os.kill(child.pid, signal.SIGKILL)
 
     def _receive(self) -> bool:
-        """Handle one request; return False if there will be no more."""
+        """Handle one request; return False if no more will come."""
         request, body, descriptors = received(self._inbox)
         if request is not None:
             reply, *files = descriptors
@@ -170,7 +170,7 @@ class ForkServer:
         return room and self._predictor is None and is_shared(request.model or {})
 
     def _child_of(self, model: dict[str, Any], keep_models: int, reply: socket.socket, files: list[int]) -> Child:
-        """Return the child that has a model, or loads it. The model that was used the longest ago leaves for a new one."""
+        """Return the child that has a model, or loads it. The least recently used model is removed for a new one."""
         key = key_of(model)
         if key not in self._models:
             while len(self._models) >= keep_models:
@@ -220,7 +220,7 @@ class ForkServer:
             refusal=refusal,
             threads=threads,
         )
-        with contextlib.suppress(ConnectionError):  # the parent needs it no more
+        with contextlib.suppress(ConnectionError):  # the parent does not need it any more
             inbox.send(READY)
         if refusal:
             server.refuse()
@@ -254,7 +254,7 @@ class ForkServer:
         serve(Connection(connection), self._predictor, self._load_s)
 
     def _release(self) -> None:
-        """Close, in a forked process, what belongs to its parent."""
+        """Close, in a forked process, the descriptors of its parent."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for each in (self._inbox, *self._wake, *self._computing.values()):

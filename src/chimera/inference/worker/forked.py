@@ -1,4 +1,4 @@
-"""What is common to forked processes: their imports, their work, their threads, and their end."""
+"""Common functions of forked processes: their imports, their work, their threads, and their end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def import_all(modules: Sequence[str]) -> dict[str, str]:
     for name in modules:
         try:
             importlib.import_module(name)
-        except Exception as error:  # any library may raise anything
+        except Exception as error:  # libraries raise any type of error
             failures[name] = f"{name!r} cannot be imported: {reason(error)}"
     return failures
 

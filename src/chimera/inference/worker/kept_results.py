@@ -33,7 +33,7 @@ class KeptResults:
             self._pieces.append(piece)
 
     def take_pieces(self) -> list[Piece]:
-        """Return the pieces, and keep them no longer."""
+        """Return the pieces, and drop them."""
         pieces, self._pieces = self._pieces, []
         return pieces
 
@@ -77,7 +77,7 @@ class KeptResults:
         return found
 
     def sent(self, results: Iterable[Finished]) -> None:
-        """Note that results are sent. They are due again if they are not acknowledged within a second."""
+        """Record that results are sent. They are due again if they are not acknowledged within a second."""
         now_s = time.monotonic()
         for one in results:
             self._kept[one.batch_id].sent_s = now_s

@@ -20,11 +20,11 @@ from chimera.inference.worker.fork_client import ForkClient
 RETRY_S = 30.0
 """Seconds for which a worker does not load a model again for a job after a failure."""
 _MAX_FAILURES = 100
-_ATTEMPTS = 3  # to start a process: the fork server may be restarted, or have just given up the model
+_ATTEMPTS = 3  # attempts to start a process: the fork server may be restarted, or may have just removed the model
 
 
 class ModelProcesses:
-    """The processes, of which one computes at a time. A process that is killed costs its own model only.
+    """The processes, of which one computes at a time. If a process is killed, only its model must be loaded again.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class ModelProcesses:
         return 0.0 if process is None else process.load_s
 
     def prepare(self, model: dict[str, Any]) -> None:
-        """Let the fork server import what a model needs, and load it if its weights are shared and there is room."""
+        """Let the fork server import the modules of a model, and load it if its weights are shared and there is room."""
         wanted = request_for(model, preload=self._preload, keep_models=self._keep_models, fork=False)
         self._forks.request(wanted).close()
 
@@ -102,7 +102,7 @@ class ModelProcesses:
         """Compute a batch, and yield events; first the model is loaded if it is not in memory.
 
         If it cannot be loaded, each query gets that error, as do those of the job's batches of the next `RETRY_S` seconds.
-        Another job may load it at once: its user may have repaired what was wrong.
+        Another job may load it at once: its user may have corrected the error.
 
         Yields
         ------
@@ -114,7 +114,7 @@ class ModelProcesses:
         ActorLost : the process has ended.
         RunError : no process can be started.
         """
-        self._current = None  # `kill` is about this batch from now on
+        self._current = None  # from now on, `kill` applies to this batch
         key = key_of(model)
         why = self._failure(job, key)
         if not why and key not in self._ready:

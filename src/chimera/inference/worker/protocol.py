@@ -31,7 +31,7 @@ class Assignment(Struct, frozen=True):
     ----------
     model : table of the model (`chimera.inference.models`).
     limit_s : seconds in which the batch must be computed, without loading the model; 0: no limit.
-    limit_loads : how many times as long as the load of the model the limit is at least.
+    limit_loads : minimum of the limit, as a multiple of the model's load time.
     """
 
     job: str
@@ -77,7 +77,7 @@ class WorkerState(Struct, frozen=True):
 
 
 class Finished(Struct, frozen=True):
-    """The end of a batch: its results, or why there are none.
+    """The end of a batch: its results, or the reason why there are none.
 
     Attributes
     ----------
@@ -171,7 +171,7 @@ class Link(ABC):
 
     @abstractmethod
     def drain(self, epoch: int) -> WorkerState:
-        """Note in the worker that it gets no more batches, so that the next coordinator knows it too."""
+        """Record in the worker that it gets no more batches, so that the next coordinator knows this."""
 
     @abstractmethod
     def stop(self, epoch: int) -> None:

@@ -125,7 +125,7 @@ def _router(worker: InferenceWorker, stop: Callable[[], None]) -> APIRouter:
 
 
 async def _collected(worker: InferenceWorker, body: _Collect) -> Collected:
-    """Do what `InferenceWorker.collect` does, without a thread that waits: a request to an idle worker needs its time."""
+    """Do what `InferenceWorker.collect` does, without a waiting thread, which would delay requests to an idle worker."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
     until_s = loop.time() + min(body.wait_s, MAX_WAIT_S)
     timer = loop.call_at(until_s, changed.set)

@@ -1,4 +1,4 @@
-"""The time limit of what a process does at the moment."""
+"""The time limit of the current work of a process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TimeLimit:
 
     Attributes
     ----------
-    what : what the limit is for; empty if there is no limit.
+    what : the work that the limit applies to; empty if there is no limit.
     limit_s : the limit in seconds.
     """
 

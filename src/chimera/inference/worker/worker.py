@@ -2,7 +2,8 @@
 
 A batch that exceeds its time limit, or that ends the computing process, fails. The worker continues with another process.
 
-It is independent of the transport: `chimera.inference.worker.process` serves it over HTTP, `chimera.inference.pool.ray` by Ray.
+The worker is independent of the transport: `chimera.inference.worker.process` serves it over HTTP,
+`chimera.inference.pool.ray` by Ray.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class InferenceWorker:
         """Let the fork server get ready for models before their first batch, unless the cluster is on another machine."""
         with self._changed:
             self._check_epoch(epoch)
-        for model in models if self._models is None else ():  # else the machine decides what is loaded, batch by batch
+        for model in models if self._models is None else ():  # otherwise the machine decides for each batch
             self._processes.prepare(model)
 
     def forget(self, epoch: int, jobs: Sequence[str]) -> WorkerState:

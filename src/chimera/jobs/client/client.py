@@ -154,7 +154,7 @@ class Client(WebClient):
                 raise request.NoAnswerError(f"the answer is incomplete: {error}") from error
 
     def live(self, job: str, at: Mapping[str, int], known: str) -> dict[str, Any]:
-        """Return what changed in the folder of a job's run (`update_of`); requested once, since a page asks again.
+        """Return the changes in the folder of a job's run (`update_of`); one request, since a page repeats it.
 
         Raises
         ------

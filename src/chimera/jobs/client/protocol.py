@@ -27,7 +27,7 @@ class JobReader(Protocol):
 
 
 class JobClient(JobReader, Protocol):
-    """All operations on jobs. Each kind of cluster has a client, and commands know no other difference between them."""
+    """All operations on jobs. Each kind of cluster has a client; commands make no other distinction."""
 
     def submit(self, submission: Submission, sources: Mapping[str, Path]) -> str:
         """Send the files of a job, submit it, and return its number; ``sources`` is the path of each file of the manifest."""

@@ -36,7 +36,7 @@ PREFIX = "/v1/jobs"
 _ANY: dict[str, Any] = {"type": "object"}
 _ROWS: dict[str, Any] = {"type": "object", "properties": {"rows": {"type": "array", "items": _ANY}}}
 _JOB = {"type": "object", "properties": {"job": {"type": "string"}}, "required": ["job"]}
-_MAX_BODY_BYTES = 64 << 20  # of a request without a file
+_MAX_BODY_BYTES = 64 << 20  # maximum size of a request without a file
 _MAX_FILE_BYTES = 1 << 40
 
 

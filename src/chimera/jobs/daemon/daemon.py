@@ -304,7 +304,7 @@ class Daemon:
         self._wake_event.set()
 
     def worker_disconnected(self, name: str) -> None:
-        """Tell all starts that the process of a worker has ended."""
+        """Notify all starts that the process of a worker has ended."""
         for start in list(self._starts.values()):
             self._execute(start, start.worker_lost(name, "its process was killed"))
         self._wake_event.set()

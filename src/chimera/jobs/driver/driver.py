@@ -1,7 +1,7 @@
 """Driver: the process that runs one attempt of a job, forked from a worker that has imported the large libraries.
 
-It needs no other process of the cluster while it runs. It holds the job's lock until it exits, and records its outcome before.
-Worker and daemon read both.
+The driver needs no other process of the cluster while it runs. It holds the job's lock until it exits, and records its
+outcome before. Worker and daemon read the lock and the outcome.
 """
 
 from __future__ import annotations

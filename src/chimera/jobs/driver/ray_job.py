@@ -53,7 +53,7 @@ def _acquire_lock(file: Path) -> int:
 def _interrupt_with(folder: JobFolder, driver: int) -> None:
     """Stop this process when the driver that waits for it has exited, since no process would apply its outcome.
 
-    As when Ray stops it, it writes a checkpoint, if it reaches one soon.
+    This process writes a checkpoint if it reaches one soon, as when Ray stops it.
     """
     while folder.driver_pid() == driver:
         time.sleep(_POLL_S)

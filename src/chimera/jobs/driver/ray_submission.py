@@ -1,7 +1,7 @@
 """Attempts on Ray: the driver submits an attempt as a Ray job, waits for it and stops it.
 
-Daemon, store and workers are the same as on one machine. The Ray job runs `chimera.jobs.driver.ray_job` on Ray's head node. It
-drives the training on Ray actors, for which it reserves all resources at once or none.
+Daemon, store and workers are the same as on one machine. The Ray job runs `chimera.jobs.driver.ray_job` on Ray's head
+node. This program drives the training on Ray actors, for which it reserves all resources at once or none.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ def bundle_function(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
 
     Raises
     ------
-    ConfigurationError : it is not a named function of a file, or its arguments are not plain (numbers, text, bytes, lists,
-        dicts).
+    ConfigurationError : the object is not a named function of a file, or its arguments are not plain (numbers, text,
+        bytes, lists, dicts).
     """
     file, name = _source_file(function), function.__qualname__
     try:

@@ -201,7 +201,7 @@ def check_manifest(manifest: Collection[str]) -> None:
 
     Raises
     ------
-    ConfigurationError : they do not; the message names the path.
+    ConfigurationError : a path leaves the folder or conflicts with another; the message names it.
     """
     if len(manifest) > MAX_FILES:
         raise ConfigurationError(f"a job can have at most {MAX_FILES} files, and this one has {len(manifest)}")

@@ -1,4 +1,4 @@
-"""Folder for files whose names come from a peer. Nothing is written outside it, whatever links it contains."""
+"""Folder for files whose names come from a peer. Nothing is written outside it, regardless of the links in it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def check_path(path: str) -> None:
 
     Raises
     ------
-    ConfigurationError : it does not; the message names the path.
+    ConfigurationError : the path leaves the folder or cannot be shown; the message names it.
     """
     if any(
         letter == "\\" or letter in _BIDIRECTIONAL or unicodedata.category(letter) in _CONTROL_CATEGORIES

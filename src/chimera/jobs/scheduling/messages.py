@@ -27,9 +27,9 @@ class Limits:
     reserve_s : time until all workers are reserved.
     prepare_s : time until all workers have received and verified the files of the job.
     commit_s : time until all workers have started; also the longest expected delay of a message.
-    heartbeat_timeout_s : a started worker is free after so long without a heartbeat of the attempt. It is longer than
-        ``commit_s``, so that the first worker is still started when the last one starts.
-    resend_s : a message without an answer is sent again after so long.
+    heartbeat_timeout_s : time without a heartbeat of the attempt after which a started worker is free. It is longer
+        than ``commit_s``, so that the first worker is still started when the last one starts.
+    resend_s : time without an answer after which a message is sent again.
     """
 
     reserve_s: float = 2.0

@@ -61,7 +61,7 @@ class SlurmClient:
 
         Raises
         ------
-        ConfigurationError : the job cannot run on Slurm, or Slurm refuses it. Nothing of it is kept.
+        ConfigurationError : the job cannot run on Slurm, or Slurm refuses it. No file of it is kept.
         UnavailableError : Slurm does not answer.
         """
         commands.require_slurm()
@@ -203,7 +203,7 @@ class SlurmClient:
         return RunLimits.of(experiment.tables)
 
     def _still_awaited(self, job: str) -> str:
-        """Return Slurm's number of a job that must succeed first; empty if it has."""
+        """Return Slurm's number of a job that must succeed first; empty if it has succeeded."""
         row = self.job(job)
         if row["state"] in (State.FAILED, State.CANCELLED):
             raise ConflictError(f"job {job}, after which this one would run, is {row['state']}: retry it first")
@@ -218,7 +218,7 @@ class SlurmClient:
 
 
 def _told(updates: RunUpdates) -> Iterator[dict[str, Any]]:
-    """Yield what is new in the folder of the run."""
+    """Yield the new updates in the folder of the run."""
     if (begin := updates.begins()) is not None:
         yield {"told": {"start": msgspec.to_builtins(begin)}}
     for each in updates.new():

@@ -52,7 +52,7 @@ def require_slurm() -> None:
 
     Raises
     ------
-    ConfigurationError : it has not.
+    ConfigurationError : a command is missing.
     """
     _path("sbatch")
 
@@ -122,7 +122,7 @@ def accounted_state(job: str) -> str:
 
 
 def _run(program: str, *words: str, env: Mapping[str, str] | None = None) -> str:
-    """Return what a command prints; raises RunError with its message if it fails."""
+    """Return the output of a command; raises RunError with its message if it fails."""
     try:
         done = subprocess.run(  # noqa: S603 - a command of Slurm, no shell; the words were validated
             [_path(program), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",

@@ -33,7 +33,7 @@ _PART = 1 << 20
 
 
 class Ended(Struct, frozen=True):
-    """Final state of a job, recorded because Slurm forgets jobs some minutes after their end."""
+    """Final state of a job, recorded because Slurm lists jobs only until some minutes after their end."""
 
     state: str
     reason: str
@@ -41,13 +41,13 @@ class Ended(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """What is known of a job besides its submission.
+    """The state of a job, besides its submission.
 
     Attributes
     ----------
     slurm : Slurm's number of the job; a retry has another one.
     limits : for its progress.
-    submitted_s, since_s : time of the submission, and of the last one of a retry.
+    submitted_s, since_s : time of the first submission, and of the last one, which may be a retry.
     ended : its final state, once it was observed.
     """
 
@@ -73,7 +73,7 @@ class SlurmJobFolder(JobFolder):
 
     @property
     def attempts(self) -> Attempts:
-        """What the script has written about its attempts."""
+        """The lines that the script has written about its attempts."""
         return read_attempts(self.path / "attempts")
 
     def submission(self) -> Submission:

@@ -47,7 +47,7 @@ class SlurmCells:
 
     Parameters
     ----------
-    options : what each cell requests from Slurm.
+    options : requests of each cell to Slurm.
     folder : folder of the experiment file.
     """
 

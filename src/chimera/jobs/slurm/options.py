@@ -18,7 +18,7 @@ UNLIMITED = -1
 """Time limit of a job that runs without one."""
 LEAD_S = 60
 """Default time between the signal and the time limit, in seconds."""
-_MAX_LEAD_S = 65535  # limit of Slurm
+_MAX_LEAD_S = 65535  # maximum of Slurm
 _DAY_S = 24 * 3600
 _NAME = re.compile(r"\w[\w.+-]{0,63}", re.ASCII)
 _FEATURES = re.compile(r"\w[\w.+-]{0,63}(?:[&|]\w[\w.+-]{0,63}){0,31}", re.ASCII)
@@ -35,7 +35,7 @@ _SECONDS = {"d": _DAY_S, "h": 3600, "m": 60, "s": 1}
 
 
 class SlurmOptions(Struct, frozen=True, kw_only=True):
-    """What a job requests from Slurm. A field that is not set is left to the defaults of the Slurm cluster.
+    """The requests of a job to Slurm. A field that is not set is left to the defaults of the Slurm cluster.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ from chimera.jobs.store.states import ACTIVE, TERMINAL, State
 POLL_S = 0.2
 """Interval between two reads of a job's files, in seconds."""
 QUEUE_S = 2.0
-"""Interval between two questions to Slurm's controller, in seconds."""
+"""Interval between two requests to Slurm's controller, in seconds."""
 PATIENCE_S = 300.0
 """Time to follow a job while Slurm does not answer, in seconds; a controller may restart."""
 Queue = Mapping[str, QueueRow] | str

@@ -18,7 +18,7 @@ RUN = "experiment.toml"
 STOPPED = 143
 """Exit code of ``chimera train`` after SIGUSR1 or SIGTERM, when it has written a checkpoint."""
 MAX_STALLED = 5
-"""A job is not requeued after so many attempts in a row without a new checkpoint."""
+"""A job is not requeued after this many attempts in a row without a new checkpoint."""
 _PATH = re.compile(r"[\w./,:=@+~ -]+")
 _NOT_IN_NAMES = re.compile(r"[^\w.+-]+", re.ASCII)
 _LONGEST_NAME = 60
@@ -69,7 +69,7 @@ exit "$code"
 
 @dataclass(frozen=True)
 class Launch:
-    """How the processes of a run are started.
+    """The start of the processes of a run.
 
     Attributes
     ----------
@@ -214,7 +214,7 @@ def _train(launch: Launch) -> str:
     train = f'{shlex.quote(sys.executable)} -m chimera train "$home/{RUN}" --out "$run" --resume --quiet'
     if not launch.mpi:
         return train
-    size = f"--ntasks={launch.ranks} --cpus-per-task={launch.cpus}"  # srun does not take the second from the job
+    size = f"--ntasks={launch.ranks} --cpus-per-task={launch.cpus}"  # srun does not inherit the second one
     return f"srun {size} --kill-on-bad-exit=1 {train} --engine mpi"
 
 

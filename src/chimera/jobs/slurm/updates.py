@@ -20,7 +20,7 @@ _LIMITS = ("epochs", "rounds", "max_seconds", "max_bytes")
 
 
 class RunLimits(Struct, frozen=True):
-    """What is needed to compute progress from rows of metrics.
+    """The data that is needed to compute progress from rows of metrics.
 
     Attributes
     ----------

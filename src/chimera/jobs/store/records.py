@@ -12,7 +12,7 @@ from chimera.core.errors import ConfigurationError, ConflictError
 from chimera.jobs.store.states import ACTIVE, Event, State, next_state
 
 MAX_BROKEN = 5
-"""A job fails after so many lost attempts in a row without further progress."""
+"""A job fails after this many lost attempts in a row without further progress."""
 MAX_WORKERS = 100_000
 
 Sha256: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -78,7 +78,7 @@ class Submission(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
         Raises
         ------
-        ConfigurationError : they are not.
+        ConfigurationError : a field is invalid, or fields contradict each other.
         """
         try:
             msgspec.convert(msgspec.to_builtins(self), Submission)

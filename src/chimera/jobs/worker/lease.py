@@ -27,7 +27,7 @@ from chimera.jobs.scheduling.messages import (
     ToWorker,
 )
 
-_MAX_REMEMBERED = 1000  # jobs whose last attempt that is over is remembered
+_MAX_REMEMBERED = 1000  # number of jobs whose last ended attempt is stored
 
 WorkerAction: TypeAlias = ToCoordinator | Effect
 

@@ -51,7 +51,7 @@ def huggingface(
     trust_remote_code : run the code that comes with the model.
     metrics, step, buffers : see `TorchModel`. By default perplexity or accuracy, and the loss of the model.
     """
-    if task not in TASKS:  # the trainer gives that of the data if the user gives none
+    if task not in TASKS:  # the trainer passes the task of the data if the user sets none
         raise ConfigurationError(f"model 'huggingface' needs the option 'task': {', '.join(TASKS)}")
     if lora is not None and peft is not None:
         raise ConfigurationError("model 'huggingface' has both tables 'lora' and 'peft': give one")
@@ -63,7 +63,7 @@ def huggingface(
     from chimera.models.huggingface.adapters import adapted, lora_config, peft_config
     from chimera.models.huggingface.model import HuggingFaceModel
 
-    adapter = None  # made first: its mistakes are found before a large model is read
+    adapter = None  # made first, so that its errors are raised before a large model is read
     if lora is not None:
         adapter = lora_config(lora, task)
     elif peft is not None:

@@ -107,7 +107,7 @@ def adapted(module: Any, config: Any, freeze_a: bool = False) -> Any:
     _check_rank(module, config)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "fan_in_fan_out")  # peft sets it as the layer needs it
+            warnings.filterwarnings("ignore", "fan_in_fan_out")  # peft sets it to the value that the layer needs
             warnings.filterwarnings("ignore", category=FutureWarning)  # of transformers, about peft's use of it
             made = get_peft_model(module, config)
     except (ValueError, TypeError, AttributeError) as error:

@@ -97,7 +97,8 @@ class HuggingFaceModel(TorchModel):
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a folder for ``from_pretrained`` of transformers or peft, with the tokenizer, if one is known.
 
-        Adapters of a model with new weights are useless without them: these are written to ``base`` in the folder.
+        Adapters of a model with new weights are useless without those weights, which are written to ``base`` in the
+        folder.
 
         Raises
         ------

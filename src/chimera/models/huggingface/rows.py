@@ -1,4 +1,4 @@
-"""A model of the library transformers on rows of numbers, as tables have them: tokens in, probabilities of classes out."""
+"""A model of the library transformers on rows of numbers, as tables have them: from tokens to probabilities of classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a model of the library transformers comes from: a folder, the hub, or a configuration."""
+"""The source of a model of the library transformers: a folder, the hub, or a configuration."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _local(path: str, files: tuple[str, ...]) -> Path:
 
     try:
         return Path(snapshot_download(path, allow_patterns=list(files)))
-    except (OSError, ValueError) as error:  # the library's own errors are of these kinds
+    except (OSError, ValueError) as error:  # the library raises errors of these types
         raise ConfigurationError(
             f"the model {path!r} is not a folder, and it cannot be read from the hub or its cache: {first_line(error)}"
         ) from error

@@ -56,7 +56,7 @@ class LibraryStep:
         self._positions: int | None = getattr(module.config, "max_position_embeddings", None)
 
     def __call__(self, module: Any, batch: Batch) -> Any:
-        """Return what the module returns, or loss and outputs.
+        """Return the result of the module, or loss and outputs.
 
         Raises
         ------
@@ -100,7 +100,7 @@ class LibraryStep:
         return {**given, **self._fixed}, targets
 
     def _check_length(self, tokens: Any) -> None:
-        """Refuse more tokens than the model has positions: some models fail, and others compute without a sign."""
+        """Refuse more tokens than the model has positions: some models fail, others compute without an error."""
         if (
             self._positions is not None
             and tokens is not None

@@ -20,7 +20,8 @@ class LibraryTask:
     adapter : its name in peft; None if that has none.
     classes : whether its outputs are classes of the data, whose number the data determines, else tokens.
     shifted : whether its models shift the labels of a mapping, to predict each token from the tokens before it.
-    of_tokens : whether each parameter sees each token of the input, so that 6 FLOPs per parameter and token hold.
+    of_tokens : whether each parameter sees each token of the input, so that a step takes 6 FLOPs per parameter and
+    token.
     """
 
     auto: str

@@ -21,7 +21,7 @@ def parameter_counts(module: Any) -> tuple[int, int]:
 
 
 def tokens_in(batch: Batch, main_input: str) -> int | None:
-    """Return the number of tokens of a batch; None if it holds none where a model of the library reads them.
+    """Return the number of tokens of a batch; None if the batch has none where a model of the library reads them.
 
     Tokens are those that the attention mask, shape (n, t), does not exclude; without a mask, all of ``main_input``, of the same
     shape.

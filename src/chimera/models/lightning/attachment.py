@@ -1,4 +1,4 @@
-"""What a Lightning module sees of the run: ``self.trainer`` and ``self.log``, for the time of a block."""
+"""The run as a Lightning module sees it, inside a block: ``self.trainer`` and ``self.log``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Logs(Protocol):
-    """An object that accepts what a module logs."""
+    """An object that accepts the values that a module logs."""
 
     def log(self, name: str, value: Any, **options: Any) -> None:
         """Accept a value."""
@@ -79,7 +79,8 @@ class TrainerView:
 def attached(module: nn.Module, view: TrainerView, logs: Logs) -> Iterator[None]:
     """Set ``trainer``, ``log`` and ``log_dict`` of a module, and of the Lightning modules in it, inside the block.
 
-    The module is as before after the block, so that it can be pickled and copied, and used by the real Trainer.
+    After the block the module has its former attributes, so that it can be pickled, copied, and used by the real
+    Trainer.
     """
     parts: list[Any] = [part for part in module.modules() if is_lightning(part)]
     own = [{key: vars(part)[key] for key in _SET if key in vars(part)} for part in parts]

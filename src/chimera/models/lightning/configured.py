@@ -14,8 +14,8 @@ def own_optimizer(returned: Any, module: Any) -> OwnOptimizer | None:
 
     Raises
     ------
-    ConfigurationError : there are several optimizers or schedulers, the value has none of Lightning's forms, or the optimizer
-        has not all trainable parameters.
+    ConfigurationError : there are several optimizers or schedulers, the value has none of Lightning's forms, or the
+        optimizer lacks trainable parameters.
     """
     name = type(module).__name__
     if returned is None:

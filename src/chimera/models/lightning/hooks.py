@@ -27,7 +27,7 @@ def is_lightning(module: Any) -> bool:
     """Return whether a torch module has the methods of a Lightning module."""
     return all(
         callable(getattr(type(module), name, None)) for name in _CALLED
-    )  # of the type: fast for each of many layers
+    )  # checks of the type are fast for each of many layers
 
 
 def has_own(module: Any, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a Lightning module logs: numbers, averaged over the samples of an evaluation, and objects of ``torchmetrics``."""
+"""The log of a Lightning module: numbers, averaged over the samples of an evaluation, and objects of ``torchmetrics``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOSSES = ("loss", "val_loss", "valid_loss", "validation_loss", "test_loss")
 
 
 class NoLog:
-    """Drops what a module logs in a training step: a run reports the mean training loss of all workers itself."""
+    """Drops the values that a module logs in a training step: a run reports the mean training loss of all workers itself."""
 
     def log(self, *_: Any, **__: Any) -> None:
         """Drop a value."""
@@ -23,7 +23,7 @@ class NoLog:
 
 
 class EvaluationLog:
-    """Collects what a module logs in an evaluation.
+    """Collects the values that a module logs in an evaluation.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A Lightning module as a step: its own training and validation steps, what it logs, and its optimizer."""
+"""A Lightning module as a step: its own training and validation steps, its log, and its optimizer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class LightningStep:
 
     Raises
     ------
-    ConfigurationError : the module needs what only Lightning's Trainer does, see `chimera.models.lightning.hooks`.
+    ConfigurationError : the module needs a step that only Lightning's Trainer takes, see
+    `chimera.models.lightning.hooks`.
     """
 
     whole = True
@@ -40,8 +41,8 @@ class LightningStep:
         if hooks.has_own(module, "configure_model"):
             module.configure_model()  # type: ignore[operator]
         self._position = Position()
-        self._log: EvaluationLog | None = None  # of the evaluation in progress
-        self._batches = 0  # in it
+        self._log: EvaluationLog | None = None  # the log of the evaluation in progress
+        self._batches = 0  # batches of that evaluation
         self._evaluated = next(name for name in _STEPS if hooks.has_own(module, name))
         left_out = hooks.not_called(module)
         self.notice = f"{type(module).__name__}: not called in a run: {', '.join(left_out)}" if left_out else None
@@ -61,7 +62,7 @@ class LightningStep:
 
     @contextmanager
     def evaluating(self, module: nn.Module) -> Iterator[dict[str, float]]:
-        """Collect what is logged inside the block in a dictionary, which is complete after the block."""
+        """Collect the values logged inside the block in a dictionary, which is complete after the block."""
         reset_metrics(module)
         figures: dict[str, float] = {}
         self._log, self._batches = EvaluationLog(type(module).__name__), 0
@@ -89,7 +90,7 @@ class LightningStep:
 
         Raises
         ------
-        ConfigurationError : there are several optimizers, or see `chimera.models.lightning.configured`.
+        ConfigurationError : there are several optimizers; see also `chimera.models.lightning.configured`.
         """
         if not hooks.has_own(module, "configure_optimizers"):
             return None

@@ -15,7 +15,7 @@ from torch import Tensor
 from chimera.core.engine import Group
 
 OnReduce: TypeAlias = Callable[[NDArray[np.float32]], None]
-"""Called with the local summand of each all-reduce, before it, to count its bytes."""
+"""Called before each all-reduce with the local summand, to count its bytes."""
 
 _group: ContextVar[tuple[Group, OnReduce]] = ContextVar("group")
 

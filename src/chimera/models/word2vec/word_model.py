@@ -135,7 +135,8 @@ class WordModel:
     def row_gradient(self, batch: Batch) -> tuple[dict[str, tuple[NDArray[np.int64], Flat]], float]:
         """Return the gradient as rows of each table with their values, and the mean loss.
 
-        It is computed in tables of these rows alone, since a gradient of all rows takes as much memory as the model.
+        The gradient is computed in tables of these rows alone, since a gradient of all rows takes as much memory as the
+        model.
         """
         windows, batch_loss, n = self._batch_loss(batch)
         inputs, outputs = map(_distinct, (windows.inputs, batch_loss.output_rows))

@@ -73,7 +73,7 @@ class Launcher(Protocol):
         """Return the location of each worker's log, for `read_log`: ``file:PATH``, ``container:NAME`` or ``remote:URL``."""
 
     def stop(self) -> None:
-        """Stop all started workers, by SIGTERM first. It may be called twice, and after a failed `start`."""
+        """Stop all started workers, by SIGTERM first. The method may be called twice, and after a failed `start`."""
 
 
 def configured_workers(settings: Settings) -> list[Worker]:

@@ -78,7 +78,7 @@ class Worker(ABC):
             sys.stderr.write(f"chimera: {self.name} listens on {scheme}://{shown}:{port}; documentation: /docs\n")
 
         try:
-            self._check_data()  # a mistake shows at the start, not in the first fit of a class
+            self._check_data()  # an error is found at the start, not in the first fit of a class
             serve(app, host=settings.workers_host, port=settings.workers_port, settings=settings, on_started=report)
         except ChimeraError as error:
             sys.stderr.write(f"chimera: {self.name}: {error}\n")

@@ -179,7 +179,7 @@ class _Drawing:
         return self._x.at(points[0]), self._y.at(points[1])
 
     def _edges(self, series: Series) -> list[Floats]:
-        """Return the edges of a band, within what the axis can show: a logarithm needs values above zero."""
+        """Return the edges of a band, within the range of the axis: a logarithm needs values above zero."""
         if series.band is None:
             return []
         least = series.y / 10 if self._chart.log_y else np.full(len(series.y), -np.inf)

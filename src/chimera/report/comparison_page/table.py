@@ -176,7 +176,7 @@ def _speed_up(rows: Sequence[Row], wanted: str) -> list[Column]:
 
 
 def _seconds(heading: str, meaning: str, rows: Sequence[Row], key: str, importance: int, none: str = "") -> Column:
-    """Return a column of durations. If all are virtual, the heading says so; if only some are, their texts do."""
+    """Return a column of durations. If all are virtual, the heading states it; if only some are, their texts do."""
     virtual = [bool(row["virtual"]) for row in rows]
     texts = []
     for row in rows:

@@ -11,7 +11,7 @@ from chimera.core.errors import ChimeraError
 
 
 class CopiedRun(ABC):
-    """A copy of what a page shows of a run, which `refresh` updates.
+    """A copy of the files that a page shows of a run. `refresh` updates it.
 
     Parameters
     ----------
@@ -25,10 +25,10 @@ class CopiedRun(ABC):
 
     @abstractmethod
     def download(self) -> None:
-        """Download what is new; raises ChimeraError or OSError if the source cannot be read."""
+        """Download new data; raises ChimeraError or OSError if the source cannot be read."""
 
     def refresh(self) -> str:
-        """Download what is new, at most every ``every_s`` seconds; return a sentence if the source cannot be read."""
+        """Download new data, at most every ``every_s`` seconds; return a sentence if the source cannot be read."""
         if time.monotonic() < self._next_s or not self._lock.acquire(blocking=False):
             return self._note
         try:

@@ -25,7 +25,7 @@ function valuesOf(runs) {
 
 function drawCurves(runs, x) {
   const box = at("charts");
-  if (box.contains(document.activeElement)) return; // a chart that is read with the keyboard stays as it is
+  if (box.contains(document.activeElement)) return; // a chart that is read with the keyboard is not redrawn
   box.replaceChildren();
   at("legend").replaceChildren();
   if (runs.length > 1)

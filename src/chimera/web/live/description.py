@@ -1,4 +1,4 @@
-"""What a run is, from the small files of its folder: settings, results, edges between its actors."""
+"""The description of a run by the small files of its folder: settings, results, edges between its actors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _name(table: Any) -> str:
 
 
 def read_small(folder: Path, name: str) -> bytes | None:
-    """Return the content of one of `SMALL`, cut after one byte more than what is shown; None if there is no such file.
+    """Return the content of one of `SMALL`, cut one byte after the part that is shown; None if there is no such file.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def _table(folder: Path, name: str, notes: list[str]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without what JSON lacks: dates of TOML become texts, NaN and infinity None."""
+    """Return a value that JSON can represent: dates of TOML become texts, NaN and infinity None."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list):

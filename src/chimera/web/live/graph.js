@@ -1,5 +1,5 @@
 "use strict";
-// The topology: actors as nodes, edges that carry messages. Servers stand in the middle, or workers alone on a circle.
+// The topology: actors as nodes, edges that carry messages. Servers are in the middle, or workers alone on a circle.
 const SIDE = 420,
   MOST_NODES = 64;
 

@@ -1,6 +1,6 @@
 "use strict";
 // Messages between actors, derived from the trace: a call that received bytes took them from neighbours whose calls had ended.
-const LEAST_BYTES = 64; // smaller values steer workers
+const LEAST_BYTES = 64; // smaller values are control messages
 
 function neighboursOf(run) {
   // by actor, the actors whose results it receives

@@ -254,7 +254,7 @@ class Motion {
   }
 
   repeat() {
-    // shows the last round again and again, unless the user prefers no motion
+    // repeats the last round, unless the user prefers no motion
     const { begin, end, recent, messages } = this.repeated;
     if (CALM.matches || document.hidden || this.slow) {
       this.frame = 0;

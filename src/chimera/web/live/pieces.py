@@ -23,8 +23,8 @@ class Piece:
     lines : the lines, each with its newline.
     at : offset of the next piece in bytes.
     size : size of the file in bytes.
-    restarted : whether the file is shorter than the offset that was asked for: the run was resumed, and all earlier lines of
-        the reader are void.
+    restarted : whether the file is shorter than the requested offset: the run was resumed, and all earlier lines of the
+        reader are invalid.
     """
 
     lines: bytes

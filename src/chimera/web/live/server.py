@@ -1,4 +1,4 @@
-"""The server of the live page: standard library only, on loopback, with a token; it sends what the folders of runs contain."""
+"""The server of the live page: standard library only, on loopback, with a token. It sends the files of runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chimera.web.security import has_token, host_and_port, may_serve_page, selec
 HOST = "127.0.0.1"
 MOST_RUNS = 6
 _MOST_CONNECTIONS = 32
-_LOOK_S = 0.05  # between looks whether the page has ended
+_LOOK_S = 0.05  # between checks whether the page has ended
 _REQUEST_S = 10.0  # a connection that takes longer is closed
 _MOST_TARGET = 2048
 _SCRIPTS = (
@@ -66,7 +66,7 @@ class LivePage:
 
     Attributes
     ----------
-    token : what requests for data need.
+    token : the token that requests for data need.
 
     Raises
     ------

@@ -11,13 +11,13 @@ from chimera.web.live.description import SMALL
 from chimera.web.live.pieces import FILES
 
 EVERY_S = 5.0
-"""Seconds between two requests of what the store has."""
+"""Seconds between two requests for the list of the store's files."""
 MOST_BYTES = 1 << 30
 """Maximum size of the copy of a file, in bytes; the rest is not followed."""
 
 
 class StoreCopy(CopiedRun):
-    """A copy of a run in an object store: settings, results and growing files, of which it downloads what is new.
+    """A copy of a run in an object store: settings, results and growing files. It downloads new data only.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class StoreCopy(CopiedRun):
         self._sizes: dict[str, int] = {}  # of the parts that were downloaded
 
     def download(self) -> None:
-        """Download what is new.
+        """Download new data.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What changed in a run's folder since a page's copy of it, as one bounded JSON object."""
+"""The changes in a run's folder since a page copied it, as one bounded JSON object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_COPIED = 1 << 30
 """Maximum size of a copy of a growing file, in bytes; the rest is not followed."""
 EVERY_S = 1.0
 """Seconds between two updates of a copy."""
-_MOST_UPDATES = 32  # in one call, so that a page with a long run shows its begin soon
+_MOST_UPDATES = 32  # in one call, so that a page shows the start of a long run soon
 
 
 def update_of(folder: Path, at: Mapping[str, int], known: str) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class UpdatedCopy(CopiedRun):
         self._version = ""
 
     def download(self) -> None:
-        """Request updates until nothing is new, or for some MiB.
+        """Request updates until there is no new data, or for some MiB.
 
         Raises
         ------

@@ -82,7 +82,7 @@ const span = seconds => {
         : `${Math.floor(s / 86400)} d`;
 };
 
-// The token is in the fragment of the address on the terminal, which browsers do not send; here it leaves the address bar.
+// The token is in the fragment of the address on the terminal, which browsers do not send. The page removes it from the address bar.
 if (location.hash.startsWith("#token=")) {
   sessionStorage.setItem("token", decodeURIComponent(location.hash.slice(7)));
   history.replaceState(null, "", location.pathname);
@@ -103,7 +103,7 @@ async function request(path) {
 const pause = milliseconds => new Promise(go => setTimeout(go, milliseconds));
 
 function keep(once, milliseconds, whose, absent) {
-  // calls `once` again and again; ends when it returns false
+  // calls `once` repeatedly; ends when it returns false
   const stay = async () => {
     for (;;) {
       try {

@@ -13,15 +13,15 @@ from chimera.core.errors import ActorLost, TimeLimitError
 class PrefetchQueue:
     """Calls in flight on another actor, the producer, for consecutive values of a sequence.
 
-    The number of calls bounds how far the producer can be ahead: a slow consumer gives backpressure. It can be used only
-    inside calls of an actor.
+    The number of calls bounds how far the producer can be ahead: a slow consumer gives backpressure. The queue can be
+    used only inside calls of an actor.
 
     Parameters
     ----------
     request : makes the call for the value at a position, and returns its ref.
     stride : distance of consecutive positions.
     ahead : number of calls in flight while the consumer computes.
-    seek : called with a position before the first call for it, if the previous value was not the one before it.
+    seek : called with a position before the first call for it, unless the last value was that of the position before.
     """
 
     def __init__(

@@ -25,8 +25,9 @@ class AccessPoint(NamedTuple):
 class SeekableGzip:
     """A gzip file (Deutsch 1996, "GZIP file format specification version 4.3", RFC 1952), of one member or several.
 
-    The file is decompressed sequentially. The state of the decompressor, about 50 KB, is stored at up to 64 access points
-    at about equal distances, so that a seek to a position that was read before decompresses only a small part of the file.
+    The file is decompressed sequentially. The state of the decompressor, about 50 KB, is stored at up to 64 access
+    points at about equal distances. So a seek to a position that was read before decompresses only a small part of the
+    file.
 
     Parameters
     ----------
@@ -64,7 +65,7 @@ class SeekableGzip:
         return self._offset
 
     def close(self) -> None:
-        """Close the file. InvalidAnswer collection of this object closes it too."""
+        """Close the file. Garbage collection of this object closes it too."""
         self._close()
 
     def _seek(self, offset: int) -> None:

@@ -13,7 +13,7 @@ _LEFT_S = 600.0  # a driver that was away for longer has left
 
 
 def page(state: State, now_s: float | None = None) -> dict[str, Any]:
-    """Return what the page shows. Times are seconds since 1970.
+    """Return the data that the page shows. Times are seconds since 1970.
 
     Parameters
     ----------

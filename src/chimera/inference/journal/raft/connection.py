@@ -28,7 +28,7 @@ _PROBE_S = 0.1
 class Connection:
     """An authenticated connection. The thread that made it reads; a separate thread writes.
 
-    Until `end_handshake` is called, one deadline applies to all that is sent and received.
+    Until `end_handshake` is called, one deadline applies to all messages in both directions.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The journal on three voters (Raft, by pysyncobj). It is available while two of them are, on any machines."""
+"""The journal on three voters (Raft, by pysyncobj). The journal is available while two voters are, on any machines."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class RaftJournal(Journal):
         self._voter.destroy_synchronous()
 
     def _has_ended(self, lease: Lease) -> bool:
-        """Return whether the owner of a lease is known to be dead. It is asked after a connection of this voter has ended."""
+        """Return whether the owner of a lease is known to be dead. The check follows the end of a connection of this voter."""
         return time.monotonic() < self._voter.transport.disconnected_s + _ASK_S and refuses(lease.address)
 
     def _write(self, command: Command) -> None:
@@ -183,7 +183,7 @@ class RaftJournal(Journal):
             raise Fenced(str(why))
 
     def _submit(self, command: Command, patience_s: float) -> Reply:
-        """Return the reply to a command. It is retried until there is one; the state executes it once."""
+        """Return the reply to a command. The command is retried until there is one; the state executes it once."""
         body = REGULAR + msgspec.msgpack.encode(command)
         deadline_s = time.monotonic() + patience_s
         while True:
@@ -200,7 +200,8 @@ class RaftJournal(Journal):
     def _catch_up(self, patience_s: float = _READ_S) -> None:
         """Wait until this process has applied the entries that the leader has committed.
 
-        A leader that has lost its lead may not know it for a second, so a read may be that old. Writes never rely on it.
+        A leader may detect a second late that it has lost its lead, so a read may be that old. Writes do not depend on
+        reads.
 
         Raises
         ------

@@ -36,7 +36,7 @@ class SnapshotWriter:
         self._thread.start()
 
     def state(self) -> int:
-        """Return one of pysyncobj's words; that it has ended is said once."""
+        """Return one of pysyncobj's states; the end of a snapshot is returned once."""
         if self._thread is None:
             return int(SERIALIZER_STATE.NOT_SERIALIZING)
         if self._thread.is_alive():

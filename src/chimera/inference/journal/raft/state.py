@@ -182,7 +182,7 @@ class RaftState:
         return b"".join(self.snapshot()())
 
     def snapshot(self) -> Callable[[], Iterator[bytes]]:
-        """Return a function that packs the present state in pieces. It is slow, but holds no lock: any thread can call it."""
+        """Return a function that packs the present state in pieces. Any thread can call it: it is slow, but holds no lock."""
         with self._lock:
             outputs = [
                 (one.job, one.batch, one.first, one.count, one.body)

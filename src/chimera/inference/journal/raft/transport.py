@@ -177,7 +177,7 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
             try:
                 raw, _ = listener.accept()
             except OSError:
-                if self._closed.wait(_RETRY_S):  # else this process has no room for a connection just now
+                if self._closed.wait(_RETRY_S):  # otherwise this process has no room for a connection now
                     return
                 continue
             self._unauthenticated.add(raw)
@@ -190,7 +190,7 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
             name = connection.receive(_MAX_NAME_BYTES).decode()
             connection.end_handshake()
         except (OSError, UnicodeDecodeError):
-            (connection or raw).close()  # that of a connection ends its writer too
+            (connection or raw).close()  # `Connection.close` ends the writer too
             return
         finally:
             self._unauthenticated.remove(raw)
@@ -263,7 +263,7 @@ class RaftTransport(Transport):  # type: ignore[misc] # of a library without typ
     def _remove_peer(self, peer: str) -> None:
         del self._connections[peer]
         self.disconnected_s = time.monotonic()
-        for waiting, _ in list(self._index_requests.values()):  # the peer may be the leader, which answers no more
+        for waiting, _ in list(self._index_requests.values()):  # the peer may be the leader, which will not answer
             waiting.set()
         if peer in self._others:
             self._onNodeDisconnected(self._others[peer])

@@ -34,7 +34,7 @@ _TIMES = {
 # A voter that receives no whole message for the election timeout starts an election, so each message must arrive sooner.
 _SIZES = {
     "appendEntriesBatchSizeBytes": PIECE_BYTES
-    + (64 << 10),  # larger than a command, which else would be split and pickled
+    + (64 << 10),  # larger than a command, which would otherwise be split and pickled
     "appendEntriesUseBatch": False,
     "logCompactionMinEntries": 20_000,
     "logCompactionMinTime": 1800,
@@ -48,7 +48,7 @@ def settings(**more: Any) -> SyncObjConf:
 
 
 class _ReadyNodes(set[Node]):
-    """The connected nodes, except those that are behind. pysyncobj checks it before each of a series of messages.
+    """The connected nodes, except those that are behind. pysyncobj checks this set before each of a series of messages.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         self.transport = RaftTransport(*args, **kwargs)
         self._SyncObj__connectedNodes = _ReadyNodes(self.transport.is_behind)
         copies = self._SyncObj__serializer
-        # pysyncobj cancels transfers to nodes that are not connected, and those that are behind look so to it
+        # pysyncobj cancels transfers to nodes that are not connected, and treats those that are behind like these
         self._restart_snapshot, copies.cancelTransmisstion = copies.cancelTransmisstion, lambda _: None
         return self.transport
 
@@ -155,7 +155,7 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         super()._SyncObj__onMessageReceived(node, message)
         if message.get(
             "serialized"
-        ):  # else the leader gets an answer to the last part only, and counts the node as lost
+        ):  # otherwise the leader gets an answer to the last part only, and counts the node as lost
             self._SyncObj__sendNextNodeIdx(node)
         lacks_more = self._SyncObj__raftNextIndex.get(node, 0) <= self._SyncObj__getCurrentLogIndex()
         if message["type"] == "next_node_idx" and lacks_more:

@@ -61,7 +61,7 @@ function drawCurves() {
   const job = cluster.jobs.find(each => each.job === current()),
     box = at("curves");
   at("curves-title").textContent = job ? `Curves of job ${job.job}, ${job.name}` : "Curves";
-  if (box.contains(document.activeElement)) return; // a chart that is read with the keyboard stays as it is
+  if (box.contains(document.activeElement)) return; // a chart that is read with the keyboard is not redrawn
   box.replaceChildren();
   for (const [name, points] of curves.get(job && job.job) || []) {
     if (points.length)

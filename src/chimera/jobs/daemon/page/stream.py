@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_JOBS = 100
 """Maximum number of jobs on the page; older ones are not shown."""
 POLL_S = 0.5
-_KEEPALIVE_POLLS = 10  # after so many polls without an update a comment is sent
+_KEEPALIVE_POLLS = 10  # polls without an update after which a comment is sent
 
 
 def page_router(daemon: Daemon, followers: Followers) -> APIRouter:

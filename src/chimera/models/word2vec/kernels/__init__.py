@@ -1,8 +1,8 @@
 """The inner loops of the word models: compiled by numba, or in NumPy if numba does not work.
 
-A batch of windows is ``inputs``, int32 (n, w), the context words, -1 where there is none, and for each window rows of the
-output table, ``rows[begin[i]:begin[i + 1]]``, with ``labels``, 1 for positive and 0 for negative rows. A row of -1 is
-skipped. ``pool_scales[c]`` is the factor of the sum of c context vectors.
+A batch of windows has ``inputs``, int32 (n, w): the context words, -1 where there is none. Window i also has rows of
+the output table, ``rows[begin[i]:begin[i + 1]]``, with ``labels``, 1 for positive and 0 for negative rows. A row of -1
+is skipped. ``pool_scales[c]`` is the factor of the sum of c context vectors.
 """
 
 from __future__ import annotations
