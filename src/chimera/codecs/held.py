@@ -1,4 +1,4 @@
-"""What a receiver holds of the messages before, if messages depend on one another."""
+"""The state of a receiver, if messages depend on one another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chimera.core.parameters import Flat
 
 @dataclass(frozen=True)
 class Held:
-    """A receiver's state about one sender's messages, if these depend on one another. Sender and receiver keep equal copies.
+    """A receiver's state about messages of one sender that depend on one another. Sender and receiver keep equal copies.
 
     Attributes
     ----------

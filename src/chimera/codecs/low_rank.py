@@ -96,7 +96,7 @@ class LowRank(Reduction):
             for tensor, piece in self._plain:
                 np.copyto(piece, vector[tensor.begin : tensor.end])
             mean(self._first)
-            if not all_finite(self._first):  # all members have the same bits, and none continues
+            if not all_finite(self._first):  # all members have the same bits, and all stop here
                 vector.fill(np.nan)
                 return vector
             bases = [orthonormal(p) for _, p, _ in self._matrices]

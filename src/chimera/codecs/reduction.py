@@ -32,8 +32,8 @@ class Reduction(ABC):
         vector : this member's vector. It is overwritten, and may be the result.
         layout : the tensors in it.
         mean : the collective. Number and sizes of its calls must follow from shared state only.
-        left : if given, receives what of this member's vector is not in the result. The sum of these over the members is the
-            sum of their vectors minus the number of members times the result.
+        left : if given, receives the part of this member's vector that is not in the result. The sum of these over the members
+            is the sum of their vectors minus the number of members times the result.
 
         If a vector is not finite, the result is not finite either, on any member.
         """

@@ -18,7 +18,8 @@ _DIGITS = ((20, 11), (10, 10), (0, 10))  # of a magnitude's bits: where each beg
 def kth_largest(vector: Flat, count: int) -> tuple[int, int]:
     """Return the bits of the ``count``-th largest magnitude, and how many elements equal to it are among the largest ``count``.
 
-    Three passes: it counts magnitudes by their upper bits, then those in the right group by the next bits.
+    Three passes count magnitudes: the first by the upper bits, the others by the next bits, among the magnitudes with equal
+    upper bits.
     """
     k, prefix, left = kernels(vector), 0, count
     for shift, digits in _DIGITS:

@@ -16,9 +16,9 @@ from chimera.strategies.strategy import STRATEGIES, Round
 class ChocoSGD(Decentralised):
     """Compressed gossip that reaches consensus: workers send encoded changes of their models (Koloskova et al. 2019).
 
-    Each worker i keeps public copies x^_j of itself and its neighbours. A step sends q_i = codec(x_i - x^_i), updates
-    x^_j <- x^_j + q_j, and mixes x_i <- x_i + gamma sum_j W_ij (x^_j - x^_i). The codec runs without error feedback: what it
-    leaves out is part of the next difference.
+    Each worker i keeps public copies x^_j of itself and its neighbours. A step sends q_i = codec(x_i - x^_i), updates x^_j <-
+    x^_j + q_j, and mixes x_i <- x_i + gamma sum_j W_ij (x^_j - x^_i). The codec runs without error feedback: its error is part
+    of the next difference.
 
     Parameters
     ----------

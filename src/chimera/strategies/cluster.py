@@ -11,8 +11,8 @@ class Announced(NamedTuple):
 
     Attributes
     ----------
-    steps : their number.
-    first : index of the first one.
+    steps : number of local steps.
+    first : index of the first step.
     site : number of the site; all workers of a site start from the same weights.
     """
 
@@ -59,12 +59,12 @@ class Cluster(Protocol):
     ) -> Sequence[Any]:
         """Return ``weights`` in the form that ``worker`` receives with its next call.
 
-        ``weights`` are the newest that all servers returned, or the server of ``shard``. Normally all workers receive the same.
-        Two cases differ:
+        ``weights`` are the newest weights that all servers, or the server of ``shard``, returned. Normally all workers receive
+        the same. Two cases differ:
 
-        - The codec sends each worker what has changed since its last message.
-        - The worker receives only the rows that its next ``batches`` need, or the batches from the number ``first`` on.
-          ``batches`` must be the number that the call computes.
+        - The codec sends each worker the changes since its last message.
+        - The worker receives only the rows that its next ``batches`` batches need. With ``first``, these are the batches from
+          that number on. ``batches`` must be the number that the call computes.
         """
 
     def announce(self, work: Mapping[str, Announced]) -> None:
@@ -114,12 +114,12 @@ class Cluster(Protocol):
     def first(self, pending: Mapping[str, Any]) -> str:
         """Wait for the first answer, and return the name of its worker.
 
-        ``pending`` maps names of workers to what they were asked for: a ref, or the list of refs of one call. If several have
-        answered, the earliest counts; the lower rank wins a tie.
+        ``pending`` maps names of workers to results of their calls: a ref, or the list of refs of one call. If several workers
+        have answered, the earliest answer counts. In a tie, the answer of the lower rank counts.
 
         Raises
         ------
-        ActorLost : one of them is dead. The trainer removes it from the cluster, and calls `Strategy.rounds` again.
+        ActorLost : one of these workers is dead. The trainer removes it from the cluster, and calls `Strategy.rounds` again.
         """
 
     def connected(self, worker: Any) -> bool:

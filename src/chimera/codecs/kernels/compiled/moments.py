@@ -170,8 +170,8 @@ def largest_bits(x: Any) -> Any:
 def abs_max(x: Any) -> Any:
     """Return the largest magnitude; nonfinite values count as larger than all numbers.
 
-    It starts with the last block, so that the first is in the cache for the next pass. It reads four parts of a block at once,
-    for which processors prefetch more memory.
+    The last block comes first, so that the first block is in the cache for the next pass. Four parts of a block are read at
+    once, because processors then prefetch more memory.
     """
     begin = min(to_line(x), x.size)
     full = (x.size - begin) // BLOCK

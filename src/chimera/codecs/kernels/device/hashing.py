@@ -13,7 +13,7 @@ from chimera.codecs.kernels.layout import APART
 _WORD = 0xFFFFFFFF
 _STEP = 0x7FEB352D
 _EARLY, _LATE = 0x846CA68B - (1 << 32), (0x846CA68B * 0xADB4A92D & _WORD) - (1 << 32)
-"""These are negative, so that no product leaves int64."""
+"""These numbers are negative, so that no product overflows int64."""
 
 
 def random_words(begin: int, size: int, first: Any, second: Any, like: Tensor) -> Tensor:
