@@ -96,7 +96,7 @@ class Strategy(ABC):
         steps, see `steps_on`.
     server_optimizer : the table of the optimizer with which servers step by the workers' changes, if workers take local steps;
         None if workers send gradients, or nothing.
-    moved : former options by name, each with the option that replaces it.
+    moved : former options by name, each with its replacement.
     worker_extensions : the extensions whose calls this strategy makes at workers: registered names, or classes derived from
         `chimera.training.worker.extension.WorkerExtension`.
     """

@@ -42,19 +42,20 @@ class Actors(actors.Actors):
     train : the training data, stored once and shared by all workers. Where nodes own the data, workers receive a
         `DriverSchema` instead of model and data.
     optimizer, codec, downlink, seed : see `Learner` and `ParameterShard`, where ``codec`` is the ``uplink``.
-    server_optimizer : the servers' optimizer; None: the same.
+    server_optimizer : the servers' optimizer; None: ``optimizer``.
     personal : indices, in the model's layout, of the tensors that stay with each worker.
     worker_resources, server_resources : resources of each worker and server.
     privacy : protection of the workers' updates.
-    loading : reading ahead of batches by each worker; not used if all workers are in one process, which would need too many.
+    loading : reading ahead of batches by each worker; not used if all workers are in one process, which would need too many
+        reading processes.
     extensions : the worker extensions that the strategy declares.
-    shared : workers in one process may use one model object, one after another, since each call sets all parameters.
+    shared : whether workers in one process use one model object, one after another, since each call sets all parameters.
 
     Attributes
     ----------
-    addressed : servers send each worker a message of its own.
-    by_rows : servers send each worker the rows that it requests.
-    private : the run is private.
+    addressed : whether servers send each worker a message of its own.
+    by_rows : whether servers send each worker the rows that it requests.
+    private : whether the run is private.
 
     Raises
     ------
@@ -199,6 +200,6 @@ class Actors(actors.Actors):
         )
 
     def _initial_parameters(self) -> Flat:
-        # Fetched each time, which is seldom: a copy in the driver would be as large as the model.
+        # Fetched each time: this is rare, and a copy in the driver would be as large as the model.
         initial = self._engine.get(self._replica).parameters() if self._initial is None else self._initial
         return initial if self._part is None else self._part.of(initial)

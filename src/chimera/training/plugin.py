@@ -64,7 +64,7 @@ def nodes_own_data(engine: Any) -> bool:
 
 
 def label(plugin: Any) -> str:
-    """Return the name of a plug-in for figures and folders: of ``some/file.py:name``, without the folder."""
+    """Return the name of a plug-in for figures and folders; without the folder of ``some/file.py:name``."""
     if isinstance(plugin, str | Mapping):
         file, colon, attribute = named(plugin)[0].rpartition(":")
         return f"{Path(file).name}{colon}{attribute}"

@@ -81,19 +81,19 @@ class Trainer:
         `Fault.read`.
     worker_resources, server_resources : resources of each worker or server: ``threads``, ``gpus`` (workers only: model and
         batches are then on a GPU), ``memory_mb``, and ``custom`` resources of the cluster by name; a mapping or `Resources`.
-    peak_flops : peak of each worker in FLOPs per second, to which the FLOPs of models that say them are compared (MFU,
+    peak_flops : peak of each worker in FLOPs per second, to which the FLOPs of models that report them are compared (MFU,
         docs/how-to/language-models.md). Default: that of the GPU, if it is an A100, H100 or H200.
     privacy : protection of clients' updates, a mapping, see `Privacy`: clipping and noise, with an epsilon, and secure
         aggregation (docs/explanation/privacy.md). By default servers see each update.
     seed : seed of the model, the partition, the order of the data, and dropout.
     track : experiment trackers that record the run: names such as ``tensorboard``, or tables with options
         (docs/how-to/tracking.md).
-    callbacks : receive progress and events.
+    callbacks : objects that receive progress and events.
     out : the run's folder, or its URL in an object store (docs/how-to/object-stores.md); by default a new folder
         ``runs/<name>``.
     name : name of the run; by default the names of model and data.
     resume : continue from the last checkpoint in the run's folder, if there is one.
-    progress : whether `chimera.train` shows the progress; `fit` shows none, but for callbacks.
+    progress : whether `chimera.train` shows the progress; `fit` shows progress through callbacks only.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ class Trainer:
         resume: bool = False,
         progress: bool = True,
     ) -> None:
-        enter(engine)  # under mpiexec, other ranks than 0 continue no further
+        enter(engine)  # under mpiexec, only rank 0 continues
         settings = Settings.of(
             {
                 "strategy": strategy,
@@ -247,11 +247,11 @@ class Trainer:
         self._execution.settings.check_optimizers()
 
     def inspect_data(self) -> Inspection:
-        """Return what the data is and what each worker would hold, without starting an engine or training.
+        """Describe the data, and count what each worker would hold, without starting an engine or training.
 
         Raises
         ------
-        ConfigurationError : the data cannot be read, or not be divided among the workers.
+        ConfigurationError : the data cannot be read, or cannot be divided among the workers.
         """
         execution = self._execution
         return inspect_data(execution.settings, execution.engine, execution.data)

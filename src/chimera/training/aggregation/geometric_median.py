@@ -24,7 +24,7 @@ class GeometricMedian(Aggregation):
 
     Parameters
     ----------
-    iterations : maximum number of iterations. They do not read the vectors again, so many of them are cheap.
+    iterations : maximum number of iterations. Iterations do not read the vectors again, so many iterations cost little time.
     tolerance : the iteration stops when no vector's share of the result changes by more than this.
     """
 

@@ -37,7 +37,7 @@ class GrowingFile:
         self._first = True
 
     def send(self, *, whole: bool) -> None:
-        """Upload what is new; with ``whole``, replace the segments by one file.
+        """Upload the new bytes; with ``whole``, replace the segments by one file.
 
         Raises
         ------
@@ -74,7 +74,7 @@ class GrowingFile:
             self._complete += 1
 
     def _delete_segments(self, first: int) -> None:
-        """Delete segments from this number on; those of an earlier process may be more than the file now has."""
+        """Delete segments from this number on; an earlier process may have written more segments than the file now has."""
         names = _segments(self._store.sizes(), self._path.name)
         self._store.delete(name for number, name in names.items() if number >= first)
 

@@ -37,7 +37,7 @@ class Run:
     Attributes
     ----------
     location : the run's folder, or the URL of its files in an object store.
-    model : the trained module or estimator, of the type that was given.
+    model : the trained module or estimator, of the type that the user gave.
     trained : the same model as a `Model`, with flat parameters, `predict` and `evaluate`.
     cost : cost of the run.
     metrics : loss and metrics of the model on the test set.

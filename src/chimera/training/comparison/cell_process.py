@@ -91,7 +91,7 @@ class CellProcess:
     def end(self) -> tuple[State, str]:
         """Kill the process and all its children; return how it ended, and the reason of a failure."""
         running = not self.ended
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS raises the latter for a group of zombies
             os.killpg(self._process.pid, signal.SIGKILL)
         code = self._process.wait()
         self.messages()

@@ -33,12 +33,12 @@ class Comparison:
         an object store, it has copies of what `plot` reads, and exists as long as this object.
     experiment : file name of the experiment.
     varied : the values of each key that varies, as texts.
-    target : the metrics to reach, if the experiment names some and no cell has others.
-    rows : one for each cell, in the order of the grid: what it is, its state, its final figures and how they compare with its
-        baseline, the cell that differs from it only in the first key, which has its first value there. With several seeds,
-        means over them.
-    runs : one for each run: as ``rows``, where there is one seed.
-    notes : what a reader of the figures must know.
+    target : the metrics to reach, if the experiment names metrics and no cell has other ones.
+    rows : one row for each cell, in the order of the grid: settings, state, final figures, and their ratios to the baseline.
+        The baseline is the cell with the first value of the first key and equal other settings. With several seeds, rows have
+        means over the seeds.
+    runs : one row for each run; as ``rows`` if there is one seed.
+    notes : remarks for a reader of the figures.
     signal : number of the signal that stopped the comparison: Ctrl-C, SIGTERM or SIGUSR1; None if there was none.
     """
 

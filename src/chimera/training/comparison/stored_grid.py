@@ -61,7 +61,7 @@ class StoredGrid:
         download(self._store, [RESULT], self.folder)
 
     def fetch(self, cells: Iterable[str]) -> None:
-        """Fetch the results of those cells that have some.
+        """Fetch the results of the cells that have results.
 
         Raises
         ------

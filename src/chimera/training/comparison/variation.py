@@ -27,8 +27,8 @@ class Choice:
     ----------
     text : its label.
     value : the value of the key; for a plug-in by name with options, the name.
-    options : of that plug-in, dotted keys allowed; None where the value is not such a plug-in. Options that the experiment
-        gives the same plug-in besides stay.
+    options : options of that plug-in, dotted keys allowed; None if the value is not such a plug-in. Other options that the
+        experiment sets for this plug-in are kept.
     """
 
     text: str
