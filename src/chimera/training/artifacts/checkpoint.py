@@ -189,7 +189,7 @@ def _unescaped(key: str) -> str:
 
 
 def check_fits(saved: Mapping[str, Any], model: Model) -> None:
-    """Raise `ConfigurationError` if a checkpoint is of a model with another number of parameters, or other frozen ones."""
+    """Raise `ConfigurationError` if a checkpoint and the model differ in the number of parameters or in frozen parameters."""
     held, size = len(saved["weights"]), model.layout.size
     if held != size:
         raise ConfigurationError(

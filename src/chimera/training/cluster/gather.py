@@ -208,7 +208,7 @@ class Gather:
                 del self._late[name]
 
     def _await_living(self, refs: dict[str, Any], count: int, deadline: float, enough: Enough = _any) -> set[str]:
-        """Return the names of living workers whose refs are done; ``count``, and ``enough``, if time and lives allow."""
+        """Return the names of living workers whose refs are done; fewer than ``count`` and ``enough`` only at the deadline."""
         while True:
             left = None if math.isinf(deadline) else max(deadline - self._engine.now(), 0.0)
             gone = len(set(refs) & self._dead())

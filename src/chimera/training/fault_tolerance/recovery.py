@@ -30,12 +30,12 @@ _THEN = {
 class Recovery:
     """Repairs a cluster after a loss, in the same way for every strategy.
 
-    Another actor may die during recovery. `survive` then raises, and continues where it was when it is called again.
+    Another actor may die during recovery. `survive` then raises. Its next call continues the recovery.
 
     Parameters
     ----------
     cluster : the cluster.
-    monitor : knows which actors were killed because they hung.
+    monitor : records which actors were killed because they hung.
     tolerance : the policy for lost workers. A lost server is restarted unless the policy is ``stop``. A worker is dropped when
         no restarts are left.
 

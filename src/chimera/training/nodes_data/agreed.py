@@ -27,13 +27,13 @@ class AgreedData:
 
     Attributes
     ----------
-    descriptions : what each node that was there at the start said, in rank order.
+    descriptions : description from each node that was connected at the start, in rank order.
     ranks : the ranks of the workers at these nodes.
     columns : the columns in the order of the model's inputs, by name; None if the data is no table.
     input_shape, input_type, outputs, task, classes, features, input_scaling : as of `chimera.data.dataset.Dataset`.
-    scaled : who scales the columns, and by what.
+    scaled : source of the scaling of the columns, see `NodeRequest`.
     averaged : metrics of which the run measures the mean over the nodes.
-    rows_per_node : training rows to assume of a node that does not give their number.
+    rows_per_node : assumed number of training rows of a node that does not report it.
     model : name and options of the model that nodes make.
     """
 
@@ -63,7 +63,7 @@ class AgreedData:
 
     @property
     def request(self) -> NodeRequest:
-        """What nodes are asked to make."""
+        """The request for the model and data that nodes make."""
         scaling = self.input_scaling
         given = {} if scaling is None else {"mean": scaling.mean.tolist(), "deviation": scaling.deviation.tolist()}
         return NodeRequest(

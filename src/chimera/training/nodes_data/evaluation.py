@@ -35,7 +35,7 @@ class Measured:
 
 
 class NodesEvaluation:
-    """Evaluates the global model on the nodes' test rows. Nodes that said that they give no metrics are not asked.
+    """Evaluates the global model on the nodes' test rows. Nodes that declared to give no metrics are not asked.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ Keep: TypeAlias = Literal["best", "last"]
 
 @dataclass(frozen=True)
 class Stopping:
-    """What a run does with the monitored metric.
+    """Settings of the monitored metric.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Stopping:
 
     Raises
     ------
-    ConfigurationError : a value is not one of these.
+    ConfigurationError : an option has another value.
     """
 
     patience: int | None = None

@@ -32,7 +32,7 @@ class Peak:
             raise ConfigurationError(f"peak_flops must be above 0 and finite, not {self.given}")
 
     def check(self, model: Any, *, private: bool) -> None:
-        """Raise ConfigurationError if ``given`` has no effect: the model does not say its FLOPs, or the run is private."""
+        """Raise ConfigurationError if ``given`` has no effect: the model does not report its FLOPs, or the run is private."""
         if self.given is None:
             return
         if getattr(model, "work_of", None) is None:

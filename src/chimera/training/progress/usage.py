@@ -36,7 +36,7 @@ _UNCOUNTED = {
 }
 """Calls that the training loop makes between rounds; their bytes are not counted."""
 _TO_CLOUD, _FROM_CLOUD = "change", "adopt"
-"""Calls of edge servers whose results, or arguments, are messages with the cloud. Their clients count all others."""
+"""Calls of edge servers whose results, or arguments, are messages with the cloud. The rows of clients count all other calls."""
 
 
 class UsageMeter:

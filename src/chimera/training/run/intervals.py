@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from chimera.training.progress.budget import Budget
 
 _SNAPSHOT_ROUNDS, _SNAPSHOT_S = 100, 1.0
-"""Between snapshots by default. A snapshot waits for all calls of a round, so short rounds count by their time, too."""
+"""Rounds and seconds between snapshots by default. A snapshot waits for all calls of a round, so the time counts, too."""
 
 
 @dataclass(frozen=True)

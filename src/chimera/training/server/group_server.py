@@ -121,7 +121,7 @@ class GroupServer:
         return self._outcome()
 
     def _forget_rounds(self) -> None:
-        """Forget the rounds that were served: the slice is that of another round."""
+        """Forget the number of served rounds: the slice is now that of another round."""
         self._round, self._rejecting, self._staleness = None, {}, []
 
     def _begins(self, group: Group, fresh: bool) -> bool:

@@ -234,12 +234,12 @@ class ParameterShard(GroupServer, SecureSum):
         return found, unread
 
     def _decoded(self, gradient: Encoded, place: int) -> Flat:
-        """Decode into memory that is kept for this place; it costs nothing where a message has its vector at hand."""
+        """Decode into memory that is kept for this place, unless the message already holds the vector."""
         room = self._rooms.get(place)
         if room is None:
             room = self._rooms[place] = np.empty_like(self._weights)
         vector = decode(gradient, room.size, room)
-        if gradient.codec != "identity":  # of which no time is modelled
+        if gradient.codec != "identity":  # identity takes no modelled time
             coded(gradient.codec, "decode", room.size)
         return vector
 

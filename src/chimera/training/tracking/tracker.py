@@ -15,7 +15,7 @@ from chimera.training.plugin import named
 
 @dataclass(frozen=True)
 class Tracked:
-    """What a tracker learns about a run when training starts.
+    """The data about a run that a tracker receives when training starts.
 
     Attributes
     ----------

@@ -18,7 +18,7 @@ from chimera.training.worker.side_by_side import SideBySide
 
 
 class Population(SharedInstance):
-    """What the workers of one process share: the model object, the data set, and the arguments of `Learner`.
+    """The objects that the workers of one process share: the model, the data set, and the arguments of `Learner`.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class DormantLearner:
         return method
 
     def samples(self) -> int:
-        """See `Learner`; so are the following methods."""
+        """See `Learner`, also for the following methods."""
         return self._population.samples(self._rank)
 
     def share(self) -> float:
@@ -163,4 +163,4 @@ class DormantLearner:
 _ANSWERED = [
     name for name in vars(DormantLearner) if not name.startswith("_") and name not in ("follow", "administrative")
 ]
-"""The calls that do not create a worker; after its creation the worker answers them itself."""
+"""The calls that do not create a worker. After its creation, the worker answers them."""

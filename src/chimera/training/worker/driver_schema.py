@@ -12,12 +12,12 @@ from chimera.training.messages.wire_types import register_wire_type
 from chimera.training.nodes_data.description import Column, DataDescription
 
 Scaled: TypeAlias = Literal["none", "declared", "statistics", "each"]
-"""By what columns of numbers are scaled: nothing, declared constants, merged statistics, or each node's own rows."""
+"""Sources of the scaling of number columns: none, declared constants, merged statistics, or each node's own rows."""
 
 
 @dataclass(frozen=True)
 class NodeRequest:
-    """What a node makes for a run whose driver has no data.
+    """The model and data that a node makes for a run whose driver has no data.
 
     Attributes
     ----------

@@ -67,7 +67,7 @@ class Exchange:
     def packed(self, flat: Flat) -> list[Encoded]:
         """Encode a vector of all parameters, shape (P,), as one message for each shard of the weights last loaded."""
         pieces = self.pieces(flat)
-        if self._codec[0] != "identity":  # of which no time is modelled
+        if self._codec[0] != "identity":  # identity takes no modelled time
             for piece in pieces:
                 coded(self._codec[0], "encode", len(piece))
         return [

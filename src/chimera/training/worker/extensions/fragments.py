@@ -21,8 +21,8 @@ _REFERENCE, _REPLICA, _NUMBERS = "reference", "replica", "numbers"  # keys in a 
 class Fragments(WorkerExtension):
     """The calls of streaming DiLoCo (Douillard et al. 2025): a replica that exchanges one fragment of the weights at a time.
 
-    A fragment is the shard of one server. Besides the replica, the worker holds the reference: the newest global
-    values that it received of each fragment. It sends the reference minus the replica.
+    A fragment is the shard of one server. The worker holds the replica and the reference: the newest global values that it
+    received of each fragment. It sends the reference minus the replica.
     """
 
     _reference: Any = None  # shape (P,), on the device of the model; None while there is no replica
