@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from chimera.core.engine import Disturbance
 
 SLICE_S = 0.01
-"""How long a process that is slowed runs at a stretch; it is then stopped for ``factor - 1`` times as long."""
+"""Seconds that a slowed process runs at a time; it is then stopped for ``factor - 1`` times as long."""
 
 Key = TypeVar("Key")
 

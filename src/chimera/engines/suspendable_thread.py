@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 Outcome: TypeAlias = tuple[tuple[Any, ...], BaseException | None]
-"""What a call came to: its results, or none and what it raised."""
+"""The outcome of a call: its results, or none and the exception that it raised."""
 
 
 class Abandoned(BaseException):

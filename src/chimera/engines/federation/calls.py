@@ -15,7 +15,7 @@ from chimera.engines.federation.wire.streams import Receiving, Sending
 from chimera.engines.http import connection as http
 
 _AGAIN = 1 << 13  # bytes; a larger body is sent again after the question, not with it
-_SETTLE_S = 0.2  # answers of this time are confirmed together
+_SETTLE_S = 0.2  # seconds; answers within this time are confirmed together
 
 
 class Call:
@@ -24,9 +24,9 @@ class Call:
     Attributes
     ----------
     once : whether the node must not run it twice.
-    answer : the part of the answer that is there.
-    waits_s : when its node said last that the call waits, for the node's administrator or policy.
-    policy_s : since when it waits for the policy; infinite if it does not.
+    answer : the part of the answer that has arrived.
+    waits_s : when its node last reported that the call waits for the node's administrator or policy.
+    policy_s : since when the call waits for the policy; infinite if it does not wait.
     result, failure : the answer, or the exception in its place.
     """
 
@@ -62,7 +62,7 @@ class Calls:
 
     Attributes
     ----------
-    port : where frames to the hub leave; None while there is no connection.
+    port : sends frames to the hub; None while there is no connection.
     boots : the connected nodes, each with the name of its process.
     """
 
@@ -75,7 +75,7 @@ class Calls:
         self._open: defaultdict[str, set[int]] = defaultdict(set)  # calls without an answer, by node
         self._settled: defaultdict[str, list[int]] = defaultdict(
             list
-        )  # answered calls that the node does not know of yet
+        )  # settled calls of which the node is not notified yet
         self._settling = False
 
     def __len__(self) -> int:

@@ -16,10 +16,10 @@ from chimera.core.private import write
 from chimera.engines.federation.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
 
 EARLY = dt.timedelta(hours=1)
-"""A certificate is valid from so long before its issue, since clocks differ."""
+"""Time before its issue from which a certificate is valid, since clocks differ."""
 DUE = 2 / 3
 """The part of its lifetime after which a certificate is renewed."""
-_EVERY_S = 3600.0  # between two requests
+_EVERY_S = 3600.0  # seconds between two requests
 
 
 class Renewal:

@@ -76,8 +76,8 @@ class Connection:
     ) -> Answer:
         """Send a request and return the answer.
 
-        If the node closes a kept connection, an idempotent request is sent again; another request only if it was certainly not
-        sent.
+        If the node closes a kept connection, an idempotent request is sent again. Another request is sent again only if it was
+        certainly not sent before.
 
         Raises
         ------

@@ -50,8 +50,8 @@ class HttpEngine(RealTime):
     ----------
     nodes : addresses of the nodes: ``http://host:port``, one each.
     token : bearer token of the nodes; default: the environment variable CHIMERA_TOKEN, so that no file has to contain it.
-    tokens : tokens of single nodes by address; or a TOML file with lines ``"http://host:port" = "..."``. Nodes that are not
-        in it get ``token``.
+    tokens : tokens of single nodes by address; or a TOML file with lines ``"http://host:port" = "..."``. Other nodes get
+        ``token``.
     timeout_s : seconds that a call in a node may take. After that its ref raises `TimeLimitError`; the node may continue.
     retries : how often a failed call is sent again; the node may then run it more than once. Failures are: no process
         listens, the connection broke, the call timed out, the answer was invalid, or it had a status of 500 or more without

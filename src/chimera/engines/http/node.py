@@ -32,7 +32,7 @@ class Node:
     Parameters
     ----------
     url : its address or name, used in all messages.
-    connection : returns a new way to it, which is not open yet.
+    connection : returns a new connection to the node, which is not open yet.
     engine_key : key that distinguishes the actors of this engine from those of others.
     health_every_s : seconds between health checks while the node has actors of this engine.
     """

@@ -43,7 +43,7 @@ Arrived: TypeAlias = tuple[int, int, int, int]
 
 
 class FailedArgumentError(Exception):
-    """An argument that will never have a value. It carries the failure, which becomes that of the call's results."""
+    """An argument that will never have a value. Its failure becomes the failure of the call's results."""
 
     def __init__(self, failure: Failure) -> None:
         self.failure = failure

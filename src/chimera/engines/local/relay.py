@@ -48,7 +48,7 @@ class Relay:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have the thread check for deaths."""
+        """Make the thread check for deaths."""
         with contextlib.suppress(OSError):
             self.theirs.send(b"")
 

@@ -26,7 +26,7 @@ _SIGN_S = 0.5
 
 
 class FailedArgumentError(Exception):
-    """An argument that is a failure. It becomes that of the call's results."""
+    """An argument that is a failure, which becomes the failure of the call's results."""
 
     def __init__(self, value: Kept) -> None:
         self.value = value

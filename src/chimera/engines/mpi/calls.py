@@ -79,7 +79,7 @@ class Ref(ActorHeldRef):
 
 
 class Calls:
-    """Issued calls, and what became of them.
+    """Issued calls and their outcomes.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Calls:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._pending: dict[int, Issued] = {}  # by the number of the first result
-        self._ended: list[Issued] = []  # before the notice of the end of an argument's call has arrived from its rank
+        self._ended: list[Issued] = []  # ended before the notice of the end of an argument's call arrived
         self._order = itertools.count(1)
         self.dropped: deque[tuple[int, int]] = deque()
 
@@ -251,5 +251,5 @@ def _argument(ref: Ref) -> Argument:
 
 
 def _is_known(issued: Issued) -> bool:
-    """Return whether the ends of all calls are known whose results are the arguments: they ended before."""
+    """Return whether the ends of all calls whose results are the arguments are known."""
     return all(ref.issued.done for ref in issued.arguments)

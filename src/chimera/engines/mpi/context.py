@@ -31,12 +31,13 @@ class MpiContext(ThreadContext):
     Attributes
     ----------
     rank : the rank that hosts the actor.
-    key : that of its engine.
-    actor, name : its number in the job, and its name.
+    key : key of its engine.
+    actor, name : number of the actor in the job, and its name.
     groups : the groups in which it is a member, by their tags.
     word : the word on which its thread sleeps, see `chimera.engines.mpi.wake_ups`.
     abandoned : whether the thread must end.
-    memory, notifier : the memory that it shares with other actors of the machine, and the sleep on it; None without one.
+    memory, notifier : the memory that it shares with other actors of the machine, and the notifier for it; None without shared
+        memory.
     waited_s, collective_bytes, sent_bytes, received_bytes : see `chimera.engines.collectives.Costs`; since the last row.
     parts : rows of the parts of the running call.
     """

@@ -28,10 +28,10 @@ from chimera.engines.mpi.values import Kept
 from chimera.engines.mpi.wake_ups import Pause, word_of
 from chimera.engines.shared_memory.values import Packed, opened
 
-_POLL_S = 5e-5  # before the first sleep: the other members are often nearly as far
+_POLL_S = 5e-5  # seconds of polling before the first sleep: other members often arrive within this time
 _NEAR_S = 0.05
 _MOVING_S = 1e-3
-_ON_THE_WAY_S = 0.2  # messages of a member of another machine may arrive after the news of its death
+_ON_THE_WAY_S = 0.2  # messages of a member of another machine may arrive after the notice of its death
 
 
 def lost_member(members: Sequence[Peer], dead: Mapping[int, str]) -> str:
@@ -159,7 +159,7 @@ class MpiGroup:
         return found
 
     def _agree(self, size: int) -> None:
-        """Exchange the lengths of the members' vectors. Each collective begins with this, which also is the barrier."""
+        """Exchange the lengths of the members' vectors. Each collective begins with this; it also is the barrier."""
         sizes = np.full(self.size, size, np.int64)
         requests = [self._begin_receive(rank, sizes[rank : rank + 1]) for rank in self._others]
         mine = sizes[self._rank : self._rank + 1]

@@ -94,7 +94,7 @@ class Incoming:
 
         Parameters
         ----------
-        probe : whether to look for heads; otherwise they come through `match`.
+        probe : whether to probe for heads; otherwise `match` provides them.
         """
         if self._requests is None and self._head is None:
             if probe and not self._matched:

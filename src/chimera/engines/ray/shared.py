@@ -1,7 +1,7 @@
 """The driver's side of the memory that it shares with the actors of its machine: mappings, slots, readers.
 
-A ref is always Ray's. But a large array that an actor returns is in the actor's region of one sparse file, in a slot that the
-driver granted with the call. Ray's object of it is then empty.
+Each ref is a ref of Ray. However, a large array that an actor returns is in the actor's region of one sparse file, in a slot
+that the driver granted with the call. Ray's object of the array is then empty.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class Place(NamedTuple):
 
 
 class Meeting(NamedTuple):
-    """Where a group meets in the file.
+    """The location of a group's memory in the file.
 
     Attributes
     ----------
-    table : as of `allocate_table`.
+    table : result of `allocate_table`.
     regions : regions of the members, in rank order.
     """
 
@@ -109,7 +109,7 @@ class Shared:
         return Side(self._memory, actor, name)
 
     def meeting_of(self, sides: Sequence[Side | None]) -> Meeting | None:
-        """Return where actors can meet in the file; None if some have no region of it."""
+        """Return the location of a group's memory in the file; None if an actor has no region."""
         near = [side for side in sides if side is not None]
         if len(near) < len(sides):
             return None
@@ -148,7 +148,7 @@ class Side(ResultSlots):
         ----------
         returns : number of its results.
         reads : the arguments that may be in the memory.
-        room : whether its results may be.
+        room : whether its results may be in the memory.
         """
         mapped = self.is_mapped
         spots: list[Spot] = []
@@ -256,7 +256,7 @@ class Lent:
             spot.side.drop(spot.slot, spot.generation)
 
     def take_back(self, side: Side | None) -> None:
-        """Undo it for a call that Ray could not execute, unless the actor had begun it."""
+        """Undo `give` for a call that Ray could not execute, unless the actor had begun the call."""
         if side is None or self.number is None or side.has_begun(self.number):
             return
         for region, place in self._counts:

@@ -25,16 +25,16 @@ _SPIN_S = 0.0  # sleep at once: the others compute meanwhile, and need this core
 class Mailboxes:
     """Sends and receives messages in one member of a group.
 
-    A description of each message lies in the sender's region. Arrays that lie there too are read in place, and others are
-    copied there. A message exists as soon as the sender has counted it, and one count covers all receivers of a `send`. So all
-    receivers agree on it, also after the death of the sender, whose memory stays.
+    The sender's region holds a description of each message. Receivers read arrays in that region in place; the sender copies
+    other arrays to it. A message exists as soon as the sender has counted it, and one count covers all receivers of a `send`.
+    So all receivers agree on the message, also after the death of the sender, whose memory stays.
 
     Parameters
     ----------
-    costs, memory, notifier : of this actor's process.
+    costs, memory, notifier : context, memory and notifier of this actor's process.
     rows : the first word of each member's row in the table of the group, and all words of the table.
     members : numbers of the members' regions, in rank order.
-    rank : of this member.
+    rank : rank of this member.
     check : raises if a member is dead.
     """
 

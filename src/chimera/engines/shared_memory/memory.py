@@ -78,7 +78,7 @@ ANSWERS, ANSWER_WORDS = 1 << 14, 8
 TICKET = 0
 
 BEGUN = 1 << 14
-"""Of so many of the latest calls it is known whether they have begun."""
+"""Number of the latest calls of which it is known whether they have begun."""
 
 _barrier = threading.Lock()
 

@@ -43,10 +43,10 @@ class Call:
     known_s : when the driver can know the result.
     waiters : calls that take its results and could not run yet.
     returns : number of results, each with its own ref; None for a single result.
-    meetings : for each group in which it met others, the end of the last meeting and all calls of it.
+    meetings : for each group in which it met other calls, the end of the last meeting and all calls in it.
     transit_s : transfer time of its last argument.
-    parts : rows of its recorded parts; its costs since the last of them are its own.
-    planned : for a stuck call, when it would have started, ended and been known, and its meetings.
+    parts : rows of its recorded parts; its own row has its costs since the last part.
+    planned : for a stuck call, its planned times of start, end and knowledge of the driver, and its meetings.
     """
 
     __slots__ = (
@@ -151,7 +151,7 @@ class Call:
         return self.issued_s + self.sender.port.latency_to(self.node.port)
 
     def prolonged_s(self, begin_s: float, end_s: float) -> float:
-        """Return when work is done that would take from ``begin_s`` to ``end_s`` without absences of its actor."""
+        """Return the end of work that would take from ``begin_s`` to ``end_s`` without absences of its actor."""
         presence = self.presence
         return end_s if presence is None else presence.works_until_s(begin_s, end_s - begin_s, self.start_s)
 

@@ -21,7 +21,7 @@ class Health:
         self.sound = True
         self._pauses: list[
             tuple[float, float]
-        ] = []  # in the order of their beginnings: the driver's clock never goes back
+        ] = []  # in the order of their starts: the driver's clock never goes back
         self._cuts: list[tuple[float, float]] = []
         self._slow: list[tuple[float, float, float]] = []
 
@@ -77,8 +77,8 @@ def _after(spans: list[tuple[float, float]], time_s: float) -> float:
 
 
 SOUND = Health()
-"""Of an actor that nothing has ever gone wrong with."""
+"""The health of an actor that was never disturbed."""
 
 CLIENT = Health()
-"""Of an undisturbed client. Its presence matters, so it does not take the short path of actors that are sound."""
+"""The health of an undisturbed client. It is not `sound`, because the presence of the client matters."""
 CLIENT.sound = False

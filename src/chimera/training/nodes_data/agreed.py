@@ -100,7 +100,7 @@ class AgreedData:
         return plain_text(f"data: {' · '.join(parts)}")
 
     def shown(self, *, rows: bool) -> dict[str, Any]:
-        """Return what ``data.json`` shows: the schema, what scales columns, and what each node said; ``rows`` of each, too."""
+        """Return the content of ``data.json``: schema, scaling, and metrics of each node; with ``rows`` also its row count."""
         nodes = [
             {"node": one.node, "rows": one.rows if rows else None, "metrics": one.metrics} for one in self.descriptions
         ]

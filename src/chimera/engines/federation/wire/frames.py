@@ -17,7 +17,7 @@ from chimera.core.errors import DataError
 
 PROTOCOL = 1
 REVISION = 1
-"""What both sides may send beyond the first version of the protocol: 1 adds `Revoked`, `Progress`, `Renew` and `Renewed`."""
+"""Frames that both sides may send beyond the first version: 1 adds `Revoked`, `Progress`, `Renew` and `Renewed`."""
 CHUNK = 1 << 20
 """Maximum size of a payload, in bytes."""
 WINDOW = 4
@@ -137,7 +137,7 @@ class Answer(_Frame, frozen=True, tag=7):
 
 
 class Done(_Frame, frozen=True, tag=8):
-    """The driver needs these answers of a node no more: those below ``floor``, and those in ``settled``.
+    """The driver no longer needs these answers of a node: those below ``floor``, and those in ``settled``.
 
     All calls below ``floor`` are settled: their answers arrived, or are not needed. No later call has such a number.
     """
@@ -155,7 +155,7 @@ class Refused(_Frame, frozen=True, tag=9):
 
 
 class Waits(_Frame, frozen=True, tag=10):
-    """The node has a call, which waits for a decision of its administrator about the run, or for its policy. It repeats this.
+    """A call waits for a decision of its node's administrator, or for the node's policy. The node repeats this frame.
 
     Attributes
     ----------

@@ -23,7 +23,7 @@ _RETRANSMITS = 2
 
 
 class Port:
-    """Sends frames in order. `post` never waits, so that a side that reads always can answer.
+    """Sends frames in order. `post` never waits, so that the reading side can always answer.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Port:
             return False
         try:
             return bool(self._socket.getsockopt(socket.IPPROTO_TCP, _INFO, _RETRANSMITS + 1)[_RETRANSMITS])
-        except OSError:  # it is closed, which its reader learns
+        except OSError:  # the connection is closed: its reader gets the error
             return False
 
     def beat(self) -> None:

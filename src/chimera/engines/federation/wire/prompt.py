@@ -16,7 +16,7 @@ Take = Callable[[bytes], bool]
 
 
 class _Prompt:
-    """The part that both sides have. Messages keep their order: none is handed over while an earlier one waits for `rest`.
+    """The common part of both sides. Messages keep their order: none is handed over while an earlier one waits for `rest`.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class _Prompt:
     """
 
     take: Take | None = None
-    _waiting = 0  # messages that the library has, and the one that `rest` has returned last
+    _waiting = 0  # messages that the library has, and the last message that `rest` returned
     _returned = False
     _failure: Exception | None = None
 

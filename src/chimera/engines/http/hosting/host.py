@@ -96,7 +96,7 @@ class Host:
         request = _read(body)
         with self._lock:
             hosted = self._actors.get(actor)
-            if hosted is not None:  # no entry for names that a client makes up
+            if hosted is not None:  # no entry for names that a client invents
                 self._heard_s[_engine(actor)] = time.monotonic()
         if hosted is None:
             raise ActorLost(f"there is no actor {actor!r} here")

@@ -1,4 +1,4 @@
-"""The code in Ray's process: the host of the actor, which creates the user's object, calls it and measures."""
+"""The code in Ray's process: the host of the actor, which creates the user's object, calls it and measures the calls."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class RayContext(call.ActorContext):
 
 
 class Host:
-    """The Ray actor: an object of the user's, and its clock.
+    """The Ray actor: an object of the user's class, and its clock.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class Host:
         failure = self._unmade
         try:
             self._mapped.take(number, reads, given, kwargs)
-        except Exception as error:  # for whatever reason they cannot be read
+        except Exception as error:  # any reason why they cannot be read
             failure = Failure(error, self._name, method)
         bytes_in = sum(call.nbytes(a) for i, a in enumerate(given) if own is None or i not in own)
         bytes_in += sum(call.nbytes(a) for a in kwargs.values())

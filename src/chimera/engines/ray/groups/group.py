@@ -33,7 +33,7 @@ class GroupHandle:
     ----------
     key : unique key of this group.
     members : key and name of each member, in rank order.
-    meeting : where the members meet in shared memory; None if some have no region of it.
+    meeting : location of the members' shared memory; None if a member has no region.
     """
 
     def __init__(self, key: str, members: Sequence[tuple[str, str]], meeting: Meeting | None) -> None:

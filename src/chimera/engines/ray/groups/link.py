@@ -44,7 +44,7 @@ class Link(Protocol):
 
 
 class GlooLink:
-    """Between hosts."""
+    """The connection between hosts."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         from ray.util import get_node_ip_address

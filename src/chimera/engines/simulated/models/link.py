@@ -1,4 +1,4 @@
-"""Links, and the paths between places of a network: which links a transfer crosses after that of its sender."""
+"""Links, and the paths between places of a network: the links that a transfer crosses after the link of its sender."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Hop(NamedTuple):
     Attributes
     ----------
     link : transfers queue here.
-    bytes_s : its bandwidth in bytes per second.
+    bytes_s : bandwidth of the link in bytes per second.
     latency_s : seconds from its far end to the next link.
     """
 
@@ -71,7 +71,7 @@ class Hop(NamedTuple):
 
 
 class Path(NamedTuple):
-    """What lies between two places.
+    """The links between two places.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The network model: one uplink and one downlink per node, on which transfers queue, and what lies between them."""
+"""The network model: one uplink and one downlink per node, on which transfers queue, and the paths between them."""
 
 from __future__ import annotations
 

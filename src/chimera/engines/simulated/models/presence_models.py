@@ -22,7 +22,7 @@ class AvailabilityModel(ABC):
 
     @abstractmethod
     def intervals(self, seed: int, name: str) -> Iterator[tuple[float, float]]:
-        """Yield, without an end, the seconds from which and until which a client is on, in order.
+        """Yield, without an end, the start and end of each interval in which a client is on, in seconds and in order.
 
         They must depend on the arguments only: a resumed run reads them again.
         """
