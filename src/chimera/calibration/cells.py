@@ -41,7 +41,7 @@ class Group:
         return float(np.median(self.work_s if drawn is None else self.work_s[drawn]))
 
     def relative_error(self) -> float:
-        """Return the standard error of the median of all calls, relative to it, as of normal logarithms."""
+        """Return the relative standard error of the median of all calls, if their logarithms are normal."""
         count = len(self.factors)
         return 1.253 * float(np.std(np.log(self.factors))) / count**0.5 if count else 0.0
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chimera.codecs.reduction import Reduction
 
 State: TypeAlias = dict[str, NDArray[Any]]
-"""What a codec remembers, by name."""
+"""The state of a codec, by name."""
 Table: TypeAlias = str | dict[str, Any]
 """A codec by name, or a table of ``name`` and its options."""
 Curvature: TypeAlias = Callable[[], Flat | None]

@@ -49,7 +49,7 @@ class LayerWise(Codec):
 
     @property
     def carries(self) -> bool:
-        """Whether one of the codecs carries errors over."""
+        """Whether one of the codecs adds errors to its next message."""
         return self._carries
 
     @property

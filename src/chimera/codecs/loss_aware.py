@@ -117,7 +117,7 @@ def best_scale(w: Flat, d: Flat | None) -> float:
 
     For any a, the best b is 0 if ``|w| <= a / 2``; elements with b = 1 or -1 are thus the largest ones. For the k largest
     elements, let A be the sum of d |w| and D that of d. The best a is A / D, and it lowers the sum by A**2 / D. The best k
-    maximises this.
+    maximises A**2 / D.
     """
     magnitudes = np.abs(w.astype(np.float64))
     order = np.argsort(-magnitudes, kind="stable")

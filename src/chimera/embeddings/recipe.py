@@ -69,7 +69,7 @@ class Recipe:
         word2vec: an experiment file has this rate times the batch size, since gradients are means over a batch. The rate decays
         linearly to 0 over the epochs or rounds, unless another condition can end the run. The rate of one learner is multiplied
         by the number of learners, except for sampled outputs in batches.
-    strategy : ``fed-avg`` (the default), which averages, or another one.
+    strategy : ``fed-avg`` (the default), which averages, or another strategy.
     engine, seed : engine and seed of the run.
     data, model_options : further options of the text (see `chimera.data.text.Text.of`) and of the model.
     """

@@ -24,7 +24,8 @@ class FedAvg(SiteRounds):
     all workers have equal weight unless ``weighted``. Workers take local steps with the experiment's optimizer. Servers step
     with ``server_optimizer``:
 
-    - ``sgd`` with learning rate 1 (default): the new model is the mean of the workers' weights. A rate above 1 goes beyond it.
+    - ``sgd`` with learning rate 1 (default): the new model is the mean of the workers' weights. A rate above 1 moves beyond the
+      mean.
     - ``sgd`` with momentum: FedAvgM (Hsu et al. 2019). With Nesterov momentum and AdamW on workers: DiLoCo (Douillard et al.
       2023).
     - ``fed-adam``: FedAdam (Reddi et al. 2021).
@@ -33,8 +34,8 @@ class FedAvg(SiteRounds):
     ----------
     local_steps : batches that a worker trains on between reading the weights and sending its change; default 10.
     server_optimizer : the servers' optimizer; default ``sgd`` with learning rate 1. See `LocalSteps`.
-    scaled : whether the learning rate of workers is multiplied by their number, because the mean shortens steps by that factor
-        (the linear scaling rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD"); default False.
+    scaled : whether the learning rate of workers is multiplied by their number, because the mean shortens steps by that factor;
+        default False. This is the linear scaling rule (Goyal et al. 2017, "Accurate, Large Minibatch SGD").
     keep_state : whether the workers' optimizers keep their momenta for the next round (default). They are then part of
         checkpoints. If not, each round starts with a new optimizer.
     local_epochs : passes of a worker over its own data in a round, rounded up to whole batches; replaces ``local_steps``.
@@ -43,8 +44,8 @@ class FedAvg(SiteRounds):
         over-selection or a deadline, late and failed workers are dropped from the round. Otherwise a failed round is repeated,
         and workers that had answered return the same answers.
     weighted : whether workers are weighted by their numbers of samples, as in the paper; default False, with equal weights.
-    send : what a worker sends. ``change`` (default) compresses well and can be sent by rows. ``weights``, as in the paper,
-        gives an exact mean, without the rounding errors of a difference.
+    send : content of a worker's message. ``change`` (default) compresses well and can be sent by rows. ``weights``, as in the
+        paper, gives an exact mean, without the rounding errors of a difference.
     aggregation : rule of the servers, a name or a table; default ``mean``. If each worker changes few rows of a table:
         ``touched`` for the mean over the workers that changed a row, or ``sum``. Against attackers: for instance ``median``
         (docs/explanation/robust.md).

@@ -45,9 +45,9 @@ class Participation:
     over_selection : number of workers asked, divided by the number of results needed; at least 1 (default). The first answers
         count.
     deadline_s : seconds that a round waits for answers, on the engine's clock; default None, without a limit.
-    stragglers : share of the asked workers that complete a part of their work only: a number of steps drawn uniformly from 1 to
-        all (Li et al. 2020, "Federated Optimization in Heterogeneous Networks", section 5.2); default 0. At least one worker
-        does all its steps.
+    stragglers : share of the asked workers that complete only a part of their work; default 0. The number of their steps is
+        drawn uniformly from 1 to all (Li et al. 2020, "Federated Optimization in Heterogeneous Networks", section 5.2). At
+        least one worker does all its steps.
     seed : seed of the choices; default 0.
 
     Raises

@@ -80,9 +80,9 @@ class Strategy(ABC):
     Attributes
     ----------
     family : heading of the strategy in a survey; every registered strategy sets it.
-    sends : how vectors travel, which decides what a codec can do. ``messages`` go to servers and back, and any codec encodes
-        them. ``peers`` are messages between workers. ``collectives`` need a codec with an all-reduce form. ``nothing`` means
-        that no vectors are sent, or float32 only.
+    sends : how vectors are sent, which decides the codecs that can be used. ``messages`` go to servers and back, and any codec
+        encodes them. ``peers`` are messages between workers. ``collectives`` need a codec with an all-reduce form. ``nothing``
+        means that no vectors are sent, or float32 only.
     carries : whether the strategy itself adds the error of a codec to the next message. The codec must not do so then.
     by_rows : whether workers may hold only those rows of the model that their batches need.
     replicas : the workers' copies of the model, if there are no servers. ``equal`` copies are identical, and one represents
@@ -152,7 +152,7 @@ class Strategy(ABC):
         return None
 
     def holds(self, workers: int) -> Sequence[Sequence[int]] | None:  # noqa: ARG002 - most have their own only
-        """Return the blocks of a step that each of ``workers`` workers holds, its own first; None if each holds its own only.
+        """Return the blocks of a step that each of ``workers`` workers holds, its own first; None if each holds only its own.
 
         A block is the batch of one reader, and there are as many readers as blocks. If there are as many blocks as workers,
         block i is the batch of worker i.

@@ -145,7 +145,7 @@ class Actors(actors.Actors):
         )
 
     def _share(self, model: Model) -> None:
-        """Let the workers use one model object in turn; create them when they are first needed if they have no other state."""
+        """Let the workers share one model object; create workers without other state when they are first needed."""
         loss_scale = getattr(model, "loss_scale", None)
         if self._personal or self._extensions or self._privacy or (loss_scale is not None and loss_scale() is not None):
             self._shared = SharedModel(SharedInstance(model))

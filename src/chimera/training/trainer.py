@@ -30,29 +30,29 @@ class Trainer:
     Parameters
     ----------
     model : a name, a module, an estimator, a factory of one, or a `Model`. A module, an estimator or a `Model` is trained in
-        place, on every engine: after the run it holds the trained weights, and ``run.model`` (``run.trained`` for a `Model`) is
-        the same object. A second run with it continues from these weights. A name or a factory makes a new model for each run.
+        place, on every engine: after the run it holds the trained weights. ``run.model`` (``run.trained`` for a `Model`) is the
+        same object. A second run with it continues from these weights. A name or a factory makes a new model for each run.
     data : a name, a `Dataset` (a fifth of it becomes the test set), a `Split`, a pair (train, test), or a pair of arrays
         (inputs, targets). Tables with large features are standardized, see `Split.of`; a `Split` is not. Default: ``nodes``,
-        the rows that the nodes of the engine have, with options as of `chimera.data.nodes.nodes`.
+        the rows that the nodes of the engine have, with the options of `chimera.data.nodes.nodes`.
     strategy, partition, engine : a name, a mapping ``{"name": ..., option: ...}`` or an object. An engine given as an object
         stays open after the run.
     codec : codec of the uplink: a name, or a mapping with options. Its option ``downlink``, also a name or a mapping, is the
         codec of the weights that workers receive.
     workers : number of workers.
     batch_size : samples per worker and step.
-    loader : reading of data sets whose samples are read one by one, a mapping: ``workers`` (reading processes of each worker;
-        default 0: the worker reads itself) and ``ahead`` (batches that each prepares; default 4).
+    loader : reading of data sets whose samples are read one by one; a mapping. ``workers`` is the number of reading processes
+        of each worker (default 0: the worker reads itself). ``ahead`` is the number of batches that each prepares (default 4).
     accumulate : batches of each worker per step: their gradients are computed one after another and averaged. One gradient then
         is that of ``accumulate * batch_size`` samples.
     precision, activation_checkpointing, compile : how torch models compute, see `chimera.models.compute.Compute`.
-    optimizer : any optimizer of `torch.optim` or your own: a name; a mapping with its options and a ``schedule`` of the
-        learning rate (see `Schedule`); its class, a `functools.partial` of the class, or an instance (see
-        `optimizer_table`). It turns gradients into steps: on workers if they take local steps or there are no servers, else on
-        servers. Default: that of the model, if it is a ``LightningModule``; else ``adam`` with learning rate 1e-3, or the
-        strategy's own (see `Strategy.default_optimizer`). A mapping without a name changes options of the default.
-    max_gradient_norm : scale each gradient with a larger Euclidean norm to this norm, where the optimizer steps: the mean
-        gradient of all workers, or that of a worker that takes local steps. Default: no limit.
+    optimizer : any optimizer of `torch.optim` or your own. It is given as a name, a mapping with options and a ``schedule`` of
+        the learning rate (see `Schedule`), a class, a `functools.partial` of a class, or an instance (see `optimizer_table`).
+        It turns gradients into steps: on workers if they take local steps or there are no servers, else on servers. Default:
+        that of the model, if it is a ``LightningModule``; else ``adam`` with learning rate 1e-3, or the strategy's own (see
+        `Strategy.default_optimizer`). A mapping without a name changes options of the default.
+    max_gradient_norm : largest Euclidean norm of a gradient. Longer gradients are scaled to this norm before the optimizer
+        steps: the mean gradient of all workers, or the gradient of a worker that takes local steps. Default: no limit.
     epochs, rounds, max_seconds, max_bytes, target : when the run stops, see `Budget`; by default after one epoch.
     patience : stop after this many evaluations without improvement of ``monitor``; default: never.
     monitor : the metric that decides which model is best, such as ``loss``; default: ``accuracy`` if it is measured, else

@@ -102,7 +102,7 @@ class Calls:
             self._ask(call)
 
     def ask_again(self, nodes: Mapping[str, str]) -> None:
-        """Ask for all answers of these nodes, and tell all nodes which answers are settled."""
+        """Ask for all answers of these nodes, and notify all nodes which answers are settled."""
         for call in list(self._calls.values()):
             if call.node in nodes:
                 self._ask(call)
@@ -160,7 +160,7 @@ class Calls:
         return call.answer
 
     def end(self, call: Call, result: http.Answer | None, failure: Exception | None = None) -> None:
-        """End a call. Its node may forget the answer."""
+        """End a call. Its node may drop the answer."""
         call.end(result, failure)
         if self._calls.pop(call.number, None) is not None and call.once:
             self._open[call.node].discard(call.number)
@@ -172,14 +172,14 @@ class Calls:
             call.end(None, http.Unreachable(why))
 
     def _settle(self, node: str, number: int) -> None:
-        """Tell a node soon that it may forget an answer."""
+        """Notify a node soon that it may drop an answer."""
         self._settled[node].append(number)
         if not self._settling:
             self._settling = True
             self._loop.call_later(_SETTLE_S, self.tell)
 
     def tell(self) -> None:
-        """Tell the connected nodes which answers they may forget."""
+        """Notify the connected nodes which answers they may drop."""
         self._settling = False
         for node in [node for node in self._settled if node in self.boots]:
             numbers = self._settled.pop(node)

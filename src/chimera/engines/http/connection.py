@@ -36,7 +36,7 @@ class Unreachable(Exception):  # noqa: N818 - it says what the node is
 
     Attributes
     ----------
-    here : whether this process has no room for a connection; this says nothing about the node.
+    here : whether this process has no room for a connection; the node may be reachable.
     """
 
     def __init__(self, text: str, *, here: bool = False) -> None:

@@ -53,9 +53,9 @@ class HttpEngine(RealTime):
     tokens : tokens of single nodes by address; or a TOML file with lines ``"http://host:port" = "..."``. Other nodes get
         ``token``.
     timeout_s : seconds that a call in a node may take. After that its ref raises `TimeLimitError`; the node may continue.
-    retries : how often a failed call is sent again; the node may then run it more than once. Failures are: no process
-        listens, the connection broke, the call timed out, the answer was invalid, or it had a status of 500 or more without
-        an exception of an actor.
+    retries : how often a failed call is sent again; the node may then run it more than once. A call has failed if no process
+        listens, the connection broke, the call timed out, or the answer was invalid. It has also failed if the answer had a
+        status of 500 or more without an exception of an actor.
     health_every_s : seconds between health checks of each node, which detect deaths between calls.
     tls_ca : file with the certificates that verify https nodes, for instance the nodes' own; default: those of the system.
     tls_client : files with a certificate and its key, for nodes that require client certificates.

@@ -221,7 +221,7 @@ class ActorProcess:
 
         self._notifier.await_calls(
             known, {region.actor: number + 1}, 0
-        )  # a value seldom arrives within so short a time
+        )  # a value rarely arrives within such a short time
         if not region.ready(slot, generation):
             lost = ActorLost(f"{actor_name(self._memory, region.actor)} died before its result stood")
             raise FailedArgumentError(Failure(lost, self._name, "argument"))

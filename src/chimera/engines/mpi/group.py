@@ -1,7 +1,7 @@
 """Groups of actors on ranks: collectives in rank order, and messages, as exchanges between pairs of members.
 
-A member waits in its own thread, without the messenger of its rank. The library chooses the order of MPI_Allreduce; here
-each member adds a part of all vectors in the order of the members, so that all members get the same bits (decisions/0068). The
+A member waits in its own thread, without the messenger of its rank. The library would choose the order of MPI_Allreduce. Here
+each member adds a part of all vectors in the order of the members. All members thus get the same bits (decisions/0068). The
 pair of members is part of each message's tag, because several members may be on one rank.
 """
 
@@ -114,7 +114,7 @@ class MpiGroup:
         for rank, value in values.items():
             if id(value) not in packed:
                 packed[id(value)] = Packed(value)
-                self._context.sent_bytes += packed[id(value)].array_bytes  # once, as of the result of a call
+                self._context.sent_bytes += packed[id(value)].array_bytes  # counted once, like the result of a call
             each = packed[id(value)]
             self._incoming[rank].release()
             if rank == self._rank:

@@ -25,7 +25,7 @@ SEEN_WITHIN_S = _PERIOD_S + _LOOK_S
 """Maximum age of a heartbeat when the driver reads it, in seconds."""
 
 _ENTRY = struct.Struct("dqq56s")
-"""Time of the last heartbeat on the driver's clock, the process as of `this_process`, the id of the node in Ray."""
+"""Time of the last heartbeat on the driver's clock, the process (see `this_process`), the id of the node in Ray."""
 
 
 class NodeProcess(NamedTuple):

@@ -58,7 +58,7 @@ class Session:
         working_dir: str | None = None,
         show_output: bool = False,
     ) -> Session:
-        """Return the session of this process. If there is none, start a Ray here, or join the one at ``address``.
+        """Return the session of this process. If there is none, start Ray here, or join the cluster at ``address``.
 
         Raises
         ------

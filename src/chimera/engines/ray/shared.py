@@ -45,7 +45,7 @@ Read: TypeAlias = tuple[int | str, int, int, int]
 """An argument that may be in a slot: its position or name in the call, the slot's region, the slot, its generation."""
 
 Borrowed: TypeAlias = tuple[int | None, list[Out], list[Read]]
-"""The information about the memory that an actor gets with a call: as of `Lent`."""
+"""The information about the memory that an actor gets with a call, see `Lent`."""
 
 Given: TypeAlias = "tuple[int | str, Ref]"
 """A ref among the arguments of a call: its position or name, and the ref."""
@@ -56,7 +56,7 @@ class Place(NamedTuple):
 
     Attributes
     ----------
-    machine : as of `clock_of_this_machine`.
+    machine : identifier of the machine, see `clock_of_this_machine`.
     pid, fd : the driver, and its descriptor of the file.
     key : the engine's key, which is written in the file.
     node : the driver's node in Ray.
@@ -87,7 +87,7 @@ class Shared:
 
     Attributes
     ----------
-    place : what an actor needs to map it, or None.
+    place : data with which an actor maps the file, or None.
     """
 
     def __init__(self, key: str, machine: str, node: str) -> None:

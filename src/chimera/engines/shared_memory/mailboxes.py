@@ -56,7 +56,7 @@ class Mailboxes:
         self._last: dict[int, tuple[bytes, Any, int]] = {}  # by sender: description of its last message, message, bytes
         self._described_before: dict[
             tuple[int, ...], tuple[Any, bytes, int]
-        ] = {}  # by receivers: vectors that lie here
+        ] = {}  # by receivers: vectors in this region
         self._blocks: dict[Any, tuple[int, int]] = {}  # offset and size of memory for descriptions and copies
 
     def send(self, values: Mapping[int, Any]) -> None:
@@ -69,7 +69,7 @@ class Mailboxes:
         sent = 0
         for ranks in receivers.values():
             description, nbytes = self._described(values[ranks[0]], tuple(ranks))
-            sent += nbytes  # one copy for all, as of a result of a call
+            sent += nbytes  # one copy for all, like the result of a call
             offset = self._block(("description", *ranks), len(description))
             self._memory.own.bytes[offset : offset + len(description)] = description
             for rank in ranks:

@@ -69,7 +69,7 @@ class Presence:
             the call continues instead, so that each call ends.
         """
         if work_s == 0:
-            return begin_s  # work may end at the very moment at which the client goes off
+            return begin_s  # work may end exactly when the client goes off
         if not self.restarts:
             return self._passed_s(begin_s, work_s)
         begin_s = self.begins_s(begin_s)
@@ -91,7 +91,7 @@ class Presence:
     def arrives_s(self, ready_s: float, arrival_s: float) -> float:
         """Return the end of a transfer that would take from ``ready_s`` to ``arrival_s`` without absences.
 
-        A value that is on its way when the client leaves for good still arrives.
+        A value that is in flight when the client leaves for good still arrives.
         """
         through_s = self._passed_s(ready_s, arrival_s - ready_s)
         return arrival_s if through_s == math.inf else through_s

@@ -33,7 +33,7 @@ _MOST_BYTES = {
     "grid.json": 256 * _MIB,
     "comparison.json": 256 * _MIB,
 }
-"""The files that are downloaded, and the largest size of each. The disk is a limit, too."""
+"""The files that are downloaded, and the largest size of each. The free space of the disk is a limit, too."""
 COMPARED = ("experiment.toml", "summary.json", "metrics.jsonl", "events.jsonl", "report.html")
 """The files of a run that a comparison reads, or links to."""
 REPORTED = (

@@ -1,7 +1,7 @@
 """Upload of a run's files to an object store, in a thread beside training.
 
-A checkpoint is uploaded when it is complete on this machine, after the rows of metrics, events and trace that it counts: a run
-can resume from each checkpoint in the store. A store that fails never stops training.
+A checkpoint is uploaded when it is complete on this machine, after the rows of metrics, events and trace that it counts. A run
+can therefore resume from each checkpoint in the store. A store that fails never stops training.
 """
 
 from __future__ import annotations

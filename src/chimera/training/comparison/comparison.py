@@ -129,7 +129,7 @@ class Comparison:
     ) -> str:
         """Write the curves of all cells as a figure for a paper; return a caption.
 
-        With several seeds, lines are means and bands one standard deviation over the seeds; the caption says so.
+        With several seeds, lines are means and bands one standard deviation over the seeds; the caption states this.
 
         Parameters
         ----------

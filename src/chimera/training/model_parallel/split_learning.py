@@ -99,7 +99,7 @@ class SplitClient(PartHolder):
         super().restore(half)
 
     def state(self) -> dict[str, Any]:
-        """Return the half and the number of batches that this client has read."""
+        """Return the client's half of the model and the number of batches that this client has read."""
         return {**super().state(), "read": self._read}
 
     def restore(self, state: Mapping[str, Any]) -> None:

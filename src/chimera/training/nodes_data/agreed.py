@@ -30,7 +30,7 @@ class AgreedData:
     descriptions : description from each node that was connected at the start, in rank order.
     ranks : the ranks of the workers at these nodes.
     columns : the columns in the order of the model's inputs, by name; None if the data is no table.
-    input_shape, input_type, outputs, task, classes, features, input_scaling : as of `chimera.data.dataset.Dataset`.
+    input_shape, input_type, outputs, task, classes, features, input_scaling : see `chimera.data.dataset.Dataset`.
     scaled : source of the scaling of the columns, see `NodeRequest`.
     averaged : metrics of which the run measures the mean over the nodes.
     rows_per_node : assumed number of training rows of a node that does not report it.

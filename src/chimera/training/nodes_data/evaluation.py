@@ -41,7 +41,7 @@ class NodesEvaluation:
     ----------
     engine : where the workers run.
     model : the driver's model, which merges the sums.
-    data : what the nodes agreed on.
+    data : the schema on which the nodes agreed.
 
     Raises
     ------

@@ -77,8 +77,8 @@ class MetricMonitor:
     def evaluated(self, metrics: Mapping[str, float], round_: int, model: Model, *, due: bool = True) -> bool:
         """Compare the metrics of ``model`` after ``round_`` with the best ones; return whether learning rates must be reduced.
 
-        A repeated evaluation of a round has no effect. One that is not ``due``, at the end of a run, decides which model is
-        kept, and nothing else: a run that resumes equals a run that never stopped.
+        A repeated evaluation of a round has no effect. An evaluation that is not ``due``, at the end of a run, only decides
+        which model is kept. A resumed run therefore equals a run that never stopped.
 
         Raises
         ------

@@ -16,7 +16,7 @@ class Peak:
 
     Attributes
     ----------
-    given : the user's option ``peak_flops``, for each worker; None: what workers report of their devices.
+    given : the user's option ``peak_flops``, for each worker; None: the peaks that workers report of their devices.
     share : the part of a device that a worker has, 0 to 1.
 
     Raises
@@ -42,7 +42,7 @@ class Peak:
             raise ConfigurationError("peak_flops: private workers do not report their tokens: leave it out")
 
     def total(self, reported: Mapping[str, float], workers: Collection[str], *, virtual: bool) -> float | None:
-        """Return the peak of all workers together; None if that of a worker is not known.
+        """Return the peak of all workers together; None if the peak of a worker is not known.
 
         Parameters
         ----------

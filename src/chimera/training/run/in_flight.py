@@ -18,7 +18,7 @@ AHEAD = 16
 """The most rounds that the driver issues before their results arrive."""
 
 _AT_ONCE = 2
-"""The rounds that the driver issues and counts together, where the strategy says when that disturbs workers least."""
+"""The rounds that the driver issues and counts together, if the strategy states when this disturbs workers least."""
 
 
 _CALL_S = 0.5

@@ -47,8 +47,8 @@ class Intervals:
     ) -> Intervals:
         """Return the intervals, with defaults: evaluate and checkpoint once an epoch, log a hundred times a run.
 
-        With ``checkpoint_seconds``, no number of rounds between checkpoints is the default. In virtual time a snapshot is due
-        every 100 rounds, so that the run does not depend on the speed of the machine.
+        With ``checkpoint_seconds``, the number of rounds between checkpoints is not set by default. In virtual time a snapshot
+        is due every 100 rounds, so that the run does not depend on the speed of the machine.
         """
         per_epoch = math.ceil(rounds_per_epoch)
         ends = [budget.rounds, None if budget.epochs is None else math.ceil(budget.epochs * per_epoch)]
@@ -70,9 +70,9 @@ class Intervals:
         return self.checkpoint_every is not None and rounds % self.checkpoint_every == 0
 
     def snapshot_overdue(self, rounds: int, seconds: float) -> bool:
-        """Return whether a snapshot is due by default, so many rounds and seconds after the last one."""
+        """Return whether a snapshot is due by default, this number of rounds and seconds after the last one."""
         return rounds >= _SNAPSHOT_ROUNDS and seconds >= _SNAPSHOT_S
 
     def checkpoint_overdue(self, seconds: float) -> bool:
-        """Return whether a checkpoint is due when so many seconds have passed since the last one."""
+        """Return whether a checkpoint is due when this number of seconds has passed since the last one."""
         return self.checkpoint_seconds is not None and seconds >= self.checkpoint_seconds

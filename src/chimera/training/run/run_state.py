@@ -46,7 +46,7 @@ class RunState:
 
     @property
     def counters(self) -> Counters:
-        """What the run has used so far."""
+        """The usage of the run so far."""
         return self._meter.counters
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -103,7 +103,7 @@ class DormantLearner:
         return Tally()
 
     def buffers(self) -> Flat:
-        """Return the initial buffers, or those that were loaded."""
+        """Return the initial buffers, or the loaded ones."""
         (buffers,) = self._given.get("load_buffers", (self._population.initial_buffers,))
         return np.asarray(buffers)
 

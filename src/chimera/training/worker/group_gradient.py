@@ -66,7 +66,7 @@ class GroupGradient:
         if all_finite(mean):
             self._count(loss)
             return self._reduced(mean), None
-        if self._own is None:  # the collective has overwritten it; the same batch and seed give it again
+        if self._own is None:  # the collective has overwritten it; compute it again from the same batch and seed
             self._gradients.restore(buffers)
             gradient, loss = self._gradients.computed(self._model, self._step, again=True)
             self._own = gradient.copy()

@@ -127,7 +127,7 @@ class Link:
         return await self._dialler.open(reached)
 
     async def _use(self, connection: Any) -> Any:
-        """Greet the hub, and handle frames until the connection breaks; return another one if that is open sooner."""
+        """Greet the hub, and handle frames until the connection breaks; return another connection if it is open sooner."""
         try:
             await connection.send(pack(self._hello))
             async with asyncio.timeout(_HELLO_S):

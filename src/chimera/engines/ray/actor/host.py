@@ -104,7 +104,7 @@ class Host:
     key, name : Ray's name and the user's name of the actor.
     threads : number of threads for its arithmetic.
     path : the driver's import path; existing folders of it are searched, too.
-    clock : machine and offset of the driver's clock, as of `clock_of_this_machine`.
+    clock : machine and offset of the driver's clock, see `clock_of_this_machine`.
     place : location of the driver's shared memory; None without any.
     region : index of this actor's region in it.
     """

@@ -111,7 +111,7 @@ class Connections:
             if id(value) not in frames:
                 packed = Packed(value)
                 frames[id(value)] = framed(packed)
-                self._costs.sent_bytes += packed.array_bytes  # once, as of the result of a call
+                self._costs.sent_bytes += packed.array_bytes  # counted once, like the result of a call
             pieces = frames[id(value)]
             if rank == self._members.rank:
                 self._own.append((next(self._numbers), received(pieces), 0))

@@ -123,7 +123,7 @@ class NcclLink:
 
 
 def connect(board: RendezvousStore, rank: int, size: int, *, on_gpus: bool) -> Link:
-    """Connect with the other members, which do the same; ``on_gpus`` as of `has_gpus_of_their_own`."""
+    """Connect with the other members, which do the same; ``on_gpus`` is the result of `has_gpus_of_their_own`."""
     return (NcclLink if on_gpus else GlooLink)(_torch_store(board), rank, size)
 
 

@@ -76,7 +76,7 @@ class Path(NamedTuple):
     Attributes
     ----------
     hops : the links between the uplink of the sender and the downlink of the receiver, in order.
-    measured_s : the latency between the ends, which replaces that of the two nodes; None keeps that of the nodes.
+    measured_s : the latency between the ends, which replaces the latency of the two nodes; None: it is not replaced.
     """
 
     hops: tuple[Hop, ...] = ()
