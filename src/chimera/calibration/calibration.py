@@ -29,7 +29,7 @@ class Source:
 
     Attributes
     ----------
-    name, engine, strategy : of the run.
+    name, engine, strategy : name, engine and strategy of the run.
     workers, batch_size, processors : number of workers, samples in a batch, and processors.
     chimera : version of Chimera that executed the run.
     round_s, round_p95_s : median and 95th percentile of the seconds of its rounds.

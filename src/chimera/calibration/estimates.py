@@ -50,7 +50,7 @@ def fit_call(medians: Sequence[float]) -> float:
 def fit_batches(groups: Sequence[Group], medians: Sequence[float], call_s: float) -> tuple[float, float]:
     """Return seconds per batch and per sample, both at least 0, with the least squares of the logarithms.
 
-    Where all calls have the same samples per batch, the two cannot be separated: all time is then that of samples.
+    If all calls have the same samples per batch, the two cannot be separated: all time is then attributed to samples.
     """
     work = np.array([(group.batches, group.samples) for group in groups])
     measured = np.maximum(np.array(medians), 1e-9)

@@ -16,7 +16,7 @@ BINS = 64
 _LEAST = 8 * BINS
 _MOST_CORRELATED = 0.99
 _BETTER = 0.8
-"""The empirical distribution is used if its distance to unseen calls is below this part of that of the log-normal one."""
+"""The empirical distribution is used if its distance to unseen calls is below this share of the log-normal distance."""
 
 
 @dataclass(frozen=True, eq=False)

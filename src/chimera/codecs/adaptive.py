@@ -25,9 +25,9 @@ _QSGD = ({"name": "qsgd", "levels": 1}, {"name": "qsgd", "levels": 7})
 class Adaptive(Codec):
     """Agarwal et al., 2021 (Accordion), by norm; Xin et al., 2023 (Kimad), by speed. A codec chosen for each message.
 
-    - ``norm``: the last codec while training changes fast, else the first. Training changes fast at its start. It also does if
-      the mean norm of the last ``every`` vectors differs from that of the ``every`` vectors before by at least ``change`` times
-      the latter. (The paper uses the norm of a sum over epochs, layer by layer.)
+    - ``norm``: the last codec while training changes fast, else the first. Training changes fast at its start. It also changes
+      fast if the mean norm of the last ``every`` vectors differs from the mean norm of the ``every`` before by at least
+      ``change`` times the latter. (The paper uses the norm of a sum over epochs, layer by layer.)
     - ``speed``: the last codec whose latest message takes at most ``seconds`` on the link; the first if none does.
 
     Parameters

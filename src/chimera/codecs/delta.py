@@ -126,7 +126,7 @@ class Delta(Codec):
         self._inner.reseed(seed)
 
     def state(self) -> State:
-        """Return the state of the codec, and that of the receiver of `encode`."""
+        """Return the state of the codec, and the state of the receiver of `encode`."""
         own = super().state() | {f"codec.{name}": value for name, value in self._inner.state().items()}
         return own if self._held.reference is None else own | {"reference": self._held.reference}
 

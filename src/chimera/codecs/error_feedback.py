@@ -113,8 +113,8 @@ def _views(encoded: Encoded, vector: Flat) -> bool:
 class FeedbackReduction(Reduction):
     """The all-reduce form of a codec with error feedback of this member's vectors.
 
-    As in Vogels et al., 2019, algorithm 2, a member keeps the error of its own contribution, not that of the mean. The sum over
-    members is the same, and the memory does not grow with the differences between members (decisions/0013).
+    As in Vogels et al., 2019, algorithm 2, a member keeps the error of its own contribution, not the error of the mean. The sum
+    over members is the same, and the memory does not grow with the differences between members (decisions/0013).
     """
 
     def __init__(self, inner: Reduction) -> None:

@@ -116,7 +116,7 @@ def best_scale(w: Flat, d: Flat | None) -> float:
     """Return the scale a that minimises sum d (a b - w)**2 over a and b of -1, 0 and 1.
 
     For any a, the best b is 0 if ``|w| <= a / 2``; elements with b = 1 or -1 are thus the largest ones. For the k largest
-    elements, let A be the sum of d |w| and D that of d. The best a is A / D, and it lowers the sum by A**2 / D. The best k
+    elements, let A be the sum of d |w|, and D the sum of d. The best a is A / D, and it lowers the sum by A**2 / D. The best k
     maximises A**2 / D.
     """
     magnitudes = np.abs(w.astype(np.float64))

@@ -12,7 +12,7 @@ from chimera.core.device import empty
 from chimera.core.parameters import Flat
 
 _SAMPLE = 1 << 16
-_DIGITS = ((20, 11), (10, 10), (0, 10))  # of a magnitude's bits: where each begins, and how long it is
+_DIGITS = ((20, 11), (10, 10), (0, 10))  # digits of a magnitude's bits: the first bit, and the number of bits
 
 
 def kth_largest(vector: Flat, count: int) -> tuple[int, int]:

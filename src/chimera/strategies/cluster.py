@@ -76,9 +76,9 @@ class Cluster(Protocol):
     def gather(self, ask: Callable[[Any], Any], quorum: float = 1.0, timeout_s: float | None = None) -> list[Any]:
         """Call ``ask`` for every free worker, and return the first ``quorum`` answers, in rank order.
 
-        With a quorum of 1 and no time limit the call returns at once. The answers are refs, and a loss raises where they are
-        used. Otherwise the call returns when a share ``quorum`` of the living workers has answered, or after ``timeout_s``
-        seconds. A straggler is called again only after its old answer has arrived; that answer is dropped.
+        With a quorum of 1 and no time limit the call returns at once. The answers are refs. A loss then raises an error where
+        they are used. Otherwise the call returns when a share ``quorum`` of the living workers has answered, or after
+        ``timeout_s`` seconds. A straggler is called again only after its old answer has arrived; that answer is dropped.
         """
 
     def soonest(
@@ -90,10 +90,10 @@ class Cluster(Protocol):
     ) -> Mapping[str, Any]:
         """Call ``ask`` for the free ones of ``workers``, and return the first ``count`` answers by worker name, in rank order.
 
-        Without a count and a time limit the call returns at once with all answers, and a loss raises where they are used.
-        Otherwise the call returns ``count`` answers. It returns fewer if ``timeout_s`` seconds are over or the other workers
-        are dead. As with `gather`, a straggler is called again only after its old answer has arrived. In a private run the
-        answers may be masked: pass all of them together to one `ParameterShard.update`.
+        Without a count and a time limit, the call returns at once with all answers. A loss then raises an error where the
+        answers are used. Otherwise the call returns ``count`` answers. It returns fewer if ``timeout_s`` seconds are over or
+        the other workers are dead. As with `gather`, a straggler is called again only after its old answer has arrived. In a
+        private run the answers may be masked: pass all of them together to one `ParameterShard.update`.
 
         Raises
         ------

@@ -43,21 +43,22 @@ class Trainer:
     batch_size : samples per worker and step.
     loader : reading of data sets whose samples are read one by one; a mapping. ``workers`` is the number of reading processes
         of each worker (default 0: the worker reads itself). ``ahead`` is the number of batches that each prepares (default 4).
-    accumulate : batches of each worker per step: their gradients are computed one after another and averaged. One gradient then
-        is that of ``accumulate * batch_size`` samples.
+    accumulate : batches of each worker per step: their gradients are computed one after another and averaged. Each gradient is
+        then the mean over ``accumulate * batch_size`` samples.
     precision, activation_checkpointing, compile : how torch models compute, see `chimera.models.compute.Compute`.
     optimizer : any optimizer of `torch.optim` or your own. It is given as a name, a mapping with options and a ``schedule`` of
         the learning rate (see `Schedule`), a class, a `functools.partial` of a class, or an instance (see `optimizer_table`).
         It turns gradients into steps: on workers if they take local steps or there are no servers, else on servers. Default:
-        that of the model, if it is a ``LightningModule``; else ``adam`` with learning rate 1e-3, or the strategy's own (see
-        `Strategy.default_optimizer`). A mapping without a name changes options of the default.
+        the optimizer of the model, if it is a ``LightningModule``; else ``adam`` with learning rate 1e-3, or the strategy's
+        default (see `Strategy.default_optimizer`). A mapping without a name changes options of the default.
     max_gradient_norm : largest Euclidean norm of a gradient. Longer gradients are scaled to this norm before the optimizer
         steps: the mean gradient of all workers, or the gradient of a worker that takes local steps. Default: no limit.
     epochs, rounds, max_seconds, max_bytes, target : when the run stops, see `Budget`; by default after one epoch.
     patience : stop after this many evaluations without improvement of ``monitor``; default: never.
     monitor : the metric that decides which model is best, such as ``loss``; default: ``accuracy`` if it is measured, else
         ``loss``. Losses and errors improve when they fall, other metrics when they rise.
-    keep : the model that the run returns and writes, with its metrics: that of the ``best`` evaluation, or the ``last`` one.
+    keep : the model that the run returns and writes, with its metrics: the model of the ``best`` evaluation, or the ``last``
+        one.
     evaluate_clients : evaluate the model on each worker's own data too. Metrics then include the mean, the standard deviation
         and the mean over the worst tenth of the workers; the history has the metrics of each worker.
     test_per_client : share of its rows that each worker keeps for this evaluation and never trains on, with the same shares of
@@ -82,7 +83,7 @@ class Trainer:
     worker_resources, server_resources : resources of each worker or server: ``threads``, ``gpus`` (workers only: model and
         batches are then on a GPU), ``memory_mb``, and ``custom`` resources of the cluster by name; a mapping or `Resources`.
     peak_flops : peak of each worker in FLOPs per second, to which the FLOPs of models that report them are compared (MFU,
-        docs/how-to/language-models.md). Default: that of the GPU, if it is an A100, H100 or H200.
+        docs/how-to/language-models.md). Default: the peak of the GPU, if it is an A100, H100 or H200.
     privacy : protection of clients' updates, a mapping, see `Privacy`: clipping and noise, with an epsilon, and secure
         aggregation (docs/explanation/privacy.md). By default servers see each update.
     seed : seed of the model, the partition, the order of the data, and dropout.

@@ -120,7 +120,7 @@ class Calls:
         call.sending = Sending(size)
         call.sending.skip(len(first))
         if size <= CHUNK or not call.asked:  # a node that has the body answers at once, and ignores the chunk
-            self._send(call)  # of a larger body, the node says first which part it has
+            self._send(call)  # for a larger body, the node first reports which part it has
         call.asked = True
 
     def _send(self, call: Call) -> None:

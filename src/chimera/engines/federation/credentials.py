@@ -39,7 +39,7 @@ class Credentials:
     Attributes
     ----------
     hub : address of the hub, ``https://host:port``.
-    role, name : as its certificate has them.
+    role, name : role and name in its certificate.
     """
 
     folder: Path

@@ -136,7 +136,7 @@ class Connection:
             opened.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
         reading = _Reading(self._most_bytes)
         while not reading.complete:
-            left_s = deadline_s - time.monotonic()  # the time limit is that of the whole request
+            left_s = deadline_s - time.monotonic()  # the time limit applies to the whole request
             if left_s <= 0:
                 raise TimeoutError
             opened.settimeout(left_s)

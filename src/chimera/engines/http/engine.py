@@ -30,7 +30,7 @@ from chimera.engines.real_time import RealTime
 from chimera.engines.thread_context import close_for_threads, open_for_threads
 
 _LEAVING_S = 2.0
-_COMPUTING_S = 0.1  # for an actor that is executing a call in this process: such a call cannot be stopped
+_COMPUTING_S = 0.1  # seconds for an actor that executes a call in this process: such a call cannot be stopped
 
 
 @ENGINES.register("http", requires="httptools", extra="nodes")

@@ -1,7 +1,7 @@
 """Values as bytes of the safetensors format, for bodies of requests and answers. They contain no code and no pickle.
 
 The arrays are the tensors of the file. The structure is a small JSON text in its metadata, under ``value``. Numbers, strings,
-truth values, ``null`` and lists are written as such. Other values are objects with one key: ``{"a": 0}`` is tensor 0, ``{"d":
+truth values, ``null`` and lists have their JSON form. Other values are objects with one key: ``{"a": 0}`` is tensor 0, ``{"d":
 {...}}`` a dictionary, ``{"t": [...]}`` a tuple. `_Writer` has the complete list; `chimera.engines.http.wire_reader` reads it.
 Any safetensors library can read and write such a file.
 """

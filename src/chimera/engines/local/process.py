@@ -32,7 +32,7 @@ from chimera.engines.shared_memory.notifier import Notifier
 from chimera.engines.shared_memory.result_slots import publish, read_value, write_value
 from chimera.engines.shared_memory.values import Packed
 
-SPIN_S = 20e-6  # for the next call, and in the driver
+SPIN_S = 20e-6  # seconds of polling for the next call; also in the driver
 
 Out = tuple[int, int]
 """A slot and its generation: the place of a result."""

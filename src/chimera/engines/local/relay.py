@@ -39,7 +39,7 @@ class Relay:
         self._held: dict[int, dict[int, Ref]] = {}
         self._postponed: dict[
             int, deque[list[Any]]
-        ] = {}  # by caller: requests without room at present, and the requests after them
+        ] = {}  # by caller: requests without room at present, and later requests
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="chimera-relay", daemon=True)
 

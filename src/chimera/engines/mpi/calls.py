@@ -149,7 +149,7 @@ class Calls:
         self._rank.changed.notify_all()
 
     def get(self, refs: Any, timeout_s: float | None = None, context: MpiContext | None = None) -> Any:
-        """Return the value of a ref, or the values of a sequence in order; ``context`` is that of the waiting actor."""
+        """Return the value of a ref, or the values of a sequence in order; ``context`` is the context of the waiting actor."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         if isinstance(refs, Sequence):
             return [self._value(ref, deadline_s, context) for ref in refs]
@@ -220,7 +220,7 @@ class Callers:
 
     Parameters
     ----------
-    key : that of the engine.
+    key : key of the engine.
     """
 
     def __init__(self, key: str, calls: Calls) -> None:

@@ -109,7 +109,7 @@ class MpiGroup:
         """Send a value to each of these members. See `Group.send`."""
         check_ranks(list(values), self.size)
         self._context.alive()
-        packed: dict[int, Packed] = {}  # by the id of the value: one may have many receivers
+        packed: dict[int, Packed] = {}  # by the id of the value, which may have many receivers
         requests: list[Any] = []
         for rank, value in values.items():
             if id(value) not in packed:
@@ -250,7 +250,7 @@ class MpiGroup:
 
         Parameters
         ----------
-        moving : whether a message is on its way, which needs calls of both sides.
+        moving : whether a message is in flight, which needs calls of both sides.
         arriving : whether it will be complete in spite of a death.
         """
         context, wake_ups = self._context, self._messenger.wake_ups

@@ -38,7 +38,7 @@ class Call(NamedTuple):
     ----------
     caller : the rank that has issued it.
     outs : numbers of the results.
-    refs, named : arguments that are refs, and None in the places of the others.
+    refs, named : arguments that are refs, and None in the places of other arguments.
     plain : the other arguments, as a pair of a list and a dictionary; None if there are none.
     issued_s : when it was issued, on the driver's clock.
     traced : whether its row is sent with the notice of its end; otherwise the driver asks for the row.

@@ -16,7 +16,7 @@ from chimera.engines.mpi.library import MPI
 _INLINE_BYTES = 8192
 _ALIGN = 64
 _HEAD = struct.Struct("<IIq")
-_KEPT_BUFFERS = 8  # of one sender, for its next messages
+_KEPT_BUFFERS = 8  # largest number of buffers kept for the next messages of a sender
 
 
 class Message(NamedTuple):

@@ -23,7 +23,7 @@ _TOKEN_BYTES = 16
 _FIRST_PAUSE_S = 2e-5
 _LONGEST_PAUSE_S = 1e-3
 MESSENGER = 0
-"""The word of a rank's messenger; actors use the others."""
+"""The word of a rank's messenger; actors use the other words."""
 
 
 def word_of(actor: int) -> int:

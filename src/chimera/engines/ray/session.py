@@ -144,7 +144,7 @@ def check_reachable(address: str) -> None:
 
     Raises
     ------
-    ConfigurationError : no process listens there, or it is no address.
+    ConfigurationError : no process listens there, or ``address`` is not an address.
     """
     found = _found_by_ray() if address == "auto" else address
     host, _, port = found.rpartition(":")

@@ -1,4 +1,4 @@
-"""Waits of the driver for values: with a time limit, and checking meanwhile that all actors are placed."""
+"""Waits of the driver for values, with a time limit and checks that all actors are placed."""
 
 from __future__ import annotations
 

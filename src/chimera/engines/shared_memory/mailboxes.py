@@ -16,7 +16,7 @@ from chimera.engines.shared_memory.notifier import Notifier
 from chimera.engines.shared_memory.values import Packed, is_plain, opened
 
 SENT, PLACES = 3, 4  # words of a member's row in the table: messages that it has sent, and where its places are
-_WORDS = 4  # of a place: number of the last message to the receiver, offset and length of its description
+_WORDS = 4  # words of a place: number of the last message to the receiver, offset and length of its description
 _NUMBER, _OFFSET, _LENGTH = 0, 1, 2
 
 _SPIN_S = 0.0  # sleep at once: the others compute meanwhile, and need this core
@@ -51,7 +51,7 @@ class Mailboxes:
         self._costs, self._memory, self._notifier, self._check = costs, memory, notifier, check
         (self._words, self._row_at), self._members, self._rank = rows, members, rank
         self._own: memoryview[int] | None = None  # the places of this sender
-        self._places: dict[int, memoryview[int]] = {}  # of each other sender, its place for this member
+        self._places: dict[int, memoryview[int]] = {}  # places of the other senders for this member, by sender
         self._received = [0] * len(members)  # number of the last message from each member
         self._last: dict[int, tuple[bytes, Any, int]] = {}  # by sender: description of its last message, message, bytes
         self._described_before: dict[

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Meetings: TypeAlias = "Mapping[SimulatedGroup, tuple[float, list[Call]]]"
 
-_SIZES = {type(None): 0, bool: 8, int: 8, float: 8, str: 8}  # of plain values, as `nbytes` counts them
+_SIZES = {type(None): 0, bool: 8, int: 8, float: 8, str: 8}  # sizes of plain values, as `nbytes` counts them
 _size_of = _SIZES.__getitem__
 _NEVER = math.inf, math.inf, math.inf
 NO_PARTS: list[TraceRow] = []  # shared, and never changed
@@ -163,7 +163,7 @@ class Call:
         self.transfer_s, self.wait_s, self.bytes_in, self.bytes_out, self.samples = 0.0, 0.0, 0, 0, 0
 
     def rows(self) -> list[TraceRow]:
-        """Return its rows of the trace: those of its parts until it ended, and that of the remainder."""
+        """Return its rows of the trace: the rows of its parts until it ended, and the row of the remainder."""
         error = type(self.error).__name__ if self.error else ""
         if self.parts is NO_PARTS:
             return [self._row(self.method, self.start_s, self.end_s, error)]

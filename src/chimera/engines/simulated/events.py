@@ -68,7 +68,7 @@ class Events:
         self.waits: dict[Call, tuple[Ref, float]] = {}
         self._scheduler, self._nodes = scheduler, nodes
         self._agenda: list[tuple[float, int, int]] = []  # (time, order of the call, rank); entries may be outdated
-        self._due_s: dict[int, float] = {}  # by rank: the entry that counts
+        self._due_s: dict[int, float] = {}  # by rank: time of the valid entry
         self._begun = itertools.count(1 << 62)
         self._held_back: dict[Call | Message, float] = {}  # calls and messages that hanging actors hold back, and their times
 

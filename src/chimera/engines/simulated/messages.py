@@ -36,7 +36,7 @@ _arrival = attrgetter("arrives_s", "order")
 
 
 class Message:
-    """A value on its way.
+    """A value in flight.
 
     Attributes
     ----------

@@ -115,7 +115,7 @@ class Presence:
         return begin_s
 
     def _place(self, time_s: float) -> int:
-        """Return how many borders there are until ``time_s``. The interval that contains it, or is next, is then known."""
+        """Return the number of borders until ``time_s``. The interval that contains it, or the next one, is then known."""
         borders_s = self._borders_s
         if not borders_s or borders_s[-1] <= time_s:
             if self._intervals is None:

@@ -41,7 +41,7 @@ class GrowingFile:
 
         Raises
         ------
-        StoreError : an upload failed. The next call continues there.
+        StoreError : an upload failed. The next call continues with this upload.
         """
         if not self.pending(whole=whole):
             return

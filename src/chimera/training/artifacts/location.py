@@ -22,7 +22,7 @@ def folder_of(location: str | os.PathLike[str]) -> Path | None:
 
     Raises
     ------
-    ConfigurationError : the URL cannot be that of a run, or holds a password. The message does not repeat the URL then.
+    ConfigurationError : the URL cannot be the URL of a run, or holds a password. The message does not repeat the URL then.
     """
     text = os.fspath(location)
     match = _URL.fullmatch(text)

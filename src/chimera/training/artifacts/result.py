@@ -149,7 +149,7 @@ class Run:
 
         Raises
         ------
-        ConfigurationError : ``path`` is a folder, and the model has no ``save_pretrained``; or its suffix is that of another
+        ConfigurationError : ``path`` is a folder, and the model has no ``save_pretrained``; or it has the suffix of another
             format.
         RunError : the file cannot be written.
         """

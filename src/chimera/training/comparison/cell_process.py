@@ -59,7 +59,7 @@ class CellProcess:
         finally:
             os.close(write_end)
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it is dead already, which its exit code shows
+        with contextlib.suppress(BrokenPipeError):  # the process is dead already; its exit code shows this
             self._process.stdin.write(len(content).to_bytes(LENGTH_BYTES, "big") + content)
             self._process.stdin.flush()
 

@@ -191,7 +191,7 @@ def compare(
     out : the folder, or its URL in an object store; by default a new one below ``runs/``.
     jobs : runs at a time; see `run_cells`.
     repeat : number of seeds of each cell, starting at the experiment's seed; or a list of seeds.
-    resume : whether to skip finished cells of the folder and resume the others.
+    resume : whether to skip finished cells of the folder and resume the other cells.
     runner : runs the cells; default: processes of this machine, see `run_cells`.
 
     Raises

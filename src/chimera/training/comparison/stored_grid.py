@@ -65,7 +65,7 @@ class StoredGrid:
 
         Raises
         ------
-        ConfigurationError : the name of a cell is not that of a folder.
+        ConfigurationError : the name of a cell cannot be the name of a folder.
         StoreError : the store cannot be read.
         """
         for name in cells:

@@ -148,7 +148,7 @@ class SplitServer(PartHolder):
         return self._passes.forward(0, activations, self._seed_of_step(), targets)
 
     def update(self, gradient: Array | None = None) -> tuple[Array, Applied]:
-        """Run the backward pass from the gradient of `forward`'s result, and step; return that of the client's activations.
+        """Run the backward pass from the gradient of `forward`'s result, and step; return the gradient of activations.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The start of a run whose driver has no data: the nodes describe theirs, and the driver checks that all fits."""
+"""The start of a run whose driver has no data: the nodes describe their data, and the driver checks the descriptions."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _ENTRIES = 1000  # of a table; a longer schedule is sampled at this number of st
 
 
 class Suggestion(NamedTuple):
-    """The table of an optimizer, and the metric that its schedule monitors; None: that of the run."""
+    """The table of an optimizer, and the metric that its schedule monitors; None: the metric of the run."""
 
     table: dict[str, Any]
     monitor: str | None

@@ -17,7 +17,7 @@ _OPTIONS = {
     "step": ("gamma", "every"),
     "plateau": ("factor", "patience", "threshold", "threshold_mode"),
     "table": ("factors", "every"),
-}  # of one decay only
+}  # options of a single decay
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Schedule:
         self.reduction[0] = factor
 
     def at(self, step: int) -> float:
-        """Return the factor of a step, counted from 0. It depends on the step only; that of a plateau on `reduce`, too."""
+        """Return the factor of a step, counted from 0. It depends on the step only; for a plateau also on `reduce`."""
         if not self.changes or (self.steps is None and self.needs_steps):
             return 1.0
         steps = self.steps or 0

@@ -27,7 +27,7 @@ class Masking:
     _exchange: Any
     _privacy: Privacy | None
     _asked = 1
-    _client: Client | None = None  # of the current round of secure aggregation
+    _client: Client | None = None  # client of the current round of secure aggregation
     _masked = False
 
     def take_part(self, asked: int) -> None:

@@ -24,7 +24,7 @@ class Stopping:
     ----------
     patience : the run stops after this many evaluations without improvement; None: it does not.
     monitor : name of the metric; default: ``accuracy`` if it is measured, else ``loss``.
-    keep : the model that the run returns: of the ``best`` evaluation, or the ``last``.
+    keep : the model that the run returns: the model of the ``best`` evaluation, or the ``last`` one.
 
     Raises
     ------
@@ -54,7 +54,7 @@ class MetricMonitor:
     def __init__(self, stopping: Stopping, schedules: Sequence[Schedule] = ()) -> None:
         self._stopping, self._plateaus = stopping, Plateaus(schedules)
         self._metric = ""
-        self._round = -1  # of the last evaluation
+        self._round = -1  # round of the last evaluation
         self._best: float | None = None
         self._waited = 0  # evaluations since the best one
         self._kept: dict[str, Any] | None = None

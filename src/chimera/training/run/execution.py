@@ -64,7 +64,7 @@ class Execution:
     ----------
     settings : settings of the experiment, without settings that follow from the model and the size of the data.
     folder : the run's folder.
-    model, data, engine : as the arguments of `Trainer`.
+    model, data, engine : see the arguments of `Trainer`.
 
     Attributes
     ----------

@@ -230,7 +230,7 @@ class TrainingLoop(RunState):
                 self._cluster.reduce_rates()
                 self._notifier.events([("learning rate reduced", "", "the monitored metric did not improve")])
         over = over or self._limit() is not None
-        buffers = self._evaluator.model.buffers()  # of the last model, as the weights in checkpoints
+        buffers = self._evaluator.model.buffers()  # buffers of the last model, like the weights in checkpoints
         if over:
             self._watched.load_kept(self._evaluator.model)
         if evaluate or over:

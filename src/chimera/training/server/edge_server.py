@@ -19,7 +19,7 @@ _MEAN: Mapping[str, Any] = {"name": "sgd", "lr": 1.0}  # the new weights are the
 
 
 class EdgeServer(ParameterShard):
-    """A server of all parameters, whose weights come from the cloud and whose change returns there.
+    """A server of all parameters. It receives weights from the cloud, and returns their change.
 
     Parameters
     ----------

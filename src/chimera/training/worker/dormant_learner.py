@@ -99,7 +99,7 @@ class DormantLearner:
         return self._step
 
     def tally(self) -> Tally:
-        """Return a tally of nothing."""
+        """Return an empty tally."""
         return Tally()
 
     def buffers(self) -> Flat:

@@ -31,7 +31,7 @@ from chimera.training.worker.side_by_side import SideBySide
 
 _PERSONAL = "personal"  # key of the personal parameters in a state
 _PLACE = "place in the data"  # key of the place in data that is read in sequence
-_SCALE = "loss scale"  # of float16, in a worker's local state
+_SCALE = "loss scale"  # key of the loss scale of float16 in a worker's local state
 
 
 class LocalRounds:

@@ -1,8 +1,8 @@
 """The frames of a federation: a header in MessagePack of bounded size, and at most one chunk of a body.
 
 A call is a request of the HTTP engine: a verb, a path and a body. Its number in the run of its driver is never used again. The
-driver asks for an answer from some byte on, as often as connections break; the node runs the call once. Bodies of both
-directions are streams of chunks. The receiver confirms each chunk with `Took`, and a sender has at most `WINDOW` chunks
+driver asks for an answer from a given byte on, again after each break of a connection; the node runs the call once. Bodies of
+both directions are streams of chunks. The receiver confirms each chunk with `Took`, and a sender has at most `WINDOW` chunks
 without confirmation in flight.
 """
 

@@ -170,7 +170,7 @@ class Link:
                 connection = await self._opened(port.stuck)
             except HubRefusedError:
                 raise
-            except Exception as error:  # of TLS, a proxy or the hub: the first connection may still recover
+            except Exception as error:  # an error of TLS, a proxy or the hub: the first connection may still recover
                 self._failed(error)
                 continue
             if connection is not None:  # the hub has been greeted, and has ended the first one
@@ -214,7 +214,7 @@ class Link:
         return _BUSY_BEAT_S if quiet_s < _BUSY_S or self._peer.busy else _BEAT_S
 
     async def _beat(self, port: Port, present: Present) -> None:
-        """Send heartbeats, more often while calls are under way, and renew the certificate; raise if none is answered."""
+        """Send heartbeats, more often while calls are under way, and renew the certificate; raise without an answer."""
         asked_s: float | None = None
         last_s = time.monotonic()
         while True:
@@ -234,7 +234,7 @@ class Link:
 
 
 def ignore_ends(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Handle an exception of a callback: the library fails if a proxy closes a connection twice, or before it was made."""
+    """Handle an exception of a callback: the library fails if a proxy closes a connection twice, or before it is open."""
     error = context.get("exception")
     if not (isinstance(error, EOFError) or (isinstance(error, AttributeError) and error.name == "recv_messages")):
         loop.default_exception_handler(context)

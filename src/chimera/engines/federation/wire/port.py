@@ -51,7 +51,7 @@ class Port:
             self._socket.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, int(silent_s * 1000))
 
     def stuck(self) -> bool:
-        """Return whether TCP has had to repeat bytes, and they are still not confirmed. Elsewhere than on Linux: False."""
+        """Return whether TCP has had to repeat bytes, and they are still not confirmed. On systems other than Linux: False."""
         if self._socket is None or _INFO is None:
             return False
         try:

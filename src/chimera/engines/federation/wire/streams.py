@@ -55,7 +55,7 @@ class Receiving:
 
     @property
     def got(self) -> int:
-        """The number of bytes that are there."""
+        """The number of received bytes."""
         return len(self._body)
 
     def take(self, at: int, chunk: memoryview) -> bool:
@@ -67,7 +67,7 @@ class Receiving:
 
     @property
     def complete(self) -> bool:
-        """Whether the whole body is there."""
+        """Whether the whole body has arrived."""
         return self.got == self.size
 
     def body(self) -> bytearray:

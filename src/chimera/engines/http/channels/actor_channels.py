@@ -105,7 +105,7 @@ class RemoteChannel(Channel):
         self._answered: deque[tuple[str, float]] = deque()
         self.key: str | None = None  # the actor's name on a node that hosts it
         self.called_s: float | None = None  # when the current request was sent
-        self._retries_left = 0  # of the current request, also in the pause before it is sent again
+        self._retries_left = 0  # retries of the current request, also in the pause before it is sent again
         self._attempted: Call | None = None  # the last call for which a request was sent
 
     def last_sign_s(self, now_s: float) -> float:

@@ -35,7 +35,7 @@ def actor_of(path: str) -> tuple[str, str]:
 def dispatch(
     host: Host, engine: str, verb: str, path: str, content_type: str, body: bytes | bytearray, done: Done
 ) -> None:
-    """Answer a request; ``done`` receives the reply, in this thread or in that of the actor.
+    """Answer a request; ``done`` receives the reply, in this thread or in the actor's thread.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ class Host:
         self._forget_after_s, self._most_actors = forget_after_s, most_actors
         self._lock = threading.Lock()
         self._actors: dict[str, HostedActor] = {}
-        self._heard_s: dict[str, float] = {}  # by the key of the driver's engine
+        self._heard_s: dict[str, float] = {}  # time of the last request, by the key of the driver's engine
         self._sweeper: threading.Thread | None = None
         self._closed = threading.Event()
         self._give_back_threads: tuple[int, Callable[[], None]] | None = None

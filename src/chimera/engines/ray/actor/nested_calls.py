@@ -22,7 +22,7 @@ class Peer:
 
     Parameters
     ----------
-    rank, key, name, handle, made : as in its record in the driver.
+    rank, key, name, handle, made : see its record in the driver, `Channel`.
     """
 
     def __init__(self, rank: int, key: str, name: str, handle: Any, made: Any) -> None:
@@ -52,7 +52,7 @@ class NestedCalls:
 
     Parameters
     ----------
-    me : this actor's key, which begins with that of its engine.
+    me : this actor's key, which begins with the key of its engine.
     shift_s : seconds by which the driver's clock is ahead of this machine's.
 
     Attributes

@@ -19,7 +19,7 @@ Pairs: TypeAlias = "dict[tuple[str, str], tuple[float, float]]"
 class Matrix(Topology):
     """Measured paths: a file has the latency and the bandwidth of pairs of nodes.
 
-    The latency of a pair replaces that of its nodes. Its transfers queue on a link of the pair's own, in each direction,
+    The latency of a pair replaces the latency of its nodes. Its transfers queue on a link of the pair's own, in each direction,
     between the uplink of the sender and the downlink of the receiver. A row for one direction counts for both directions unless
     the file has both. Pairs that are not in the file have the latency of their nodes, and no link of their own.
 
