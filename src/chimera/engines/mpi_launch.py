@@ -20,7 +20,7 @@ COMMAND = "mpiexec -n 5 chimera train x.toml --engine mpi"
 
 
 class Launch(NamedTuple):
-    """What the launcher reports to a process: its rank, and the number of ranks."""
+    """The data that the launcher gives to a process: its rank, and the number of ranks."""
 
     rank: int
     size: int

@@ -52,7 +52,7 @@ class Cluster(Protocol):
         """Return the parameter shards. The first call creates them from the initial weights."""
 
     def edges(self, count: int) -> Sequence[Any]:
-        """Return the edge servers, each of which holds all parameters. Those that are missing are created."""
+        """Return the edge servers, each of which holds all parameters. Missing edge servers are created."""
 
     def addressed(
         self, worker: Any, weights: Sequence[Any], batches: int = 1, shard: int | None = None, first: int | None = None

@@ -59,7 +59,7 @@ class Credentials:
 
         Raises
         ------
-        ConfigurationError : the folder has no identity, or one of another role.
+        ConfigurationError : the folder has no identity, or an identity with another role.
         """
         try:
             told = msgspec.json.decode((folder / MEMBERSHIP).read_bytes(), type=Membership)

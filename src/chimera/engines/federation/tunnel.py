@@ -93,7 +93,7 @@ class Tunnel:
             return set(self._calls.boots)
 
     def present(self) -> dict[str, float]:
-        """Return the connected nodes, each with the time since which the driver has seen it there without a break."""
+        """Return the connected nodes, each with the time since which it has been connected without a break."""
         with self._changed:
             return {name: self._came_s[name] for name in self._calls.boots}
 

@@ -57,7 +57,7 @@ class HostedActor:
         self._thread.start()
 
     def add(self, call: Call, slots: list[Slot]) -> None:
-        """Run a call after the earlier ones; ``slots`` are those of its refs."""
+        """Run a call after the earlier ones; ``slots`` are the slots of its refs."""
         self.calls[call.outs[0]] = call
         self._queue.put((call, slots))
 

@@ -1,4 +1,4 @@
-"""The rows of the trace. Actors measure them, and each call returns its row, with those of its parts, as one more result."""
+"""The rows of the trace. Actors measure the rows. Each call returns its row and the rows of its parts as one more result."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class Side(ResultSlots):
 
     Attributes
     ----------
-    groups : the groups of the actor that the driver uses: the other members may read what it sent before its death.
+    groups : the groups of the actor that the driver uses: the other members may read messages that it sent before its death.
     """
 
     def __init__(self, memory: Memory, actor: int, name: str) -> None:
@@ -172,7 +172,7 @@ class Side(ResultSlots):
         self._void.add((spot.slot, spot.generation))
 
     def has_begun(self, number: int) -> bool:
-        """Whether the actor has begun a call; a call of long ago counts as begun."""
+        """Whether the actor has begun a call; an old call counts as begun."""
         return self._issued - number > BEGUN or self.region.begun[number % BEGUN] == number + 1
 
     def clear(self) -> bool:

@@ -136,7 +136,7 @@ class Timeline:
         self._set_free({call.node for call in ahead}, now_s)
 
     def _set_free(self, nodes: set[Node], now_s: float) -> None:
-        """Set the end time of the last call of each node, and its calls that never end."""
+        """Set for each node the end time of its last call, and its calls that never end."""
         for node in nodes:
             node.free_s, node.stuck = now_s, ()
         for call in self._ahead:

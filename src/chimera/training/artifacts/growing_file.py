@@ -86,7 +86,7 @@ def _segments(sizes: Mapping[str, int], name: str) -> dict[int, str]:
 
 
 def segments_of(sizes: Mapping[str, int], name: str) -> list[str]:
-    """Return the segments that hold a file, in order; empty if the file is there in one piece, or not at all."""
+    """Return the segments that hold a file, in order; empty if the store has the file in one piece or lacks it."""
     held: list[str] = []
     for number, segment in _segments(sizes, name).items():
         if number != len(held):

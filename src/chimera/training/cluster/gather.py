@@ -60,7 +60,7 @@ class Gather:
         Parameters
         ----------
         ask : calls a worker and returns its refs.
-        quorum : the share of the workers whose results are waited for, 0 to 1; 1 without a time limit waits for nothing.
+        quorum : the share of the workers whose results are awaited, 0 to 1. With 1 and no time limit, the call does not wait.
         timeout_s : seconds after which the results that have arrived are returned.
 
         Raises

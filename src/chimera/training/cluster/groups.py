@@ -42,7 +42,7 @@ class Groups:
     def servers_differ(self) -> bool:
         """Return whether servers of a group completed different numbers of rounds when a member died.
 
-        Members that share memory agree on what was sent. On several machines, a worker can die while it sends.
+        Members that share memory agree on the sent messages. On several machines, a worker can die while it sends.
         """
         if not self._grouped:
             return False

@@ -10,7 +10,7 @@ from chimera.core.engine import Engine
 
 
 class Attendance:
-    """The nodes of a run's workers. On an engine whose nodes do not come and go, each worker always has one.
+    """The nodes of a run's workers. On an engine whose nodes do not come and go, each worker always has a node.
 
     Such an engine has these methods, see `chimera.engines.federation.engine.FederationEngine`: ``expect``, ``there`` and
     ``wait_for``, and the attribute ``min_nodes``.

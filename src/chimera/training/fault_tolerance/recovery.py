@@ -70,7 +70,8 @@ class Recovery:
 
         Raises
         ------
-        ActorLost : ``error`` itself, if no actor of this run is dead. Or another actor died during recovery: call again.
+        ActorLost : ``error`` itself, if no actor of this run is dead. Also if another actor died during recovery: call this
+            method again.
         RunError : a server is dead and no restarts are left.
         TooFewWorkersError : fewer than ``min_workers`` are left, or the policy is ``stop``.
         """

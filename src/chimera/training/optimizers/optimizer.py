@@ -36,7 +36,7 @@ class OptimizerSettings:
     options : keyword arguments of the class. The learning rate of ``sgd`` and ``momentum`` is 0.1 unless it is set; other
         optimizers have torch's default.
     schedule : schedule of the learning rate.
-    max_gradient_norm : a gradient with a larger Euclidean norm is scaled to this norm before a step; None: no gradient is.
+    max_gradient_norm : a gradient with a larger Euclidean norm is scaled to this norm before a step; None: no limit.
     """
 
     name: str = "sgd"

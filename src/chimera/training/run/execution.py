@@ -68,7 +68,7 @@ class Execution:
 
     Attributes
     ----------
-    settings : settings of the experiment; during and after `run`, those that it uses.
+    settings : settings of the experiment; during and after `run`, the settings that it uses.
     folder, model, data, engine : the arguments.
     """
 

@@ -15,7 +15,7 @@ from chimera.core.parameters import Flat, Layout
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.server.parameter_shard import ParameterShard
 
-_MEAN: Mapping[str, Any] = {"name": "sgd", "lr": 1.0}  # the new weights are the mean of those of the clients
+_MEAN: Mapping[str, Any] = {"name": "sgd", "lr": 1.0}  # the new weights are the mean of the clients' weights
 
 
 class EdgeServer(ParameterShard):

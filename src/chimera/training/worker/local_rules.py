@@ -33,7 +33,7 @@ class LocalRule(ABC):
         """Change the gradient of a step at ``weights``, in place."""
 
     def end(self) -> Any:
-        """Return the vector that is sent with the change after the last step, a new one each time; or None."""
+        """Return the vector that is sent with the change after the last step, a new vector each time; or None."""
         return
 
     def state(self) -> Mapping[str, NDArray[Any]]:

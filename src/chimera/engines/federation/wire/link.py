@@ -173,7 +173,7 @@ class Link:
             except Exception as error:  # an error of TLS, a proxy or the hub: the first connection may still recover
                 self._failed(error)
                 continue
-            if connection is not None:  # the hub has been greeted, and has ended the first one
+            if connection is not None:  # the hub has been greeted, and has ended the first connection
                 return connection
 
     async def _read(self, connection: Any) -> None:

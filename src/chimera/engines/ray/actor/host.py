@@ -41,7 +41,7 @@ class RayContext(call.ActorContext):
     waited_s, collective_bytes, sent_bytes, received_bytes : see `chimera.engines.collectives.Costs`; since the last row.
     parts : packed rows of the parts of the running call, by name.
     groups : the groups in which this actor has met others, by key.
-    memory : the driver's shared file, as this actor maps it; None if it cannot.
+    memory : the driver's shared file, as this actor maps it; None if it cannot map the file.
     sign_s : time of the running call's last heartbeat, on this machine's monotonic clock; None between calls.
     """
 
