@@ -73,7 +73,8 @@ def fit_network(sizes: Floats, waits: Floats, least_latency_s: float | None) -> 
     Parameters
     ----------
     sizes, waits : bytes and seconds of messages on the path of a round, shape (runs,).
-    least_latency_s : latency that other calls show; None if it is not known. It is used if all messages have one size.
+    least_latency_s : latency that other calls show; None if it is not known. This latency is used if all messages have one
+        size.
     """
     if not len(waits):
         return least_latency_s or 0.0, 0.0

@@ -14,7 +14,7 @@ class Held:
     Attributes
     ----------
     number : number of the last message, from 1; 0 before the first.
-    reference : vector that the next difference is taken from and added to, shape (n,); read-only by convention.
+    reference : vector from which the next difference is taken, and to which it is added, shape (n,); read-only by convention.
     value : the vector of the last message, shape (n,).
     """
 

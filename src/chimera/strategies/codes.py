@@ -80,8 +80,8 @@ def first_like(code: Code, place: int) -> int:
 def decoding(rows: Sequence[NDArray[np.float64]] | Code) -> tuple[NDArray[np.float64], float]:
     """Return factors for messages, given as rows of a code, so that all blocks count once; and the error.
 
-    The error is the root mean square, over the blocks, of the deviation from counting once. It is 0 if the rows suffice, and
-    otherwise the least possible (Charles et al. 2017, "Approximate Gradient Coding via Sparse Random Graphs").
+    The error is the root mean square, over the blocks, of the deviation from counting once. The error is 0 if the rows suffice,
+    and otherwise the least possible (Charles et al. 2017, "Approximate Gradient Coding via Sparse Random Graphs").
     """
     shares, missed = _nearest(rows)
     off = float(np.sqrt(np.mean(missed**2)))

@@ -73,7 +73,7 @@ class Trainer:
     max_workers : up to this many workers may run if more join during the run and the engine has room; default: no worker joins.
     on_worker_loss : ``respawn`` a lost worker with its rank and data; ``redistribute`` its data to the others; ``drop`` the
         worker and its data; or ``stop`` the run. A lost parameter server is always restarted, from the last snapshot.
-    max_restarts : how many lost workers and servers a run replaces. After that, lost workers are dropped.
+    max_restarts : largest number of lost workers and servers that a run replaces. After that, lost workers are dropped.
     worker_timeout_s : seconds without a heartbeat after which a worker or server is killed and counts as lost. Must be longer
         than one gradient takes; ``inf`` waits without a limit.
     snapshot_every : rounds between snapshots of the parameters in the driver, for recovery from a lost server. Default: 100,

@@ -111,7 +111,7 @@ class ForkServer:
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
-            os._exit(1)  # without teardown: the parent's open files and exit handlers are not this process's
+            os._exit(1)  # without teardown: the open files and exit handlers belong to the parent
 
     def _reap(self) -> None:
         while True:

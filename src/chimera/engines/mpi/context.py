@@ -58,7 +58,7 @@ class MpiContext(ThreadContext):
         return aligned(4 * size).view(np.float32) if self.memory is None else self.memory.empty(size)
 
     def close(self) -> None:
-        """Leave all groups, and release the memory. Arrays in it keep what they need."""
+        """Leave all groups, and release the memory. Arrays in the memory keep the parts that they need."""
         self.groups.clear()
         if self.memory is not None:
             self.memory.close()

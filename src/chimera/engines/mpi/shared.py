@@ -74,7 +74,7 @@ class SharedFile:
         return Meeting(allocate_table(self._memory, len(actors)), tuple(self._regions[actor] for actor in actors))
 
     def close(self) -> None:
-        """Release the file. Arrays in it keep the memory that they need."""
+        """Release the file. Arrays in the file keep the memory that they need."""
         if self._memory is not None:
             self._memory.close()
 

@@ -126,7 +126,7 @@ class Notifier:
 
 
 def _look(ready: Callable[[], bool], spin_s: float) -> bool:
-    """Poll ``ready`` for ``spin_s`` seconds. It does not yield: the scheduler could suspend it for a whole time slice."""
+    """Poll ``ready`` for ``spin_s`` seconds. This does not yield: the scheduler could suspend it for a whole time slice."""
     if ready():
         return True
     until = time.monotonic() + spin_s

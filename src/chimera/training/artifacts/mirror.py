@@ -120,7 +120,7 @@ class Mirror:
                 self._send(path)
 
     def _send_checkpoint(self, path: Path) -> None:
-        """Upload a checkpoint, then delete those in the store that the run itself has deleted."""
+        """Upload a checkpoint, then delete the checkpoints in the store that the run itself has deleted."""
         try:
             self._send(path)
         except (FileNotFoundError, StoreError):

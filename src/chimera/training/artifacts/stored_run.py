@@ -100,7 +100,7 @@ class StoredRun:
         StoreError : the store did not accept all of them.
         """
         mirror, self._mirror = self._mirror, None
-        assert mirror is not None  # the run has recorded
+        assert mirror is not None  # `recorded` was called
         try:
             mirror.end(finished=True)
         except StoreError as error:

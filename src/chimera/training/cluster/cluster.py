@@ -89,7 +89,7 @@ class TrainingCluster(Membership, Groups):
         return sorted(self._places, key=self._places.__getitem__)
 
     def servers(self, shards: int) -> list[Any]:
-        """Return the parameter servers. They are started at the first call."""
+        """Return the parameter servers. The first call starts them."""
         if not self.shards:
             self.shards = self._actors.servers(shards)
         if len(self.shards) != shards:

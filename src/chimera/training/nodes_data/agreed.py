@@ -1,4 +1,4 @@
-"""The data of a run whose rows the nodes have: everything about it but rows."""
+"""The data of a run whose rows the nodes have: its schema and descriptions, without rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_NAMES = 5
 
 @dataclass(frozen=True)
 class AgreedData:
-    """The data of a run whose rows the nodes have: everything about it but rows.
+    """The data of a run whose rows the nodes have: its schema and descriptions, without rows.
 
     Attributes
     ----------

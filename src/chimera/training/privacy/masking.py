@@ -35,7 +35,7 @@ class Masking:
 
         Raises
         ------
-        PrivacyError : with secure aggregation, the list of keys defines the number. A larger one would reduce the noise.
+        PrivacyError : with secure aggregation, the list of keys defines the number. A larger number would reduce the noise.
         """
         if self._promised().secure_aggregation:
             raise PrivacyError("with secure aggregation, the list of keys defines the number of clients of a round")

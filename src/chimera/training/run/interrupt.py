@@ -10,7 +10,7 @@ from types import FrameType
 from chimera.core.stop_signals import handlers, preemptions, stop_of
 
 ECHO_S = 0.2
-"""Seconds in which further signals of a scheduler count as the first one: a batch script may forward what all have received."""
+"""Seconds in which further signals of a scheduler count as the first one: a batch script may forward a signal to all."""
 
 
 class Interrupt:

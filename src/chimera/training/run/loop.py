@@ -104,7 +104,7 @@ class TrainingLoop(RunState):
 
         Raises
         ------
-        KeyboardInterrupt : Ctrl-C. Rounds in flight were completed and a checkpoint was written. A second one stops at once.
+        KeyboardInterrupt : Ctrl-C. Rounds in flight were completed and a checkpoint was written. A second signal stops at once.
         Terminated : SIGTERM or SIGUSR1, with the same effect.
         RunError : the run cannot continue, or a checkpoint could not be written.
         """

@@ -28,7 +28,7 @@ class Population(SharedInstance):
 
     Attributes
     ----------
-    orders : the order in which each worker reads its rows, by rank. It must be set before the worker is started.
+    orders : the order in which each worker reads its rows, by rank. The order must be set before the worker is started.
     side_by_side : computes local steps of several workers at once; None if the model or the data do not offer it.
     """
 

@@ -161,7 +161,7 @@ class Waits(_Frame, frozen=True, tag=10):
     ----------
     asked : number of the run at the node.
     why : ``hours`` or ``day`` if the call waits for the hours of the policy, or for the end of a limit of the day; else empty.
-    wait_s : seconds until then.
+    wait_s : seconds until the end of this wait.
     """
 
     run: Run

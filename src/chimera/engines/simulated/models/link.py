@@ -99,7 +99,7 @@ class Site(ABC):
 def cross(hops: Iterable[Hop], size: int, ready_s: float) -> float:
     """Send ``size`` bytes over links in turn; return the time at which the last byte has passed all of them.
 
-    A link passes each byte on at once. One that is faster than the link before it is charged for its own share only, at the
+    A link passes each byte on at once. A link that is faster than the link before it is charged for its own share only, at the
     end of the transfer.
     """
     first_s = last_s = ready_s

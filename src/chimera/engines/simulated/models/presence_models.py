@@ -24,7 +24,7 @@ class AvailabilityModel(ABC):
     def intervals(self, seed: int, name: str) -> Iterator[tuple[float, float]]:
         """Yield, without an end, the start and end of each interval in which a client is on, in seconds and in order.
 
-        They must depend on the arguments only: a resumed run reads them again.
+        The intervals must depend on the arguments only: a resumed run reads them again.
         """
 
 

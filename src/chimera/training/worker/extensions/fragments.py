@@ -22,7 +22,7 @@ class Fragments(WorkerExtension):
     """The calls of streaming DiLoCo (Douillard et al. 2025): a replica that exchanges one fragment of the weights at a time.
 
     A fragment is the shard of one server. The worker holds the replica and the reference: the newest global values that it
-    received of each fragment. It sends the reference minus the replica.
+    received of each fragment. The worker sends the reference minus the replica.
     """
 
     _reference: Any = None  # shape (P,), on the device of the model; None while there is no replica
