@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 @dataclass(frozen=True)
 class ModelPartition:
-    """How a model is cut over workers.
+    """The cuts of a model over workers.
 
     Attributes
     ----------

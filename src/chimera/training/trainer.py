@@ -76,8 +76,8 @@ class Trainer:
     max_restarts : largest number of lost workers and servers that a run replaces. After that, lost workers are dropped.
     worker_timeout_s : seconds without a heartbeat after which a worker or server is killed and counts as lost. Must be longer
         than one gradient takes; ``inf`` waits without a limit.
-    snapshot_every : rounds between snapshots of the parameters in the driver, for recovery from a lost server. Default: 100,
-        and in real time at least as many rounds as last a second.
+    snapshot_every : rounds between snapshots of the parameters in the driver, for recovery from a lost server. Default: 100; in
+        real time, not within a second of the last one.
     faults : faults to inject, for experiments: sentences such as ``kill worker 2 at step 50``, or pairs (when, what); see
         `Fault.read`.
     worker_resources, server_resources : resources of each worker or server: ``threads``, ``gpus`` (workers only: model and

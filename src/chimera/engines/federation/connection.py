@@ -82,7 +82,7 @@ class TunnelConnection:
 
     @property
     def heard_s(self) -> float:
-        """When the node last reported that the current request waits for its administrator or policy."""
+        """The time at which the node last reported that the current request waits for its administrator or policy."""
         call = self._current
         return -math.inf if call is None else call.waits_s
 

@@ -19,7 +19,7 @@ class Transport(Protocol):
 
     @property
     def heard_s(self) -> float:
-        """When the node last reported that the current request waits for its owner; ``-inf`` if it did not."""
+        """The time at which the node last reported that the current request waits for its owner; ``-inf`` if it did not."""
 
     def request(
         self, verb: str, path: str, body: bytes = b"", content_type: str = JSON, *, timeout_s: float, idempotent: bool

@@ -66,7 +66,7 @@ class Incoming:
 
     Parameters
     ----------
-    channel, source, tag : the sender, as it calls `send`.
+    channel, source, tag : communicators, rank of the sender, and the tag with which it calls `send`.
     reuse : whether the memory of arrays is used again after `release`.
     """
 

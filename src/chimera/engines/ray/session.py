@@ -188,7 +188,7 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _switches(show_output: bool, only_this_machine: bool) -> Iterator[None]:
-    """Set two settings that are no options of Ray: printing of the raylet's messages, and binding to loopback only."""
+    """Set two settings that are not options of Ray: printing of the raylet's messages, and binding to loopback only."""
     from ray._private import ray_constants, worker
 
     before = [

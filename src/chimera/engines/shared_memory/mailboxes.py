@@ -15,7 +15,7 @@ from chimera.engines.shared_memory.memory import Memory, fence
 from chimera.engines.shared_memory.notifier import Notifier
 from chimera.engines.shared_memory.values import Packed, is_plain, opened
 
-SENT, PLACES = 3, 4  # words of a member's row in the table: messages that it has sent, and where its places are
+SENT, PLACES = 3, 4  # words of a member's row in the table: number of sent messages, and offset of its places
 _WORDS = 4  # words of a place: number of the last message to the receiver, offset and length of its description
 _NUMBER, _OFFSET, _LENGTH = 0, 1, 2
 
@@ -157,7 +157,7 @@ class Mailboxes:
         return description, nbytes
 
     def _block(self, key: Any, nbytes: int) -> int:
-        """Return the offset of memory that messages to the same members share: each has been read before the next."""
+        """Return the offset of memory that messages to the same members share: each message is read before the next."""
         offset, size = self._blocks.get(key, (0, -1))
         if size < nbytes:
             offset = self._memory.heap.allocate(max(nbytes, 256))

@@ -292,7 +292,7 @@ class Events:
 
 
 def _known_s(call: Call, node: Node) -> float:
-    """When the actor of ``node`` can know that a call has ended."""
+    """Return the time at which the actor of ``node`` can know that a call has ended."""
     if call.node is node:
         return call.end_s
     return call.node.sends_s(call.end_s) + call.node.port.latency_to(node.port)

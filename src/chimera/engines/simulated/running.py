@@ -1,4 +1,4 @@
-"""How a call of the simulated engine runs an actor's code."""
+"""Execution of an actor's code by a call of the simulated engine."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from chimera.core.errors import ConfigurationError, did_you_mean
 
-CLIENT = "client_"  # before the names of metrics of each worker on its own data
+CLIENT = "client_"  # prefix of the names of metrics of each worker on its own data
 _SMALLER_IS_BETTER = ("loss", "mse", "mae", "rmse", "error", "cross-entropy", "perplexity", "consensus_distance")
 
 

@@ -17,11 +17,11 @@ class Intervals:
 
     Attributes
     ----------
-    log_every : between rows of metrics with the training loss.
-    evaluate_every : between evaluations on the test set.
-    checkpoint_every : between checkpoints; None if only their time counts.
-    snapshot_every : between snapshots in memory; a checkpoint counts as one. None: a snapshot is due after 100 rounds, but not
-        within a second of the last one.
+    log_every : rounds between rows of metrics with the training loss.
+    evaluate_every : rounds between evaluations on the test set.
+    checkpoint_every : rounds between checkpoints; None if only their time counts.
+    snapshot_every : rounds between snapshots in memory; a checkpoint counts as a snapshot. None: a snapshot is due after 100
+        rounds, but not within a second of the last one.
     checkpoint_seconds : seconds of the engine's clock between checkpoints; None if only rounds count.
     """
 

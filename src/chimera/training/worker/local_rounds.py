@@ -93,7 +93,8 @@ class LocalRounds:
         rule : name and options of a `LocalRule`. If the rule encloses a vector, the vector follows the weights, and another
             follows the change, one message for each shard too.
         round_ : index of the round; None: no later call repeats this one.
-        shares : factor of the change of each rank of low-rank adapters. Further ranks are 0 and stay so. Default: all are 1.
+        shares : factor of the change of each rank of low-rank adapters. Further ranks are 0 and do not change. Default: all are
+            1.
         """
         local, messages = self._local.follow(rule), len(weights)
         shards = messages // 2 if local is not None and local.encloses else messages

@@ -41,7 +41,7 @@ class _Prompt:
             return False
         try:
             return self.take(bytes(data))
-        except Exception as error:  # the task in `rest` raises it, and ends the connection
+        except Exception as error:  # the task in `rest` raises the error, and ends the connection
             self._failure = error
             return False
 

@@ -21,7 +21,7 @@ from chimera.engines.simulated.presence import Presence
 
 @dataclass(frozen=True, kw_only=True)
 class Availability:
-    """Virtual times in seconds, by actor name. They concern the first actor of that name, not one that replaces it.
+    """Virtual times in seconds, by actor name. The times apply to the first actor of that name, not to its replacement.
 
     Attributes
     ----------

@@ -45,7 +45,7 @@ class CodecCost:
 class Compute:
     """The duration of calls, in virtual seconds.
 
-    A call lasts ``seconds_per_call`` plus what it declares through `chimera.core.call.work`, times the factors of its
+    A call lasts ``seconds_per_call`` plus the work that it declares through `chimera.core.call.work`, times the factors of its
     actor and of the call. The draws depend on the engine's seed, the actor's name and the number of its call only.
 
     Attributes

@@ -18,7 +18,7 @@ _AT_ONCE = 64
 
 
 class AvailabilityModel(ABC):
-    """When clients are on. One verb: `intervals`."""
+    """A model of the intervals in which clients are on. One verb: `intervals`."""
 
     @abstractmethod
     def intervals(self, seed: int, name: str) -> Iterator[tuple[float, float]]:
