@@ -36,10 +36,10 @@ class Calls:
 
     Attributes
     ----------
-    start_s, end_s : as in the trace.
+    start_s, end_s : start and end as in the trace.
     work_s : the time in the call without waiting and transfers.
     transfer_s : the time of transfers, in which the actor was idle.
-    samples, bytes_in, bytes_out : as in the trace.
+    samples, bytes_in, bytes_out : values of the trace.
     """
 
     start_s: Floats
@@ -54,7 +54,7 @@ class Calls:
         return len(self.end_s)
 
     def after_warm_up(self) -> Calls:
-        """Return the calls without the first ones."""
+        """Return the calls without the first calls, which warm up the actor."""
         skipped = min(WARM_UP, len(self) // 4)
         return Calls(*(column[skipped:] for column in vars(self).values()))
 

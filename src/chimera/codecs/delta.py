@@ -85,7 +85,7 @@ class Delta(Codec):
         return self.decode_with(Held(), encoded, out)[0]
 
     def decode_with(self, held: Held, encoded: Encoded, out: Flat | None = None) -> tuple[Flat, Held]:
-        """Return the vector, if the message depends on none or on the receiver's last one."""
+        """Return the vector, if the message depends on no message or on the receiver's last one."""
         if not encoded.arrays:
             raise CodecError(
                 "these weights are a note without them: a strategy asks for each worker's, `Cluster.addressed`"
@@ -141,7 +141,7 @@ class Delta(Codec):
 def _updated_reference(
     reference: Flat, said: Iterator[tuple[slice, Flat]], rate: float, out: Flat | None = None
 ) -> tuple[Flat, Flat, int]:
-    """Return the vector of a message, the next reference, and the checksum of the last one.
+    """Return the vector of a message, the next reference, and the checksum of the last reference.
 
     Both sides use the same operations, and so get the same bits. If ``out`` is given, it receives the vector, and the reference
     has memory of its own.

@@ -16,7 +16,7 @@ Mean: TypeAlias = Callable[[Flat], object]
 
 
 class Reduction(ABC):
-    """The all-reduce form of a codec, see `Codec.reduction`. Each member of a group has one.
+    """The all-reduce form of a codec, see `Codec.reduction`. Each member of a group has such an object.
 
     Its state is either shared (the same on all members and part of the model's replica) or the member's own. A collective may
     fail within a step, and a mean that is not finite is dropped. The state therefore changes only in `commit`, and a member

@@ -32,8 +32,8 @@ class Round:
     ----------
     done : refs to small values, available when the round is over. Getting them raises the errors of the round.
     rounds : number of rounds that this value covers; default 1, more if one call runs several steps.
-    staleness : of each applied gradient, the number of updates between reading the weights and applying the gradient. Empty for
-        strategies without stale gradients, such as synchronous ones.
+    staleness : for each applied gradient, the number of updates between reading the weights and applying the gradient. Empty
+        for strategies without stale gradients, such as synchronous ones.
     batches : number of batches in the gradients, if the strategy counts them itself (see `Strategy.counts`); else 0.
     computed : refs that are available when workers have computed their part of the round and wait for servers. The driver does
         its own work at that moment, because it then takes no processor core from a worker.

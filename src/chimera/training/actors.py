@@ -37,7 +37,7 @@ class Actors(actors.Actors):
 
     Parameters
     ----------
-    engine : where the actors run.
+    engine : the engine on which the actors run.
     model : the initial model.
     train : the training data, stored once and shared by all workers. Where nodes own the data, workers receive a
         `DriverSchema` instead of model and data.

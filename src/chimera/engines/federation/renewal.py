@@ -55,8 +55,9 @@ class Renewal:
 
         Raises
         ------
-        DataError : it is not signed by the authority of the hub, has another key, role or name, or ends before the former one.
-        ConfigurationError : it cannot be written.
+        DataError : the certificate is not signed by the hub's authority, has another key, role or name, or ends before the
+            former one.
+        ConfigurationError : the certificate cannot be written.
         """
         own, key = self._files()
         try:

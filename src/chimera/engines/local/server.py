@@ -52,7 +52,7 @@ class Deaths:
 
     Parameters
     ----------
-    channels, deaths : all actors, and the dead ones, in order.
+    channels, deaths : all actors, and the dead actors, in order.
     tell : called after each report of a fork server.
     """
 

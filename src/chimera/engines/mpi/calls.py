@@ -45,7 +45,7 @@ class Issued:
     order : increases from call to call, in the order in which their ends became known.
     values : its results, if they are small.
     arguments : refs that must not be dropped before it has ended.
-    rows : where its rows are kept for the driver; None for calls of actors.
+    rows : list that keeps its rows for the driver; None for calls of actors.
     """
 
     __slots__ = ("arguments", "done", "failed", "order", "peer", "rows", "values")

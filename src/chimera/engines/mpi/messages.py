@@ -15,7 +15,7 @@ from chimera.engines.mpi.values import Kept
     VALUE,  # number, failed, when it was ready, value: a copy
     DROP,  # numbers: no reader needs these results any more
     KILL,  # actor: end it
-    DEAD,  # actor, name: it is dead; sent to all ranks
+    DEAD,  # actor, name: the actor is dead; sent to all ranks
     ROWS,  # actors: send the rows of calls by other actors; also the kind of the answer, with rows
     SIGNS,  # actors: send their heartbeats; also the kind of the answer, with times
     CLOSE,  # actors: end them and forget their results; also the kind of the answer

@@ -39,7 +39,7 @@ class Call:
     given_bytes : size of the sender's values.
     inputs : the calls whose results it takes.
     clock_s : its progress in time while it runs.
-    end_s : when its result is ready; infinite until that is computed.
+    end_s : when its result is ready; infinite until the result is computed.
     known_s : when the driver can know the result.
     waiters : calls that take its results and could not run yet.
     returns : number of results, each with its own ref; None for a single result.

@@ -38,7 +38,7 @@ class ObjectStore:
     Attributes
     ----------
     url : the argument, without a slash at its end.
-    active_at : when a request last made progress, on the monotonic clock.
+    active_at : time of the last progress of a request, on the monotonic clock.
 
     Raises
     ------

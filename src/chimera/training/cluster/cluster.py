@@ -24,7 +24,7 @@ class TrainingCluster(Membership, Groups):
 
     Parameters
     ----------
-    engine : where the actors run.
+    engine : the engine on which the actors run.
     actors : factory of workers and servers.
     sharding : assigns data to workers; it starts with as many workers as the cluster.
     monitor : waits for results and kills hung actors; by default it waits without a limit.
@@ -109,7 +109,7 @@ class TrainingCluster(Membership, Groups):
         worker : the receiver.
         weights : refs of the weights of all servers, or of one ``shard``, for receivers that all get the same.
         batches : number of batches that the call computes.
-        first : index of the first of these batches; by default the worker's next one.
+        first : index of the first of these batches; by default the worker's next batch.
         """
         if self._actors.by_rows:
             wanted = worker.wanted(len(self.shards), batches, first, returns=len(self.shards))

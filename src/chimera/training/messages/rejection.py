@@ -68,7 +68,7 @@ class Served(msgspec.Struct, frozen=True):
     Attributes
     ----------
     rejecting : the outcome of each round in which a gradient was left out, by the number of rounds before it.
-    staleness : of each gradient, the updates between reading its weights and applying it; empty if none is stale.
+    staleness : for each gradient, the number of updates between reading its weights and applying it; empty if none is stale.
     """
 
     rejecting: dict[int, Applied]

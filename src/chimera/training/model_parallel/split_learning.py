@@ -29,7 +29,7 @@ class SplitClient(PartHolder):
     rank : the worker's number.
     part : its own copy of the client's layers.
     dataset : the training set, of which it reads the rows of ``order`` in each step.
-    halves : where the model was split.
+    halves : the split of the model.
     optimizer, seed, device : see `PartHolder`.
     """
 
@@ -121,7 +121,7 @@ class SplitClient(PartHolder):
 
 
 class SplitServer(PartHolder):
-    """The actor with the middle layers, or all later ones; it receives activations and no data.
+    """The actor with the middle layers, or all later layers; it receives activations and no data.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ class NodesEvaluation:
 
     Parameters
     ----------
-    engine : where the workers run.
+    engine : the engine on which the workers run.
     model : the driver's model, which merges the sums.
     data : the schema on which the nodes agreed.
 

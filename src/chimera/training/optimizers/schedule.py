@@ -35,12 +35,13 @@ class Schedule:
     warm_up : fraction of the steps, 0 to 1, over which the factor rises linearly to 1; default 0.
     final : lower bound of the factor, 0 to 1; default 0.
     steps : number of steps of the budget; None: not known. Later steps have the factor of the last one.
-    gamma, every : of ``step``. ``every`` counts steps after the warm-up; below 1, it is a fraction of the steps of the budget.
-        Default: 0.1, and 0.3 of the steps.
-    factors : of ``table``, at least one, each at least 0; the last one remains.
-    factor, patience : of ``plateau``. Default: 0.1, and 5 evaluations.
-    threshold, threshold_mode : of ``plateau``: smallest change of the metric that counts as an improvement, at least 0. It is a
-        share of the best value (``rel``) or in its units (``abs``), as in torch's ``ReduceLROnPlateau``. Default: 0, ``rel``.
+    gamma, every : options of ``step``. ``every`` counts steps after the warm-up; below 1, it is a fraction of the steps of the
+        budget. Default: 0.1, and 0.3 of the steps.
+    factors : the factors of ``table``, at least one, each at least 0; the last one remains.
+    factor, patience : options of ``plateau``. Default: 0.1, and 5 evaluations.
+    threshold, threshold_mode : options of ``plateau``: the smallest change of the metric that counts as an improvement, at
+        least 0. It is a share of the best value (``rel``) or in its units (``abs``), as in torch's ``ReduceLROnPlateau``.
+        Default: 0, ``rel``.
     reduction : the present factor of a plateau, which the driver sets in each process; see `reduce`.
     """
 

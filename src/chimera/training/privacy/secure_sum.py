@@ -123,7 +123,7 @@ def _words(message: Any, place: int, size: int, kind: np.dtype[Any]) -> NDArray[
 
     Raises
     ------
-    PrivacyError : it has another form.
+    PrivacyError : the message has another form.
     """
     if type(message) is Encoded and len(message.arrays) == 1:
         (words,) = message.arrays

@@ -19,8 +19,9 @@ class Progress(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    rounds, epochs, samples : completed so far. Epochs are passes over the whole data; samples are those of all workers.
-    seconds : since training started, on the engine's clock.
+    rounds, epochs, samples : numbers of completed rounds, epochs and samples. Epochs are passes over the whole data; samples
+        are those of all workers.
+    seconds : seconds since training started, on the engine's clock.
     virtual_time : whether these seconds are virtual (engine ``simulated``).
     bytes_up, bytes_down : bytes that the workers sent and received.
     loss : mean training loss since the last progress; None if no step was taken.

@@ -22,7 +22,7 @@ class Stopping:
 
     Attributes
     ----------
-    patience : the run stops after this many evaluations without improvement; None: it does not.
+    patience : the run stops after this many evaluations without improvement; None: no limit.
     monitor : name of the metric; default: ``accuracy`` if it is measured, else ``loss``.
     keep : the model that the run returns: the model of the ``best`` evaluation, or the ``last`` one.
 

@@ -41,8 +41,8 @@ class Interrupt:
 
         Raises
         ------
-        KeyboardInterrupt : it was Ctrl-C.
-        Terminated : it was another signal.
+        KeyboardInterrupt : the signal was Ctrl-C.
+        Terminated : the signal was another one.
         """
         if self.requested is not None:
             raise stop_of(self.requested)

@@ -141,7 +141,7 @@ class Recorder:
         )
 
     def _states(self) -> dict[str, str]:
-        """Return the state of each worker by name. There can be many workers, so the result is kept until one changes."""
+        """Return the state of each worker by name. There can be many workers, so the result is kept until a state changes."""
         living, count = self._cluster.workers, len(self._cluster.rank_of)
         if living is not self._living or count != len(self._workers):
             names = {worker.name for worker in living}

@@ -150,7 +150,7 @@ class LocalRounds:
     def local_state(self) -> Mapping[str, Any]:
         """Return the state of the local optimizer, the personal parameters, and the local states of worker extensions.
 
-        If the data is read in sequence and has a state, that is part of it, except in private runs.
+        If the data is read in sequence, its state is part of the result, except in private runs.
         """
         own: dict[str, Any] = {} if self._part is None else {_PERSONAL: self.personal()}
         if self._privacy is None and (place := self._gradients.place()):

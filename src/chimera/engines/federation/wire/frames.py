@@ -233,7 +233,7 @@ def unpack(frame: bytes) -> tuple[Header, memoryview]:
 
     Raises
     ------
-    DataError : it is no frame of this protocol.
+    DataError : the bytes are no frame of this protocol.
     """
     size = int.from_bytes(frame[:2], "big")
     if not 2 <= len(frame) <= MOST_FRAME or not 0 < size <= min(MOST_HEADER, len(frame) - 2):
@@ -258,7 +258,7 @@ def greeted(value: str) -> Header:
 
     Raises
     ------
-    DataError : it is no frame of this protocol.
+    DataError : the bytes are no frame of this protocol.
     """
     try:
         return unpack(base64.b64decode(value, validate=True))[0]

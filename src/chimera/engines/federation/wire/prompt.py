@@ -50,7 +50,7 @@ class _Prompt:
 
         Raises
         ------
-        DataError : it is a message of text.
+        DataError : the message is a text.
         Exception : the exception with which ``take`` has failed.
         """
         self._waiting -= self._returned

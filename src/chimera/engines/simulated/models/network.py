@@ -127,7 +127,7 @@ class PlacedPort(Port):
 
     Parameters
     ----------
-    site : where the node is. Nodes at one place have only their own links between them.
+    site : the place of the node. Nodes at one place have only their own links between them.
     """
 
     __slots__ = ("site",)

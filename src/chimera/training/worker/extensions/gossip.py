@@ -29,7 +29,7 @@ class Memory:
     ----------
     members : the ranks for which the other attributes are valid; empty at first.
     codecs : codecs by stream.
-    tracker, before : of gradient tracking, y_i and the gradient of the last step, shape (P,).
+    tracker, before : for gradient tracking, y_i and the gradient of the last step, shape (P,).
     copies : the public copies, of its own model and its neighbours', by rank.
     """
 
