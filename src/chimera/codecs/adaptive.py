@@ -134,7 +134,7 @@ class Adaptive(Codec):
         return int(self._fine)
 
     def _by_speed(self, seconds: float, vector: Flat, layout: Layout) -> int:
-        """Return the number of the codec by the lengths of its messages; the first ones are measured by trial."""
+        """Return the number of the codec by the lengths of its messages; the first lengths are measured by trial."""
         bandwidth_bytes_s = self._bandwidth_bytes_s or speed_here()
         if bandwidth_bytes_s is None:
             raise ConfigurationError(

@@ -38,7 +38,7 @@ def empty_selection(count: int, vector: Flat) -> tuple[NDArray[np.int64], Flat]:
 
 
 def select_exact(vector: Flat, count: int) -> tuple[NDArray[np.int64], Flat]:
-    """Return indices and values of the ``count`` largest magnitudes; of equal ones, the first.
+    """Return indices and values of the ``count`` largest magnitudes; of equal magnitudes, the first.
 
     Candidates are elements above a threshold that a sample gives, with a margin. If there are too few, the whole vector is
     used.

@@ -44,7 +44,7 @@ class Disturbances(Generic[Key]):
         self._courses: dict[Key, _Course] = {}
 
     def add(self, process: Key, disturbance: Disturbance) -> None:
-        """Start a disturbance of a process, which replaces its current one. Call `tick` after this."""
+        """Start a disturbance of a process, which replaces its current disturbance. Call `tick` after this."""
         now = self._clock()
         stopped = process in self._courses and self._courses[process].stopped
         self._courses[process] = _Course(disturbance, now + disturbance.for_s, now, now, stopped)

@@ -11,7 +11,7 @@ Outcome: TypeAlias = tuple[tuple[Any, ...], BaseException | None]
 
 
 class Abandoned(BaseException):
-    """Raised inside a suspended call that will never resume. It is no `Exception`, so that actors do not catch it."""
+    """Raised inside a suspended call that will never resume. It is not an `Exception`, so that actors do not catch it."""
 
 
 class SuspendableThread:

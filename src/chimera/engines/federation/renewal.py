@@ -65,7 +65,7 @@ class Renewal:
             authority = x509.load_pem_x509_certificate((self._credentials.folder / AUTHORITY).read_bytes())
             new.verify_directly_issued_by(authority)
             same = fits(pem, key) and _names(new) == _names(own) and new.not_valid_after_utc >= own.not_valid_after_utc
-        except Exception as error:  # the library has many errors for bytes that are no certificate
+        except Exception as error:  # the library has many errors for bytes that are not a certificate
             raise DataError(
                 f"the hub sent a renewed certificate that cannot be used: {type(error).__name__}"
             ) from error

@@ -189,7 +189,7 @@ class Node:
                     if not channel.tries_again:
                         self._mark_dead(channel, str(error))
         except (TimeLimitError, InvalidAnswer):
-            pass  # the node is alive, whatever it answers
+            pass  # the node is alive, with any answer
         return None
 
     def _mark_dead(self, channel: RemoteChannel, why: str) -> None:

@@ -194,7 +194,7 @@ class ActorProcess:
     def _received(self, arguments: list[Arrived]) -> tuple[list[Any], int]:
         """Wait until all values are ready; return them, and the number of their array bytes from other processes.
 
-        Each value is opened as it arrives, so that little work is left after the last.
+        Each value is opened as it arrives, so that little work is left after the last arrival.
         """
         values, arrived, failure = [], 0, None
         for actor, slot, generation, number in arguments:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Abandoned(BaseException):
-    """Raised in the thread of an actor that was killed or closed. It is no `Exception`, so that actors do not catch it."""
+    """Raised in the thread of an actor that was killed or closed. It is not an `Exception`, so that actors do not catch it."""
 
 
 class MpiContext(ThreadContext):

@@ -62,7 +62,7 @@ class Session:
 
         Raises
         ------
-        ConfigurationError : there is no Ray at ``address``.
+        ConfigurationError : there is no Ray cluster at ``address``.
         """
         import ray
 

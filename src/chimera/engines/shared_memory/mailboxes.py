@@ -19,7 +19,7 @@ SENT, PLACES = 3, 4  # words of a member's row in the table: number of sent mess
 _WORDS = 4  # words of a place: number of the last message to the receiver, offset and length of its description
 _NUMBER, _OFFSET, _LENGTH = 0, 1, 2
 
-_SPIN_S = 0.0  # sleep at once: the others compute meanwhile, and need this core
+_SPIN_S = 0.0  # sleep at once: other members compute meanwhile, and need this core
 
 
 class Mailboxes:

@@ -13,7 +13,7 @@ class Health:
     Attributes
     ----------
     hung_s : start time of a hang or cut without end; infinite if there is none.
-    sound : whether the actor was never disturbed and is no client. The methods need not be called then.
+    sound : whether the actor was never disturbed and is not a client. The methods need not be called then.
     """
 
     def __init__(self) -> None:

@@ -117,7 +117,7 @@ class Scheduler:
         self.pump()
 
     def disturb(self, node: Node, disturbance: Disturbance) -> None:
-        """Start a disturbance of an actor, which replaces its current one."""
+        """Start a disturbance of an actor, which replaces its current disturbance."""
         hung_s = node.health.hung_s
         node.health = node.health.under(disturbance, self.now_s)
         if node in self._hung:

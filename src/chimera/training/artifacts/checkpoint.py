@@ -91,7 +91,7 @@ class Checkpoints:
         return path
 
     def _begin(self, unfinished: str) -> None:
-        """Create the folder; on this machine also an empty private file, since `fsspec` would create both by the umask."""
+        """Create the folder; on this machine also an empty private file: `fsspec` would create both with the umask."""
         if self._is_local:
             make_folder(Path(self._root))
             Path(unfinished).unlink(missing_ok=True)  # a link would be followed

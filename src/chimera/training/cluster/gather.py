@@ -26,7 +26,8 @@ class Gather:
     Attributes
     ----------
     workers : living workers in rank order. A change replaces the list.
-    unreported : events since the last report, as `Notifier.events` takes them. The caller that reports them empties the list.
+    unreported : events since the last report, as `Notifier.events` takes them. The caller that reports the events empties the
+        list.
     """
 
     unreported: list[tuple[str, str, str]]

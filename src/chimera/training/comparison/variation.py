@@ -146,7 +146,7 @@ def _path(key: str) -> tuple[str, ...]:
 
 
 def _choice(path: tuple[str, ...], text: str) -> Choice:
-    """Parse one value. Options may follow a name; for keys that are no tables, only a value with options is a name."""
+    """Parse one value. Options may follow a name; for keys that are not tables, only a value with options is a name."""
     pieces = split(text, ":")
     named = next((i for i, piece in enumerate(pieces) if i and _OPTION.fullmatch(piece)), len(pieces))
     name, options = ":".join(pieces[:named]).strip(), {}

@@ -42,7 +42,7 @@ class Settings:
 
     Attributes
     ----------
-    strategy, partition : objects.
+    strategy, partition : the objects of strategy and partition.
     codec, downlink : name and options of the codecs of the uplink and the downlink.
     optimizer : turns gradients into steps, on servers or workers.
     given_optimizer : the user's option from which ``optimizer`` was made; None if it is the default.

@@ -108,7 +108,7 @@ class Recovery:
             self._data_left = False
 
     def _wait_for_enough(self) -> Iterator[EventText]:
-        """Wait until there are enough workers, or no further ones can come."""
+        """Wait until there are enough workers, or no further workers can come."""
         paused = False
         while (there := len(self._cluster.workers)) < self._least and not self.stopped():
             yield from self._start_workers(_PATIENCE_FOR_ROOM_S)

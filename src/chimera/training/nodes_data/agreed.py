@@ -29,7 +29,7 @@ class AgreedData:
     ----------
     descriptions : description from each node that was connected at the start, in rank order.
     ranks : the ranks of the workers at these nodes.
-    columns : the columns in the order of the model's inputs, by name; None if the data is no table.
+    columns : the columns in the order of the model's inputs, by name; None if the data is not a table.
     input_shape, input_type, outputs, task, classes, features, input_scaling : see `chimera.data.dataset.Dataset`.
     scaled : source of the scaling of the columns, see `NodeRequest`.
     averaged : metrics of which the run measures the mean over the nodes.
@@ -58,7 +58,7 @@ class AgreedData:
 
     @property
     def features(self) -> tuple[str, ...] | None:
-        """The names of the inputs; None if the data is no table."""
+        """The names of the inputs; None if the data is not a table."""
         return None if self.columns is None else tuple(name for column in self.columns for name in column.features)
 
     @property

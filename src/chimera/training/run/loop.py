@@ -132,7 +132,7 @@ class TrainingLoop(RunState):
                         self._interrupted = False
                     saved = self._evaluate_and_save()
                     if (reason is None and self._notifier.events(self._recovery.grow())) or saved:
-                        # A run that resumes here restarts the strategy. So does this one: both then compute the same weights.
+                        # A run that resumes here restarts the strategy. This run does so, too, for the same weights.
                         rounds = self._strategy.rounds(self._cluster)
                     if self._interrupt.requested:
                         if not saved:

@@ -24,7 +24,7 @@ class EdgeServer(ParameterShard):
     Parameters
     ----------
     weights : initial parameters, shape (P,).
-    layout : their layout.
+    layout : layout of the parameters.
     codec, uplink, seed : see `ParameterShard`.
     """
 

@@ -23,7 +23,7 @@ class NodeRequest:
     ----------
     model : name and options of the model.
     task, outputs, input_shape : task, number of outputs, and shape of one input.
-    columns : the columns of the node's table in the model's order; None if the data is no table.
+    columns : the columns of the node's table in the model's order; None if the data is not a table.
     scaled, mean, deviation : how inputs are scaled; mean and deviation of each input, unless they are the node's own.
     rows_per_node : number of rows that a node reports if it does not give its own number.
     averaged : metrics of which the run measures the mean over the nodes.

@@ -190,7 +190,7 @@ class Progress(_Frame, frozen=True, tag=21):
 
     Attributes
     ----------
-    strategy, model : their names.
+    strategy, model : names of strategy and model.
     rounds : completed rounds.
     fraction : used fraction of the budget of the run; None if it is not known.
     ended : whether the run is over.
@@ -233,7 +233,7 @@ def unpack(frame: bytes) -> tuple[Header, memoryview]:
 
     Raises
     ------
-    DataError : the bytes are no frame of this protocol.
+    DataError : the bytes are not a frame of this protocol.
     """
     size = int.from_bytes(frame[:2], "big")
     if not 2 <= len(frame) <= MOST_FRAME or not 0 < size <= min(MOST_HEADER, len(frame) - 2):
@@ -258,7 +258,7 @@ def greeted(value: str) -> Header:
 
     Raises
     ------
-    DataError : the bytes are no frame of this protocol.
+    DataError : the bytes are not a frame of this protocol.
     """
     try:
         return unpack(base64.b64decode(value, validate=True))[0]

@@ -109,7 +109,7 @@ class RemoteChannel(Channel):
         self._attempted: Call | None = None  # the last call for which a request was sent
 
     def last_sign_s(self, now_s: float) -> float:
-        """Return the last heartbeat of the node or the actor. During a call, a reachable node is no heartbeat of its actor."""
+        """Return the last heartbeat of the node or the actor. During a call, a reachable node does not count as one."""
         heard_s = self._connection.heard_s if self.called_s is not None else self.node.seen_s(now_s)
         return max(self.sign_s, heard_s)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from chimera.engines.ray.groups.rendezvous import RendezvousStore
 
-FOR_EVER = timedelta(days=365)  # a slow member is no error; deaths are checked separately
+FOR_EVER = timedelta(days=365)  # a slow member is not an error; deaths are checked separately
 _CONNECT_S = 10.0
 _LOOK_EVERY_S = 0.0001
 _CPU = b"cpu"

@@ -107,7 +107,7 @@ class Fragments(WorkerExtension):
 
 
 def _mix(replica: Any, reference: Any, alpha: float) -> None:
-    """Mix replica and reference with the weight ``alpha`` for the replica; with 0 it becomes the reference to the bit."""
+    """Mix replica and reference with the weight ``alpha`` for the replica; with 0 it becomes an exact copy of the reference."""
     if alpha == 0:
         replica[:] = reference
         return
