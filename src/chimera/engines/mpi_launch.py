@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from chimera.core.errors import ConfigurationError
 
 _VARIABLES = (
-    ("PMI_RANK", "PMI_SIZE"), # MPICH and its variants; srun --mpi=pmi2
+    ("PMI_RANK", "PMI_SIZE"),  # MPICH and its variants; srun --mpi=pmi2
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # srun --mpi=pmix; the second is set in a step of srun only
 )
