@@ -197,7 +197,7 @@ class CallTracker:
             return done, [ref for ref in refs if ref.outcome is None]
 
     def await_all(self, refs: Sequence[Ref], deadline_s: float | None) -> None:
-        """Wait until all refs are done, one of them is a failure, or the deadline."""
+        """Wait until all refs are done, one of them is a failure, or the deadline has passed."""
         with self.changed:
             self._waiting += 1
             try:

@@ -22,7 +22,7 @@ class Waiting:
     Parameters
     ----------
     registry : the actors, and which of them are not placed yet.
-    reservations : the time limits of placement.
+    reservations : the reservations, which have the time limits of placement.
     """
 
     def __init__(self, registry: ActorRegistry, reservations: Reservations) -> None:

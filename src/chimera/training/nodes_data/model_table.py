@@ -31,7 +31,7 @@ def model_table(model: Any) -> dict[str, Any]:
         )
     name, options = named(model)
     if name == FOLDER:
-        options.pop("path", None)  # where the driver has its own copy
+        options.pop("path", None)  # path of the driver's own copy
     check_model_table({"name": name, **options})
     return plain_table({"name": name, **options})
 

@@ -25,7 +25,7 @@ class GroupServer:
     sends it to the servers. A server sends it to all workers if it fails, or if they have no gradient for it.
     """
 
-    _message: Encoded | None = None  # what workers receive next
+    _message: Encoded | None = None  # the message that workers receive next
     _round: int | None = None  # rounds of the run that this server has completed; None if it has not served a group
     _rejecting: dict[int, Applied]  # not reported yet
     _staleness: list[int]

@@ -86,7 +86,7 @@ class RayGroup:
         return self._chosen().all_reduce(array, op)
 
     def broadcast(self, array: NDArray[np.float32], root: int = 0) -> NDArray[np.float32]:
-        """Fill ``array`` with that of member ``root``, in place."""
+        """Fill ``array`` with the array of member ``root``, in place."""
         return self._chosen().broadcast(array, root)
 
     def send(self, values: Mapping[int, Any]) -> None:

@@ -65,7 +65,7 @@ class Availability:
 
     @property
     def varies(self) -> bool:
-        """Whether clients are on and off."""
+        """Whether clients change between on and off."""
         return self.path is not None or self.model is not None
 
     def presence(self, seed: int, name: str) -> Presence | None:
