@@ -25,13 +25,13 @@ _LONGEST = 200
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What a calibration notes of a run.
+    """A run that a calibration has used.
 
     Attributes
     ----------
-    name, engine, strategy : of the run.
-    workers, batch_size, processors : numbers.
-    chimera : version that made the run.
+    name, engine, strategy : name, engine and strategy of the run.
+    workers, batch_size, processors : number of workers, samples in a batch, and processors.
+    chimera : version of Chimera that executed the run.
     round_s, round_p95_s : median and 95th percentile of the seconds of its rounds.
     """
 
@@ -59,11 +59,11 @@ class Calibration:
     slow : factors of single workers.
     codecs : costs of codecs, by name.
     sources : the runs.
-    warnings : what the runs cannot show.
-    date : of the calibration.
-    processors : of the host that all workers of the runs shared; 0 if they had hosts of their own.
-    version : of Chimera.
-    points : medians that the fit used, and what it computes for them; empty if it was read from a file.
+    warnings : sentences about what the runs cannot show.
+    date : date of the calibration.
+    processors : processors of the host that all workers of the runs shared; 0 if workers had hosts of their own.
+    version : version of Chimera.
+    points : medians that the fit used, and the fitted values; empty if the calibration was read from a file.
     """
 
     values: Mapping[str, float]
@@ -102,7 +102,7 @@ def calibrate(
     ----------
     codecs : codecs to measure on this machine, as names with options such as ``top-k:ratio=0.01``. Processes exchange vectors.
     allow_simulated : whether runs in virtual time are accepted, for tests with known parameters.
-    seed : of the bootstrap.
+    seed : seed of the bootstrap.
 
     Raises
     ------

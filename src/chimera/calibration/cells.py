@@ -41,13 +41,13 @@ class Group:
         return float(np.median(self.work_s if drawn is None else self.work_s[drawn]))
 
     def relative_error(self) -> float:
-        """Return the standard error of the median of all calls, relative to it, as of normal logarithms."""
+        """Return the relative standard error of the median of all calls, if their logarithms are normal."""
         count = len(self.factors)
         return 1.253 * float(np.std(np.log(self.factors))) / count**0.5 if count else 0.0
 
 
 def periods_of(values: Floats) -> Floats:
-    """Return the medians of consecutive periods; of few values, those of fewer periods."""
+    """Return the medians of consecutive periods; if there are few values, of fewer periods."""
     count = max(1, min(PERIODS, len(values) // _LEAST))
     return np.array([np.median(part) for part in np.array_split(values, count)])
 
@@ -95,8 +95,8 @@ class Rounds:
 
     Attributes
     ----------
-    seconds : of each round, shape (rounds,).
-    work_s : of the workers' calls, shape (rounds, workers).
+    seconds : seconds of each round, shape (rounds,).
+    work_s : seconds of the workers' calls, shape (rounds, workers).
     """
 
     seconds: Floats
@@ -127,7 +127,7 @@ def message_bytes(run: MeasuredRun) -> float:
 
 
 def draw(groups: Sequence[Group], rng: np.random.Generator) -> list[float]:
-    """Return the medians of a bootstrap sample: each group draws as many of its periods as it has.
+    """Return the medians of a bootstrap sample: each group draws periods with replacement, as many as it has.
 
     The median of a group with few periods varies by the standard error of the median of its calls.
     """

@@ -1,8 +1,8 @@
 """The time that a codec adds to workers and to a server on this machine.
 
-Workers and a server exchange vectors on the engine `local`, as in a run, first without and then with the codec. Messages of a
-codec are described, copied and opened each time, encoded right after the vector was written, and decoded by another process:
-a measurement of one vector after another in one process would lack this time.
+Workers and a server exchange vectors on the engine `local`, as in a run, first without and then with the codec. Each message is
+encoded right after its vector was written, described, copied and opened, and decoded by another process. A measurement of one
+vector after another in one process would lack this time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chimera.training.worker.exchange import Exchange
 
 ROUNDS, _REPEATS = 40, 3
 _MOST_ELEMENTS, _MOST_WORKERS = 1 << 21, 4
-"""The longest vector that is measured first, times of longer ones are on the same line; and the most workers."""
+"""The longest measured vector, since times of longer vectors are on the same line; and the largest number of workers."""
 _VECTORS = 2
 
 Coded: TypeAlias = tuple[str, Mapping[str, Any]]
@@ -109,7 +109,7 @@ def _exchanges(
     def measure(codec: Coded, side: int) -> tuple[float, float]:
         pending = [sender.exchange(rounds, groups[side], side, codec) for sender in senders]
         pending.append(servers[side].serve(rounds, groups[side], range(1, workers + 1), first=0, fresh=True))
-        while pending:  # the others wait forever for one that fails
+        while pending:  # without this check, the others would wait forever for a worker that fails
             done, pending = engine.wait(pending)
             engine.get(done)
         work = defaultdict(list)
@@ -121,7 +121,7 @@ def _exchanges(
 
 
 def _cost(sides: Sequence[int], seconds: Sequence[Any]) -> CodecCost:
-    """Return the costs whose lines go through what a codec adds at two sizes."""
+    """Return the costs whose lines go through the times that a codec adds at two sizes."""
     sizes = [side**2 for side in sides]
     (fixed, each), (decode_fixed, decode_each) = (_line(sizes, [max(s[part], 0.0) for s in seconds]) for part in (0, 1))
     return CodecCost(

@@ -86,7 +86,7 @@ def write_engine(calibration: Calibration, path: str | os.PathLike[str]) -> Path
 
     Raises
     ------
-    ConfigurationError : it cannot be written there.
+    ConfigurationError : the file cannot be written.
     """
     table = {
         "version": calibration.version,
@@ -112,7 +112,7 @@ def read_engine(path: str | os.PathLike[str]) -> Calibration:
 
     Raises
     ------
-    ConfigurationError : it cannot be read, is too large, or is not the file of a calibration.
+    ConfigurationError : the file cannot be read, is too large, or is not the file of a calibration.
     """
     path = Path(path)
     try:

@@ -29,7 +29,7 @@ _SLOW = 1.25
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """One data point of the page: a measured median and what the model computes for it."""
+    """One data point of the page: a measured median and the value that the model computes for it."""
 
     what: str
     run: str
@@ -38,19 +38,19 @@ class Point:
     fitted_s: float
 
     def misfit(self) -> float:
-        """Return the logarithm of the ratio of both, without its sign."""
+        """Return the absolute logarithm of the ratio of both values."""
         return abs(math.log(max(self.measured_s, 1e-9) / max(self.fitted_s, 1e-9)))
 
 
 def fit_call(medians: Sequence[float]) -> float:
-    """Return the fixed seconds of a call: the median over runs; 0 without any."""
+    """Return the fixed seconds of a call: the median over runs; 0 if there are none."""
     return float(np.median(medians)) if medians else 0.0
 
 
 def fit_batches(groups: Sequence[Group], medians: Sequence[float], call_s: float) -> tuple[float, float]:
     """Return seconds per batch and per sample, both at least 0, with the least squares of the logarithms.
 
-    Where all calls have the same samples per batch, the two cannot be separated: all time is then that of samples.
+    If all calls have the same samples per batch, the two cannot be separated: all time is then attributed to samples.
     """
     work = np.array([(group.batches, group.samples) for group in groups])
     measured = np.maximum(np.array(medians), 1e-9)
@@ -73,7 +73,8 @@ def fit_network(sizes: Floats, waits: Floats, least_latency_s: float | None) -> 
     Parameters
     ----------
     sizes, waits : bytes and seconds of messages on the path of a round, shape (runs,).
-    least_latency_s : latency that other calls show; None if there is none. It is used where the runs have one size.
+    least_latency_s : latency that other calls show; None if it is not known. This latency is used if all messages have one
+        size.
     """
     if not len(waits):
         return least_latency_s or 0.0, 0.0

@@ -1,4 +1,4 @@
-"""The fit of the simulated engine's parameters to the calls of some runs, and what it cannot explain."""
+"""The fit of the simulated engine's parameters to the calls of some runs, and the deviations from the fit."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Fit:
         waits = np.array(
             [max(s - self._work_s(r, work_values), 0.0) for s, r in zip(rounds_s, self.rounds, strict=True)]
         )
-        # Some actors may be on the driver's machine, and calls that follow another at once arrive with it.
+        # The largest median counts: calls of actors on the driver's machine, or sent with an earlier call, take less.
         farthest_s = max(medians(self.transfers), default=0.0)
         latency_s, byte_s = fit_network(sizes, waits, farthest_s or None)
         gaps = np.concatenate(self.evaluations)
@@ -185,9 +185,9 @@ class _RunRounds:
 
     Attributes
     ----------
-    group : their seconds.
-    size : bytes of their messages.
-    samples : of a call.
+    group : seconds of the rounds.
+    size : bytes of the messages of a round.
+    samples : samples of a call.
     factors : drawn factors of the workers, which may be correlated, and of the server, shape (draws, workers + 1).
     """
 

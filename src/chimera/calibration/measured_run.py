@@ -1,4 +1,4 @@
-"""What a calibration reads from the folder of a run: times of calls in columns, times of rounds, and sizes."""
+"""The measurements that a calibration reads from the folder of a run: times of calls and rounds, and sizes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Floats: TypeAlias = NDArray[np.float64]
 
 MOST_ROWS = 1_000_000
 _MOST_KINDS = 5000
-"""Kinds of calls, by actor and name, that are read; rows of further ones are left out."""
+"""Number of kinds of calls, by actor and name, that are read; rows of further kinds are left out."""
 _LARGEST_COUNT = 1 << 31
 WARM_UP = 3
-"""Calls of each kind of an actor that are left out: they load libraries, fill caches and compile."""
+"""Number of first calls of each kind of an actor that are left out: they load libraries, fill caches and compile."""
 _PARTS_OF_TRAINING = frozenset({"gradient", "update", "serve", "serve_each", "train_with_servers", "train"})
 """Calls of the training, also where one call has many rounds."""
 
@@ -36,10 +36,10 @@ class Calls:
 
     Attributes
     ----------
-    start_s, end_s : as in the trace.
+    start_s, end_s : start and end as in the trace.
     work_s : the time in the call without waiting and transfers.
     transfer_s : the time of transfers, in which the actor was idle.
-    samples, bytes_in, bytes_out : as in the trace.
+    samples, bytes_in, bytes_out : values of the trace.
     """
 
     start_s: Floats
@@ -54,7 +54,7 @@ class Calls:
         return len(self.end_s)
 
     def after_warm_up(self) -> Calls:
-        """Return the calls without the first ones."""
+        """Return the calls without the first calls, which warm up the actor."""
         skipped = min(WARM_UP, len(self) // 4)
         return Calls(*(column[skipped:] for column in vars(self).values()))
 
@@ -91,7 +91,7 @@ class MeasuredRun:
 
     @property
     def batch_size(self) -> int:
-        """Samples of a batch; 0 if the experiment does not say it."""
+        """Samples of a batch; 0 if the experiment does not state them."""
         train = self.files.experiment.get("train")
         size = train.get("batch_size", 64) if isinstance(train, Mapping) else 0
         return size if isinstance(size, int) and 0 < size < _LARGEST_COUNT else 0
@@ -103,7 +103,7 @@ class MeasuredRun:
         return count if isinstance(count, int) and 0 < count < _LARGEST_COUNT else 0
 
     def training_calls(self, worker: str) -> Calls:
-        """Return the calls in which a worker processed samples; of several names, that with the most calls."""
+        """Return the calls in which a worker processed samples; of several names, those of the most frequent one."""
         found = [calls for (actor, _), calls in self.calls.items() if actor == worker and calls.samples.any()]
         longest = max(found, key=len)
         kept = longest.samples > 0
@@ -114,7 +114,7 @@ class MeasuredRun:
         return self.calls.get(("server 0", "update"))
 
     def elements_per_update(self) -> float:
-        """Return the elements that one call of `update` of a server reads: those of all gradients it combines."""
+        """Return the elements that one call of `update` of a server reads: the elements of all gradients it combines."""
         updates = sum(len(calls) for (_, name), calls in self.calls.items() if name == "update")
         last = self.files.metrics[-1] if self.files.metrics else {}
         return finite(last.get("elements_up")) / updates if updates and last.get("elements_up") else 0.0
@@ -127,7 +127,7 @@ class MeasuredRun:
         return int(elements / calls) if calls and 0 < elements < LARGEST else 0
 
     def round_ends(self) -> Floats:
-        """Return when rounds ended: updates of the first server, or steps of the first worker."""
+        """Return the end times of rounds: of updates of the first server, or of steps of the first worker."""
         updates = self.updates()
         if updates is not None and len(updates):
             return np.sort(updates.end_s)
@@ -154,7 +154,7 @@ class MeasuredRun:
         return np.sort(np.concatenate(starts)) if starts else np.empty(0)
 
     def start_s(self) -> float:
-        """Return the seconds before the usual rounds: connections are made, code is compiled, caches are filled."""
+        """Return the seconds before the regular rounds, in which actors connect, compile code and fill caches."""
         rounds_s = self.seconds_of_rounds()[0]
         return max(float(self.round_ends()[WARM_UP] - (WARM_UP + 1) * np.median(rounds_s)), 0.0)
 

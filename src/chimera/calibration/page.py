@@ -26,7 +26,7 @@ def write_page(calibration: Calibration, path: str | os.PathLike[str]) -> Path:
 
     Raises
     ------
-    ConfigurationError : it cannot be written there.
+    ConfigurationError : the file cannot be written.
     """
     path = Path(path)
     replace_file(path, page(calibration).encode())

@@ -26,7 +26,7 @@ DRAWS, ROUNDS = 20, 100
 _MOST_DRAWS, _MOST_ROUNDS = 1000, 100_000
 _FREE = frozenset({"identity"})
 _MANY_STEPS = "all-reduce"
-"""The strategy of which a single call runs many steps."""
+"""The strategy that runs many steps in a single call."""
 _FACTORS = "straggler_spread", "straggler_factors", "straggler_correlation"
 _GROUPED = ("local", "ray", "mpi")
 """Engines on which servers and workers exchange messages without the driver (decisions/0066)."""
@@ -57,11 +57,11 @@ class Predicted:
     settings : the settings that vary, by key.
     workers : number of workers.
     round_s, round_p95_s, round_mean_s : the median, the 95th percentile and the mean of the seconds of rounds.
-    rounds : rounds of the whole run; None if its limits do not say it.
+    rounds : rounds of the whole run; None if its limits do not determine them.
     seconds : seconds of the whole run, with evaluations; None without ``rounds``.
-    bytes_up, bytes_down : of the whole run; of one round without ``rounds``.
+    bytes_up, bytes_down : bytes of the whole run; of one round if ``rounds`` is None.
     target_rounds, target_s : rounds and seconds to the target; None if there is no target, or it was not reached.
-    notes : what a reader must know of this cell.
+    notes : remarks for a reader of this cell.
     """
 
     cell: str
@@ -95,11 +95,11 @@ def predict(
 
     Parameters
     ----------
-    vary : as of `chimera.training.comparison.comparison.compare`.
-    settings : overrides ``KEY=VALUE``. With those of ``engine``, as with variations of it, a parameter has no uncertainty.
+    vary : see `chimera.training.comparison.comparison.compare`.
+    settings : overrides ``KEY=VALUE``. A parameter that an override or a variation of ``engine`` sets has no uncertainty.
     processors : processors that all workers share; 0 if each has its own. Default: as in the runs of the calibration.
     draws : parameter sets that are drawn from the uncertainty of the calibration.
-    rounds : rounds that are simulated with each.
+    rounds : rounds that are simulated with each set.
     progress : called with a cell, its number from 0, and the number of cells.
 
     Raises
@@ -264,7 +264,7 @@ def _is_grouped(experiment: Experiment) -> bool:
 
 
 def _rounds_of(train: Mapping[str, Any], epochs: float) -> int | None:
-    """Return the rounds that the limits of an experiment allow; None if none of them says it."""
+    """Return the rounds that the limits of an experiment allow; None if no limit determines them."""
     limits = [int(train["rounds"])] if train.get("rounds") else []
     given = train.get("epochs")
     if given is None and not any(train.get(key) for key in ("rounds", "max_seconds", "max_bytes")):

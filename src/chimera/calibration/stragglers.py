@@ -16,7 +16,7 @@ BINS = 64
 _LEAST = 8 * BINS
 _MOST_CORRELATED = 0.99
 _BETTER = 0.8
-"""The empirical distribution is used if its distance to unseen calls is below this part of that of the log-normal one."""
+"""The empirical distribution is used if its distance to unseen calls is below this share of the log-normal distance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Stragglers:
     spread : sigma of the log-normal distribution.
     factors : equally likely factors, ascending; empty if the log-normal distribution fits as well.
     distances : Wasserstein distances of the log-normal and the empirical distribution to held-out logarithms of factors.
-    correlation : of the workers' calls of a round, see `correlation_of`.
+    correlation : correlation of the workers' calls of a round, see `correlation_of`.
     """
 
     spread: float
@@ -87,7 +87,7 @@ def correlation_of(rounds: Sequence[Floats]) -> float:
 
 
 def moments(factors: tuple[float, ...], spread: float) -> tuple[float, float]:
-    """Return mean and standard deviation of the factors, or of the log-normal distribution if there are none."""
+    """Return mean and standard deviation of the factors, or of the log-normal distribution if there are no factors."""
     if factors:
         return float(np.mean(factors)), float(np.std(factors))
     mean = math.exp(spread**2 / 2)

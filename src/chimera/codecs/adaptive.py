@@ -25,9 +25,9 @@ _QSGD = ({"name": "qsgd", "levels": 1}, {"name": "qsgd", "levels": 7})
 class Adaptive(Codec):
     """Agarwal et al., 2021 (Accordion), by norm; Xin et al., 2023 (Kimad), by speed. A codec chosen for each message.
 
-    - ``norm``: the last codec while training changes fast, else the first. Training changes fast at its start, and when the
-      mean norm of the last ``every`` vectors differs from that of the ``every`` before by at least ``change`` times the latter.
-      (The paper uses the norm of a sum over epochs, layer by layer.)
+    - ``norm``: the last codec while training changes fast, else the first. Training changes fast at its start. It also changes
+      fast if the mean norm of the last ``every`` vectors differs from the mean norm of the ``every`` before by at least
+      ``change`` times the latter. (The paper uses the norm of a sum over epochs, layer by layer.)
     - ``speed``: the last codec whose latest message takes at most ``seconds`` on the link; the first if none does.
 
     Parameters
@@ -37,8 +37,8 @@ class Adaptive(Codec):
     change : for ``norm``: relative change; 0.5 in the paper.
     every : for ``norm``: number of messages between two decisions.
     seconds : for ``speed``: longest time of a message on the link.
-    bandwidth_bytes_s : for ``speed``: bandwidth of the link in bytes per second. The engine ``simulated`` knows it; it is
-        required on others.
+    bandwidth_bytes_s : for ``speed``: bandwidth of the link in bytes per second. The engine ``simulated`` provides it; other
+        engines require this option.
     """
 
     on_device = True
@@ -74,15 +74,15 @@ class Adaptive(Codec):
         self._tables, self._codecs = tables, [CODECS.inside("adaptive", table) for table in tables]
         self._seconds, self._bandwidth_bytes_s = seconds, bandwidth_bytes_s
         self._fine, self._norms, self._before = True, 0.0, 0.0
-        self._bytes = np.zeros(0)  # of the latest message of each codec
+        self._bytes = np.zeros(0)  # size of the latest message of each codec
 
     @property
     def carries(self) -> bool:
-        """Whether one of the codecs carries errors over."""
+        """Whether one of the codecs adds errors to its next message."""
         return any(codec.carries for codec in self._codecs)
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
-        """Choose a codec, and encode by it."""
+        """Choose a codec, and encode with it."""
         place = self._by_norm(vector) if self._seconds is None else self._by_speed(self._seconds, vector, layout)
         encoded = self._codecs[place].pack(vector, layout)
         if self._seconds is not None:
@@ -134,7 +134,7 @@ class Adaptive(Codec):
         return int(self._fine)
 
     def _by_speed(self, seconds: float, vector: Flat, layout: Layout) -> int:
-        """Return the number of the codec by the lengths of its messages; the first ones are measured by trial."""
+        """Return the number of the codec by the lengths of its messages; the first lengths are measured by trial."""
         bandwidth_bytes_s = self._bandwidth_bytes_s or speed_here()
         if bandwidth_bytes_s is None:
             raise ConfigurationError(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from chimera.codecs.reduction import Reduction
 
 State: TypeAlias = dict[str, NDArray[Any]]
-"""What a codec remembers, by name."""
+"""The state of a codec, by name."""
 Table: TypeAlias = str | dict[str, Any]
 """A codec by name, or a table of ``name`` and its options."""
 Curvature: TypeAlias = Callable[[], Flat | None]
@@ -34,7 +34,7 @@ _NOTHING = Held()
 
 
 class Codec(ABC):
-    """Encodes vectors for messages. There is one instance for each sender and key, which may keep state; decoding is stateless.
+    """Encodes vectors for messages. Each sender and key has one instance, which may keep state; decoding is stateless.
 
     Attributes
     ----------
@@ -43,8 +43,8 @@ class Codec(ABC):
     feedback : whether `CODECS` adds error feedback by default.
     on_device : whether its methods accept torch tensors besides arrays, and compute on their device. For any other codec,
         `pack` and `unpack` copy the vector to the host.
-    chained : whether a message depends on those that its receiver got before. Such a codec must know its receivers. It is for
-        the downlink only, and cannot be wrapped.
+    chained : whether a message depends on earlier messages to its receiver. Such a codec must know its receivers. It is for the
+        downlink only, and cannot be wrapped.
     by_rows : whether, on the downlink, it sends each worker only the rows that the worker asks for.
     """
 
@@ -58,7 +58,7 @@ class Codec(ABC):
 
     @property
     def carries(self) -> bool:
-        """Whether the codec carries what a message leaves out over to the next one."""
+        """Whether the codec adds the error of a message to the next message."""
         return False
 
     @property
@@ -146,7 +146,7 @@ class Codec(ABC):
 
         Raises
         ------
-        CodecError : the message is invalid, or it depends on another message than the receiver's last one.
+        CodecError : the message is invalid, or it depends on a message other than the receiver's last one.
         """
         return self.decode(encoded, out), held
 
@@ -203,7 +203,7 @@ class Codecs(Registry[Codec]):
 
         Raises
         ------
-        ConfigurationError : the codec has none; or see `create`.
+        ConfigurationError : the codec has no all-reduce form; or see `create`.
         """
         made = self.create(name, options, seed=seed).reduction()
         if made is None:

@@ -26,7 +26,7 @@ class Delta(Codec):
     """Philippenko and Dieuleveut, 2021: Preserved central model for faster bidirectional compression (MCM). For the downlink.
 
     Server and receiver keep the same reference h. The server encodes w - h; the receiver computes with h + decoded. Both then
-    update h <- h + ``rate`` * decoded. What a message leaves out is part of the next difference. A receiver without a reference
+    update h <- h + ``rate`` * decoded. The error of a message is part of the next difference. A receiver without a reference
     gets the full weights. References are arrays on the host, on any engine and device: they must be equal bit for bit, and
     devices may decode with other bits.
 
@@ -70,7 +70,7 @@ class Delta(Codec):
             value = reference = vector.copy()
             message, meta = Encoded("identity", vector.size, (value,)), {"upon": 0, "sum": 0, "rate": 1}
         else:
-            with np.errstate(over="ignore"):  # the codec refuses what is not finite
+            with np.errstate(over="ignore"):  # the codec rejects values that are not finite
                 difference = np.subtract(vector, old, out=self._scratch.array("difference", old.size, np.float32))
             message = _kept(self._inner.encode(difference, layout))
             said = self._inner.decode_pieces(message, difference, self._scratch)
@@ -85,7 +85,7 @@ class Delta(Codec):
         return self.decode_with(Held(), encoded, out)[0]
 
     def decode_with(self, held: Held, encoded: Encoded, out: Flat | None = None) -> tuple[Flat, Held]:
-        """Return the vector, if the message depends on none or on the receiver's last one."""
+        """Return the vector, if the message depends on no message or on the receiver's last one."""
         if not encoded.arrays:
             raise CodecError(
                 "these weights are a note without them: a strategy asks for each worker's, `Cluster.addressed`"
@@ -126,7 +126,7 @@ class Delta(Codec):
         self._inner.reseed(seed)
 
     def state(self) -> State:
-        """Return the state of the codec, and that of the receiver of `encode`."""
+        """Return the state of the codec, and the state of the receiver of `encode`."""
         own = super().state() | {f"codec.{name}": value for name, value in self._inner.state().items()}
         return own if self._held.reference is None else own | {"reference": self._held.reference}
 
@@ -141,10 +141,10 @@ class Delta(Codec):
 def _updated_reference(
     reference: Flat, said: Iterator[tuple[slice, Flat]], rate: float, out: Flat | None = None
 ) -> tuple[Flat, Flat, int]:
-    """Return the vector of a message, the next reference, and the checksum of the last one.
+    """Return the vector of a message, the next reference, and the checksum of the last reference.
 
-    Both sides use the same operations, and so get the same bits. The vector is in ``out``, if given, and then apart from the
-    reference.
+    Both sides use the same operations, and so get the same bits. If ``out`` is given, it receives the vector, and the reference
+    has memory of its own.
     """
     value, total = np.empty_like(reference) if out is None else out, 0
     following = value if rate == 1 and out is None else np.empty_like(reference)
@@ -165,7 +165,8 @@ def _updated_reference(
 def _sum_of(piece: Flat, begin: int) -> int:
     """Return a checksum of the bits of elements from number ``begin`` on; it detects references that differ.
 
-    It is the sum of all pairs of elements as 64-bit numbers, with the first of a pair as the low half, for any cut in pieces.
+    The checksum is the sum of all pairs of elements as 64-bit numbers, with the first of a pair as the low half. It does not
+    depend on the pieces into which a vector is cut.
     """
     bits = piece[begin % 2 :]
     pairs = bits.size // 2

@@ -1,4 +1,4 @@
-"""Error feedback: what a message leaves out is added to the next one."""
+"""Error feedback: the error of a message is added to the next message."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class ErrorFeedback(Codec):
 
     @property
     def memory(self) -> Flat | None:
-        """The sum of what messages left out so far, shape (n,)."""
+        """The accumulated error of all messages so far, shape (n,)."""
         return self._memory
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
-        """Encode the sum of vector and memory, and keep what the message leaves out.
+        """Encode the sum of vector and memory, and keep the error of the message.
 
         The memory is the float32 difference of that sum and the decoded message. Nothing is lost if float32 represents it
         exactly.
@@ -106,15 +106,15 @@ class ErrorFeedback(Codec):
 
 
 def _views(encoded: Encoded, vector: Flat) -> bool:
-    """Return whether a message views memory of its vector, which then must not be written to."""
+    """Return whether a message views memory of its vector. The vector must not be changed then."""
     return on_host(vector) and any(np.may_share_memory(array, vector) for array in encoded.arrays)
 
 
 class FeedbackReduction(Reduction):
     """The all-reduce form of a codec with error feedback of this member's vectors.
 
-    As in Vogels et al., 2019, algorithm 2, a member keeps the error of its own contribution, not that of the mean. The sum over
-    members is the same, and the memory does not grow with the differences between members (decisions/0013).
+    As in Vogels et al., 2019, algorithm 2, a member keeps the error of its own contribution, not the error of the mean. The sum
+    over members is the same, and the memory does not grow with the differences between members (decisions/0013).
     """
 
     def __init__(self, inner: Reduction) -> None:
@@ -130,7 +130,7 @@ class FeedbackReduction(Reduction):
         with np.errstate(over="ignore", invalid="ignore"):
             np.add(vector, self._memory, out=vector)
         if left is not None:
-            left.fill(0)  # it is remembered here
+            left.fill(0)  # this object keeps the error
         return self._inner.all_reduce(vector, layout, mean, self._next)
 
     def commit(self, participated: bool = True) -> None:

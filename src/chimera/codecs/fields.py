@@ -29,7 +29,7 @@ def output_for(encoded: Encoded, out: Flat | None) -> Flat:
 def array(
     encoded: Encoded, index: int, dtype: DTypeLike, size: int | None = None, *, of: int | None = None
 ) -> NDArray[Any]:
-    """Return one of the arrays, of one dimension, of this type; if given, of ``size`` elements and one ``of`` so many."""
+    """Return an array of this type with one dimension; if given, it has ``size`` elements, and the message ``of`` arrays."""
     arrays = encoded.arrays
     if of is not None and len(arrays) != of:
         raise _wrong_count(encoded, of)
@@ -100,7 +100,7 @@ def lengths_of(bounds: Sequence[int]) -> tuple[NDArray[np.uint32], ...]:
 
 
 def bounds_of(encoded: Encoded, index: int) -> list[int]:
-    """Return the bounds from the array of `lengths_of`, which is number ``index`` and the last one."""
+    """Return the bounds from the array of `lengths_of`, which is the last array and has the number ``index``."""
     if not encoded.size:
         count_arrays(encoded, index)
         return [0]

@@ -1,4 +1,4 @@
-"""What a receiver holds of the messages before, if messages depend on one another."""
+"""The state of a receiver, if messages depend on one another."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from chimera.core.parameters import Flat
 
 @dataclass(frozen=True)
 class Held:
-    """A receiver's state about one sender's messages, if these depend on one another. Sender and receiver keep equal copies.
+    """A receiver's state about messages of one sender that depend on one another. Sender and receiver keep equal copies.
 
     Attributes
     ----------
     number : number of the last message, from 1; 0 before the first.
-    reference : vector that the next difference is taken from and added to, shape (n,); read-only by convention.
+    reference : vector from which the next difference is taken, and to which it is added, shape (n,); read-only by convention.
     value : the vector of the last message, shape (n,).
     """
 

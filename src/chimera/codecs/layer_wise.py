@@ -49,19 +49,19 @@ class LayerWise(Codec):
 
     @property
     def carries(self) -> bool:
-        """Whether one of the codecs carries errors over."""
+        """Whether one of the codecs adds errors to its next message."""
         return self._carries
 
     @property
     def makes_model(self) -> bool:
-        """Whether one of the codecs makes a part of it."""
+        """Whether one of the codecs makes a part of the model."""
         return self._makes_model
 
     def encode(self, vector: Flat, layout: Layout) -> Encoded:
         """Encode each stretch of tensors by its codec."""
         if layout != self._layout:
             self._choose(layout)
-        # A codec may use its memory again at its next message, and each of these has only one here.
+        # A codec may reuse its memory for its next message. Here each codec encodes only one message.
         messages = [codec.pack(vector[b:e], layout.cut(b, e)) for b, e, codec in self._codecs]
         arrays = itertools.chain.from_iterable(message.arrays for message in messages)
         return Encoded("layer-wise", len(vector), (header_of(messages), *arrays))
@@ -76,7 +76,7 @@ class LayerWise(Codec):
         return decode_parts(described, arrays, output_for(encoded, out))
 
     def use_curvature(self, curvature: Curvature) -> None:
-        """Pass its part of the curvature to each codec on its creation."""
+        """Pass each codec its part of the curvature when the codec is created."""
         self._curvature = curvature
 
     def reseed(self, seed: int) -> None:

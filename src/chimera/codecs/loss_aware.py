@@ -38,8 +38,8 @@ class LossAware(Codec):
     bits : bits of an element, 2 to 8; default 2, with the levels -1, 0 and 1 (the paper's LAT).
     levels : ``linear`` (default), or ``logarithmic``: 1, 1/2, 1/4 and so on, besides 0 and the signs (its LAQ).
     exact : whether to find the best scale by sorting, for 2 bits only (LATe); default False. Else scale and levels are
-        optimized in turns (LATa). The turns start on a sample of each tensor, at the best of 40 scales, and end with one turn
-        over all of it.
+        optimized alternately (LATa). The iterations start on a sample of each tensor, at the best of 40 scales. The last
+        iteration uses the whole tensor.
     """
 
     on_device = True
@@ -96,7 +96,7 @@ class LossAware(Codec):
         stride = -(-w.size // _SAMPLE)
         few = np.ascontiguousarray(w[::stride])
         weights = None if d is None else np.ascontiguousarray(d[::stride])
-        # Turns converge to a local minimum, so they start at the best of several scales.
+        # The iterations converge to a local minimum, so they start at the best of several scales.
         scale = max(
             (top * 2.0 ** (-i / 8) for i in range(_STARTS)),
             key=lambda each: _iterate(few, weights, each, self._table)[1],
@@ -116,8 +116,8 @@ def best_scale(w: Flat, d: Flat | None) -> float:
     """Return the scale a that minimises sum d (a b - w)**2 over a and b of -1, 0 and 1.
 
     For any a, the best b is 0 if ``|w| <= a / 2``; elements with b = 1 or -1 are thus the largest ones. For the k largest
-    elements, let A be the sum of d |w| and D that of d. The best a is A / D, and it lowers the sum by A**2 / D. The best k
-    maximises this.
+    elements, let A be the sum of d |w|, and D the sum of d. The best a is A / D, and it lowers the sum by A**2 / D. The best k
+    maximises A**2 / D.
     """
     magnitudes = np.abs(w.astype(np.float64))
     order = np.argsort(-magnitudes, kind="stable")
@@ -131,7 +131,7 @@ def best_scale(w: Flat, d: Flat | None) -> float:
 def _iterate(w: Flat, d: Flat | None, scale: float, table: NDArray[np.float32]) -> tuple[float, float]:
     """Return the best scale for the levels nearest at this ``scale``, and the decrease of the sum d w**2.
 
-    Both are 0 if all levels are.
+    Both are 0 if all levels are 0.
     """
     nothing = np.empty(0, np.float32)
     above, below = kernels(w).fit_table(w, nothing if d is None else d, np.float32(scale), table)

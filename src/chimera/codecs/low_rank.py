@@ -58,12 +58,12 @@ def initial_q(q: NDArray[np.float32] | None, tensor: Tensor, seed: int) -> NDArr
 
 
 def can_start_from(q: NDArray[np.float32]) -> bool:
-    """Return whether another iteration can start from this Q; from zeros it cannot."""
+    """Return whether another iteration can start from this Q; it cannot start from zeros."""
     return float(abs(q).max()) > _TINY
 
 
 def orthonormal(p: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return orthonormal columns whose span holds that of the columns given."""
+    """Return orthonormal columns whose span includes the span of the given columns."""
     xp = namespace(p)
     scale = xp.asarray(xp.amax(abs(p), axis=0), dtype=xp.float64)
     scaled = p / xp.where(scale > 0, scale, 1)
@@ -96,7 +96,7 @@ class LowRank(Reduction):
             for tensor, piece in self._plain:
                 np.copyto(piece, vector[tensor.begin : tensor.end])
             mean(self._first)
-            if not all_finite(self._first):  # all members have the same bits, and none continues
+            if not all_finite(self._first):  # all members have the same bits, and all stop here
                 vector.fill(np.nan)
                 return vector
             bases = [orthonormal(p) for _, p, _ in self._matrices]

@@ -106,7 +106,7 @@ def encode_table(
 
 
 def decode_table(encoded: Encoded, out: Flat | None) -> Flat:
-    """Undo `encode_table`."""
+    """Decode a message of `encode_table`."""
     table = array(encoded, 2, np.float32)
     if not _is_table(table):
         raise CodecError(f"the levels of a {encoded.codec} message do not ascend from 0 to 1")

@@ -1,4 +1,4 @@
-"""Messages that are decoded piece by piece, so that a caller that adds them up finds each piece in the cache."""
+"""Messages that are decoded piece by piece, so that a caller that adds pieces finds each piece in the cache."""
 
 from __future__ import annotations
 

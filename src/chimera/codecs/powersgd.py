@@ -107,7 +107,7 @@ class PowerSGD(Codec):
             p = xp.matmul(matrix, q.T)
             check_finite(to_host(p))
             p = orthonormal(p)
-            q = xp.matmul(p.T, matrix)  # this way round it is ten times faster than the transpose of a large matrix
+            q = xp.matmul(p.T, matrix)  # ten times faster than with the transpose of a large matrix
         check_finite(to_host(q))
         if can_start_from(q):
             self._q[str(tensor.place)] = q

@@ -68,7 +68,8 @@ class RandomK(Codec):
 def indices_of(size: int, count: int, key: tuple[np.uint32, np.uint32], vector: Flat) -> NDArray[np.int64]:
     """Return the first ``count`` of a permutation of ``size`` indices that the key determines, on the device of ``vector``.
 
-    A Feistel network permutes the numbers below a power of four. It is applied again to results of ``size`` or more.
+    A Feistel network permutes the numbers below a power of four. The permutation is applied again to results of ``size`` or
+    more.
     """
     half = max((max(size - 1, 1).bit_length() + 1) // 2, 1)
     indices = _permuted(arange(count, vector), half, key)

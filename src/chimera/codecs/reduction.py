@@ -16,7 +16,7 @@ Mean: TypeAlias = Callable[[Flat], object]
 
 
 class Reduction(ABC):
-    """The all-reduce form of a codec, see `Codec.reduction`. Each member of a group has one.
+    """The all-reduce form of a codec, see `Codec.reduction`. Each member of a group has such an object.
 
     Its state is either shared (the same on all members and part of the model's replica) or the member's own. A collective may
     fail within a step, and a mean that is not finite is dropped. The state therefore changes only in `commit`, and a member
@@ -32,8 +32,8 @@ class Reduction(ABC):
         vector : this member's vector. It is overwritten, and may be the result.
         layout : the tensors in it.
         mean : the collective. Number and sizes of its calls must follow from shared state only.
-        left : if given, receives what of this member's vector is not in the result. The sum of these over the members is the
-            sum of their vectors minus the number of members times the result.
+        left : if given, receives the part of this member's vector that is not in the result. The sum of these over the members
+            is the sum of their vectors minus the number of members times the result.
 
         If a vector is not finite, the result is not finite either, on any member.
         """

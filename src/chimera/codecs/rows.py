@@ -20,8 +20,9 @@ from chimera.core.rows import Numbers, RowLayout, SparseRows
 class Rows(Codec):
     """After Li et al. 2014: Scaling Distributed Machine Learning with the Parameter Server. The rows that are not all zero.
 
-    The codec is lossless. It suits gradients with few nonzero rows in large tables, such as embeddings. A row is what an index
-    on the first axis of a tensor selects; in a tensor of one dimension it is an element. If rows save nothing, all are sent.
+    The codec is lossless. It suits gradients with few nonzero rows in large tables, such as embeddings. An index on the first
+    axis of a tensor selects a row; in a tensor of one dimension, a row is an element. If this does not shorten the message, all
+    rows are sent.
 
     With ``downlink = "rows"``, workers pull only the rows that their next batches need, if the model can report these. For
     other models, ``downlink = { name = "delta", codec = "rows" }`` sends the rows that have changed.
@@ -85,7 +86,7 @@ def check_numbers(numbers: NDArray[np.uint32], layout: RowLayout) -> Numbers:
 
     Raises
     ------
-    CodecError : they are not.
+    CodecError : the numbers are not ascending numbers of rows.
     """
     found = numbers.astype(np.int64)
     if found.ndim != 1 or (found.size and (found[-1] >= layout.rows or found[0] < 0 or not (np.diff(found) > 0).all())):

@@ -26,7 +26,7 @@ class Scratch:
         return found
 
     def message(self, vector: Any, name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
-        """Return memory for a part of the message of ``vector``: on the host, see `host_memory` if the vector is not."""
+        """Return host memory for a part of the message of ``vector``; for a vector on a device, see `host_memory`."""
         if isinstance(vector, np.ndarray):
             return self.array(name, size, dtype)
         place = f"message {name}"
@@ -36,7 +36,7 @@ class Scratch:
         return found
 
     def like(self, vector: Any, name: str, size: int, dtype: str) -> Any:
-        """Return such memory on the device of ``vector``: an array or a tensor."""
+        """Return memory on the device of ``vector``: an array or a tensor."""
         if isinstance(vector, np.ndarray):
             return self.array(name, size, dtype)
         found = self._arrays.get(name)

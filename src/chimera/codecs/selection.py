@@ -12,13 +12,14 @@ from chimera.core.device import empty
 from chimera.core.parameters import Flat
 
 _SAMPLE = 1 << 16
-_DIGITS = ((20, 11), (10, 10), (0, 10))  # of a magnitude's bits: where each begins, and how long it is
+_DIGITS = ((20, 11), (10, 10), (0, 10))  # digits of a magnitude's bits: the first bit, and the number of bits
 
 
 def kth_largest(vector: Flat, count: int) -> tuple[int, int]:
     """Return the bits of the ``count``-th largest magnitude, and how many elements equal to it are among the largest ``count``.
 
-    Three passes: it counts magnitudes by their upper bits, then those in the right group by the next bits.
+    Three passes count magnitudes: the first by the upper bits, the others by the next bits, among the magnitudes with equal
+    upper bits.
     """
     k, prefix, left = kernels(vector), 0, count
     for shift, digits in _DIGITS:
@@ -37,7 +38,7 @@ def empty_selection(count: int, vector: Flat) -> tuple[NDArray[np.int64], Flat]:
 
 
 def select_exact(vector: Flat, count: int) -> tuple[NDArray[np.int64], Flat]:
-    """Return indices and values of the ``count`` largest magnitudes; of equal ones, the first.
+    """Return indices and values of the ``count`` largest magnitudes; of equal magnitudes, the first.
 
     Candidates are elements above a threshold that a sample gives, with a margin. If there are too few, the whole vector is
     used.

@@ -19,7 +19,7 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, Layout
 
 Values: TypeAlias = Callable[[Moments], tuple[float, float]]
-"""Returns the value of a tensor's elements whose sign bit is clear, and the value of the others."""
+"""Returns the value of a tensor's elements whose sign bit is clear, and the value of its other elements."""
 
 
 def encode_signs(

@@ -27,8 +27,8 @@ class TernGrad(Piecewise):
 
     Parameters
     ----------
-    clip : elements beyond this number of standard deviations of their tensor are clipped to it; default 2.5, as in the paper.
-        This gives fewer zeros and a small bias. 0 disables clipping, and the codec has no bias.
+    clip : elements beyond this number of standard deviations of their tensor are clipped to this bound; default 2.5, as in the
+        paper. This gives fewer zeros and a small bias. 0 disables clipping, and the codec has no bias.
     """
 
     def __init__(self, *, clip: float = 2.5) -> None:

@@ -21,7 +21,7 @@ from chimera.core.parameters import Flat, Layout
 class Threshold(Piecewise):
     """Strom, 2015: Scalable Distributed DNN Training Using Commodity GPU Cloud Computing. The elements above a threshold.
 
-    Meant for ``error_feedback = true``.
+    Use this codec with ``error_feedback = true``.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ def check_ratio(ratio: float) -> None:
 class TopK(Piecewise):
     """Aji and Heafield, 2017: Sparse Communication for Distributed Gradient Descent. The elements of largest magnitude.
 
-    Meant for ``error_feedback = true``.
+    Use this codec with ``error_feedback = true``.
 
     Parameters
     ----------

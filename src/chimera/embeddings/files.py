@@ -197,7 +197,7 @@ def _read_binary(path: Path) -> Content:
             raise DataError(f"{where}: the file ends before its vector does")
         words.append(
             _decoded(content[begin:end].lstrip(b"\n"), where)
-        )  # some programs end a row with a line feed, others do not
+        )  # only some programs end a row with a line feed
         vectors[place] = np.frombuffer(content, "<f4", dim, end + 1)
     if content[at:].strip():
         raise DataError(f"{path} has data after the number of words that it states")

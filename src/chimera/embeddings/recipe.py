@@ -66,10 +66,10 @@ class Recipe:
     target_loss, epochs, rounds, max_seconds : conditions to stop; default 5 passes over the text.
     batch_size, local_steps : windows in a batch, and batches between two averages.
     optimizer, learning_rate : optimizer of each learner, and its learning rate. The rate of ``sgd`` is per word, as in
-        word2vec: an experiment file has it times the batch size, since gradients are means over a batch. It decays linearly
-        to 0 over the epochs or rounds, unless another condition can end the run. The rate of one learner is multiplied by
-        the number of learners, except for sampled outputs in batches.
-    strategy : ``fed-avg`` (the default), which averages, or another one.
+        word2vec: an experiment file has this rate times the batch size, since gradients are means over a batch. The rate decays
+        linearly to 0 over the epochs or rounds, unless another condition can end the run. The rate of one learner is multiplied
+        by the number of learners, except for sampled outputs in batches.
+    strategy : ``fed-avg`` (the default), which averages, or another strategy.
     engine, seed : engine and seed of the run.
     data, model_options : further options of the text (see `chimera.data.text.Text.of`) and of the model.
     """

@@ -102,7 +102,7 @@ def _write_words(folder: Path) -> tuple[str, ...]:
 
 
 def _table(tensors: Mapping[str, Any], words: int) -> Any:
-    """Return the vectors: the tensor with one row per word whose name begins with "embedding", or else the first such."""
+    """Return the vectors: the tensor with a row for each word whose name begins with "embedding", or else the first one."""
     found = {name: tensor for name, tensor in tensors.items() if tensor.ndim == 2 and len(tensor) == words}
     if not found:
         raise ConfigurationError("the model has no vector for each word of the vocabulary")

@@ -99,8 +99,8 @@ class WordVectors:
     def analogy(self, a: str, b: str, c: str, count: int = 1) -> list[tuple[str, float]]:
         """Return the best answers to ``a : b :: c : ?``, the best first, such as ``analogy("man", "king", "woman")``.
 
-        They are the words most similar to b - a + c, of unit vectors, without these three (3CosAdd: Mikolov, Yih and Zweig,
-        2013, Linguistic Regularities in Continuous Space Word Representations).
+        The answers are the words most similar to b - a + c, of unit vectors, without these three words (3CosAdd: Mikolov, Yih
+        and Zweig, 2013, Linguistic Regularities in Continuous Space Word Representations).
         """
         places = [self.index(word) for word in (a, b, c)]
         minus, plus, base = self.unit[places]

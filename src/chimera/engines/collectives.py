@@ -14,7 +14,7 @@ Op: TypeAlias = Literal["mean", "sum"]
 
 
 class Costs(Protocol):
-    """The part of an actor's actor_context that collectives use.
+    """The part of an actor's context that collectives use.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The place of a process in an MPI job, before its program does anything: rank 0 drives, the others host actors.
+"""The rank of a process in an MPI job, known at the start of its program: rank 0 drives, the others host actors.
 
 The variables of the launcher show the rank, so that commands need no library of MPI, and import none.
 """
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from chimera.core.errors import ConfigurationError
 
 _VARIABLES = (
-    ("PMI_RANK", "PMI_SIZE"),  # MPICH and its relatives; srun --mpi=pmi2
+    ("PMI_RANK", "PMI_SIZE"),  # MPICH and its variants; srun --mpi=pmi2
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # srun --mpi=pmix; the second is set in a step of srun only
 )
@@ -20,7 +20,7 @@ COMMAND = "mpiexec -n 5 chimera train x.toml --engine mpi"
 
 
 class Launch(NamedTuple):
-    """What the launcher reports to a process: its rank, and the number of ranks."""
+    """The data that the launcher gives to a process: its rank, and the number of ranks."""
 
     rank: int
     size: int

@@ -1,9 +1,9 @@
 """Termination of a process when its parent process ends.
 
 A program calls `exit_with_parent`, or ``python parent_watch.py worker.py`` runs a file. Stdin is a pipe whose other end only
-the parent holds. When the parent ends, also by SIGKILL, the kernel closes that end. Then the process and its process group are
-killed: by a thread, and on Linux also by the kernel itself, which works even if the process hangs. This file may be run by its
-path and imports the standard library only.
+the parent holds. When the parent ends, also by SIGKILL, the kernel closes that end. A thread then kills the process and its
+process group. On Linux the kernel kills them, too, even if the process hangs. This file may be run by its path and imports the
+standard library only.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from chimera.core.engine import Disturbance
 
 SLICE_S = 0.01
-"""How long a process that is slowed runs at a stretch; it is then stopped for ``factor - 1`` times as long."""
+"""Seconds that a slowed process runs at a time; it is then stopped for ``factor - 1`` times as long."""
 
 Key = TypeVar("Key")
 
@@ -44,7 +44,7 @@ class Disturbances(Generic[Key]):
         self._courses: dict[Key, _Course] = {}
 
     def add(self, process: Key, disturbance: Disturbance) -> None:
-        """Start a disturbance of a process, which replaces its current one. Call `tick` after this."""
+        """Start a disturbance of a process, which replaces its current disturbance. Call `tick` after this."""
         now = self._clock()
         stopped = process in self._courses and self._courses[process].stopped
         self._courses[process] = _Course(disturbance, now + disturbance.for_s, now, now, stopped)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 Outcome: TypeAlias = tuple[tuple[Any, ...], BaseException | None]
-"""What a call came to: its results, or none and what it raised."""
+"""The outcome of a call: its results, or none and the exception that it raised."""
 
 
 class Abandoned(BaseException):
-    """Raised inside a suspended call that will never resume. It is no `Exception`, so that actors do not catch it."""
+    """Raised inside a suspended call that will never resume. It is not an `Exception`, so that actors do not catch it."""
 
 
 class SuspendableThread:

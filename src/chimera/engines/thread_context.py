@@ -1,4 +1,4 @@
-"""The engine as actors see it that share a process as threads: one object per thread."""
+"""The engine as seen by actors that are threads of one process: one object per thread."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ThreadContext(ActorContext):
 
 
 class _ByThread(ActorContext):
-    """The object of the process: calls are passed to the object of the calling thread, or to the former one."""
+    """The object of the process. It passes calls to the object of the calling thread, or else to its predecessor."""
 
     def __init__(self) -> None:
         self._own = threading.local()

@@ -30,7 +30,7 @@ class Bagging(Ensemble):
     bootstrap : whether samples are drawn with replacement.
     oob_score : whether to set ``oob_score_``, the out-of-bag score: accuracy or r2.
     workers : number of workers.
-    engine : name or table of an engine, or an engine, which is not closed.
+    engine : name or table of an engine, or an engine object, which stays open.
     seed : seed of all random numbers.
     partition : division of the rows among the workers (``iid``, ``dirichlet``, ...); None: all workers have all rows.
     """

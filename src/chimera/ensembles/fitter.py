@@ -82,7 +82,7 @@ class Fitter:
         return np.asarray(getattr(ready, method)(self._inputs[test]))
 
     def grow(self, forest: Any, seed: int, trees: int, classes: int | None) -> Any:
-        """Fit a forest of ``trees`` trees to the worker's rows; it knows all ``classes`` even if some do not occur here."""
+        """Fit a forest of ``trees`` trees, with all ``classes``, to the worker's rows, which may lack some classes."""
         ready = seeded(forest, seed).set_params(n_estimators=trees)
         inputs, targets = self._inputs[self._rows], self._targets[self._rows]
         weights = np.ones(len(targets))

@@ -26,7 +26,7 @@ class Stacking(Ensemble):
     Parameters
     ----------
     estimators : pairs of a name and an estimator, all classifiers or all regressors.
-    final_estimator : is fitted to their predictions; default: logistic regression or ridge regression.
+    final_estimator : the estimator that is fitted to their predictions; default: logistic regression or ridge regression.
     cv : number of folds, or a splitter of scikit-learn.
     passthrough : whether the final estimator also gets the inputs.
     workers, engine, seed : as for `Bagging`; all workers have all the data.
@@ -85,7 +85,7 @@ def _method(estimator: Any) -> str:
 
 
 def _in_order(tests: list[NDArray[Any]], predictions: list[NDArray[Any]], rows: int) -> NDArray[Any]:
-    """Return the predictions of all folds in the order of the rows. Of two columns, return the second only."""
+    """Return the predictions of all folds in the order of the rows. If there are two columns, return only the second."""
     whole = np.empty((rows, *predictions[0].shape[1:]))
     for test, found in zip(tests, predictions, strict=True):
         whole[test] = found

@@ -42,7 +42,7 @@ class WorkerPool:
 
     Parameters
     ----------
-    engine : name or table of an engine, or an engine, which is not closed.
+    engine : name or table of an engine, or an engine object, which stays open.
     inputs, targets : the data, shapes (n, ...) and (n,).
     workers : number of workers.
     partition : name or table of the division of the rows; None: all workers have all rows.
@@ -113,7 +113,7 @@ class WorkerPool:
         RunError : a worker died, and ``max_restarts`` workers have been replaced already.
         """
         waiting, results = deque(range(len(tasks))), [None] * len(tasks)
-        running: dict[int, tuple[int, Any]] = {}  # by worker: the task, and the ref of its result
+        running: dict[int, tuple[int, Any]] = {}  # by worker: index of the task, and ref of its result
         while waiting or running:
             self._dispatch(tasks, waiting, running)
             done, _ = self._engine.wait([ref for _, ref in running.values()])

@@ -34,7 +34,7 @@ class ADPSGD(Decentralised):
         self.seed = seed
         self._begun: dict[
             str, tuple[Any, Any, Any, Any]
-        ] = {}  # by name of the worker that asked: it, its neighbour, both models
+        ] = {}  # by name of the asking worker: that worker, its neighbour, both models
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one gradient a round."""
@@ -62,7 +62,7 @@ class ADPSGD(Decentralised):
         return super().model(cluster)
 
     def _finish(self, answered: Any = None) -> None:
-        """Complete the exchanges that were started with the worker ``answered``, which has answered by now; by default all."""
+        """Complete the exchanges with the worker ``answered``, which has answered; by default all exchanges."""
         for name, (worker, neighbour, *models) in list(self._begun.items()):
             if answered is None or neighbour is answered:
                 worker.approach(*models)

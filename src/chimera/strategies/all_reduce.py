@@ -33,7 +33,7 @@ class AllReduce(Strategy):
         workers = cluster.workers
         steps = cluster.get([worker.step() for worker in workers])
         first = steps.index(max(steps))
-        if min(steps) < steps[first]:  # a loss interrupted a step: some workers have taken it, others not
+        if min(steps) < steps[first]:  # a loss interrupted a step: only some workers have taken it
             state = workers[first].state()
             cluster.get([worker.restore(state) for i, worker in enumerate(workers) if i != first])
         if steps[first] > cluster.round:

@@ -14,8 +14,8 @@ from chimera.strategies.strategy import STRATEGIES, Round, Strategy
 class AsyncParameterServer(Strategy):
     """Each worker pulls weights, computes and pushes a gradient at its own pace; servers step by each gradient on arrival.
 
-    A round is one applied gradient. Its staleness is the number of gradients applied since its worker read the weights. It is
-    about the number of workers minus one; many workers therefore need a smaller learning rate.
+    A round is one applied gradient. Its staleness is the number of gradients applied since its worker read the weights. The
+    staleness is about the number of workers minus one. Many workers therefore need a smaller learning rate.
 
     Parameters
     ----------

@@ -17,12 +17,12 @@ class ChocoSGD(Decentralised):
     """Compressed gossip that reaches consensus: workers send encoded changes of their models (Koloskova et al. 2019).
 
     Each worker i keeps public copies x^_j of itself and its neighbours. A step sends q_i = codec(x_i - x^_i), updates
-    x^_j <- x^_j + q_j, and mixes x_i <- x_i + gamma sum_j W_ij (x^_j - x^_i). The codec runs without error feedback: what it
-    leaves out is part of the next difference.
+    x^_j <- x^_j + q_j, and mixes x_i <- x_i + gamma sum_j W_ij (x^_j - x^_i). The codec runs without error feedback: its
+    error is part of the next difference.
 
     Parameters
     ----------
-    topology : the neighbours of each worker; default ``ring``. It must not vary in time.
+    topology : the neighbours of each worker; default ``ring``. The topology must not vary in time.
     gamma : step size of the mixing, above 0 and at most 1; default 0.1. Use 1 without a codec: this equals `d-psgd` with the
         gradient step before the mixing. The more a codec leaves out, the smaller gamma must be (0.1 for a codec that keeps 1
         %).

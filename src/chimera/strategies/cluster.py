@@ -11,8 +11,8 @@ class Announced(NamedTuple):
 
     Attributes
     ----------
-    steps : their number.
-    first : index of the first one.
+    steps : number of local steps.
+    first : index of the first step.
     site : number of the site; all workers of a site start from the same weights.
     """
 
@@ -52,19 +52,19 @@ class Cluster(Protocol):
         """Return the parameter shards. The first call creates them from the initial weights."""
 
     def edges(self, count: int) -> Sequence[Any]:
-        """Return the edge servers, each of which holds all parameters. Those that are missing are created."""
+        """Return the edge servers, each of which holds all parameters. Missing edge servers are created."""
 
     def addressed(
         self, worker: Any, weights: Sequence[Any], batches: int = 1, shard: int | None = None, first: int | None = None
     ) -> Sequence[Any]:
         """Return ``weights`` in the form that ``worker`` receives with its next call.
 
-        ``weights`` are the newest that all servers returned, or the server of ``shard``. Normally all workers receive the same.
-        Two cases differ:
+        ``weights`` are the newest weights that all servers, or the server of ``shard``, returned. Normally all workers receive
+        the same. Two cases differ:
 
-        - The codec sends each worker what has changed since its last message.
-        - The worker receives only the rows that its next ``batches`` need, or the batches from the number ``first`` on.
-          ``batches`` must be the number that the call computes.
+        - The codec sends each worker the changes since its last message.
+        - The worker receives only the rows that its next ``batches`` batches need. With ``first``, these are the batches from
+          that number on. ``batches`` must be the number that the call computes.
         """
 
     def announce(self, work: Mapping[str, Announced]) -> None:
@@ -76,9 +76,9 @@ class Cluster(Protocol):
     def gather(self, ask: Callable[[Any], Any], quorum: float = 1.0, timeout_s: float | None = None) -> list[Any]:
         """Call ``ask`` for every free worker, and return the first ``quorum`` answers, in rank order.
 
-        With a quorum of 1 and no time limit the call returns at once. The answers are refs, and a loss raises where they are
-        used. Otherwise the call returns when a share ``quorum`` of the living workers has answered, or after ``timeout_s``
-        seconds. A straggler is called again only after its old answer has arrived; that answer is dropped.
+        With a quorum of 1 and no time limit the call returns at once. The answers are refs. A loss then raises an error where
+        they are used. Otherwise the call returns when a share ``quorum`` of the living workers has answered, or after
+        ``timeout_s`` seconds. A straggler is called again only after its old answer has arrived; that answer is dropped.
         """
 
     def soonest(
@@ -90,10 +90,10 @@ class Cluster(Protocol):
     ) -> Mapping[str, Any]:
         """Call ``ask`` for the free ones of ``workers``, and return the first ``count`` answers by worker name, in rank order.
 
-        Without a count and a time limit the call returns at once with all answers, and a loss raises where they are used.
-        Otherwise the call returns ``count`` answers. It returns fewer if ``timeout_s`` seconds are over or the other workers
-        are dead. As with `gather`, a straggler is called again only after its old answer has arrived. In a private run the
-        answers may be masked: pass all of them together to one `ParameterShard.update`.
+        Without a count and a time limit, the call returns at once with all answers. A loss then raises an error where the
+        answers are used. Otherwise the call returns ``count`` answers. It returns fewer if ``timeout_s`` seconds are over or
+        the other workers are dead. As with `gather`, a straggler is called again only after its old answer has arrived. In a
+        private run the answers may be masked: pass all of them together to one `ParameterShard.update`.
 
         Raises
         ------
@@ -114,12 +114,12 @@ class Cluster(Protocol):
     def first(self, pending: Mapping[str, Any]) -> str:
         """Wait for the first answer, and return the name of its worker.
 
-        ``pending`` maps names of workers to what they were asked for: a ref, or the list of refs of one call. If several have
-        answered, the earliest counts; the lower rank wins a tie.
+        ``pending`` maps names of workers to results of their calls: a ref, or the list of refs of one call. If several workers
+        have answered, the earliest answer counts. In a tie, the answer of the lower rank counts.
 
         Raises
         ------
-        ActorLost : one of them is dead. The trainer removes it from the cluster, and calls `Strategy.rounds` again.
+        ActorLost : one of these workers is dead. The trainer removes it from the cluster, and calls `Strategy.rounds` again.
         """
 
     def connected(self, worker: Any) -> bool:

@@ -17,13 +17,14 @@ from chimera.strategies.strategy import STRATEGIES, Round
 
 @STRATEGIES.register("coded-distributed-computing")
 class CodedDistributedComputing(AllReduce):
-    """Workers compute blocks several times to send less: one exclusive or serves several workers at once (Li et al. 2018).
+    """Workers compute blocks several times to send less: one coded packet serves several workers at once (Li et al. 2018).
 
     A block is a batch, and each set of r workers computes one. A step has three parts, for n workers:
 
     - Map: each worker computes the gradients of its blocks.
-    - Shuffle: worker k sums the k-th part of the gradient over all blocks. In each group of r + 1 workers, each worker lacks
-        a part that the r others hold. Each sends the exclusive or of what each of the others lacks and the rest hold.
+    - Shuffle: worker k sums the k-th part of the gradient over all blocks. In each group of r + 1 workers, each worker lacks a
+      part that the r others hold. Each worker sends the exclusive or of r segments, one for each other worker: a segment of the
+      part that this other worker lacks.
     - Reduce: the sums go to all workers, and each steps its own copy.
 
     If a packet to several workers counts once, the load is (1 - r / n) / r of all parts of all blocks; without the code it is
@@ -31,7 +32,7 @@ class CodedDistributedComputing(AllReduce):
 
     Parameters
     ----------
-    copies : number of workers that compute each block, r; default 2, and all if there are fewer.
+    copies : number of workers that compute each block, r; default 2, and at most the number of workers.
     coded : whether one packet serves several workers (default). If not, each part is sent directly to each worker that lacks
         it.
     timeout_s : seconds that a step waits for the packets of all workers. After that it drops the stragglers, asks other workers

@@ -1,4 +1,4 @@
-"""One step in which several workers compute each block: questions to workers until the answers suffice."""
+"""One step in which several workers compute each block: calls of workers until the answers suffice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from chimera.strategies.codes import Code, blocks_of, decoding, first_like, most
 class CodedStep:
     """The answers of one step.
 
-    Each answer has a number: the first place of the workers that send the same message, or n + a block computed separately.
+    Each answer has a number. For a message it is the first place of the workers that send the same message. For a block
+    computed separately it is n plus the block.
 
     Parameters
     ----------
@@ -24,7 +25,7 @@ class CodedStep:
     code : the row of blocks of each worker, by its place.
     weights : refs of the weights of this step, shard by shard.
     step : number of the step.
-    timeout_s : seconds to wait for the answers of each question; None for no limit.
+    timeout_s : seconds to wait for the answers to each request; None for no limit.
 
     Attributes
     ----------
@@ -39,19 +40,19 @@ class CodedStep:
         self._places = {name: place for place, name in enumerate(cluster.sharded_workers)}
         self._rows: dict[int, NDArray[np.float64]] = {}
         self._decoded: tuple[NDArray[np.float64], float] | None = (
-            None  # result of `decoding` for the rows that it has factors for
+            None  # result of `decoding` for the first rows
         )
         self.answers: dict[int, Sequence[Any]] = {}
 
     @property
     def shares(self) -> dict[int, float]:
-        """Factors of the answers, by number, for which their sum is the mean of all blocks or nearest to it."""
+        """Factors of the answers, by number. The weighted sum of the answers is the mean of all blocks, or nearest to it."""
         found, _ = self._decoding
         return {number: float(share) / len(self._code) for number, share in zip(self._rows, found, strict=True)}
 
     @property
     def off(self) -> float:
-        """The error of that sum, see `decoding`."""
+        """The error of the sum with these factors, see `decoding`."""
         return self._decoding[1]
 
     @property

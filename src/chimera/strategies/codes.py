@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-_EXACT = 1e-8  # the rest is rounding
+_EXACT = 1e-8  # smaller deviations are rounding errors
 
 Code = NDArray[np.float64]
 """Shape (n, n): worker i sends the sum over the blocks j of entry (i, j) times the gradient of block j."""
@@ -43,14 +43,14 @@ def regular(workers: int, stragglers: int) -> Code:
     Every block has s + 1 holders. Decoding is approximate by design, mostly with a small error.
     """
     rng = np.random.default_rng([workers, stragglers, 1])
-    place = rng.permutation(workers)  # of each block on a circle; `apart` holds the distances of its holders
+    place = rng.permutation(workers)  # place of each block on a circle; `apart` holds the distances of its holders
     apart = [0, *(1 + rng.permutation(workers - 1)[:stragglers])]
     ahead = (place[None, :] - place[:, None]) % workers
     return np.asarray(np.isin(ahead, apart), np.float64)
 
 
 CODES: dict[str, Callable[[int, int], Code]] = {"cyclic": cyclic, "repetition": repetition, "regular": regular}
-"""By name: each makes the code of so many workers, in which each computes the blocks of ``stragglers`` others."""
+"""Functions by name. Each returns the code of a number of workers that also compute the blocks of ``stragglers`` others."""
 
 
 @lru_cache(maxsize=8)
@@ -80,8 +80,8 @@ def first_like(code: Code, place: int) -> int:
 def decoding(rows: Sequence[NDArray[np.float64]] | Code) -> tuple[NDArray[np.float64], float]:
     """Return factors for messages, given as rows of a code, so that all blocks count once; and the error.
 
-    The error is the root mean square, over the blocks, of the deviation from counting once. It is 0 if the rows suffice, and
-    otherwise the least possible (Charles et al. 2017, "Approximate Gradient Coding via Sparse Random Graphs").
+    The error is the root mean square, over the blocks, of the deviation from counting once. The error is 0 if the rows suffice,
+    and otherwise the least possible (Charles et al. 2017, "Approximate Gradient Coding via Sparse Random Graphs").
     """
     shares, missed = _nearest(rows)
     off = float(np.sqrt(np.mean(missed**2)))
@@ -89,7 +89,7 @@ def decoding(rows: Sequence[NDArray[np.float64]] | Code) -> tuple[NDArray[np.flo
 
 
 def most_missed(rows: Sequence[NDArray[np.float64]] | Code) -> int:
-    """Return the block whose separate computation reduces the error; one that has been computed already, if that helps."""
+    """Return the block whose separate computation reduces the error most; a block that was computed already is preferred."""
     missed = np.abs(_nearest(rows)[1])
     had = np.where(np.any(rows, axis=0), missed, 0)
     return int(np.argmax(had if had.max() > _EXACT else missed))

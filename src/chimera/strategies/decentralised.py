@@ -56,7 +56,7 @@ class Decentralised(Strategy):
     def replica_state(self, cluster: Cluster) -> Literal["new", "same", "changed"]:
         """Return whether the workers' state about their neighbours is not started, consistent, or no longer consistent.
 
-        The last is the case after a loss, or with a new worker.
+        The state is no longer consistent after a loss, or with a new worker.
         """
         known = [(tuple(members), step) for members, step in cluster.get([w.known() for w in cluster.workers])]
         if all(each == ((), 0) for each in known):

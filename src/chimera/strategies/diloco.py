@@ -13,8 +13,8 @@ from chimera.strategies.strategy import STRATEGIES
 class DiLoCo(FedAvg):
     """`fed-avg` with many local steps of AdamW, and servers that step by Nesterov momentum (Douillard et al. 2023).
 
-    Synchronous training exchanges a vector at every step; DiLoCo exchanges one every ``local_steps``. The workers' optimizers
-    keep their state between rounds. If the experiment sets no optimizer, workers use ``adamw``.
+    Synchronous training exchanges a vector at every step; DiLoCo exchanges one every ``local_steps`` steps. The workers'
+    optimizers keep their state between rounds. If the experiment sets no optimizer, workers use ``adamw``.
 
     Parameters
     ----------

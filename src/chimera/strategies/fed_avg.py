@@ -21,10 +21,11 @@ class FedAvg(SiteRounds):
     """Each round, workers train ``local_steps`` batches from the same weights; servers step by the mean of their changes.
 
     In round t, worker i trains from w_t to w_i. The servers step by sum_i (n_i / n) (w_i - w_t), with n_i samples of worker i;
-    all workers weigh alike unless ``weighted``. Workers take local steps with the experiment's optimizer. That of the
-    servers is ``server_optimizer``:
+    all workers have equal weight unless ``weighted``. Workers take local steps with the experiment's optimizer. Servers step
+    with ``server_optimizer``:
 
-    - ``sgd`` with learning rate 1 (default): the new model is the mean of the workers' weights. A rate above 1 goes beyond it.
+    - ``sgd`` with learning rate 1 (default): the new model is the mean of the workers' weights. A rate above 1 moves beyond the
+      mean.
     - ``sgd`` with momentum: FedAvgM (Hsu et al. 2019). With Nesterov momentum and AdamW on workers: DiLoCo (Douillard et al.
       2023).
     - ``fed-adam``: FedAdam (Reddi et al. 2021).
@@ -33,8 +34,8 @@ class FedAvg(SiteRounds):
     ----------
     local_steps : batches that a worker trains on between reading the weights and sending its change; default 10.
     server_optimizer : the servers' optimizer; default ``sgd`` with learning rate 1. See `LocalSteps`.
-    scaled : whether the learning rate of workers is multiplied by their number, because the mean shortens steps by that factor
-        (the linear scaling rule of Goyal et al. 2017, "Accurate, Large Minibatch SGD"); default False.
+    scaled : whether the learning rate of workers is multiplied by their number, because the mean shortens steps by that factor;
+        default False. This is the linear scaling rule (Goyal et al. 2017, "Accurate, Large Minibatch SGD").
     keep_state : whether the workers' optimizers keep their momenta for the next round (default). They are then part of
         checkpoints. If not, each round starts with a new optimizer.
     local_epochs : passes of a worker over its own data in a round, rounded up to whole batches; replaces ``local_steps``.
@@ -42,19 +43,19 @@ class FedAvg(SiteRounds):
     fraction, over_selection, deadline_s, stragglers, seed : choice of the participants, see `Participation`. With
         over-selection or a deadline, late and failed workers are dropped from the round. Otherwise a failed round is repeated,
         and workers that had answered return the same answers.
-    weighted : whether workers are weighted by their numbers of samples, as in the paper; default False, all weigh alike.
-    send : what a worker sends. ``change`` (default) compresses well and can be sent by rows. ``weights``, as in the paper,
-        gives an exact mean, without the rounding errors of a difference.
+    weighted : whether workers are weighted by their numbers of samples, as in the paper; default False, with equal weights.
+    send : content of a worker's message. ``change`` (default) compresses well and can be sent by rows. ``weights``, as in the
+        paper, gives an exact mean, without the rounding errors of a difference.
     aggregation : rule of the servers, a name or a table; default ``mean``. If each worker changes few rows of a table:
         ``touched`` for the mean over the workers that changed a row, or ``sum``. Against attackers: for instance ``median``
         (docs/explanation/robust.md).
     shards : number of servers over which the parameters are spread; default 1.
-    ranks : rank of the adapters of each client, in the order of the workers, and repeated if there are more workers; default:
-        all clients train all ranks. A client gets and trains the first ranks only. The servers take the mean of each rank over
-        the participants that train it (HetLoRA without pruning: Cho et al. 2024, "Heterogeneous LoRA for Federated
+    ranks : ranks of the clients' adapters, in the order of the workers; the list is repeated if there are more workers.
+        Default: all clients train all ranks. A client gets and trains the first ranks only. The servers take the mean of each
+        rank over the participants that train it (HetLoRA without pruning: Cho et al. 2024, "Heterogeneous LoRA for Federated
         Fine-tuning of On-Device Foundation Models"). Messages have the size of the largest rank.
     batched : ``auto`` lets clients of one process (engine ``simulated``) take their local steps together where that is faster,
-        with the same result but for rounding (docs/explanation/federated.md). Default ``off``.
+        with the same result except for rounding (docs/explanation/federated.md). Default ``off``.
     hierarchical : edge servers between clients and servers, a table with ``edges`` and ``rounds``, see `Hierarchy`. A round
         then has ``rounds`` rounds of the edge servers, each of which takes the mean of its own clients. ``fraction`` and
         ``over_selection`` apply to the clients of each edge server. Default: none.
@@ -139,7 +140,7 @@ class FedAvg(SiteRounds):
             self._steps = {n: math.ceil(self._local_epochs * b - 1e-9) for n, b in zip(names, batches, strict=True)}
 
     def _plan(self, workers: Sequence[Any], round_: int, site: int) -> list[Work]:
-        """Return the work of each participant of a round, in rank order; without partial work, unless it counts."""
+        """Return the work of each participant of a round, in rank order. Partial work is left out unless it counts."""
         chosen = self._participation.chosen(workers, round_, site, self._connected)
         steps = [self._steps.get(worker.name, self._local_steps) for worker in chosen]
         plan = [Work(worker, count, round_ * count) for worker, count in zip(chosen, steps, strict=True)]
@@ -237,13 +238,13 @@ class FedAvg(SiteRounds):
         return self._local_steps * (1 if self._hierarchy is None else self._hierarchy.rounds)
 
     def _asked(self, workers: int) -> int:
-        """Return how often a worker is asked in a round, in all."""
+        """Return the number of times that workers are asked in a round, over all workers."""
         if self._hierarchy is None:
             return self._participation.asked(workers)
         return self._hierarchy.rounds * sum(map(self._participation.asked, self._hierarchy.sizes(workers)))
 
     def batches_per_round(self, workers: int) -> int:
-        """Return the number of batches of all workers asked."""
+        """Return the number of batches of all workers that are asked."""
         return self._asked(workers) * self._local_steps
 
     def samples_per_round(self, workers: int, batch_size: int, train_size: int) -> int:

@@ -13,7 +13,8 @@ from chimera.strategies.strategy import STRATEGIES
 class FedAvgM(FedAvg):
     """`fed-avg` with momentum on the servers, which dampens contrary changes of different workers (Hsu et al. 2019).
 
-    The default of ``server_optimizer`` is ``sgd`` with learning rate 1 and momentum 0.9. With momentum 0 it is FedAvg.
+    The default of ``server_optimizer`` is ``sgd`` with learning rate 1 and momentum 0.9. With momentum 0, the strategy is
+    FedAvg.
     """
 
     server_default: ClassVar[Mapping[str, Any]] = {"name": "sgd", "lr": 1.0, "momentum": 0.9}

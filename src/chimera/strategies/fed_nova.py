@@ -53,7 +53,7 @@ class FedNova(FedAvg):
         return super().optimizer_of(optimizer, workers)
 
     def aggregated(self, workers: int) -> Aggregated:
-        """Return as FedAvg does. With ``local_epochs`` the steps, and so the result, depend on the numbers of samples."""
+        """Return the value of FedAvg. With ``local_epochs``, the steps and thus the result depend on the numbers of samples."""
         return replace(super().aggregated(workers), by_samples=self._local_epochs is not None)
 
     def _weights(self, plan: Sequence[Work]) -> list[float]:

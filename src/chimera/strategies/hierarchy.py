@@ -1,8 +1,8 @@
 """Edge servers between clients and the cloud (Liu et al. 2020, "Client-Edge-Cloud Hierarchical Federated Learning").
 
-HierFAVG, algorithm 1: every edge server takes the mean of its clients' weights after kappa_1 local steps, and the cloud takes
-the mean of the edges' weights after kappa_2 rounds of the edges. Messages between edges and clients cross short links; only
-one message of each edge crosses the long link to the cloud, once in kappa_2 rounds.
+HierFAVG, algorithm 1: every edge server takes the mean of its clients' weights after kappa_1 local steps. The cloud takes the
+mean of the edges' weights after kappa_2 rounds of the edges. Messages between edges and clients cross short links; only one
+message of each edge crosses the long link to the cloud, once in kappa_2 rounds.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from chimera.strategies.strategy import STRATEGIES
 class Hybrid(ModelParallel):
     """Pipelines whose stages are cut into slices, with replicas that read different data (Narayanan et al. 2021).
 
-    ``stages`` times ``slices`` workers hold the model together. It is cut by layers as in `pipeline-parallel`, and layers are
-    cut as in `tensor-parallel`. The number of replicas is the number of workers divided by ``stages`` times ``slices``.
+    ``stages`` times ``slices`` workers hold the model together. The model is cut by layers as in `pipeline-parallel`, and
+    layers are cut as in `tensor-parallel`. The number of replicas is the number of workers divided by ``stages`` times
+    ``slices``.
 
     Parameters
     ----------

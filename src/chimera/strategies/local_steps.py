@@ -1,4 +1,4 @@
-"""The common part of strategies of local steps: workers train between two messages, and servers step by their changes."""
+"""The common part of strategies with local steps: workers train between two messages, and servers step by their changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chimera.strategies.strategy import Strategy
 _SERVERS = "the strategy's option server_optimizer has it: set server_optimizer"
 
 CLIENT_SGD = {"name": "sgd", "lr": 0.1}
-"""The default optimizer of workers in strategies whose papers use, or need, plain SGD there."""
+"""The default optimizer of workers in strategies whose papers use or need plain SGD on workers."""
 
 
 class LocalSteps(Strategy):

@@ -16,7 +16,7 @@ from chimera.strategies.strategy import Round, Strategy
 
 
 class Shape(NamedTuple):
-    """The arrangement of workers; their number is the product. Ranks count slices first, then stages, then replicas."""
+    """The arrangement of workers; the product is their number. Ranks count slices first, then stages, then replicas."""
 
     replicas: int
     stages: int
@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 
 
 class ModelParallel(Strategy):
-    """Replicas of a pipeline of stages, each cut into slices; micro-batches flow through the stages.
+    """Replicas of a pipeline of stages, each cut into slices; micro-batches pass through the stages in turn.
 
     Each slice of a stage sends its activations to the same slice of the next stage, and receives their gradient. Slices of one
     stage combine partial results during their passes. Workers that hold the same slice of the same stage average their
@@ -38,7 +38,7 @@ class ModelParallel(Strategy):
     Parameters
     ----------
     micro_batches : number of pieces of a batch; default 1.
-    schedule : order in which stages process them, one of `SCHEDULES`; default ``1f1b``.
+    schedule : order in which stages process micro-batches, one of `SCHEDULES`; default ``1f1b``.
     """
 
     family = "model-parallel"

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 @dataclass(frozen=True)
 class ModelPartition:
-    """How a model is cut over workers.
+    """The cuts of a model over workers.
 
     Attributes
     ----------
@@ -41,7 +41,8 @@ class SplitPartition:
     Attributes
     ----------
     cut : number of the layer before which the model is cut. Earlier layers are on each worker, the others on the server.
-    head : number of the layer from which on layers are on the workers again, with the loss. If None, labels go to the server.
+    head : number of the first later layer that is on the workers again. All layers after it and the loss are there, too. If
+        None, labels go to the server.
     """
 
     cut: int

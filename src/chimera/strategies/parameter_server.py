@@ -18,7 +18,7 @@ class ParameterServer(Strategy):
     Parameters
     ----------
     shards : number of servers over which the parameters are spread; default 1.
-    quorum : share of the workers whose gradients suffice for a step; default 1. The others are backups, and their late
+    quorum : share of the workers whose gradients suffice for a step; default 1. The other workers are backups, and their late
         gradients are dropped (Chen et al. 2016, "Revisiting Distributed Synchronous SGD").
     timeout_s : seconds that a step waits for its quorum; after that it uses the gradients that have arrived. Default: no limit.
     aggregation : rule by which servers combine gradients, a name or a table; default ``mean``. Against attackers: for instance

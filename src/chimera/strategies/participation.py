@@ -40,12 +40,14 @@ class Participation:
 
     Attributes
     ----------
-    fraction : share of the workers whose results make a round, above 0 and at most 1; default 1. At least one worker.
-    over_selection : factor of workers asked over results needed, at least 1 (default). The first answers count.
+    fraction : share of the workers whose results make a round, above 0 and at most 1; default 1. At least one worker
+        participates.
+    over_selection : number of workers asked, divided by the number of results needed; at least 1 (default). The first answers
+        count.
     deadline_s : seconds that a round waits for answers, on the engine's clock; default None, without a limit.
-    stragglers : share of the asked workers that complete a part of their work only: a number of steps drawn uniformly from 1 to
-        all (Li et al. 2020, "Federated Optimization in Heterogeneous Networks", section 5.2); default 0. At least one worker
-        does all its steps.
+    stragglers : share of the asked workers that complete only a part of their work; default 0. The number of their steps is
+        drawn uniformly from 1 to all (Li et al. 2020, "Federated Optimization in Heterogeneous Networks", section 5.2). At
+        least one worker does all its steps.
     seed : seed of the choices; default 0.
 
     Raises
@@ -95,13 +97,13 @@ class Participation:
         site: int = 0,
         connected: Callable[[Any], bool] | None = None,
     ) -> list[Any]:
-        """Return those of the workers of a site that are asked in a round, in rank order.
+        """Return the workers of a site that are asked in a round, in rank order.
 
         Parameters
         ----------
-        site : number of the site, which draws on its own.
-        connected : whether a worker can be reached now; default: all can. Drawn workers that cannot are replaced by others,
-            also drawn by seed and round. If no worker can be reached, the drawn ones are returned.
+        site : number of the site; each site has its own draws.
+        connected : whether a worker can be reached now; default: all can. Drawn workers that cannot be reached are replaced by
+            others, also drawn by seed and round. If no worker can be reached, the drawn ones are returned.
         """
         count = self.asked(len(workers))
         places: Sequence[int] = range(len(workers))
@@ -115,7 +117,7 @@ class Participation:
     def _reachable(
         self, drawn: Sequence[int], workers: Sequence[Any], key: Sequence[int], connected: Callable[[Any], bool]
     ) -> list[int]:
-        """Return the drawn places of connected workers, and others in place of the rest, in order."""
+        """Return the drawn places of connected workers, in order; other places replace those of absent workers."""
         found = [place for place in drawn if connected(workers[place])]
         if len(found) < len(drawn) < len(workers):
             rng, known = np.random.default_rng([self.seed, *key, *b"absent"]), set(drawn)

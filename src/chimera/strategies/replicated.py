@@ -16,8 +16,8 @@ class Replicated(GradientCoding):
 
     Parameters
     ----------
-    copies : number of workers that compute each block; default 2. It is larger in some groups if it does not divide the number
-        of workers.
+    copies : number of workers that compute each block; default 2. Some groups have more copies if this number does not divide
+        the number of workers.
     timeout_s, shards : see `gradient-coding`.
     """
 

@@ -16,9 +16,9 @@ from chimera.strategies.strategy import STRATEGIES
 class Scaffold(FedAvg):
     """`fed-avg` with control variates: local gradients are corrected by c - c_i for differing data (Karimireddy et al. 2020).
 
-    c_i is the mean of the worker's gradients in the last round that it participated in, and stays on the worker. c, on the
-    servers, is the mean of all c_i. Weights and changes travel together with float32 controls, which doubles the bytes. Partial
-    results of stragglers count.
+    c_i is the mean of the worker's gradients in the last round in which the worker participated; it stays on the worker. The
+    servers hold c, the mean of all c_i. Weights and changes are sent together with float32 controls, which doubles the bytes.
+    Partial results of stragglers count.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ class Task(NamedTuple):
 
 
 Schedule: TypeAlias = Callable[[int, int, int], Sequence[tuple[Phase, int]]]
-"""Returns what the stage ``s`` of ``S`` does in a step of ``M`` micro-batches, in order."""
+"""Returns the passes of stage ``s`` of ``S`` in a step of ``M`` micro-batches, in order."""
 
 
 def gpipe(stage: int, stages: int, micro_batches: int) -> list[tuple[Phase, int]]:  # noqa: ARG001 - all stages alike
@@ -46,7 +46,7 @@ SCHEDULES: dict[str, Schedule] = {"gpipe": gpipe, "1f1b": one_forward_one_backwa
 
 
 def in_turn(schedule: Schedule, stages: int, micro_batches: int) -> Iterator[Task]:
-    """Yield the tasks of all stages: those of a stage in its order, and each after the tasks whose results it needs."""
+    """Yield the tasks of all stages: each stage's tasks in its order, and each task after the tasks whose results it needs."""
     waiting = [deque(schedule(stage, stages, micro_batches)) for stage in range(stages)]
     done: set[Task] = set()
     while any(waiting):

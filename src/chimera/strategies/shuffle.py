@@ -31,9 +31,9 @@ class Shuffle:
 
     The number of a packet determines its content, whichever worker sends it. There are two kinds:
 
-    - Coded: a group of ``copies`` + 1 workers and one member as sender. It holds, for each other member, a segment of the part
-      which that member lacks and the rest have.
-    - Plain: one part of one block, as it is.
+    - Coded: a group of ``copies`` + 1 workers and one member as sender. The packet holds, for each other member, a segment of
+      the part that this member lacks and the rest hold.
+    - Plain: one part of one block, unchanged.
 
     Attributes
     ----------

@@ -19,7 +19,7 @@ class ShuffledStep:
     cluster : the workers.
     shuffle : blocks of workers and packets between them.
     step : number of the step.
-    timeout_s : seconds to wait for the answers of each question; None for no limit.
+    timeout_s : seconds to wait for the answers to each request; None for no limit.
 
     Attributes
     ----------

@@ -23,8 +23,9 @@ class SplitLearning(Strategy):
     Parameters
     ----------
     cut : number of the layer, from 1, before which the network is cut; default 2.
-    head : number of the layer from which on layers are on the clients again, with the loss. Labels then stay on the clients
-        (the u-shaped configuration of Vepakomma et al. 2018). Default: none, and labels go to the server with the activations.
+    head : number of the first later layer that is on the clients again. All layers after it and the loss are there, too. Labels
+        then stay on the clients (the u-shaped configuration of Vepakomma et al. 2018). Default: none, and labels go to the
+        server with the activations.
     local_steps : number of batches that a client computes before the next client's turn; default 1.
     """
 

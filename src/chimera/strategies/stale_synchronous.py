@@ -15,8 +15,8 @@ from chimera.strategies.strategy import STRATEGIES, Round
 class StaleSynchronous(AsyncParameterServer):
     """Asynchronous, but a worker that is more than ``max_staleness`` clocks ahead of the slowest one waits for it.
 
-    A worker's clock is the number of its applied gradients. The lead of an update is the difference between its worker's clock
-    and that of the slowest living worker. The bound is checked at every update, and the summary has the largest lead.
+    A worker's clock is the number of its applied gradients. The lead of an update is the difference between the clocks of its
+    worker and of the slowest living worker. The bound is checked at every update, and the summary has the largest lead.
 
     Parameters
     ----------

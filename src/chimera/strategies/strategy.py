@@ -32,8 +32,8 @@ class Round:
     ----------
     done : refs to small values, available when the round is over. Getting them raises the errors of the round.
     rounds : number of rounds that this value covers; default 1, more if one call runs several steps.
-    staleness : of each applied gradient, the number of updates between reading the weights and applying the gradient. Empty for
-        strategies without stale gradients, such as synchronous ones.
+    staleness : for each applied gradient, the number of updates between reading the weights and applying the gradient. Empty
+        for strategies without stale gradients, such as synchronous ones.
     batches : number of batches in the gradients, if the strategy counts them itself (see `Strategy.counts`); else 0.
     computed : refs that are available when workers have computed their part of the round and wait for servers. The driver does
         its own work at that moment, because it then takes no processor core from a worker.
@@ -80,10 +80,10 @@ class Strategy(ABC):
     Attributes
     ----------
     family : heading of the strategy in a survey; every registered strategy sets it.
-    sends : how vectors travel, which decides what a codec can do. ``messages`` go to servers and back, and any codec encodes
-        them. ``peers`` are messages between workers. ``collectives`` need a codec with an all-reduce form. ``nothing`` means
-        that no vectors are sent, or float32 only.
-    carries : whether the strategy itself carries what a codec leaves out over to the next message. The codec then must not.
+    sends : how vectors are sent, which decides the codecs that can be used. ``messages`` go to servers and back, and any codec
+        encodes them. ``peers`` are messages between workers. ``collectives`` need a codec with an all-reduce form. ``nothing``
+        means that no vectors are sent, or float32 only.
+    carries : whether the strategy itself adds the error of a codec to the next message. The codec must not do so then.
     by_rows : whether workers may hold only those rows of the model that their batches need.
     replicas : the workers' copies of the model, if there are no servers. ``equal`` copies are identical, and one represents
         all. With ``own`` copies differ, and checkpoints hold all of them (decisions/0021). With ``parts`` each worker holds a
@@ -96,7 +96,7 @@ class Strategy(ABC):
         steps, see `steps_on`.
     server_optimizer : the table of the optimizer with which servers step by the workers' changes, if workers take local steps;
         None if workers send gradients, or nothing.
-    moved : former options by name, and what a user sets instead.
+    moved : former options by name, each with its replacement.
     worker_extensions : the extensions whose calls this strategy makes at workers: registered names, or classes derived from
         `chimera.training.worker.extension.WorkerExtension`.
     """
@@ -124,7 +124,7 @@ class Strategy(ABC):
         return [server.model() for server in cluster.shards] or [cluster.workers[0].weights()]
 
     def holders(self, cluster: Cluster) -> Sequence[Sequence[Any]]:  # noqa: ARG002 - most have the whole model everywhere
-        """Return the workers that hold each part of the model when all issued rounds are over; empty if it is not cut."""
+        """Return the workers that hold each part of the model after all issued rounds; empty if the model is not cut."""
         return ()
 
     def measures(self, cluster: Cluster) -> Mapping[str, Any]:  # noqa: ARG002 - most have nothing to add
@@ -152,7 +152,7 @@ class Strategy(ABC):
         return None
 
     def holds(self, workers: int) -> Sequence[Sequence[int]] | None:  # noqa: ARG002 - most have their own only
-        """Return the blocks of a step that each of ``workers`` workers holds, its own first; None if each holds its own only.
+        """Return the blocks of a step that each of ``workers`` workers holds, its own first; None if each holds only its own.
 
         A block is the batch of one reader, and there are as many readers as blocks. If there are as many blocks as workers,
         block i is the batch of worker i.

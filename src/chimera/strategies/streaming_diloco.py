@@ -17,7 +17,7 @@ class StreamingDiLoCo(DiLoCo):
     """`diloco` that exchanges one fragment of the parameters a round, while workers continue (Douillard et al. 2025).
 
     Each fragment has a server, and is exchanged once in ``local_steps``. The fragments take turns, one a round, so that the
-    peak traffic is smaller by their number. Workers keep their own replicas, which are part of checkpoints. A codec encodes the
+    peak traffic is divided by their number. Workers keep their own replicas, which are part of checkpoints. A codec encodes the
     messages, in few bits as in the paper. All workers participate in each round.
 
     Parameters
@@ -80,7 +80,7 @@ class StreamingDiLoCo(DiLoCo):
         return worker.stream(*due, of=last, sends=sends, steps=steps, alpha=self._alpha)
 
     def _enter(self, cluster: Cluster, servers: Sequence[Any]) -> None:
-        """Give the servers' weights to workers that have no replica, or one from another round."""
+        """Give the servers' weights to workers that have no replica, or a replica from another round."""
         step = cluster.round * self._local_steps
         stand = cluster.get([worker.stands_at() for worker in cluster.workers])
         if strangers := [w for w, at in zip(cluster.workers, stand, strict=True) if at != step]:

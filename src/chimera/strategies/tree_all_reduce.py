@@ -14,7 +14,7 @@ from chimera.strategies.strategy import STRATEGIES, Round
 class TreeAllReduce(AllReduce):
     """`all-reduce` as visible messages in a binary tree: few steps, whole vectors (Thakur et al. 2005).
 
-    Sums go up to the first worker, and the total comes back down, in about 2 log2(n) steps. Inner workers send and receive
+    Workers send sums up to the first worker, and the total back down, in about 2 log2(n) steps. Inner workers send and receive
     whole vectors several times, while a ring spreads the traffic evenly. Vectors are float32; the codec is not used.
     """
 

@@ -1,4 +1,4 @@
-"""The conformance kit for strategies and codecs: tests of the promises that every one makes, to run on yours.
+"""The conformance kit for strategies and codecs: tests of the promises of every strategy and codec.
 
 ::
 

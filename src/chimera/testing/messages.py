@@ -13,7 +13,7 @@ HUGE = np.finfo(np.float32).max
 
 
 def layout_of(size: int, tensors: int = 3) -> Layout:
-    """Return a layout of a matrix, a vector and a scalar, as far as they fit."""
+    """Return a layout of a matrix, a vector and a scalar, as far as these fit."""
     if size < 400 or tensors == 1:
         return Layout(("t0",), ((size,),))
     rows = int(size**0.5 * 0.7)
@@ -21,7 +21,7 @@ def layout_of(size: int, tensors: int = 3) -> Layout:
 
 
 def hard_vectors() -> dict[str, Flat]:
-    """Return vectors by name."""
+    """Return vectors that are hard to encode, by name."""
     rng = np.random.default_rng(5)
     normal = rng.standard_normal(20_011, dtype=np.float32)
     return {
@@ -54,7 +54,7 @@ def same(one: Encoded, other: Encoded) -> bool:
 
 
 def damaged(encoded: Encoded, rng: np.random.Generator) -> Encoded:
-    """Return a message of which something is wrong: too short, too long, of another type, overwritten, with other numbers."""
+    """Return an invalid message: too short, too long, of another type, overwritten, or with other numbers."""
     arrays, meta = [a.copy() for a in encoded.arrays], dict(encoded.meta)
     which = int(rng.integers(len(arrays)))
     array = arrays[which]

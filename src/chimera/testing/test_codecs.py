@@ -64,7 +64,7 @@ def test_hard_vectors_are_encoded_and_decoded(codec: str, vector: str) -> None:
 
 
 def test_a_message_is_arrays_and_numbers(codec: str) -> None:
-    """Messages have arrays and numbers: engines send and count nothing else."""
+    """Messages consist of arrays and numbers: engines send and count nothing else."""
     message = sent(codec, NORMAL)
     assert message.size == NORMAL.size
     assert all(isinstance(each, np.ndarray) and each.dtype != object for each in message.arrays)
@@ -94,7 +94,7 @@ def test_decoding_is_stateless(codec: str) -> None:
 
 
 def test_a_restored_codec_sends_the_same_messages(codec: str) -> None:
-    """`state` has all that the next messages depend on: a resumed run sends the same bytes."""
+    """`state` has everything on which the next messages depend: a resumed run sends the same bytes."""
     sender, layout = create(codec), layout_of(NORMAL.size)
     for i in range(2):
         sender.encode(NORMAL * np.float32(i + 1), layout)
@@ -118,7 +118,7 @@ def test_a_value_that_is_not_finite_is_not_hidden(codec: str, bad: float) -> Non
 
 
 def test_a_shortened_message_is_rejected(codec: str) -> None:
-    """`decode` raises CodecError for a message that lacks an array, or the end of one."""
+    """`decode` raises CodecError for a message that lacks an array, or the end of an array."""
     message = sent(codec, NORMAL)
     for which, array in enumerate(message.arrays):
         before, after = message.arrays[:which], message.arrays[which + 1 :]

@@ -69,7 +69,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def engines() -> Iterator[Callable[[str], Any]]:
-    """Open engines by name, one for many tests: `local` runs at most 255 actors in total, and a test needs a dozen."""
+    """Open engines by name, one for many tests: `local` runs at most 255 actors in total, and a test needs about 12."""
     opened: dict[str, Any] = {}
     uses = Counter[str]()
 
@@ -88,7 +88,7 @@ def engines() -> Iterator[Callable[[str], Any]]:
 
 @pytest.fixture
 def engine(request: pytest.FixtureRequest, engines: Callable[[str], Any]) -> Any:
-    """Return the engine of this name; in virtual time, each run creates its own."""
+    """Return the engine of this name; in virtual time, each run creates its own engine."""
     return request.param if request.param == "simulated" else engines(request.param)
 
 
@@ -162,7 +162,7 @@ def test_running_twice_in_virtual_time_gives_the_same_bits(strategy: str, fit: F
 
 @pytest.mark.parametrize("interrupt_at", [3, 8])
 def test_a_resumed_run_equals_an_uninterrupted_one(strategy: str, interrupt_at: int, fit: Fit, tmp_path: Path) -> None:
-    """Workers, servers and `state` hold all that it needs: another process resumes from a checkpoint to the same bits."""
+    """Workers, servers and `state` hold the whole state: another process resumes from a checkpoint to the same bits."""
     cadence: dict[str, Any] = {"engine": STRAGGLERS, "checkpoint_every": 2, "log_every": 1, "evaluate_every": 5}
     whole = fit(strategy, **cadence)
     with pytest.raises(InterruptedRunError):
@@ -174,7 +174,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(strategy: str, interrupt_at: 
 
 
 def test_its_state_is_serializable_and_restored(strategy: str, fit: Fit) -> None:
-    """`state` survives MessagePack, as in checkpoints, and `restore` restores all of it."""
+    """`state` can be encoded in MessagePack, as in checkpoints, and `restore` restores all of it."""
     subject, other = create(strategy), create(strategy)
     size(strategy)
     fit(subject)

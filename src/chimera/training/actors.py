@@ -37,24 +37,25 @@ class Actors(actors.Actors):
 
     Parameters
     ----------
-    engine : where the actors run.
+    engine : the engine on which the actors run.
     model : the initial model.
     train : the training data, stored once and shared by all workers. Where nodes own the data, workers receive a
         `DriverSchema` instead of model and data.
     optimizer, codec, downlink, seed : see `Learner` and `ParameterShard`, where ``codec`` is the ``uplink``.
-    server_optimizer : the servers' optimizer; None: the same.
+    server_optimizer : the servers' optimizer; None: ``optimizer``.
     personal : indices, in the model's layout, of the tensors that stay with each worker.
     worker_resources, server_resources : resources of each worker and server.
     privacy : protection of the workers' updates.
-    loading : reading ahead of batches by each worker; not used if all workers are in one process, which would need too many.
+    loading : reading ahead of batches by each worker; not used if all workers are in one process, which would need too many
+        reading processes.
     extensions : the worker extensions that the strategy declares.
-    shared : workers in one process may use one model object, one after another, since each call sets all parameters.
+    shared : whether workers in one process use one model object, one after another, since each call sets all parameters.
 
     Attributes
     ----------
-    addressed : servers send each worker a message of its own.
-    by_rows : servers send each worker the rows that it requests.
-    private : the run is private.
+    addressed : whether servers send each worker a message of its own.
+    by_rows : whether servers send each worker the rows that it requests.
+    private : whether the run is private.
 
     Raises
     ------
@@ -99,7 +100,7 @@ class Actors(actors.Actors):
         self._layout = model.layout if self._part is None else self._part.layout
         self._initial: Flat | None = None  # kept where the model is not stored in the engine
         self._shared: SharedModel | None = None
-        self._population: Population | None = None  # of workers that are created when they are first needed
+        self._population: Population | None = None  # the population of workers that are created when they are first needed
         try:
             if engine.nodes_own_data:
                 self._initial = model.parameters().copy()
@@ -144,7 +145,7 @@ class Actors(actors.Actors):
         )
 
     def _share(self, model: Model) -> None:
-        """Let the workers use one model object in turn; create them when they are first needed if they have no other state."""
+        """Let the workers share one model object; create workers without other state when they are first needed."""
         loss_scale = getattr(model, "loss_scale", None)
         if self._personal or self._extensions or self._privacy or (loss_scale is not None and loss_scale() is not None):
             self._shared = SharedModel(SharedInstance(model))
@@ -199,6 +200,6 @@ class Actors(actors.Actors):
         )
 
     def _initial_parameters(self) -> Flat:
-        # Fetched each time, which is seldom: a copy in the driver would be as large as the model.
+        # Fetched each time: this is rare, and a copy in the driver would be as large as the model.
         initial = self._engine.get(self._replica).parameters() if self._initial is None else self._initial
         return initial if self._part is None else self._part.of(initial)

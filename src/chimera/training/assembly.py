@@ -32,7 +32,7 @@ class Assembly:
     Attributes
     ----------
     settings : settings of the experiment.
-    engine : where the actors run.
+    engine : the engine on which the actors run.
     model : the initial model.
     train : the training data.
     saved : the checkpoint from which the run resumes; None for a new run.

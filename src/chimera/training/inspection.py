@@ -17,13 +17,13 @@ from chimera.training.plugin import nodes_own_data
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is known of the data of a run before training.
+    """The known facts about the data of a run before training.
 
     Attributes
     ----------
-    line : one line about the data; empty if the driver does not have it.
-    counts : what each worker holds; None if that is not shown.
-    hidden : why it is not shown; empty if it is.
+    line : one line about the data; empty if the driver does not have the data.
+    counts : counts of the data of each worker; None if they are not shown.
+    hidden : why the counts are not shown; empty if they are.
     """
 
     line: str
@@ -36,7 +36,7 @@ def inspect_data(settings: Settings, engine: Any, data: Any) -> Inspection:
 
     Parameters
     ----------
-    engine, data : as of `Trainer`.
+    engine, data : see `Trainer`.
 
     Raises
     ------
@@ -65,5 +65,5 @@ def hidden(settings: Settings) -> str:
 
 
 def counts_of_run(settings: Settings, train: TrainingData, orders: list[Any]) -> WorkerCounts | None:
-    """Return what the workers of a run with these orders hold; None if that is not shown."""
+    """Return the counts of the workers' data in a run with these orders; None if they are not shown."""
     return None if hidden(settings) else worker_counts(train, orders)

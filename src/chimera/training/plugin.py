@@ -31,7 +31,7 @@ def named(plugin: Named) -> tuple[str, dict[str, Any]]:
 
 
 def uplink_and_downlink(codec: Named) -> tuple[tuple[str, dict[str, Any]], tuple[str, dict[str, Any]]]:
-    """Return name and options of the uplink's codec, and of the downlink's: its option ``downlink``, by default identity."""
+    """Return name and options of the codecs of uplink and downlink; the latter is the option ``downlink`` of the former."""
     if not isinstance(codec, str | Mapping):
         raise ConfigurationError(
             f"codec {label(codec)} is neither a name nor a table: each sender needs a codec object of its own"
@@ -64,7 +64,7 @@ def nodes_own_data(engine: Any) -> bool:
 
 
 def label(plugin: Any) -> str:
-    """Return the name of a plug-in for figures and folders: of ``some/file.py:name``, without the folder."""
+    """Return the name of a plug-in for figures and folders; without the folder of ``some/file.py:name``."""
     if isinstance(plugin, str | Mapping):
         file, colon, attribute = named(plugin)[0].rpartition(":")
         return f"{Path(file).name}{colon}{attribute}"

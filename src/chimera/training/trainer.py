@@ -30,34 +30,35 @@ class Trainer:
     Parameters
     ----------
     model : a name, a module, an estimator, a factory of one, or a `Model`. A module, an estimator or a `Model` is trained in
-        place, on every engine: after the run it holds the trained weights, and ``run.model`` (``run.trained`` for a `Model`) is
-        the same object. A second run with it continues from these weights. A name or a factory makes a new model for each run.
+        place, on every engine: after the run it holds the trained weights. ``run.model`` (``run.trained`` for a `Model`) is the
+        same object. A second run with it continues from these weights. A name or a factory makes a new model for each run.
     data : a name, a `Dataset` (a fifth of it becomes the test set), a `Split`, a pair (train, test), or a pair of arrays
         (inputs, targets). Tables with large features are standardized, see `Split.of`; a `Split` is not. Default: ``nodes``,
-        the rows that the nodes of the engine have, with options as of `chimera.data.nodes.nodes`.
+        the rows that the nodes of the engine have, with the options of `chimera.data.nodes.nodes`.
     strategy, partition, engine : a name, a mapping ``{"name": ..., option: ...}`` or an object. An engine given as an object
         stays open after the run.
     codec : codec of the uplink: a name, or a mapping with options. Its option ``downlink``, also a name or a mapping, is the
         codec of the weights that workers receive.
     workers : number of workers.
     batch_size : samples per worker and step.
-    loader : reading of data sets whose samples are read one by one, a mapping: ``workers`` (reading processes of each worker;
-        default 0: the worker reads itself) and ``ahead`` (batches that each prepares; default 4).
-    accumulate : batches of each worker per step: their gradients are computed one after another and averaged. One gradient then
-        is that of ``accumulate * batch_size`` samples.
+    loader : reading of data sets whose samples are read one by one; a mapping. ``workers`` is the number of reading processes
+        of each worker (default 0: the worker reads itself). ``ahead`` is the number of batches that each prepares (default 4).
+    accumulate : batches of each worker per step: their gradients are computed one after another and averaged. Each gradient is
+        then the mean over ``accumulate * batch_size`` samples.
     precision, activation_checkpointing, compile : how torch models compute, see `chimera.models.compute.Compute`.
-    optimizer : any optimizer of `torch.optim` or your own: a name; a mapping with its options and a ``schedule`` of the
-        learning rate (see `Schedule`); its class, a `functools.partial` of the class, or an instance (see
-        `optimizer_table`). It turns gradients into steps: on workers if they take local steps or there are no servers, else on
-        servers. Default: that of the model, if it is a ``LightningModule``; else ``adam`` with learning rate 1e-3, or the
-        strategy's own (see `Strategy.default_optimizer`). A mapping without a name changes options of the default.
-    max_gradient_norm : scale each gradient with a larger Euclidean norm to this norm, where the optimizer steps: the mean
-        gradient of all workers, or that of a worker that takes local steps. Default: no limit.
+    optimizer : any optimizer of `torch.optim` or your own. It is given as a name, a mapping with options and a ``schedule`` of
+        the learning rate (see `Schedule`), a class, a `functools.partial` of a class, or an instance (see `optimizer_table`).
+        It turns gradients into steps: on workers if they take local steps or there are no servers, else on servers. Default:
+        the optimizer of the model, if it is a ``LightningModule``; else ``adam`` with learning rate 1e-3, or the strategy's
+        default (see `Strategy.default_optimizer`). A mapping without a name changes options of the default.
+    max_gradient_norm : largest Euclidean norm of a gradient. Longer gradients are scaled to this norm before the optimizer
+        steps: the mean gradient of all workers, or the gradient of a worker that takes local steps. Default: no limit.
     epochs, rounds, max_seconds, max_bytes, target : when the run stops, see `Budget`; by default after one epoch.
     patience : stop after this many evaluations without improvement of ``monitor``; default: never.
     monitor : the metric that decides which model is best, such as ``loss``; default: ``accuracy`` if it is measured, else
         ``loss``. Losses and errors improve when they fall, other metrics when they rise.
-    keep : the model that the run returns and writes, with its metrics: that of the ``best`` evaluation, or the ``last`` one.
+    keep : the model that the run returns and writes, with its metrics: the model of the ``best`` evaluation, or the ``last``
+        one.
     evaluate_clients : evaluate the model on each worker's own data too. Metrics then include the mean, the standard deviation
         and the mean over the worst tenth of the workers; the history has the metrics of each worker.
     test_per_client : share of its rows that each worker keeps for this evaluation and never trains on, with the same shares of
@@ -72,28 +73,28 @@ class Trainer:
     max_workers : up to this many workers may run if more join during the run and the engine has room; default: no worker joins.
     on_worker_loss : ``respawn`` a lost worker with its rank and data; ``redistribute`` its data to the others; ``drop`` the
         worker and its data; or ``stop`` the run. A lost parameter server is always restarted, from the last snapshot.
-    max_restarts : how many lost workers and servers a run replaces. After that, lost workers are dropped.
+    max_restarts : largest number of lost workers and servers that a run replaces. After that, lost workers are dropped.
     worker_timeout_s : seconds without a heartbeat after which a worker or server is killed and counts as lost. Must be longer
         than one gradient takes; ``inf`` waits without a limit.
-    snapshot_every : rounds between snapshots of the parameters in the driver, for recovery from a lost server. Default: 100,
-        and in real time at least as many rounds as last a second.
+    snapshot_every : rounds between snapshots of the parameters in the driver, for recovery from a lost server. Default: 100; in
+        real time, not within a second of the last one.
     faults : faults to inject, for experiments: sentences such as ``kill worker 2 at step 50``, or pairs (when, what); see
         `Fault.read`.
     worker_resources, server_resources : resources of each worker or server: ``threads``, ``gpus`` (workers only: model and
         batches are then on a GPU), ``memory_mb``, and ``custom`` resources of the cluster by name; a mapping or `Resources`.
-    peak_flops : peak of each worker in FLOPs per second, to which the FLOPs of models that say them are compared (MFU,
-        docs/how-to/language-models.md). Default: that of the GPU, if it is an A100, H100 or H200.
+    peak_flops : peak of each worker in FLOPs per second, to which the FLOPs of models that report them are compared (MFU,
+        docs/how-to/language-models.md). Default: the peak of the GPU, if it is an A100, H100 or H200.
     privacy : protection of clients' updates, a mapping, see `Privacy`: clipping and noise, with an epsilon, and secure
         aggregation (docs/explanation/privacy.md). By default servers see each update.
     seed : seed of the model, the partition, the order of the data, and dropout.
     track : experiment trackers that record the run: names such as ``tensorboard``, or tables with options
         (docs/how-to/tracking.md).
-    callbacks : receive progress and events.
+    callbacks : objects that receive progress and events.
     out : the run's folder, or its URL in an object store (docs/how-to/object-stores.md); by default a new folder
         ``runs/<name>``.
     name : name of the run; by default the names of model and data.
     resume : continue from the last checkpoint in the run's folder, if there is one.
-    progress : whether `chimera.train` shows the progress; `fit` shows none, but for callbacks.
+    progress : whether `chimera.train` shows the progress; `fit` shows progress through callbacks only.
 
     Attributes
     ----------
@@ -152,7 +153,7 @@ class Trainer:
         resume: bool = False,
         progress: bool = True,
     ) -> None:
-        enter(engine)  # under mpiexec, other ranks than 0 continue no further
+        enter(engine)  # under mpiexec, only rank 0 continues
         settings = Settings.of(
             {
                 "strategy": strategy,
@@ -247,11 +248,11 @@ class Trainer:
         self._execution.settings.check_optimizers()
 
     def inspect_data(self) -> Inspection:
-        """Return what the data is and what each worker would hold, without starting an engine or training.
+        """Describe the data, and count what each worker would hold, without starting an engine or training.
 
         Raises
         ------
-        ConfigurationError : the data cannot be read, or not be divided among the workers.
+        ConfigurationError : the data cannot be read, or cannot be divided among the workers.
         """
         execution = self._execution
         return inspect_data(execution.settings, execution.engine, execution.data)

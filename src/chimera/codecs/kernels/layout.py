@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 CHUNK = 2048
-"""Codes that are packed together. So few that what is read in several places of a chunk, and the next one, which is on its way,
-are in the nearest cache."""
+"""Codes that are packed together. The number is small, so that the read parts of a chunk and the prefetched parts of the next
+chunk fit into the nearest cache."""
 SPAN = 8192
 """The length of the longest block."""
 STRETCH = 1 << 17
@@ -20,20 +20,20 @@ STRETCH = 1 << 17
 TOTAL, ABSOLUTE, SQUARE, TOP, NEGATIVE = (1 << column for column in range(5))
 """Moments to compute, as bits of a number: sums of x, |x| and x squared, largest magnitude, count of sign bits."""
 LANES = 64
-"""Sums are added in so many lanes, and the lanes then by halves. In a block, element i is in lane i modulo this. A stretch has
-four quarters of equal length with 16 lanes for each, element i of a quarter in its lane i modulo 16; less than 64 elements that
-are left over come last, one a lane."""
+"""Sums are added in this number of lanes, and the lanes then by halves. In a block, element i is in lane i modulo this number.
+A stretch has four quarters of equal length, each with 16 lanes: element i of a quarter is in its lane i modulo 16. The
+remaining elements, fewer than 64, come last, one a lane."""
 BLOCK = 1 << 19
-"""Passes that only look go through so many elements at a time from the last to the first, so that the first ones are in the
-cache for the next pass. Shorter ones are slower: what fetches memory ahead looks forward, and only within such a block."""
+"""Passes that only read process blocks of this number of elements, the last block first. The first elements are then in the
+cache for the next pass. Shorter blocks are slower: the hardware prefetches forward, within one block only."""
 PIECE = 1 << 17
-"""Elements that are unpacked at a time where something else is done with them at once: what that touches fits the cache."""
+"""Elements that are unpacked at a time where they are then processed at once: their memory fits into the cache."""
 RUN = 1 << 11
 """Elements whose terms are added by halves, in float64."""
 STREAMED = 1 << 22
-"""A tensor of so many elements has codes of 8 bits that are not kept in the caches when they are written."""
+"""Codes of 8 bits bypass the caches when they are written, if their tensor has at least this number of elements."""
 APART = 32
-"""One state of the random numbers serves two elements that are so far apart, of every 64 from the beginning of a tensor on."""
+"""One state of the random numbers serves two elements at this distance, in every 64 elements from the start of a tensor."""
 
 
 def blocks_backwards(size: int) -> Iterator[tuple[int, int]]:

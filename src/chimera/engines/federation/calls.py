@@ -15,7 +15,7 @@ from chimera.engines.federation.wire.streams import Receiving, Sending
 from chimera.engines.http import connection as http
 
 _AGAIN = 1 << 13  # bytes; a larger body is sent again after the question, not with it
-_SETTLE_S = 0.2  # answers of this time are confirmed together
+_SETTLE_S = 0.2  # seconds; answers within this time are confirmed together
 
 
 class Call:
@@ -24,9 +24,9 @@ class Call:
     Attributes
     ----------
     once : whether the node must not run it twice.
-    answer : the part of the answer that is there.
-    waits_s : when its node said last that the call waits, for the node's administrator or policy.
-    policy_s : since when it waits for the policy; infinite if it does not.
+    answer : the part of the answer that has arrived.
+    waits_s : when its node last reported that the call waits for the node's administrator or policy.
+    policy_s : since when the call waits for the policy; infinite if it does not wait.
     result, failure : the answer, or the exception in its place.
     """
 
@@ -62,7 +62,7 @@ class Calls:
 
     Attributes
     ----------
-    port : where frames to the hub leave; None while there is no connection.
+    port : sends frames to the hub; None while there is no connection.
     boots : the connected nodes, each with the name of its process.
     """
 
@@ -75,7 +75,7 @@ class Calls:
         self._open: defaultdict[str, set[int]] = defaultdict(set)  # calls without an answer, by node
         self._settled: defaultdict[str, list[int]] = defaultdict(
             list
-        )  # answered calls that the node does not know of yet
+        )  # settled calls of which the node is not notified yet
         self._settling = False
 
     def __len__(self) -> int:
@@ -102,7 +102,7 @@ class Calls:
             self._ask(call)
 
     def ask_again(self, nodes: Mapping[str, str]) -> None:
-        """Ask for all answers of these nodes, and tell all nodes which answers are settled."""
+        """Ask for all answers of these nodes, and notify all nodes which answers are settled."""
         for call in list(self._calls.values()):
             if call.node in nodes:
                 self._ask(call)
@@ -120,7 +120,7 @@ class Calls:
         call.sending = Sending(size)
         call.sending.skip(len(first))
         if size <= CHUNK or not call.asked:  # a node that has the body answers at once, and ignores the chunk
-            self._send(call)  # of a larger body, the node says first which part it has
+            self._send(call)  # for a larger body, the node first reports which part it has
         call.asked = True
 
     def _send(self, call: Call) -> None:
@@ -160,7 +160,7 @@ class Calls:
         return call.answer
 
     def end(self, call: Call, result: http.Answer | None, failure: Exception | None = None) -> None:
-        """End a call. Its node may forget the answer."""
+        """End a call. Its node may drop the answer."""
         call.end(result, failure)
         if self._calls.pop(call.number, None) is not None and call.once:
             self._open[call.node].discard(call.number)
@@ -172,14 +172,14 @@ class Calls:
             call.end(None, http.Unreachable(why))
 
     def _settle(self, node: str, number: int) -> None:
-        """Tell a node soon that it may forget an answer."""
+        """Notify a node soon that it may drop an answer."""
         self._settled[node].append(number)
         if not self._settling:
             self._settling = True
             self._loop.call_later(_SETTLE_S, self.tell)
 
     def tell(self) -> None:
-        """Tell the connected nodes which answers they may forget."""
+        """Notify the connected nodes which answers they may drop."""
         self._settling = False
         for node in [node for node in self._settled if node in self.boots]:
             numbers = self._settled.pop(node)

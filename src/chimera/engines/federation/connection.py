@@ -1,4 +1,4 @@
-"""The way of one thread to one node, through the tunnel of its run."""
+"""The connection of one thread to one node, through the tunnel of its run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _tick(deadline_s: float) -> float:
 
 
 class TunnelConnection:
-    """The way to one node through the tunnel, for one thread; see `chimera.engines.http.transport.Transport`.
+    """The connection to one node through the tunnel, for one thread; see `chimera.engines.http.transport.Transport`.
 
     Parameters
     ----------
@@ -57,8 +57,7 @@ class TunnelConnection:
         began_s = time.monotonic()
         deadline_s = began_s + timeout_s
         call = self._current = Call(self._node, verb, path, content_type, body)
-        # A call waits for a node that is away already, such as one that creates the actor of a lost worker again. A heartbeat
-        # does not wait: it states what is known.
+        # A call waits even if the node is already away, for example to create the actor of a lost worker. Heartbeats do not.
         since_s = began_s if call.once else 0.0
         most_s = math.inf if path.count("/") == ACTORS.count("/") + 1 else self._policy_wait_s
         self._tunnel.start(call)
@@ -67,7 +66,7 @@ class TunnelConnection:
                 if self._broken_by or (why := self._tunnel.absent(self._node, since_s)):
                     raise http.Unreachable(self._broken_by or why)
                 if time.monotonic() - call.policy_s > most_s:
-                    self._tunnel.renew(self._node)  # it is not at fault: its worker may start again
+                    self._tunnel.renew(self._node)  # the node did not cause this: its worker may start again
                     raise TimeLimitError(
                         f"{verb} {self._node}{path} waited for the policy of the node for {most_s:g} s"
                     )
@@ -83,7 +82,7 @@ class TunnelConnection:
 
     @property
     def heard_s(self) -> float:
-        """When the node said last that the current request waits for its administrator or policy."""
+        """The time at which the node last reported that the current request waits for its administrator or policy."""
         call = self._current
         return -math.inf if call is None else call.waits_s
 

@@ -16,7 +16,7 @@ KEY, CERTIFICATE, AUTHORITY, MEMBERSHIP = "key.pem", "certificate.pem", "authori
 
 
 class Membership(msgspec.Struct):
-    """What a folder says about the federation.
+    """The entries of an identity's folder about the federation.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Credentials:
     Attributes
     ----------
     hub : address of the hub, ``https://host:port``.
-    role, name : as its certificate has them.
+    role, name : role and name in its certificate.
     """
 
     folder: Path
@@ -54,12 +54,12 @@ class Credentials:
 
         Parameters
         ----------
-        role : the role that it must have.
-        hub : another address of the hub.
+        role : the required role.
+        hub : address of the hub that replaces the one in the folder.
 
         Raises
         ------
-        ConfigurationError : the folder has no identity, or one of another role.
+        ConfigurationError : the folder has no identity, or an identity with another role.
         """
         try:
             told = msgspec.json.decode((folder / MEMBERSHIP).read_bytes(), type=Membership)
@@ -93,7 +93,7 @@ class Credentials:
         return tls
 
     def mistake(self) -> str:
-        """Return why no hub accepts the certificate; an empty text if nothing is known against it.
+        """Return why no hub accepts the certificate; an empty text if no reason is known.
 
         A hub ends the handshake without a reason if a certificate is invalid.
         """

@@ -16,27 +16,29 @@ from chimera.core.errors import ConfigurationError, RunError
 from chimera.engines.http.engine import HttpEngine
 from chimera.engines.http.node import Node
 
-_LOOK_S = 0.5  # between looks whether the user has stopped a run that waits
+_LOOK_S = 0.5  # seconds between checks whether the user has stopped a waiting run
 
 
 @ENGINES.register("federation", requires="websockets", extra="federation")
 class FederationEngine(HttpEngine):
     """An engine of actors in nodes that dial out to a hub. The driver dials the same hub.
 
-    It is `HttpEngine` with another way to the nodes. A call is run once, however often connections break: it is repeated until
-    its answer has arrived, and the node returns the answer that it has.
+    It is `HttpEngine` with another connection to the nodes. A call is run once, however often connections break: the driver
+    repeats the request until the answer has arrived, and the node returns the answer of the only run.
 
     Parameters
     ----------
     hub : address of the hub, ``https://host:port``; default: the one that the driver has joined.
     nodes : names of the nodes, or ``"all"``: those that are connected at the start.
-    min_nodes : number of connected nodes with which a run starts and continues. With fewer it waits. A node that comes later,
-        or comes back, joins. Default: all ``nodes`` must be there at the start, and the run never waits.
+    min_nodes : number of connected nodes with which a run starts and continues. With fewer, the run waits. A node that connects
+        later, or again, joins. Default: all ``nodes`` must be connected at the start, and the run never waits.
     identity : folder of the driver's identity, which ``chimera node join`` has written for the role requester.
-    wait_s : seconds for which the start waits for the nodes, or for the first of all. With ``min_nodes``, for the hub only.
-    away_s : seconds after which a node that is not connected is lost. A request for an actor there waits as long again.
+    wait_s : seconds for which the start waits for the nodes, or with ``"all"`` for the first node. With ``min_nodes``, for the
+        hub only.
+    away_s : seconds after which a node that is not connected is lost. A request to create an actor there waits for the same
+        time again.
     policy_wait_s : seconds for which a call of a worker waits for the hours or the daily limits of a node's policy. After that
-        the worker is lost, and starts again when its policy lets it. Default: the run waits.
+        the worker is lost, and starts again when the policy allows it. Default: the run waits.
     timeout_s, health_every_s, most_bytes, keeps_rows, on_answer : see `HttpEngine`.
 
     Attributes
@@ -106,7 +108,8 @@ class FederationEngine(HttpEngine):
 
         Parameters
         ----------
-        on_wait : called with a text for what the run waits, such as a decision of a node's administrator, in another thread.
+        on_wait : called, in another thread, with a text about the reason of a wait, such as a decision of a node's
+            administrator.
         """
         self._placement.run_settings = dict(settings)
         self._tunnel.on_wait = on_wait
@@ -160,7 +163,7 @@ class FederationEngine(HttpEngine):
         return present.get(homes[actor].url) if actor in homes else None
 
     def wait_for(self, actors: Sequence[str], count: int = 1, stop: Callable[[], bool] = lambda: False) -> None:
-        """Wait until the nodes of ``count`` of these actors are connected, or ``stop`` returns true, and say so.
+        """Wait until the nodes of ``count`` of these actors are connected, or ``stop`` returns true; report the wait.
 
         Raises
         ------

@@ -16,10 +16,10 @@ from chimera.core.private import write
 from chimera.engines.federation.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
 
 EARLY = dt.timedelta(hours=1)
-"""A certificate is valid from so long before its issue, since clocks differ."""
+"""Time before its issue from which a certificate is valid, since clocks differ."""
 DUE = 2 / 3
 """The part of its lifetime after which a certificate is renewed."""
-_EVERY_S = 3600.0  # between two requests
+_EVERY_S = 3600.0  # seconds between two requests
 
 
 class Renewal:
@@ -55,8 +55,9 @@ class Renewal:
 
         Raises
         ------
-        DataError : it is not signed by the authority of the hub, has another key, role or name, or ends before the former one.
-        ConfigurationError : it cannot be written.
+        DataError : the certificate is not signed by the hub's authority, has another key, role or name, or ends before the
+            former one.
+        ConfigurationError : the certificate cannot be written.
         """
         own, key = self._files()
         try:
@@ -64,7 +65,7 @@ class Renewal:
             authority = x509.load_pem_x509_certificate((self._credentials.folder / AUTHORITY).read_bytes())
             new.verify_directly_issued_by(authority)
             same = fits(pem, key) and _names(new) == _names(own) and new.not_valid_after_utc >= own.not_valid_after_utc
-        except Exception as error:  # the library has many errors for bytes that are no certificate
+        except Exception as error:  # the library has many errors for bytes that are not a certificate
             raise DataError(
                 f"the hub sent a renewed certificate that cannot be used: {type(error).__name__}"
             ) from error

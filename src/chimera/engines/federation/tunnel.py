@@ -33,7 +33,7 @@ from chimera.engines.federation.wire.port import Port
 from chimera.engines.http import connection as http
 from chimera.version import __version__
 
-SAYS_S = 10.0  # a node says each second that a call waits for its administrator or policy
+SAYS_S = 10.0  # seconds; a node reports each second that a call waits for its administrator or policy
 _REPORT_S = 1.0  # longest time between the progress of a run and its report to the hub
 
 
@@ -48,14 +48,14 @@ class Tunnel:
 
     Attributes
     ----------
-    on_wait : None, or called with a text for what the run waits, in the thread of the tunnel.
+    on_wait : None, or called with a text about the reason of a wait, in the thread of the tunnel.
     """
 
     def __init__(self, credentials: Credentials, run: str, *, most_bytes: int, away_s: float) -> None:
         self._away_s = away_s
         self._hub = credentials.hub
         self.on_wait: Callable[[str], None] | None = None
-        self._waits: dict[tuple[str, int | str], float] = {}  # when a node said last that a run waits, and for what
+        self._waits: dict[tuple[str, int | str], float] = {}  # when a node last reported that a run waits, and for what
         self._progress: Progress | None = None
         self._reporting = False
         self._revision = 0  # of the hub
@@ -93,12 +93,12 @@ class Tunnel:
             return set(self._calls.boots)
 
     def present(self) -> dict[str, float]:
-        """Return the connected nodes, each with the time since which the driver has seen it there without a break."""
+        """Return the connected nodes, each with the time since which it has been connected without a break."""
         with self._changed:
             return {name: self._came_s[name] for name in self._calls.boots}
 
     def await_change(self, enough: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until this is true, also while the hub is away; return whether it is.
+        """Wait until ``enough`` returns true, also while the hub is unreachable; return whether it did.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class Tunnel:
         return any(call.waits_s > since_s for call in self._calls.all())
 
     def renew(self, node: str) -> None:
-        """Count a node as one that has come now."""
+        """Count a node as newly connected."""
         with self._changed:
             self._came_s[node] = time.monotonic()
 
@@ -148,7 +148,8 @@ class Tunnel:
 
         Parameters
         ----------
-        since_s : when the caller began to wait for the node, which must be as long ago as the node is away.
+        since_s : when the caller began to wait for the node. A node counts as lost only if the caller has waited ``away_s``
+            seconds, too.
         """
         if self._refused is not None:
             return str(self._refused)

@@ -1,4 +1,4 @@
-"""The HTTP engine: actors that live in the nodes of other machines, or in the driver."""
+"""The HTTP engine: actors in nodes on other machines, or in the driver."""
 
 from chimera.engines.http.engine import HttpEngine
 from chimera.engines.http.routes import Route

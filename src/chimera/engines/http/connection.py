@@ -36,7 +36,7 @@ class Unreachable(Exception):  # noqa: N818 - it says what the node is
 
     Attributes
     ----------
-    here : whether this process has no room for a connection; this says nothing about the node.
+    here : whether this process has no room for a connection; the node may be reachable.
     """
 
     def __init__(self, text: str, *, here: bool = False) -> None:
@@ -76,8 +76,8 @@ class Connection:
     ) -> Answer:
         """Send a request and return the answer.
 
-        If the node closes a kept connection, an idempotent request is sent again; another request only if it was certainly not
-        sent.
+        If the node closes a kept connection, an idempotent request is sent again. Another request is sent again only if it was
+        certainly not sent before.
 
         Raises
         ------
@@ -136,7 +136,7 @@ class Connection:
             opened.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
         reading = _Reading(self._most_bytes)
         while not reading.complete:
-            left_s = deadline_s - time.monotonic()  # the time limit is that of the whole request
+            left_s = deadline_s - time.monotonic()  # the time limit applies to the whole request
             if left_s <= 0:
                 raise TimeoutError
             opened.settimeout(left_s)

@@ -30,7 +30,7 @@ from chimera.engines.real_time import RealTime
 from chimera.engines.thread_context import close_for_threads, open_for_threads
 
 _LEAVING_S = 2.0
-_COMPUTING_S = 0.1  # for an actor that is executing a call in this process: such a call cannot be stopped
+_COMPUTING_S = 0.1  # seconds for an actor that executes a call in this process: such a call cannot be stopped
 
 
 @ENGINES.register("http", requires="httptools", extra="nodes")
@@ -50,12 +50,12 @@ class HttpEngine(RealTime):
     ----------
     nodes : addresses of the nodes: ``http://host:port``, one each.
     token : bearer token of the nodes; default: the environment variable CHIMERA_TOKEN, so that no file has to contain it.
-    tokens : tokens of single nodes by address; or a TOML file with lines ``"http://host:port" = "..."``. Nodes that are not
-        in it get ``token``.
+    tokens : tokens of single nodes by address; or a TOML file with lines ``"http://host:port" = "..."``. Other nodes get
+        ``token``.
     timeout_s : seconds that a call in a node may take. After that its ref raises `TimeLimitError`; the node may continue.
-    retries : how often a failed call is sent again; the node may then run it more than once. Failures are: no process
-        listens, the connection broke, the call timed out, the answer was invalid, or it had a status of 500 or more without
-        an exception of an actor.
+    retries : how often a failed call is sent again; the node may then run it more than once. A call has failed if no process
+        listens, the connection broke, the call timed out, or the answer was invalid. It has also failed if the answer had a
+        status of 500 or more without an exception of an actor.
     health_every_s : seconds between health checks of each node, which detect deaths between calls.
     tls_ca : file with the certificates that verify https nodes, for instance the nodes' own; default: those of the system.
     tls_client : files with a certificate and its key, for nodes that require client certificates.

@@ -32,7 +32,7 @@ class Node:
     Parameters
     ----------
     url : its address or name, used in all messages.
-    connection : returns a new way to it, which is not open yet.
+    connection : returns a new connection to the node, which is not open yet.
     engine_key : key that distinguishes the actors of this engine from those of others.
     health_every_s : seconds between health checks while the node has actors of this engine.
     """
@@ -189,7 +189,7 @@ class Node:
                     if not channel.tries_again:
                         self._mark_dead(channel, str(error))
         except (TimeLimitError, InvalidAnswer):
-            pass  # the node is alive, whatever it answers
+            pass  # the node is alive, with any answer
         return None
 
     def _mark_dead(self, channel: RemoteChannel, why: str) -> None:

@@ -44,7 +44,7 @@ class Ref:
     def await_outcome(self, timeout_s: float | None = None) -> Value | Failed | None:
         """Return the outcome, or None at the time limit."""
         if self.outcome is None and self._gate.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0)):
-            self._gate.release()  # for the next waiting thread
+            self._gate.release()  # wakes the next waiting thread
         return self.outcome
 
     def stand(self, outcome: Value | Failed, ended: int) -> None:
@@ -85,7 +85,7 @@ class Outcome(NamedTuple):
 
     Attributes
     ----------
-    values : as many values as there are refs, or the failure of all of them.
+    values : one value for each ref, or one failure for all refs.
     lasted_s : seconds that the actor worked on the call; None: as long as the whole call.
     """
 
@@ -148,8 +148,8 @@ class CallTracker:
 
         Parameters
         ----------
-        began_s, started_s, ended_s : when the call was next, when the actor started, and when the result was there, by the
-            monotonic clock.
+        began_s, started_s, ended_s : times on the monotonic clock at which the call was next, the actor started, and the result
+            had arrived.
         """
         with self.changed:
             if channel.died_s is not None:
@@ -197,7 +197,7 @@ class CallTracker:
             return done, [ref for ref in refs if ref.outcome is None]
 
     def await_all(self, refs: Sequence[Ref], deadline_s: float | None) -> None:
-        """Wait until all refs are done, one of them is a failure, or the deadline."""
+        """Wait until all refs are done, one of them is a failure, or the deadline has passed."""
         with self.changed:
             self._waiting += 1
             try:

@@ -67,7 +67,7 @@ def document_of(answer: Answer) -> dict[str, Any]:
 
     Raises
     ------
-    InvalidAnswer : it is neither a JSON object nor `wire`.
+    InvalidAnswer : the body is neither a JSON object nor `wire`.
     """
     try:
         if answer.content_type == wire.CONTENT_TYPE:

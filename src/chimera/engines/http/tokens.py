@@ -22,7 +22,8 @@ def tokens_of(
 
     Raises
     ------
-    ConfigurationError : a token or the file cannot be used, an address is no node's, or a token would be sent in clear.
+    ConfigurationError : a token or the file cannot be used, an address is not that of a node, or a token would be sent
+        unencrypted.
     """
     table = _read(Path(tokens)) if isinstance(tokens, str) else dict(tokens or {})
     for token in (default, *table.values()):

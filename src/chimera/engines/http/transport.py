@@ -1,4 +1,4 @@
-"""The way from the driver to a node, as channels and heartbeats need it."""
+"""The interface of connections from the driver to a node, for channels and heartbeats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chimera.engines.http.connection import JSON, Answer
 
 
 class Transport(Protocol):
-    """A way to one node, for one thread; see `chimera.engines.http.connection.Connection`.
+    """A connection to one node, for one thread; see `chimera.engines.http.connection.Connection`.
 
     Attributes
     ----------
@@ -19,7 +19,7 @@ class Transport(Protocol):
 
     @property
     def heard_s(self) -> float:
-        """When the node said last that the current request waits for its owner; ``-inf`` if it did not."""
+        """The time at which the node last reported that the current request waits for its owner; ``-inf`` if it did not."""
 
     def request(
         self, verb: str, path: str, body: bytes = b"", content_type: str = JSON, *, timeout_s: float, idempotent: bool
@@ -37,4 +37,4 @@ class Transport(Protocol):
         """Abort the current request, from another thread. It and all later requests raise `Unreachable`."""
 
     def close(self) -> None:
-        """Release what the way uses between requests."""
+        """Release the resources that the connection holds between requests."""

@@ -1,4 +1,4 @@
-"""A value in the driver: as an object, in packed form, or both."""
+"""A value in the driver: an object, its packed form, or both."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Values as bytes of the safetensors format, for bodies of requests and answers. They contain no code and no pickle.
 
 The arrays are the tensors of the file. The structure is a small JSON text in its metadata, under ``value``. Numbers, strings,
-truth values, ``null`` and lists are written as such. Other values are objects with one key: ``{"a": 0}`` is tensor 0,
-``{"d": {...}}`` a dictionary, ``{"t": [...]}`` a tuple, and so on: see `_Writer`, and `chimera.engines.http.wire_reader` for
-reading. Any safetensors library can read and write such a file.
+truth values, ``null`` and lists have their JSON form. Other values are objects with one key: ``{"a": 0}`` is tensor 0,
+``{"d": {...}}`` a dictionary, ``{"t": [...]}`` a tuple. `_Writer` has the complete list, and
+`chimera.engines.http.wire_reader` reads these forms. Any safetensors library can read and write such a file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How calls are issued, by the driver's thread and by the thread that issues them for actors."""
+"""The issue of calls, by the driver's thread and by the thread that issues calls of actors."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class Calls:
         return results
 
     def _left_to_others(self, channel: Channel, refs: list[Arrived | None], named: dict[str, Arrived]) -> bool:
-        """Have a sleeping actor woken when a pending argument of its call is ready.
+        """Arrange that a sleeping actor is woken when a pending argument of its call is ready.
 
-        The actor can do nothing before. If it wakes for another reason, it finds the call and waits for the argument itself.
+        The actor has no work before that. If it wakes for another reason, it finds the call and waits for the argument itself.
         """
         for arrival in (*refs, *named.values()):
             if arrival is not None:
@@ -95,7 +95,7 @@ class Calls:
                         return not owner.words[DEAD]  # the actor is woken before
                     owner.concerns[channel.actor] = number + 1
                     fence()  # either the owner sees this, or this process sees that the value is ready
-                    # The owner may have been about to read the note that this one replaced.
+                    # The owner may have been about to read the note that this process has replaced.
                     return not (owner.ready(slot, generation) or owner.words[DEAD] or noted == over)
         return False
 

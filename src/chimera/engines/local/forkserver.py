@@ -1,8 +1,9 @@
 """The process from which actors are forked. It has imported the large libraries once, and has no threads.
 
-Its argument is a JSON object. It serves three requests on a stream socket, one JSON object per line: ``spawn`` (without an
-answer; the actor's first result follows), ``kill``, and ``disturb`` (answered when the disturbance has begun). It reports the
-end of every actor. When the driver's side of the socket closes, for any reason, it kills all actors and exits.
+Its argument is a JSON object. The server handles three requests on a stream socket, one JSON object per line: ``spawn``,
+``kill`` and ``disturb``. ``spawn`` has no answer; the actor's first result follows. ``disturb`` is answered when the
+disturbance has begun. The server reports the end of every actor. When the driver's side of the socket closes, for any reason,
+the server kills all actors and exits.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class ForkServer:
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
-            os._exit(1)  # without teardown: the parent's open files and exit handlers are not this process's
+            os._exit(1)  # without teardown: the open files and exit handlers belong to the parent
 
     def _reap(self) -> None:
         while True:

@@ -161,7 +161,7 @@ class NestedCalls:
         granted = self._grants.popleft()
         self._await_answer(granted, None, DRIVER)
         if self._place(granted)[0] != self._memory.me:
-            self._value(granted, None)  # it reports why there is none
+            self._value(granted, None)  # raises the error that explains the missing slot
         return granted, asked + self._ask_for_grants(1)
 
     def _ask_for_grants(self, count: int) -> list[tuple[int, int]]:

@@ -32,7 +32,7 @@ from chimera.engines.shared_memory.notifier import Notifier
 from chimera.engines.shared_memory.result_slots import publish, read_value, write_value
 from chimera.engines.shared_memory.values import Packed
 
-SPIN_S = 20e-6  # for the next call, and in the driver
+SPIN_S = 20e-6  # seconds of polling for the next call; also in the driver
 
 Out = tuple[int, int]
 """A slot and its generation: the place of a result."""
@@ -43,7 +43,7 @@ Arrived: TypeAlias = tuple[int, int, int, int]
 
 
 class FailedArgumentError(Exception):
-    """An argument that will never have a value. It carries the failure, which becomes that of the call's results."""
+    """An argument that will never have a value. Its failure becomes the failure of the call's results."""
 
     def __init__(self, failure: Failure) -> None:
         self.failure = failure
@@ -194,7 +194,7 @@ class ActorProcess:
     def _received(self, arguments: list[Arrived]) -> tuple[list[Any], int]:
         """Wait until all values are ready; return them, and the number of their array bytes from other processes.
 
-        Each value is opened as it arrives, so that little work is left after the last.
+        Each value is opened as it arrives, so that little work is left after the last arrival.
         """
         values, arrived, failure = [], 0, None
         for actor, slot, generation, number in arguments:
@@ -221,7 +221,7 @@ class ActorProcess:
 
         self._notifier.await_calls(
             known, {region.actor: number + 1}, 0
-        )  # a value seldom arrives within so short a time
+        )  # a value rarely arrives within such a short time
         if not region.ready(slot, generation):
             lost = ActorLost(f"{actor_name(self._memory, region.actor)} died before its result stood")
             raise FailedArgumentError(Failure(lost, self._name, "argument"))

@@ -39,7 +39,7 @@ class Relay:
         self._held: dict[int, dict[int, Ref]] = {}
         self._postponed: dict[
             int, deque[list[Any]]
-        ] = {}  # by caller: requests without room at present, and the requests after them
+        ] = {}  # by caller: requests without room at present, and later requests
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="chimera-relay", daemon=True)
 
@@ -48,7 +48,7 @@ class Relay:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have the thread check for deaths."""
+        """Make the thread check for deaths."""
         with contextlib.suppress(OSError):
             self.theirs.send(b"")
 

@@ -52,7 +52,7 @@ class Deaths:
 
     Parameters
     ----------
-    channels, deaths : all actors, and the dead ones, in order.
+    channels, deaths : all actors, and the dead actors, in order.
     tell : called after each report of a fork server.
     """
 
@@ -109,7 +109,7 @@ class _Server:
 
 
 class Servers:
-    """The fork server of an engine, and its successor after its death: its actors died with it, and new actors need a server.
+    """The fork server of an engine. If it dies, its actors die with it, and a new server forks later actors.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class Servers:
         self._server.request(request)
 
     def spawn(self, channel: Channel, request: dict[str, Any]) -> None:
-        """Have an actor forked, by a new server if the last one has died."""
+        """Request the fork of an actor, from a new server if the last one has died."""
         if not self._server.request(request):
             self._server.end()
             self._server = _Server(*self._arguments)

@@ -34,7 +34,7 @@ class Standby:
         self._status: int | None = None
 
     def serve(self, options: dict[str, Any], descriptors: dict[str, int]) -> None:
-        """Activate it; its copies of ``descriptors`` are in the options under these names."""
+        """Activate the fork server; its copies of ``descriptors`` are in the options under these names."""
         with self._ours:
             text = json.dumps([options, list(descriptors)]).encode()
             socket.send_fds(self._ours, [len(text).to_bytes(8, "big")], list(descriptors.values()))

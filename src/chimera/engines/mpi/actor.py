@@ -26,7 +26,7 @@ _SIGN_S = 0.5
 
 
 class FailedArgumentError(Exception):
-    """An argument that is a failure. It becomes that of the call's results."""
+    """An argument that is a failure, which becomes the failure of the call's results."""
 
     def __init__(self, value: Kept) -> None:
         self.value = value
@@ -52,12 +52,12 @@ class HostedActor:
         self._queue: queue.SimpleQueue[tuple[Call, list[Slot]] | None] = queue.SimpleQueue()
         self._target: Any = None
         self._unmade: Kept | None = None  # why the constructor failed; every call fails with it
-        self._end_s = 0.0  # of the last call
+        self._end_s = 0.0  # end of the last call
         self._thread = threading.Thread(target=self._run, name=f"chimera-{context.name}", daemon=True)
         self._thread.start()
 
     def add(self, call: Call, slots: list[Slot]) -> None:
-        """Run a call after the earlier ones; ``slots`` are those of its refs."""
+        """Run a call after the earlier ones; ``slots`` are the slots of its refs."""
         self.calls[call.outs[0]] = call
         self._queue.put((call, slots))
 
@@ -88,7 +88,7 @@ class HostedActor:
                 self.context.prepare()
         except Abandoned:
             pass
-        except Exception as error:  # of the engine: callers must not wait for this thread
+        except Exception as error:  # an error of the engine: callers must not wait for this thread
             traceback.print_exc()
             self._rank.bury(self, f"ended with {type(error).__name__}: {error}")
         finally:

@@ -45,7 +45,7 @@ class Issued:
     order : increases from call to call, in the order in which their ends became known.
     values : its results, if they are small.
     arguments : refs that must not be dropped before it has ended.
-    rows : where its rows are kept for the driver; None for calls of actors.
+    rows : list that keeps its rows for the driver; None for calls of actors.
     """
 
     __slots__ = ("arguments", "done", "failed", "order", "peer", "rows", "values")
@@ -79,7 +79,7 @@ class Ref(ActorHeldRef):
 
 
 class Calls:
-    """Issued calls, and what became of them.
+    """Issued calls and their outcomes.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Calls:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._pending: dict[int, Issued] = {}  # by the number of the first result
-        self._ended: list[Issued] = []  # before the notice of the end of an argument's call has arrived from its rank
+        self._ended: list[Issued] = []  # ended before the notice of the end of an argument's call arrived
         self._order = itertools.count(1)
         self.dropped: deque[tuple[int, int]] = deque()
 
@@ -149,7 +149,7 @@ class Calls:
         self._rank.changed.notify_all()
 
     def get(self, refs: Any, timeout_s: float | None = None, context: MpiContext | None = None) -> Any:
-        """Return the value of a ref, or the values of a sequence in order; ``context`` is that of the waiting actor."""
+        """Return the value of a ref, or the values of a sequence in order; ``context`` is the context of the waiting actor."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         if isinstance(refs, Sequence):
             return [self._value(ref, deadline_s, context) for ref in refs]
@@ -220,7 +220,7 @@ class Callers:
 
     Parameters
     ----------
-    key : that of the engine.
+    key : key of the engine.
     """
 
     def __init__(self, key: str, calls: Calls) -> None:
@@ -251,5 +251,5 @@ def _argument(ref: Ref) -> Argument:
 
 
 def _is_known(issued: Issued) -> bool:
-    """Return whether the ends of all calls are known whose results are the arguments: they ended before."""
+    """Return whether the ends of all calls whose results are the arguments are known."""
     return all(ref.issued.done for ref in issued.arguments)

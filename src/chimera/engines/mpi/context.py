@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Abandoned(BaseException):
-    """Raised in the thread of an actor that was killed or closed. It is no `Exception`, so that actors do not catch it."""
+    """Raised in the thread of an actor that was killed or closed. It is not an `Exception`, so that actors do not catch it."""
 
 
 class MpiContext(ThreadContext):
@@ -31,12 +31,13 @@ class MpiContext(ThreadContext):
     Attributes
     ----------
     rank : the rank that hosts the actor.
-    key : that of its engine.
-    actor, name : its number in the job, and its name.
+    key : key of its engine.
+    actor, name : number of the actor in the job, and its name.
     groups : the groups in which it is a member, by their tags.
     word : the word on which its thread sleeps, see `chimera.engines.mpi.wake_ups`.
     abandoned : whether the thread must end.
-    memory, notifier : the memory that it shares with other actors of the machine, and the sleep on it; None without one.
+    memory, notifier : the memory that it shares with other actors of the machine, and the notifier for it; None without shared
+        memory.
     waited_s, collective_bytes, sent_bytes, received_bytes : see `chimera.engines.collectives.Costs`; since the last row.
     parts : rows of the parts of the running call.
     """
@@ -57,7 +58,7 @@ class MpiContext(ThreadContext):
         return aligned(4 * size).view(np.float32) if self.memory is None else self.memory.empty(size)
 
     def close(self) -> None:
-        """Leave all groups, and release the memory. Arrays in it keep what they need."""
+        """Leave all groups, and release the memory. Arrays in the memory keep the parts that they need."""
         self.groups.clear()
         if self.memory is not None:
             self.memory.close()

@@ -1,7 +1,7 @@
 """Groups of actors on ranks: collectives in rank order, and messages, as exchanges between pairs of members.
 
-A member waits in its own thread, without the messenger of its rank. The library chooses the order of MPI_Allreduce; here
-each member adds a part of all vectors in the order of the members, so that all members get the same bits (decisions/0068). The
+A member waits in its own thread, without the messenger of its rank. The library would choose the order of MPI_Allreduce. Here
+each member adds a part of all vectors in the order of the members. All members thus get the same bits (decisions/0068). The
 pair of members is part of each message's tag, because several members may be on one rank.
 """
 
@@ -28,10 +28,10 @@ from chimera.engines.mpi.values import Kept
 from chimera.engines.mpi.wake_ups import Pause, word_of
 from chimera.engines.shared_memory.values import Packed, opened
 
-_POLL_S = 5e-5  # before the first sleep: the other members are often nearly as far
+_POLL_S = 5e-5  # seconds of polling before the first sleep: other members often arrive within this time
 _NEAR_S = 0.05
 _MOVING_S = 1e-3
-_ON_THE_WAY_S = 0.2  # messages of a member of another machine may arrive after the news of its death
+_ON_THE_WAY_S = 0.2  # messages of a member of another machine may arrive after the notice of its death
 
 
 def lost_member(members: Sequence[Peer], dead: Mapping[int, str]) -> str:
@@ -109,12 +109,12 @@ class MpiGroup:
         """Send a value to each of these members. See `Group.send`."""
         check_ranks(list(values), self.size)
         self._context.alive()
-        packed: dict[int, Packed] = {}  # by the id of the value: one may have many receivers
+        packed: dict[int, Packed] = {}  # by the id of the value, which may have many receivers
         requests: list[Any] = []
         for rank, value in values.items():
             if id(value) not in packed:
                 packed[id(value)] = Packed(value)
-                self._context.sent_bytes += packed[id(value)].array_bytes  # once, as of the result of a call
+                self._context.sent_bytes += packed[id(value)].array_bytes  # counted once, like the result of a call
             each = packed[id(value)]
             self._incoming[rank].release()
             if rank == self._rank:
@@ -159,7 +159,7 @@ class MpiGroup:
         return found
 
     def _agree(self, size: int) -> None:
-        """Exchange the lengths of the members' vectors. Each collective begins with this, which also is the barrier."""
+        """Exchange the lengths of the members' vectors. Each collective begins with this; it also is the barrier."""
         sizes = np.full(self.size, size, np.int64)
         requests = [self._begin_receive(rank, sizes[rank : rank + 1]) for rank in self._others]
         mine = sizes[self._rank : self._rank + 1]
@@ -250,7 +250,7 @@ class MpiGroup:
 
         Parameters
         ----------
-        moving : whether a message is on its way, which needs calls of both sides.
+        moving : whether a message is in flight, which needs calls of both sides.
         arriving : whether it will be complete in spite of a death.
         """
         context, wake_ups = self._context, self._messenger.wake_ups

@@ -19,9 +19,9 @@ class GroupHandle:
 
     Parameters
     ----------
-    first_tag : of its messages, see `Job.new_tags`.
+    first_tag : first tag of its messages, see `Job.new_tags`.
     members : its members, in order.
-    meeting : where they meet in shared memory; None if they cannot.
+    meeting : location of their shared memory; None if they share none.
     """
 
     def __init__(self, first_tag: int, members: Sequence[Peer], meeting: Meeting | None) -> None:

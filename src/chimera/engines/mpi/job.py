@@ -30,7 +30,7 @@ class Job:
     ----------
     rank : this process.
     placed : for the driver, the rank of each actor of its open engines, by the actor's number.
-    sharing : the ranks that can map files of this one.
+    sharing : the ranks that can map files of this rank.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The kinds of messages between ranks. Each message is a plain tuple that begins with its kind, and maybe bytes of arrays."""
+"""The kinds of messages between ranks. Each message is a plain tuple that begins with its kind; bytes of arrays may follow."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from chimera.engines.mpi.values import Kept
     VALUE,  # number, failed, when it was ready, value: a copy
     DROP,  # numbers: no reader needs these results any more
     KILL,  # actor: end it
-    DEAD,  # actor, name: it is dead; sent to all ranks
-    ROWS,  # actors: send the rows of calls by other actors; and the answer, with rows
-    SIGNS,  # actors: send their heartbeats; and the answer, with times
-    CLOSE,  # actors: end them and forget their results; and the answer
+    DEAD,  # actor, name: the actor is dead; sent to all ranks
+    ROWS,  # actors: send the rows of calls by other actors; also the kind of the answer, with rows
+    SIGNS,  # actors: send their heartbeats; also the kind of the answer, with times
+    CLOSE,  # actors: end them and forget their results; also the kind of the answer
     END,  # the job ends
 ) = range(13)
 
@@ -32,16 +32,16 @@ Times are those of the driver's clock."""
 
 
 class Call(NamedTuple):
-    """A call on its way to an actor, and there.
+    """A call in flight to an actor, or waiting at the actor.
 
     Attributes
     ----------
     caller : the rank that has issued it.
     outs : numbers of the results.
-    refs, named : arguments that are refs, and None in the places of the others.
+    refs, named : arguments that are refs, and None in the places of other arguments.
     plain : the other arguments, as a pair of a list and a dictionary; None if there are none.
     issued_s : when it was issued, on the driver's clock.
-    traced : whether its row goes with its end; otherwise the driver asks for it.
+    traced : whether its row is sent with the notice of its end; otherwise the driver asks for the row.
     """
 
     caller: int

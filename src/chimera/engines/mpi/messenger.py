@@ -1,4 +1,4 @@
-"""The messenger of a rank: a thread that receives the messages of other ranks, whatever the actors of this rank compute.
+"""The messenger of a rank: a thread that receives the messages of other ranks, also while actors of this rank compute.
 
 All calls of MPI are calls that return at once, and one thread at a time makes them (`lock`). So a library that offers
 MPI_THREAD_SERIALIZED is enough. The thread sleeps while there is nothing to do, see `chimera.engines.mpi.wake_ups`.
@@ -18,8 +18,8 @@ from chimera.engines.mpi.wake_ups import MESSENGER, Pause, WakeUps
 
 _TAG = 0
 _POLLS = 3  # a message may need several calls of MPI until a probe finds it
-_NEAR_S = 0.1  # rings wake this rank; this bounds the delay of what waits for no message
-_FAR_S = 2e-3  # other machines cannot ring
+_NEAR_S = 0.1  # messages wake this rank; this bounds the delay of other work
+_FAR_S = 2e-3  # other machines cannot wake this rank
 _MOVING_S = 1e-3  # a large message needs calls of both sides
 
 Deliver = Callable[[int, tuple[Any, ...], list[memoryview]], None]
@@ -126,7 +126,7 @@ class Messenger:
         return received
 
     def _drain(self) -> None:
-        """Complete all messages: once all ranks have sent theirs, none is on its way; then drop what no reader awaits."""
+        """Complete all messages. Once all ranks have done so, none is in flight. Then drop messages that no reader awaits."""
         pause, barrier = Pause(), None
         while True:
             self._receive()

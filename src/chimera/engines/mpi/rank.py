@@ -1,4 +1,4 @@
-"""A rank of the job: its actors, the values that it keeps, the calls that it awaits, and what it does with messages."""
+"""A rank of the job: its actors, the values that it keeps, the calls that it awaits, and its handling of messages."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Rank:
         """Keep the results of a call, and report its end to its caller."""
         with self.changed:
             if actor.calls.pop(call.outs[0], None) is None:
-                return  # it was killed, and the call has failed
+                return  # the actor was killed, and the call has failed
             if not call.traced:
                 actor.rows += rows
             self._report(call, values, failed, rows if call.traced else None)

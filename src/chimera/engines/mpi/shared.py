@@ -32,12 +32,12 @@ class Place(NamedTuple):
 
 
 class Meeting(NamedTuple):
-    """Where a group meets in the file.
+    """The location of a group's memory in the file.
 
     Attributes
     ----------
-    table : as of `allocate_table`.
-    regions : of the members, in the order of the group.
+    table : result of `allocate_table`.
+    regions : regions of the members, in the order of the group.
     """
 
     table: int
@@ -49,7 +49,7 @@ class SharedFile:
 
     Parameters
     ----------
-    ranks : those that can map it, see `ranks_that_share`; without any, there is no file.
+    ranks : ranks that can map the file, see `ranks_that_share`; if there are none, there is no file.
     """
 
     def __init__(self, ranks: Sequence[int]) -> None:
@@ -68,13 +68,13 @@ class SharedFile:
         return Place(os.getpid(), self._memory.fd, region)
 
     def meeting_of(self, actors: Sequence[int]) -> Meeting | None:
-        """Return where these actors can meet; None if one of them has no region."""
+        """Return the location for a group of these actors; None if one of them has no region."""
         if self._memory is None or not all(actor in self._regions for actor in actors):
             return None
         return Meeting(allocate_table(self._memory, len(actors)), tuple(self._regions[actor] for actor in actors))
 
     def close(self) -> None:
-        """Release the file. Arrays in it keep the memory that they need."""
+        """Release the file. Arrays in the file keep the memory that they need."""
         if self._memory is not None:
             self._memory.close()
 

@@ -19,7 +19,7 @@ Place: TypeAlias = tuple[int, int]
 
 
 class Slot:
-    """A value, now or later.
+    """A value, present or awaited.
 
     Attributes
     ----------

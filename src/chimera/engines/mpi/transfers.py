@@ -16,7 +16,7 @@ from chimera.engines.mpi.library import MPI
 _INLINE_BYTES = 8192
 _ALIGN = 64
 _HEAD = struct.Struct("<IIq")
-_KEPT_BUFFERS = 8  # of one sender, for its next messages
+_KEPT_BUFFERS = 8  # largest number of buffers kept for the next messages of a sender
 
 
 class Message(NamedTuple):
@@ -66,7 +66,7 @@ class Incoming:
 
     Parameters
     ----------
-    channel, source, tag : the sender, as it calls `send`.
+    channel, source, tag : communicators, rank of the sender, and the tag with which it calls `send`.
     reuse : whether the memory of arrays is used again after `release`.
     """
 
@@ -94,7 +94,7 @@ class Incoming:
 
         Parameters
         ----------
-        probe : whether to look for heads; otherwise they come through `match`.
+        probe : whether to probe for heads; otherwise `match` provides them.
         """
         if self._requests is None and self._head is None:
             if probe and not self._matched:

@@ -20,7 +20,7 @@ class Kept:
     Attributes
     ----------
     buffers : the bytes of its arrays, which no code can change.
-    array_bytes : their number.
+    array_bytes : number of these bytes.
     """
 
     __slots__ = ("array_bytes", "buffers", "form", "stream")

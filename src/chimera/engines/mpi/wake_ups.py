@@ -1,8 +1,8 @@
 """Sleeping ranks, and their wake-up by other ranks of the same machine.
 
-A blocking receive of MPI polls without a pause, and so uses a whole core. Ranks sleep instead on words of shared memory, which
-the sender of a message changes after the message is in MPI's hands. Ranks of other machines cannot wake a sleeping rank: it
-then polls with growing pauses.
+A blocking receive of MPI polls without a pause, and so uses a whole core. Ranks sleep instead on words of shared memory. The
+sender of a message changes the word after MPI has accepted the message. Ranks of other machines cannot wake a sleeping rank. If
+there are such ranks, the rank polls with growing pauses.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _TOKEN_BYTES = 16
 _FIRST_PAUSE_S = 2e-5
 _LONGEST_PAUSE_S = 1e-3
 MESSENGER = 0
-"""The word of a rank's messenger; actors use the others."""
+"""The word of a rank's messenger; actors use the other words."""
 
 
 def word_of(actor: int) -> int:
-    """Return the word on which an actor sleeps. Two actors may have the same: their wake-ups are then too many."""
+    """Return the word on which an actor sleeps. Two actors may have the same word, and are then woken for both."""
     return 1 + actor % (_WORDS - 1)
 
 
@@ -88,7 +88,7 @@ class WakeUps:
             self._futex.wake(words.address + 4 * word)
 
     def seen(self, word: int) -> int:
-        """Return the value of an own word: read it before the check whose result may change."""
+        """Return the value of an own word. Read it before the check whose result another rank may change."""
         own = self._maps.get(self.rank)
         return 0 if own is None else own.words[word]
 

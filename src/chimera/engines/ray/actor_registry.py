@@ -66,7 +66,7 @@ class ActorRegistry:
         return self._unplaced
 
     def look_for_deaths(self, at_once: bool = False) -> None:
-        """Request the dead actors from Ray, unless that was done a moment ago."""
+        """Request the dead actors from Ray, unless the last request is too recent."""
         if not at_once and time.monotonic() - self._looked_s < _LOOK_FOR_DEATHS_S:
             return
         living = living_actors()

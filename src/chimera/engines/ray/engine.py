@@ -36,7 +36,7 @@ _LEAVING_S = 5.0
 class Ray(RealTime):
     """An engine of Ray actors on this machine or a cluster. Values pass through Ray's object store or through shared memory.
 
-    If this process already has a Ray session, the engine uses it and leaves it running. Otherwise it joins or starts one.
+    If this process already has a Ray session, the engine uses it and leaves it running. Otherwise it joins or starts a session.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ SEEN_WITHIN_S = _PERIOD_S + _LOOK_S
 """Maximum age of a heartbeat when the driver reads it, in seconds."""
 
 _ENTRY = struct.Struct("dqq56s")
-"""Time of the last heartbeat on the driver's clock, the process as of `this_process`, the id of the node in Ray."""
+"""Time of the last heartbeat on the driver's clock, the process (see `this_process`), the id of the node in Ray."""
 
 
 class NodeProcess(NamedTuple):
@@ -83,13 +83,13 @@ class Heartbeats:
         if entry is not None:
             said_s, pid, started, node = _ENTRY.unpack(entry)
             self.process = NodeProcess(node.rstrip(b"\0").decode(), (pid, started))
-            if said_s != self._said_s:  # it is new since the last read, whatever the clock of its node says
+            if said_s != self._said_s:  # it is new since the last read, whatever the clock of its node shows
                 self._said_s, self.sign_s = said_s, min(max(said_s, self.looked_s), now)
         self.looked_s = now
 
 
 def look(channels: Sequence[Channel]) -> None:
-    """Read the heartbeats of these actors, unless that was done a moment ago."""
+    """Read the heartbeats of these actors, unless the last reading is too recent."""
     now = time.monotonic()
     due = {
         channel.key.encode(): channel.heartbeats for channel in channels if now - channel.heartbeats.looked_s >= _LOOK_S

@@ -1,4 +1,4 @@
-"""The packed form of trace rows, in which they travel from actors to the driver."""
+"""The packed form of trace rows, in which actors send them to the driver."""
 
 from __future__ import annotations
 

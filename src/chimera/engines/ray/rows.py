@@ -1,4 +1,4 @@
-"""The rows of the trace. Actors measure them, and each call returns its row, with those of its parts, as one more result."""
+"""The rows of the trace. Actors measure the rows. Each call returns its row and the rows of its parts as one more result."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _packed(refs: Sequence[Any], name_of: Callable[[str], str | None]) -> dict[A
     import ray
     from ray.exceptions import RayError
 
-    with contextlib.suppress(RayError):  # some are of failed calls: fetch them one by one
+    with contextlib.suppress(RayError):  # some rows are of failed calls: fetch the rows one by one
         return {ref: (row, "") for ref, row in zip(refs, ray.get(list(refs)), strict=True)}
     packed: dict[Any, tuple[bytes | None, str]] = {}
     for ref in refs:

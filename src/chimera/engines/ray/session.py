@@ -26,14 +26,14 @@ HEALTH_CHECKS = {
 
 _NOT_NICE = {
     "worker_niceness": 0
-}  # Ray's default is 15: on a busy machine its workers would hardly run, but the driver would
+}  # Ray's default is 15: on a busy machine, Ray's workers would get little processor time beside the driver
 
 _ENVIRONMENT = {
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # a ref that no process reads may fail
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # an actor that requested no GPU sees none
 }
-_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # a Ray that only this machine can reach (the name says little)
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # binds Ray to loopback, so that only this machine can reach it
 _PRINTS, _OPEN = "_worker_logs_enabled", "ENABLE_RAY_CLUSTER"
 _KNOCK_S = 5.0
 _MOST_STORE_BYTES = 2 << 30
@@ -58,11 +58,11 @@ class Session:
         working_dir: str | None = None,
         show_output: bool = False,
     ) -> Session:
-        """Return the session of this process. If there is none, start a Ray here, or join the one at ``address``.
+        """Return the session of this process. If there is none, start Ray here, or join the cluster at ``address``.
 
         Raises
         ------
-        ConfigurationError : there is no Ray at ``address``.
+        ConfigurationError : there is no Ray cluster at ``address``.
         """
         import ray
 
@@ -140,11 +140,11 @@ def _join(stack: contextlib.ExitStack, address: str, working_dir: str | None, sh
 
 
 def check_reachable(address: str) -> None:
-    """Try to connect to the address. Ray itself would try for minutes, also if the cluster that it finds is gone.
+    """Try to connect to the address. Ray itself would try for minutes, also if the cluster has ended.
 
     Raises
     ------
-    ConfigurationError : no process listens there, or it is no address.
+    ConfigurationError : no process listens there, or ``address`` is not an address.
     """
     found = _found_by_ray() if address == "auto" else address
     host, _, port = found.rpartition(":")
@@ -188,7 +188,7 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _switches(show_output: bool, only_this_machine: bool) -> Iterator[None]:
-    """Set what Ray has no option for: whether it prints the raylet's messages, and whether it binds to loopback only."""
+    """Set two settings that are not options of Ray: printing of the raylet's messages, and binding to loopback only."""
     from ray._private import ray_constants, worker
 
     before = [

@@ -1,7 +1,7 @@
 """The driver's side of the memory that it shares with the actors of its machine: mappings, slots, readers.
 
-A ref is always Ray's. But a large array that an actor returns is in the actor's region of one sparse file, in a slot that the
-driver granted with the call. Ray's object of it is then empty.
+Each ref is a ref of Ray. However, a large array that an actor returns is in the actor's region of one sparse file, in a slot
+that the driver granted with the call. Ray's object of the array is then empty.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Read: TypeAlias = tuple[int | str, int, int, int]
 """An argument that may be in a slot: its position or name in the call, the slot's region, the slot, its generation."""
 
 Borrowed: TypeAlias = tuple[int | None, list[Out], list[Read]]
-"""The information about the memory that an actor gets with a call: as of `Lent`."""
+"""The information about the memory that an actor gets with a call, see `Lent`."""
 
 Given: TypeAlias = "tuple[int | str, Ref]"
 """A ref among the arguments of a call: its position or name, and the ref."""
@@ -56,7 +56,7 @@ class Place(NamedTuple):
 
     Attributes
     ----------
-    machine : as of `clock_of_this_machine`.
+    machine : identifier of the machine, see `clock_of_this_machine`.
     pid, fd : the driver, and its descriptor of the file.
     key : the engine's key, which is written in the file.
     node : the driver's node in Ray.
@@ -70,11 +70,11 @@ class Place(NamedTuple):
 
 
 class Meeting(NamedTuple):
-    """Where a group meets in the file.
+    """The location of a group's memory in the file.
 
     Attributes
     ----------
-    table : as of `allocate_table`.
+    table : result of `allocate_table`.
     regions : regions of the members, in rank order.
     """
 
@@ -87,7 +87,7 @@ class Shared:
 
     Attributes
     ----------
-    place : what an actor needs to map it, or None.
+    place : data with which an actor maps the file, or None.
     """
 
     def __init__(self, key: str, machine: str, node: str) -> None:
@@ -109,7 +109,7 @@ class Shared:
         return Side(self._memory, actor, name)
 
     def meeting_of(self, sides: Sequence[Side | None]) -> Meeting | None:
-        """Return where actors can meet in the file; None if some have no region of it."""
+        """Return the location of a group's memory in the file; None if an actor has no region."""
         near = [side for side in sides if side is not None]
         if len(near) < len(sides):
             return None
@@ -126,7 +126,7 @@ class Side(ResultSlots):
 
     Attributes
     ----------
-    groups : the groups of the actor that the driver uses: the other members may read what it sent before its death.
+    groups : the groups of the actor that the driver uses: the other members may read messages that it sent before its death.
     """
 
     def __init__(self, memory: Memory, actor: int, name: str) -> None:
@@ -148,7 +148,7 @@ class Side(ResultSlots):
         ----------
         returns : number of its results.
         reads : the arguments that may be in the memory.
-        room : whether its results may be.
+        room : whether its results may be in the memory.
         """
         mapped = self.is_mapped
         spots: list[Spot] = []
@@ -172,7 +172,7 @@ class Side(ResultSlots):
         self._void.add((spot.slot, spot.generation))
 
     def has_begun(self, number: int) -> bool:
-        """Whether the actor has begun a call; a call of long ago counts as begun."""
+        """Whether the actor has begun a call; an old call counts as begun."""
         return self._issued - number > BEGUN or self.region.begun[number % BEGUN] == number + 1
 
     def clear(self) -> bool:
@@ -256,7 +256,7 @@ class Lent:
             spot.side.drop(spot.slot, spot.generation)
 
     def take_back(self, side: Side | None) -> None:
-        """Undo it for a call that Ray could not execute, unless the actor had begun it."""
+        """Undo `give` for a call that Ray could not execute, unless the actor had begun the call."""
         if side is None or self.number is None or side.has_begun(self.number):
             return
         for region, place in self._counts:

@@ -1,4 +1,4 @@
-"""Waits of the driver for values: with a time limit, and checking meanwhile that all actors are placed."""
+"""Waits of the driver for values, with a time limit and checks that all actors are placed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Waiting:
     Parameters
     ----------
     registry : the actors, and which of them are not placed yet.
-    reservations : the time limits of placement.
+    reservations : the reservations, which have the time limits of placement.
     """
 
     def __init__(self, registry: ActorRegistry, reservations: Reservations) -> None:

@@ -15,26 +15,26 @@ from chimera.engines.shared_memory.memory import Memory, fence
 from chimera.engines.shared_memory.notifier import Notifier
 from chimera.engines.shared_memory.values import Packed, is_plain, opened
 
-SENT, PLACES = 3, 4  # words of a member's row in the table: messages that it has sent, and where its places are
-_WORDS = 4  # of a place: number of the last message to the receiver, offset and length of its description
+SENT, PLACES = 3, 4  # words of a member's row in the table: number of sent messages, and offset of its places
+_WORDS = 4  # words of a place: number of the last message to the receiver, offset and length of its description
 _NUMBER, _OFFSET, _LENGTH = 0, 1, 2
 
-_SPIN_S = 0.0  # sleep at once: the others compute meanwhile, and need this core
+_SPIN_S = 0.0  # sleep at once: other members compute meanwhile, and need this core
 
 
 class Mailboxes:
     """Sends and receives messages in one member of a group.
 
-    A description of each message lies in the sender's region. Arrays that lie there too are read in place, and others are
-    copied there. A message exists as soon as the sender has counted it, and one count covers all receivers of a `send`. So all
-    receivers agree on it, also after the death of the sender, whose memory stays.
+    The sender's region holds a description of each message. Receivers read arrays in that region in place; the sender copies
+    other arrays to it. A message exists as soon as the sender has counted it, and one count covers all receivers of a `send`.
+    So all receivers agree on the message, also after the death of the sender, whose memory stays.
 
     Parameters
     ----------
-    costs, memory, notifier : of this actor's process.
+    costs, memory, notifier : context, memory and notifier of this actor's process.
     rows : the first word of each member's row in the table of the group, and all words of the table.
     members : numbers of the members' regions, in rank order.
-    rank : of this member.
+    rank : rank of this member.
     check : raises if a member is dead.
     """
 
@@ -51,12 +51,12 @@ class Mailboxes:
         self._costs, self._memory, self._notifier, self._check = costs, memory, notifier, check
         (self._words, self._row_at), self._members, self._rank = rows, members, rank
         self._own: memoryview[int] | None = None  # the places of this sender
-        self._places: dict[int, memoryview[int]] = {}  # of each other sender, its place for this member
+        self._places: dict[int, memoryview[int]] = {}  # places of the other senders for this member, by sender
         self._received = [0] * len(members)  # number of the last message from each member
         self._last: dict[int, tuple[bytes, Any, int]] = {}  # by sender: description of its last message, message, bytes
         self._described_before: dict[
             tuple[int, ...], tuple[Any, bytes, int]
-        ] = {}  # by receivers: vectors that lie here
+        ] = {}  # by receivers: vectors in this region
         self._blocks: dict[Any, tuple[int, int]] = {}  # offset and size of memory for descriptions and copies
 
     def send(self, values: Mapping[int, Any]) -> None:
@@ -69,7 +69,7 @@ class Mailboxes:
         sent = 0
         for ranks in receivers.values():
             description, nbytes = self._described(values[ranks[0]], tuple(ranks))
-            sent += nbytes  # one copy for all, as of a result of a call
+            sent += nbytes  # one copy for all, like the result of a call
             offset = self._block(("description", *ranks), len(description))
             self._memory.own.bytes[offset : offset + len(description)] = description
             for rank in ranks:
@@ -157,7 +157,7 @@ class Mailboxes:
         return description, nbytes
 
     def _block(self, key: Any, nbytes: int) -> int:
-        """Return the offset of memory that messages to the same members share: each has been read before the next."""
+        """Return the offset of memory that messages to the same members share: each message is read before the next."""
         offset, size = self._blocks.get(key, (0, -1))
         if size < nbytes:
             offset = self._memory.heap.allocate(max(nbytes, 256))

@@ -78,7 +78,7 @@ ANSWERS, ANSWER_WORDS = 1 << 14, 8
 TICKET = 0
 
 BEGUN = 1 << 14
-"""Of so many of the latest calls it is known whether they have begun."""
+"""Number of the latest calls of which it is known whether they have begun."""
 
 _barrier = threading.Lock()
 
@@ -182,7 +182,7 @@ class Memory:
         return self.block(self.me, self.heap.allocate(4 * size), 4 * size).view(np.float32)
 
     def locate(self, array: NDArray[Any]) -> int | None:
-        """Return the offset in this process's own region at which an array lies, or None if it lies elsewhere."""
+        """Return the offset of an array in this process's own region, or None if it is not there."""
         offset: int = array.__array_interface__["data"][0] - self.own.address
         return offset if 0 <= offset <= _REGION - array.nbytes else None
 

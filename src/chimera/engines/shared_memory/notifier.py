@@ -9,7 +9,7 @@ from chimera.core.errors import ActorLost
 from chimera.engines.shared_memory.futex import Futex
 from chimera.engines.shared_memory.memory import BELL_AT, Memory, fence
 
-_RECHECK_S = 0.25  # bounds the delay if a wake-up is ever lost, which is not known to happen
+_RECHECK_S = 0.25  # bounds the delay if a wake-up is lost; no such case is known
 _LONGEST_NAP_S = 1e-3
 
 
@@ -30,7 +30,7 @@ class Notifier:
     def ring_for_call(self, calls_over: int) -> None:
         """Wake the processes that wait, or whose next call waits, until ``calls_over`` calls of this process have ended.
 
-        The driver is woken last: a wake-up takes as long as a hundred lines of Python, and actors seldom wait for the driver.
+        The driver is woken last: a wake-up takes as long as a hundred lines of Python, and actors rarely wait for the driver.
         """
         fence()  # the results are written before the flags of waiting processes are read
         own, actors = self._memory.own, self._memory.actors()
@@ -126,7 +126,7 @@ class Notifier:
 
 
 def _look(ready: Callable[[], bool], spin_s: float) -> bool:
-    """Poll ``ready`` for ``spin_s`` seconds. It does not yield: the scheduler could suspend it for a whole time slice."""
+    """Poll ``ready`` for ``spin_s`` seconds. This does not yield: the scheduler could suspend it for a whole time slice."""
     if ready():
         return True
     until = time.monotonic() + spin_s

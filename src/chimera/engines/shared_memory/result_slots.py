@@ -155,8 +155,8 @@ def copy_value(memory: Memory, actor: int, slot: int, generation: int) -> Any:
 
     Raises
     ------
-    ActorLost : the value's ref was deleted during the copy, so the value may have been overwritten. This happens only if
-        the driver has given up the reading actor.
+    ActorLost : the value's ref was deleted during the copy, so the value may have been overwritten. This happens only if the
+        driver counts the reading actor as dead.
     """
     region, at = memory.region(actor), slot * SLOT_WORDS
     block = memory.block(actor, *region.slots[at + OFFSET : at + NBYTES + 1]).copy()

@@ -34,8 +34,8 @@ class SharedGroup:
 
     Parameters
     ----------
-    costs : the actor_context of this actor.
-    memory, notifier : of this actor's process.
+    costs : the context of this actor.
+    memory, notifier : memory and notifier of this actor's process.
     table : result of `allocate_table`.
     members, names : numbers of the members' regions, and names of the actors, in rank order.
     look : called repeatedly while this member waits; it may raise `ActorLost`.

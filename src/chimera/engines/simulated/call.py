@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Meetings: TypeAlias = "Mapping[SimulatedGroup, tuple[float, list[Call]]]"
 
-_SIZES = {type(None): 0, bool: 8, int: 8, float: 8, str: 8}  # of plain values, as `nbytes` counts them
+_SIZES = {type(None): 0, bool: 8, int: 8, float: 8, str: 8}  # sizes of plain values, as `nbytes` counts them
 _size_of = _SIZES.__getitem__
 _NEVER = math.inf, math.inf, math.inf
 NO_PARTS: list[TraceRow] = []  # shared, and never changed
@@ -39,14 +39,14 @@ class Call:
     given_bytes : size of the sender's values.
     inputs : the calls whose results it takes.
     clock_s : its progress in time while it runs.
-    end_s : when its result is ready; infinite until that is computed.
+    end_s : when its result is ready; infinite until the result is computed.
     known_s : when the driver can know the result.
     waiters : calls that take its results and could not run yet.
     returns : number of results, each with its own ref; None for a single result.
-    meetings : for each group in which it met others, the end of the last meeting and all calls of it.
+    meetings : for each group in which it met other calls, the end of the last meeting and all calls in it.
     transit_s : transfer time of its last argument.
-    parts : rows of its recorded parts; its costs since the last of them are its own.
-    planned : for a stuck call, when it would have started, ended and been known, and its meetings.
+    parts : rows of its recorded parts; its own row has its costs since the last part.
+    planned : for a stuck call, its planned times of start, end and knowledge of the driver, and its meetings.
     """
 
     __slots__ = (
@@ -151,7 +151,7 @@ class Call:
         return self.issued_s + self.sender.port.latency_to(self.node.port)
 
     def prolonged_s(self, begin_s: float, end_s: float) -> float:
-        """Return when work is done that would take from ``begin_s`` to ``end_s`` without absences of its actor."""
+        """Return the end of work that would take from ``begin_s`` to ``end_s`` without absences of its actor."""
         presence = self.presence
         return end_s if presence is None else presence.works_until_s(begin_s, end_s - begin_s, self.start_s)
 
@@ -163,7 +163,7 @@ class Call:
         self.transfer_s, self.wait_s, self.bytes_in, self.bytes_out, self.samples = 0.0, 0.0, 0, 0, 0
 
     def rows(self) -> list[TraceRow]:
-        """Return its rows of the trace: those of its parts until it ended, and that of the remainder."""
+        """Return its rows of the trace: the rows of its parts until it ended, and the row of the remainder."""
         error = type(self.error).__name__ if self.error else ""
         if self.parts is NO_PARTS:
             return [self._row(self.method, self.start_s, self.end_s, error)]

@@ -42,8 +42,8 @@ def arrival_s(call: Call) -> float:
 def _reach_client(call: Call, ready_s: float) -> tuple[float, float, float, Presence | None]:
     """Send the message of a call to a client.
 
-    Returns when the message and the arguments leave, and the message arrives; from when on the client can work for the call;
-    and the presence on which the call depends.
+    Returns the time at which the message and the arguments leave, the time at which the message arrives, the time from which
+    the client can work for the call, and the presence on which the call depends.
     """
     node, presence = call.node, call.presence
     free_s = 0.0 if call.method in node.administrative else node.free_s  # the client answers these also while it works
@@ -56,7 +56,7 @@ def _reach_client(call: Call, ready_s: float) -> tuple[float, float, float, Pres
 def deliver(
     refs: Sequence[Ref], node: Node, ready_s: float, presence: Presence | None = None
 ) -> tuple[float, float, int]:
-    """Send the values of ``refs`` to ``node``, not before ``ready_s``; ``presence`` is that of the receiver, if it matters.
+    """Send the values of ``refs`` to ``node``, not before ``ready_s``; ``presence`` is the receiver's, if it matters.
 
     Returns the arrival time of the last value, the time at which that value was sent, and the number of bytes sent.
     """
@@ -85,7 +85,7 @@ def deliver(
 
 
 def _leaves_s(call: Call, taken_s: float) -> float:
-    """Return when a result leaves an actor that is disturbed or a client: a client sends it at the end of the call."""
+    """Return when a result leaves a disturbed actor or a client. A client sends it at the end of the call."""
     node, presence = call.node, call.presence
     leaves_s = node.health.sends_s(call.end_s if node.uploads else taken_s)
     return leaves_s if presence is None else presence.leaves_s(leaves_s)
@@ -98,7 +98,7 @@ def carried_s(sender: Node, receiver: Node, size: int, ready_s: float) -> float:
 
 
 def _prolonged_s(leaves_s: float, arrives_s: float, *presences: Presence | None) -> float:
-    """Return when a transfer arrives that is interrupted while one of its ends is off."""
+    """Return the arrival of a transfer that is interrupted while one of its ends is off."""
     for presence in presences:
         if presence is not None:
             arrives_s = presence.arrives_s(leaves_s, arrives_s)

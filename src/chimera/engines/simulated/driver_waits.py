@@ -1,4 +1,4 @@
-"""Waits of the driver. Only they advance the driver's clock."""
+"""Waits of the driver. Only waits advance the driver's clock."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ class Simulated:
 
     @property
     def keeps_work(self) -> bool:
-        """Whether `state` holds until when actors work, so that a checkpoint need not wait for them. Only clients do."""
+        """Whether `state` holds the end of actors' work, so that a checkpoint need not wait for it: only with clients."""
         return self._devices.given or self._availability.varies
 
     def state(self) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Calls and messages between actors: the choice of the next event in virtual time.
 
-Once the handle of an actor or a message has been sent, a call or a message may come from any actor, so the order of issue is no
-longer that of virtual time. From then on every call waits in the queue of its actor, sorted by its arrival, until the driver
-waits. Then the earliest start or awaited result happens first, and none after the moment at which the driver wakes. No later
-event can precede it: code that continues at a moment calls others after that moment only.
+Once the handle of an actor or a message has been sent, a call or a message may come from any actor. The order of issue is then
+no longer the order of virtual time. From then on every call waits in the queue of its actor, sorted by its arrival, until the
+driver waits. Then the earliest start or awaited result happens first, and no event after the time at which the driver wakes. No
+later event can precede an earlier one: code that continues at a time issues calls after that time only.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Events:
     ----------
     on : whether a handle or a message has been sent.
     mail : the messages between members of groups.
-    waits : calls that wait inside for a result: for which, and their time limits.
+    waits : calls that wait inside for a result: the result, and the time limit.
     """
 
     def __init__(self, scheduler: Scheduler, nodes: list[Node]) -> None:
@@ -68,9 +68,9 @@ class Events:
         self.waits: dict[Call, tuple[Ref, float]] = {}
         self._scheduler, self._nodes = scheduler, nodes
         self._agenda: list[tuple[float, int, int]] = []  # (time, order of the call, rank); entries may be outdated
-        self._due_s: dict[int, float] = {}  # by rank: the entry that counts
+        self._due_s: dict[int, float] = {}  # by rank: time of the valid entry
         self._begun = itertools.count(1 << 62)
-        self._held_back: dict[Call | Message, float] = {}  # what hanging actors would have called or sent, and when
+        self._held_back: dict[Call | Message, float] = {}  # calls and messages that hanging actors hold back, and their times
 
     def enqueue(self, call: Call) -> None:
         """Insert a call in the queue of its actor, after all that arrive before it."""
@@ -146,7 +146,7 @@ class Events:
         return taken_back
 
     def awaited_by(self, call: Call) -> Call | None:
-        """Return the call whose result a suspended call waits for, or None."""
+        """Return the call for whose result a suspended call waits, or None."""
         return self.waits[call][0].call if call in self.waits else None
 
     def check_receiver(self, name: str) -> None:
@@ -162,7 +162,7 @@ class Events:
 
         Parameters
         ----------
-        hung_s : since when it hung before this, and still hangs.
+        hung_s : start of an earlier hang that continues.
         """
         now_s = self._scheduler.now_s
 
@@ -278,7 +278,7 @@ class Events:
         call = node.queue[0]
         ready_s = max((other.end_s for other in call.inputs), default=0.0)
         if ready_s == math.inf or node.blocked:
-            ready_s = min(node.crash_s, node.leave_s)  # then it is known that it will not run
+            ready_s = min(node.crash_s, node.leave_s)  # at this time it is known that the call will not run
         return call, max(call.arrives_s, node.free_s, ready_s)
 
     def _continues_s(self, call: Call) -> float | None:
@@ -292,7 +292,7 @@ class Events:
 
 
 def _known_s(call: Call, node: Node) -> float:
-    """When the actor of ``node`` can know that a call has ended."""
+    """Return the time at which the actor of ``node`` can know that a call has ended."""
     if call.node is node:
         return call.end_s
     return call.node.sends_s(call.end_s) + call.node.port.latency_to(node.port)

@@ -38,9 +38,9 @@ def _find(number: int) -> SimulatedGroup:
 class SimulatedGroup:
     """Collectives and messages between actors of one simulated engine; see `chimera.core.engine.Group`.
 
-    All-reduce takes as long as a ring does (Patarasuk and Yuan, 2009): each member sends and receives 2 (n-1)/n of the
-    array, at the speed of the slowest path between neighbours, in 2 (n-1) steps of one latency each. Paths that cross the
-    same link have equal shares of it. A broadcast is a pipeline through all members, a barrier a ring without data.
+    All-reduce takes as long as in a ring (Patarasuk and Yuan, 2009). Each member sends and receives 2 (n-1)/n of the array, in
+    2 (n-1) steps of one latency each. The slowest path between neighbours sets the speed. Paths that cross the same link have
+    equal shares of it. A broadcast is a pipeline through all members, a barrier a ring without data.
     """
 
     def __init__(self, scheduler: Scheduler, nodes: Sequence[Node]) -> None:

@@ -13,7 +13,7 @@ class Health:
     Attributes
     ----------
     hung_s : start time of a hang or cut without end; infinite if there is none.
-    sound : whether the actor was never disturbed and is no client. The methods need not be called then.
+    sound : whether the actor was never disturbed and is not a client. The methods need not be called then.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Health:
         self.sound = True
         self._pauses: list[
             tuple[float, float]
-        ] = []  # in the order of their beginnings: the driver's clock never goes back
+        ] = []  # in the order of their starts: the driver's clock never goes back
         self._cuts: list[tuple[float, float]] = []
         self._slow: list[tuple[float, float, float]] = []
 
@@ -77,8 +77,8 @@ def _after(spans: list[tuple[float, float]], time_s: float) -> float:
 
 
 SOUND = Health()
-"""Of an actor that nothing has ever gone wrong with."""
+"""The health of an actor that was never disturbed."""
 
 CLIENT = Health()
-"""Of an undisturbed client. Its presence matters, so it does not take the short path of actors that are sound."""
+"""The health of an undisturbed client. It is not `sound`, because the presence of the client matters."""
 CLIENT.sound = False

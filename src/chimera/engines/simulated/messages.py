@@ -36,11 +36,11 @@ _arrival = attrgetter("arrives_s", "order")
 
 
 class Message:
-    """A value on its way.
+    """A value in flight.
 
     Attributes
     ----------
-    sender, receiver : nodes of the members; ``source``, ``target``: their ranks.
+    sender, receiver : nodes of the members; ``source`` and ``target`` are their ranks.
     issued_s, arrives_s : when it leaves and arrives; the arrival is infinite until it has left.
     """
 
@@ -59,7 +59,7 @@ class Mail:
 
     Attributes
     ----------
-    waits : what each waiting call awaits.
+    waits : the messages that each waiting call awaits.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Mail:
 
 
 class Awaited:
-    """What a call of `receive` waits for.
+    """The messages for which a call of `receive` waits.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class GroupMessages:
     Parameters
     ----------
     nodes : the members, in rank order.
-    latency_s : after which the others learn of the death of a member.
+    latency_s : latency after which the others learn of the death of a member.
     """
 
     def __init__(self, scheduler: Scheduler, nodes: Sequence[Node], latency_s: float) -> None:
@@ -177,7 +177,7 @@ class GroupMessages:
             sizes[id(value)] = max(message.nbytes, sizes.get(id(value), 0))
             self._scheduler.events.mail.post(message)
             self._unanswered.add((rank, other))
-        call.bytes_out += sum(sizes.values())  # a value for several counts once, as the result of a call does
+        call.bytes_out += sum(sizes.values())  # a value for several receivers counts once, as the result of a call does
 
     def receive(self, members: Sequence[int], count: int | None = None) -> dict[int, Any]:
         """Suspend the running call until the messages have arrived, or a death ends the wait."""
@@ -242,7 +242,7 @@ class GroupMessages:
 
 
 def _gone_s(node: Node) -> float:
-    """Return when a member is lost; one that leaves first ends its call."""
+    """Return when a member is lost; a member that leaves first ends its call."""
     return node.crash_s if node.suspended is not None else node.gone_s
 
 

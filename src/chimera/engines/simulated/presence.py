@@ -10,7 +10,7 @@ from typing import TypeAlias
 from chimera.core.errors import ConfigurationError
 
 Intervals: TypeAlias = Iterable[tuple[float, float]]
-"""The times from which and until which a client is on, in order."""
+"""The start and end times of the intervals in which a client is on, in order."""
 
 _MAX_INTERVALS = 10_000_000
 _MAX_RESTARTS = 10
@@ -19,7 +19,7 @@ _MAX_RESTARTS = 10
 class Presence:
     """The intervals in which a client is on; otherwise it is off: it computes nothing, and no message reaches or leaves it.
 
-    Intervals are read when they are first needed, because there may be many clients, and time has no end.
+    Intervals are read when they are first needed, because there may be many clients, and no last interval.
 
     Parameters
     ----------
@@ -61,15 +61,15 @@ class Presence:
         return self._borders_s[place] if place < len(self._borders_s) else math.inf
 
     def works_until_s(self, begin_s: float, work_s: float, call_s: float) -> float:
-        """Return when ``work_s`` seconds of work that begin at ``begin_s`` are done, with all absences in between.
+        """Return the end of ``work_s`` seconds of work that begin at ``begin_s``, with all absences in between.
 
         Parameters
         ----------
-        call_s : when the call began. If calls restart, all that it did since then is done again after an absence. After
-            some restarts it continues instead, so that each call ends.
+        call_s : when the call began. If calls restart, all work since then is repeated after an absence. After some restarts,
+            the call continues instead, so that each call ends.
         """
         if work_s == 0:
-            return begin_s  # work may end at the very moment at which the client goes off
+            return begin_s  # work may end exactly when the client goes off
         if not self.restarts:
             return self._passed_s(begin_s, work_s)
         begin_s = self.begins_s(begin_s)
@@ -89,9 +89,9 @@ class Presence:
         return self._passed_s(begin_s, again_s)
 
     def arrives_s(self, ready_s: float, arrival_s: float) -> float:
-        """Return when a transfer ends that would take from ``ready_s`` to ``arrival_s`` without absences.
+        """Return the end of a transfer that would take from ``ready_s`` to ``arrival_s`` without absences.
 
-        A value that is on its way when the client leaves for good still arrives.
+        A value that is in flight when the client leaves for good still arrives.
         """
         through_s = self._passed_s(ready_s, arrival_s - ready_s)
         return arrival_s if through_s == math.inf else through_s
@@ -115,7 +115,7 @@ class Presence:
         return begin_s
 
     def _place(self, time_s: float) -> int:
-        """Return how many borders there are until ``time_s``. The interval that contains it, or is next, is then known."""
+        """Return the number of borders until ``time_s``. The interval that contains it, or the next one, is then known."""
         borders_s = self._borders_s
         if not borders_s or borders_s[-1] <= time_s:
             if self._intervals is None:

@@ -12,7 +12,7 @@ from chimera.engines.simulated.call import Call
 from chimera.engines.simulated.node import Node
 
 Change: TypeAlias = Callable[[Call, float, float], tuple[float, float]]
-"""From a call, its start and its end, to those that it has now."""
+"""Returns the new start and end of a call, from the call and its former start and end."""
 
 
 def disturbed(node: Node, disturbance: Disturbance, now_s: float) -> Change:
@@ -69,11 +69,11 @@ def retime(calls: Sequence[Call], change: Change, since_s: float) -> None:
 def _moved(
     call: Call, change: Change, since_s: float, late_s: dict[Call, float], free_s: dict[Node, float]
 ) -> tuple[float, float]:
-    """Return when ``call`` starts, and how much later than it did it ends, by what is known of the others so far."""
+    """Return the new start of ``call``, and the delay of its end, by the delays of other calls that are known so far."""
     if call.end_s == math.inf:  # stuck already
         return call.start_s, late_s[call]
     awaited = [other for other in call.inputs if late_s.get(other)]
-    if call.start_s == math.inf:  # it fails, because an argument did
+    if call.start_s == math.inf:  # the call fails, because an argument failed
         return call.start_s, max([0.0, *(other.end_s + late_s[other] - call.end_s for other in awaited)])
     arrivals_s = [
         other.end_s + late_s[other] + (0.0 if other.node is call.node else call.transit_s) for other in awaited

@@ -1,4 +1,4 @@
-"""How a call of the simulated engine runs an actor's code."""
+"""Execution of an actor's code by a call of the simulated engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chimera.engines.simulated.call import Call, Ref
 from chimera.engines.stored import Packed, Stored
 
 Outcome: TypeAlias = tuple[tuple[Stored, ...], BaseException | None]
-"""The results of a call, and the exception that it raised instead."""
+"""The results of a call, or no results and the exception that it raised."""
 
 
 def opened(kept: Any) -> Any:

@@ -25,7 +25,7 @@ from chimera.engines.simulated.wait_analysis import explain, losses
 from chimera.engines.suspendable_thread import Abandoned, SuspendableThreads
 
 CONSTRUCTOR = "__init__"
-_ENDED = SystemExit, Abandoned  # raised in an actor that is no more
+_ENDED = SystemExit, Abandoned  # raised in an actor that has ended
 
 
 class Scheduler:
@@ -117,7 +117,7 @@ class Scheduler:
         self.pump()
 
     def disturb(self, node: Node, disturbance: Disturbance) -> None:
-        """Start a disturbance of an actor, which replaces its current one."""
+        """Start a disturbance of an actor, which replaces its current disturbance."""
         hung_s = node.health.hung_s
         node.health = node.health.under(disturbance, self.now_s)
         if node in self._hung:
@@ -138,7 +138,7 @@ class Scheduler:
             self.pump()
 
     def next_loss(self) -> tuple[float, Node]:
-        """Return the first death that will end the wait of a suspended or a stuck call: when, and whose."""
+        """Return the first death that will end the wait of a suspended or a stuck call: its time and its node."""
         return min(losses(self._hung, self._suspended.values()), key=itemgetter(0), default=(math.inf, self._driver))
 
     def lose(self, node: Node, lost_s: float) -> None:
@@ -183,7 +183,7 @@ class Scheduler:
         self._resumes.append((call, error))
 
     def explain(self, call: Call) -> str:
-        """Describe the calls and actors for which the driver would wait forever."""
+        """Describe the calls and actors for which the driver would wait without an end."""
         receivers = {each: wait for each, wait in self.events.mail.waits.items() if each.node.health.hung_s == math.inf}
         return explain(call, {**self._suspended, **receivers}, self.events.awaited_by, len(self._nodes))
 
@@ -223,7 +223,7 @@ class Scheduler:
         node = call.node
         call.clock_s = node.free_s = max([call.issued_s, *(other.end_s for other in call.inputs)])
         if self.events.on:
-            call.factor = 0.0  # what it computes costs nothing, but it may wait for others
+            call.factor = 0.0  # its computation costs nothing, but it may wait for others
             return self._run_on_strand(call, partial(construct, call))
         before, self.running = enter(node.actor_context), None
         try:

@@ -74,7 +74,7 @@ class Timeline:
         self._retime(disturbed(node, disturbance, now_s), now_s, now_s)
 
     def recall(self, node: Node, now_s: float, latency_s: float, hung: Sequence[Node] = ()) -> None:
-        """Undo the calls that would have ended after ``node`` was lost now, and the calls that depend on them.
+        """Undo the calls that would have ended after the loss of ``node`` now, and the calls that depend on them.
 
         - A call that needs a lost result never runs.
         - A call that would have met the dead actor in a group fails.
@@ -136,7 +136,7 @@ class Timeline:
         self._set_free({call.node for call in ahead}, now_s)
 
     def _set_free(self, nodes: set[Node], now_s: float) -> None:
-        """Set the end time of the last call of each node, and its calls that never end."""
+        """Set for each node the end time of its last call, and its calls that never end."""
         for node in nodes:
             node.free_s, node.stuck = now_s, ()
         for call in self._ahead:

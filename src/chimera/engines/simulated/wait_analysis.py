@@ -38,9 +38,9 @@ def explain(
 
     Parameters
     ----------
-    suspended : the collective or the messages that a call waits for, if it does.
-    awaited_by : the call on another actor that a call waits for, if it does.
-    limit : how many actors there are, to end a circle.
+    suspended : the collective or the messages for which a call waits, if any.
+    awaited_by : the call on another actor for which a call waits, if any.
+    limit : number of actors, at which the search ends if calls wait in a circle.
     """
     steps: list[str] = []
     while call not in suspended:

@@ -10,7 +10,7 @@ from chimera.strategies.topologies.topology import TOPOLOGIES, Topology
 
 @TOPOLOGIES.register("exponential")
 class Exponential(Topology):
-    """Workers receive from those 1, 2, 4, ... places before (Ying et al. 2021, "Exponential Graph is Provably Efficient ...").
+    """Neighbours are 1, 2, 4, ... places before the worker (Ying et al. 2021, "Exponential Graph is Provably Efficient ...").
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ class Mixing:
 
     @classmethod
     def of(cls, weights: Sequence[dict[int, float]]) -> Mixing:
-        """Create it from the weights of each place's neighbours. A missing own weight is 1 minus the others.
+        """Create the matrix from the weights of each place's neighbours. A missing own weight is 1 minus the others.
 
         Raises
         ------
@@ -86,7 +86,7 @@ def circulant(size: int, hops: Sequence[int]) -> Mixing:
 def connected(mixings: Sequence[Mixing]) -> bool:
     """Return whether values from every place reach every other place, if these mixings are used in turn forever.
 
-    One direction suffices: a doubly stochastic matrix with a connected graph has a strongly connected one.
+    One direction suffices: if the graph of a doubly stochastic matrix is connected, it is strongly connected.
     """
     size, heard_of, new = len(mixings[0].rows), {0}, [0]
     while new and len(heard_of) < size:

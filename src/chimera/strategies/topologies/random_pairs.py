@@ -30,7 +30,7 @@ class RandomPairs(Topology):
         self._among = cache(self._within.among)
 
     def mixing(self, ranks: Sequence[int], round_: int) -> Mixing:
-        """Return 1/2 for each of a pair; a worker without a free neighbour keeps its copy."""
+        """Return 1/2 for each worker of a pair; a worker without a free neighbour keeps its copy."""
         rng = np.random.default_rng([self._seed, round_])
         neighbours = self._among(tuple(ranks))(round_).neighbours
         free = np.ones(len(ranks), bool)

@@ -1,4 +1,4 @@
-"""Topologies that are used in turn."""
+"""Topologies that alternate by round."""
 
 from __future__ import annotations
 

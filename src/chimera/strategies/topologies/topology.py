@@ -52,8 +52,8 @@ class Topology(ABC):
     def spectral_gap(self, size: int) -> float | None:
         """Return 1 - |lambda_2| of W.
 
-        Of a periodic topology it is that of the product over a period. Of one that is drawn each round it is that of the mean
-        W, estimated from 256 rounds. None if there are too many workers for a dense matrix or for so many draws.
+        For a periodic topology, W is the product over a period. For a topology that is drawn each round, W is the mean,
+        estimated from 256 rounds. The result is None if there are too many workers for a dense matrix or for these draws.
         """
         ranks, period = range(size), self.period(size)
         if size > (_DENSE if period else _DRAWN):
@@ -83,7 +83,7 @@ def topology_of(given: Any) -> Topology:
 
     Raises
     ------
-    ConfigurationError : it is none of them.
+    ConfigurationError : ``given`` is none of these.
     """
     from chimera.strategies.topologies.graph import Graph
     from chimera.strategies.topologies.time_varying import TimeVarying

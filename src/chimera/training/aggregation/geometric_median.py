@@ -19,12 +19,13 @@ _SMOOTHING = 1e-6  # share of the median distance that is the minimum distance
 class GeometricMedian(Aggregation):
     """Geometric median (Pillutla et al. 2022, "Robust Aggregation for Federated Learning").
 
-    The vector with the smallest sum of distances to all vectors, by the smoothed Weiszfeld algorithm. It is robust to fewer
-    than half attackers. It starts at the coordinate-wise median. It compares whole vectors, so it needs a single server.
+    The vector with the smallest sum of distances to all vectors, by the smoothed Weiszfeld algorithm. The rule tolerates
+    attackers if they are fewer than half. The iteration starts at the coordinate-wise median. The rule compares whole vectors,
+    so it needs a single server.
 
     Parameters
     ----------
-    iterations : maximum number of iterations. They do not read the vectors again, so many of them are cheap.
+    iterations : maximum number of iterations. Iterations do not read the vectors again, so many iterations cost little time.
     tolerance : the iteration stops when no vector's share of the result changes by more than this.
     """
 

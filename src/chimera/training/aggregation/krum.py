@@ -22,7 +22,7 @@ class Krum(Aggregation):
     Parameters
     ----------
     attackers : number of attackers that the rule tolerates, f.
-    select : number of vectors with the lowest scores that are averaged, m; Multi-Krum if more than one.
+    select : number m of vectors with the lowest scores, which are averaged; Multi-Krum if m is above 1.
     """
 
     whole = True

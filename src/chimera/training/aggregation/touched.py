@@ -16,7 +16,7 @@ from chimera.training.aggregation.sum import added_rows
 
 @AGGREGATIONS.register("touched")
 class Touched(Aggregation):
-    """For each row of a table, the mean of the vectors in which it is not all zero."""
+    """For each row of a table, the mean over the vectors in which the row is not all zero."""
 
     linear, by_rows, follows = True, True, False
 

@@ -46,4 +46,4 @@ class TrimmedMean(Aggregation):
         return out
 
     def _trimmed(self, contributors: int) -> int:
-        return math.ceil(self._share * contributors - 1e-9)  # 0.1 of 30 is 3, and not one more for a rounding error
+        return math.ceil(self._share * contributors - 1e-9)  # 0.1 of 30 is 3: a rounding error must not add one

@@ -1,4 +1,4 @@
-"""Settings of a run that resumes which are not those of its beginning."""
+"""The differences between the settings of a resumed run and those at its start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEY = re.compile(r"[\w.-]{1,80}", re.ASCII)
 def changed_settings(before: str, after: str) -> str:
     """Return the changes between two experiment files as one line, such as ``train.rounds 10 → 20``; empty without any.
 
-    Another user may have written the earlier file. If it is no TOML, nothing is compared.
+    Another user may have written the earlier file. If that file is not TOML, nothing is compared.
     """
     try:
         old = dict(_leaves(read_toml(before)))

@@ -91,7 +91,7 @@ class Checkpoints:
         return path
 
     def _begin(self, unfinished: str) -> None:
-        """Create the folder; on this machine also an empty private file, since `fsspec` would create both by the umask."""
+        """Create the folder; on this machine also an empty private file: `fsspec` would create both with the umask."""
         if self._is_local:
             make_folder(Path(self._root))
             Path(unfinished).unlink(missing_ok=True)  # a link would be followed
@@ -189,7 +189,7 @@ def _unescaped(key: str) -> str:
 
 
 def check_fits(saved: Mapping[str, Any], model: Model) -> None:
-    """Raise `ConfigurationError` if a checkpoint is of a model with another number of parameters, or other frozen ones."""
+    """Raise `ConfigurationError` if a checkpoint and the model differ in the number of parameters or in frozen parameters."""
     held, size = len(saved["weights"]), model.layout.size
     if held != size:
         raise ConfigurationError(

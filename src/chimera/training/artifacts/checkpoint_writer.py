@@ -14,8 +14,8 @@ from chimera.training.artifacts.checkpoint import Checkpoints, Content, frozen
 class CheckpointWriter:
     """Writes checkpoints in a thread, one at a time, while the run continues.
 
-    As a context it waits for the last write at its end. After Ctrl-C or a preemption it does not wait, since a second signal
-    ends a run at once: call `finish` before the first one raises.
+    As a context manager, it waits at its end for the last write. After Ctrl-C or a preemption it does not wait, since a second
+    signal ends a run at once. Call `finish` before the first signal raises.
     """
 
     def __init__(self, checkpoints: Checkpoints) -> None:
@@ -29,7 +29,7 @@ class CheckpointWriter:
         return self._thread is not None and self._thread.is_alive()
 
     def write(self, round_: int, state: Mapping[str, Any]) -> None:
-        """Wait for the last write, and start to write a state. It may change when this returns.
+        """Wait for the last write, and start to write a state. The state may change after this call.
 
         Raises
         ------
@@ -64,7 +64,7 @@ class CheckpointWriter:
             self._checkpoints.write_content(round_, content)
         except RunError as error:
             self._error = error
-        except Exception as error:  # of a file system from elsewhere
+        except Exception as error:  # of any file system library
             self._error = RunError(f"the checkpoint of round {round_} cannot be written: {error}")
             self._error.__cause__ = error
 

@@ -14,7 +14,7 @@ class Cost:
 
     Attributes
     ----------
-    seconds : of training, on the engine's clock.
+    seconds : seconds of training, on the engine's clock.
     virtual_time : whether these seconds are virtual (engine ``simulated``).
     bytes_up, bytes_down : array bytes that the workers sent and received.
     rounds : updates of the global model.
@@ -25,7 +25,7 @@ class Cost:
         passed to collectives, repeated steps included.
     elements_down, packed_down : the same for messages that workers received; 0 for collectives.
     epochs : samples divided by the size of the training set.
-    tokens : tokens of the batches of all workers, without padding and lost rounds included; 0 if the model does not say them.
+    tokens : tokens of the batches of all workers, without padding, and with lost rounds; 0 if the model does not report them.
     flops : floating-point operations of these batches by the model's formula, see `work_on_tokens`.
     peak_flops : peak of all workers together, in FLOPs per second; None if it is not known.
     """

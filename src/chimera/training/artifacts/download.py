@@ -33,7 +33,7 @@ _MOST_BYTES = {
     "grid.json": 256 * _MIB,
     "comparison.json": 256 * _MIB,
 }
-"""The files that are downloaded, and the largest size of each. The disk is a limit, too."""
+"""The files that are downloaded, and the largest size of each. The free space of the disk is a limit, too."""
 COMPARED = ("experiment.toml", "summary.json", "metrics.jsonl", "events.jsonl", "report.html")
 """The files of a run that a comparison reads, or links to."""
 REPORTED = (
@@ -44,7 +44,7 @@ REPORTED = (
 
 
 def download(store: ObjectStore, names: Iterable[str], folder: Path) -> None:
-    """Download those of these files that the store has.
+    """Download the files with these names that the store has.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def download_checkpoint(store: ObjectStore, folder: Path) -> None:
 
 @contextmanager
 def local_copy(location: str | os.PathLike[str], names: Iterable[str]) -> Iterator[Path]:
-    """Yield the folder of a run on this machine: that of ``location``, or a copy of these files, which is removed at the end.
+    """Yield the folder of a run on this machine: ``location``, or a copy of these files, which is removed at the end.
 
     Raises
     ------

@@ -91,7 +91,7 @@ class RunFolder:
         return nullcontext() if self.stored is None else self.stored.opened()
 
     def changes(self, experiment: str) -> str:
-        """Return how settings differ from those with which the run in this folder began; see `changed_settings`."""
+        """Return the changes of the settings since the run in this folder began; see `changed_settings`."""
         if not self.resumes:
             return ""
         try:
@@ -132,9 +132,9 @@ class RunFolder:
         return [] if self.stored is None else [self.stored.recorded(history, callbacks)]
 
     def describe_data(self, counts: WorkerCounts | Mapping[str, Any] | None) -> None:
-        """Write what each worker holds, or what nodes agreed on, to ``data.json``.
+        """Write the counts of each worker's data, or the schema of the nodes, to ``data.json``.
 
-        If that is not shown, remove the file of an earlier, failed run.
+        If ``counts`` is None, remove the file of an earlier, failed run.
 
         Raises
         ------
@@ -151,7 +151,7 @@ class RunFolder:
 
         Raises
         ------
-        RunError : a file cannot be written, or not be uploaded.
+        RunError : a file cannot be written or uploaded.
         """
         from chimera.report.html import write_report
 

@@ -1,4 +1,4 @@
-"""The identity of a model's frozen part, which files of a run name and do not hold."""
+"""The identity of a model's frozen part, which files of a run name and do not contain."""
 
 from __future__ import annotations
 

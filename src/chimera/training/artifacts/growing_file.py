@@ -37,11 +37,11 @@ class GrowingFile:
         self._first = True
 
     def send(self, *, whole: bool) -> None:
-        """Upload what is new; with ``whole``, replace the segments by one file.
+        """Upload the new bytes; with ``whole``, replace the segments by one file.
 
         Raises
         ------
-        StoreError : an upload failed. The next call continues there.
+        StoreError : an upload failed. The next call continues with this upload.
         """
         if not self.pending(whole=whole):
             return
@@ -74,7 +74,7 @@ class GrowingFile:
             self._complete += 1
 
     def _delete_segments(self, first: int) -> None:
-        """Delete segments from this number on; those of an earlier process may be more than the file now has."""
+        """Delete segments from this number on; an earlier process may have written more segments than the file now has."""
         names = _segments(self._store.sizes(), self._path.name)
         self._store.delete(name for number, name in names.items() if number >= first)
 
@@ -86,7 +86,7 @@ def _segments(sizes: Mapping[str, int], name: str) -> dict[int, str]:
 
 
 def segments_of(sizes: Mapping[str, int], name: str) -> list[str]:
-    """Return the segments that hold a file, in order; empty if the file is there in one piece, or not at all."""
+    """Return the segments that hold a file, in order; empty if the store has the file in one piece or lacks it."""
     held: list[str] = []
     for number, segment in _segments(sizes, name).items():
         if number != len(held):

@@ -9,7 +9,7 @@ from pathlib import Path
 from chimera.core.errors import ConfigurationError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
-_AS_A_PATH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")  # what Path("s3://bucket") is
+_AS_A_PATH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")  # the form that Path gives to "s3://bucket"
 _SECRET = re.compile(
     r"[^/@]*:(?!\d+(?:/|$))[^@]*@"
 )  # ``user:password@``; a secret may have slashes, and a port is none
@@ -22,7 +22,7 @@ def folder_of(location: str | os.PathLike[str]) -> Path | None:
 
     Raises
     ------
-    ConfigurationError : the URL cannot be that of a run, or holds a password. The message does not repeat the URL then.
+    ConfigurationError : the URL cannot be the URL of a run, or holds a password. The message does not repeat the URL then.
     """
     text = os.fspath(location)
     match = _URL.fullmatch(text)

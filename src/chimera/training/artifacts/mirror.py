@@ -1,7 +1,7 @@
 """Upload of a run's files to an object store, in a thread beside training.
 
-A checkpoint is uploaded when it is complete on this machine, after the rows of metrics, events and trace that it counts: a run
-can resume from each checkpoint in the store. A store that fails never stops training.
+A checkpoint is uploaded when it is complete on this machine, after the rows of metrics, events and trace that it counts. A run
+can therefore resume from each checkpoint in the store. A store that fails never stops training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INTERVAL_S = 15.0
 PATIENCE_S = 30.0
 """Seconds for which uploads that fail are repeated at the end of a run."""
 STALL_S = 120.0
-"""Seconds without progress after which the end of a run gives an upload up."""
+"""Seconds without progress after which an upload at the end of a run is cancelled."""
 _POLL_S, _PAUSE_S = 0.5, 2.0
 _SMALL_BYTES = 1 << 20  # larger files that do not grow are uploaded at the end of the run only
 
@@ -42,7 +42,7 @@ class Mirror:
 
     Attributes
     ----------
-    reports : pairs of event and detail about the store, for another thread; it removes them.
+    reports : pairs of event and detail about the store. Another thread reads and removes them.
     """
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
@@ -63,7 +63,7 @@ class Mirror:
 
         Raises
         ------
-        StoreError : the store did not accept it in `PATIENCE_S`, or an upload makes no progress.
+        StoreError : the store did not accept the files in `PATIENCE_S` seconds, or an upload makes no progress.
         """
         self._finished = finished
         self._ended.set()
@@ -76,7 +76,7 @@ class Mirror:
             raise self._failure
 
     def missing(self) -> list[str]:
-        """Return the names of the files that are not in the store as they are here."""
+        """Return the names of the files whose present content is not in the store."""
         growing = [name for name, file in zip(GROWING, self._growing, strict=True) if file.pending(whole=False)]
         others = [path.name for path in self._others() if self._sent.get(path) != _state(path)]
         return growing + [path.name for path in self._new_checkpoints()] + others
@@ -94,12 +94,12 @@ class Mirror:
         self._failure = failure
 
     def _attempt(self, *, finished: bool) -> StoreError | None:
-        """Upload what is new; return the error if that fails."""
+        """Upload new content; return the error if that fails."""
         try:
             self._upload(finished=finished)
         except StoreError as error:
             return error
-        except Exception as error:  # of a file on this machine: the thread must survive it, and the run report it
+        except Exception as error:  # of a file on this machine: the thread must continue, and the run must report it
             return StoreError(f"the files in {self._folder} cannot be uploaded: {error}")
         return None
 
@@ -120,7 +120,7 @@ class Mirror:
                 self._send(path)
 
     def _send_checkpoint(self, path: Path) -> None:
-        """Upload a checkpoint, then delete those in the store that the run itself has deleted."""
+        """Upload a checkpoint, then delete the checkpoints in the store that the run itself has deleted."""
         try:
             self._send(path)
         except (FileNotFoundError, StoreError):
@@ -142,7 +142,7 @@ class Mirror:
         return [Path(path) for path in self._checkpoints.paths()[-1:]]
 
     def _new_checkpoints(self) -> list[Path]:
-        """Return the newest checkpoint, unless it is in the store as it is here."""
+        """Return the newest checkpoint, unless the store has it with the same content."""
         with suppress(FileNotFoundError):  # the run deletes checkpoints meanwhile
             return [path for path in self._newest() if self._sent.get(path) != _state(path)]
         return []

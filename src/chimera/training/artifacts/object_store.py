@@ -16,7 +16,7 @@ from chimera.training.artifacts.location import store_url
 CHECKPOINTS = "checkpoints"
 """The folder of checkpoints in the folder of a run."""
 PART_BYTES = 16 << 20
-"""Bytes that one request sends or receives, where the library allows to set it."""
+"""Bytes that one request sends or receives, where the library lets the caller set it."""
 _S3, _S3_PARTS = ("s3", "s3a"), 10_000
 _EXTRAS = {"s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "gcs": ("gcsfs", "gcs")}
 _WHOLE = frozenset({"abfs", "abfss", "az", "gcs", "gs", "oci", "oss", "s3", "s3a"})
@@ -33,12 +33,12 @@ class ObjectStore:
 
     Parameters
     ----------
-    url : its URL, which `folder_of` accepted.
+    url : URL of the folder, which `folder_of` accepted.
 
     Attributes
     ----------
     url : the argument, without a slash at its end.
-    active_at : when a request last made progress, on the monotonic clock.
+    active_at : time of the last progress of a request, on the monotonic clock.
 
     Raises
     ------
@@ -69,7 +69,7 @@ class ObjectStore:
         return re.sub(r"[^\w.-]+", "-", PurePosixPath(self.url).name).strip(".-") or "run"
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Return the bytes of each file in the folder, or in a folder below it, by name. There may be no such folder."""
+        """Return the bytes of each file in the folder, or in a folder below it, by name; empty if there is no such folder."""
         path = f"{self._root}/{folder}".rstrip("/")
         with self._errors("cannot be read"):
             self._files.invalidate_cache()  # another process may have written

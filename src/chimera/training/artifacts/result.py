@@ -37,16 +37,16 @@ class Run:
     Attributes
     ----------
     location : the run's folder, or the URL of its files in an object store.
-    model : the trained module or estimator, of the type that was given.
+    model : the trained module or estimator, of the type that the user gave.
     trained : the same model as a `Model`, with flat parameters, `predict` and `evaluate`.
     cost : cost of the run.
     metrics : loss and metrics of the model on the test set.
-    stopped_by : what ended the run: ``epochs``, ``rounds``, ``max_seconds``, ``max_bytes``, ``target``, ``patience``, or
-        ``stop``, see `Trainer.stop`.
+    stopped_by : the limit that ended the run: ``epochs``, ``rounds``, ``max_seconds``, ``max_bytes``, ``target``, ``patience``,
+        or ``stop``, see `Trainer.stop`.
     events : events of the run.
     staleness : number of applied gradients by their staleness in updates; empty if the strategy does not report it.
     figures : further figures of the strategy.
-    input_scaling, target_scaling : the scaling of the training data, None if it was not standardized: ``model`` takes
+    input_scaling, target_scaling : the scaling of the training data; None if it was not standardized. ``model`` takes
         ``input_scaling.apply(rows)``, and ``target_scaling.undo`` returns predicted values in the units of the targets.
     """
 
@@ -142,14 +142,14 @@ class Run:
 
         Parameters
         ----------
-        path : a file of safetensors. For a torch module it holds all tensors of its ``state_dict``, tied ones too, so that
-            ``load_state_dict`` accepts it; for adapters of ``huggingface`` only what was trained, if the rest is in files.
-            A model with a method ``save_pretrained``, such as those of Hugging Face, writes a folder for ``from_pretrained`` if
-            ``path`` is a folder or has no suffix.
+        path : a file of safetensors. For a torch module, the file holds all tensors of its ``state_dict``, tied ones too, so
+            that ``load_state_dict`` accepts it. For adapters of ``huggingface``, it holds only the trained tensors, if the rest
+            is in files. A model with a method ``save_pretrained``, such as those of Hugging Face, writes a folder for
+            ``from_pretrained`` if ``path`` is a folder or has no suffix.
 
         Raises
         ------
-        ConfigurationError : ``path`` is a folder, and the model has no ``save_pretrained``; or its suffix is that of another
+        ConfigurationError : ``path`` is a folder, and the model has no ``save_pretrained``; or it has the suffix of another
             format.
         RunError : the file cannot be written.
         """

@@ -32,7 +32,8 @@ class Signature(msgspec.Struct, frozen=True):
     classes : label of each class index.
     features : name of each input column.
     input_scaling, target_scaling : mean and standard deviation of each feature, as nested lists; None if not standardized.
-    nested : whether the inputs are a nesting of arrays, such as a mapping. ``input_shape`` is then that of the first array.
+    nested : whether the inputs are a nesting of arrays, such as a mapping. ``input_shape`` is then the shape of the first
+        array.
     """
 
     task: Task

@@ -88,7 +88,7 @@ class StoredRun:
                 self._store.put_file(path, path.name)
 
     def recorded(self, history: History, callbacks: Sequence[Callback]) -> Callback:
-        """Upload in the background from now on; return a callback that records in ``history`` what happens to the store."""
+        """Upload in the background from now on; return a callback that records failures of the store in ``history``."""
         self._mirror = Mirror(self._store, self.folder)
         return StoreEvents(self._mirror, history, callbacks)
 
@@ -100,7 +100,7 @@ class StoredRun:
         StoreError : the store did not accept all of them.
         """
         mirror, self._mirror = self._mirror, None
-        assert mirror is not None  # the run has recorded
+        assert mirror is not None  # `recorded` was called
         try:
             mirror.end(finished=True)
         except StoreError as error:
@@ -110,7 +110,7 @@ class StoredRun:
             raise
 
     def _leave(self, mirror: Mirror) -> None:
-        """Upload what a run that failed or was interrupted has written; warn if that fails."""
+        """Upload the files of a run that failed or was interrupted; warn if that fails."""
         try:
             mirror.end(finished=False)
         except (StoreError, KeyboardInterrupt) as error:
@@ -119,10 +119,10 @@ class StoredRun:
                 raise
 
     def _kept(self, mirror: Mirror, why: str) -> str:
-        """Keep the folder, and return what it holds."""
+        """Keep the folder, and return a text about its content."""
         self.location = str(self.folder)
         missing = ""
-        with suppress(OSError):  # of the folder itself, which may be the reason
+        with suppress(OSError):  # the folder itself may be the reason
             missing = ", ".join(mirror.missing())
         return (
             f"{missing or 'its files'} could not be uploaded to {self._store.url}: {why}. All files are in "

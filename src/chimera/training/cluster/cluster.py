@@ -24,13 +24,13 @@ class TrainingCluster(Membership, Groups):
 
     Parameters
     ----------
-    engine : where the actors run.
+    engine : the engine on which the actors run.
     actors : factory of workers and servers.
     sharding : assigns data to workers; it starts with as many workers as the cluster.
     monitor : waits for results and kills hung actors; by default it waits without a limit.
     min_workers : the run stops with fewer living workers than this.
     replicas : what workers hold of the model, see `Strategy.replicas`.
-    absent : the ranks of workers that are not started now, since their nodes are not there.
+    absent : the ranks of workers that are not started now, since their nodes are not connected.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class TrainingCluster(Membership, Groups):
         return sorted(self._places, key=self._places.__getitem__)
 
     def servers(self, shards: int) -> list[Any]:
-        """Return the parameter servers. They are started at the first call."""
+        """Return the parameter servers. The first call starts them."""
         if not self.shards:
             self.shards = self._actors.servers(shards)
         if len(self.shards) != shards:
@@ -108,8 +108,8 @@ class TrainingCluster(Membership, Groups):
         ----------
         worker : the receiver.
         weights : refs of the weights of all servers, or of one ``shard``, for receivers that all get the same.
-        batches : how many batches the call computes.
-        first : index of the first of these batches; by default the worker's next one.
+        batches : number of batches that the call computes.
+        first : index of the first of these batches; by default the worker's next batch.
         """
         if self._actors.by_rows:
             wanted = worker.wanted(len(self.shards), batches, first, returns=len(self.shards))
@@ -160,7 +160,8 @@ class TrainingCluster(Membership, Groups):
     def connected(self, worker: Any) -> bool:
         """Return whether the engine knows that a worker is connected now. Most engines do not model absences.
 
-        In a private run all workers count as connected: the guarantee does not cover a choice by the times at which they are.
+        In a private run all workers count as connected: the guarantee does not cover a choice by the times at which workers are
+        connected.
         """
         known = getattr(self._engine, "connected", None)
         return known is None or self._actors.private or bool(known(worker))

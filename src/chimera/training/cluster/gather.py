@@ -25,8 +25,9 @@ class Gather:
 
     Attributes
     ----------
-    workers : living workers in rank order. A change sets another list.
-    unreported : events since the last report, as `Notifier.events` takes them. The caller that reports them empties the list.
+    workers : living workers in rank order. A change replaces the list.
+    unreported : events since the last report, as `Notifier.events` takes them. The caller that reports the events empties the
+        list.
     """
 
     unreported: list[tuple[str, str, str]]
@@ -42,10 +43,10 @@ class Gather:
         self._by_name: dict[str, tuple[int, Any]] | None = None  # place and worker; there can be many
 
     def start_gathering(self, engine: Engine, monitor: HeartbeatMonitor, min_workers: int) -> None:
-        """Start with no worker late."""
+        """Start without stragglers."""
         self._engine, self._monitor, self._min_workers = engine, monitor, min_workers
         option = "min_nodes" if getattr(engine, "min_nodes", None) == min_workers else "min_workers"
-        self._bound = f"fewer than {option} = {min_workers}"  # it is the larger one of both options
+        self._bound = f"fewer than {option} = {min_workers}"  # the larger one of both options
         self.unreported = []
         self._late: dict[str, Any] = {}  # refs of workers that still compute a result for which no caller waits
         # Workers that had finished when `first` last waited, and their refs.
@@ -60,8 +61,8 @@ class Gather:
         Parameters
         ----------
         ask : calls a worker and returns its refs.
-        quorum : the share of the workers whose results are waited for, 0 to 1; 1 without a time limit waits for nothing.
-        timeout_s : after this many seconds the results that are there are returned.
+        quorum : the share of the workers whose results are awaited, 0 to 1. With 1 and no time limit, the call does not wait.
+        timeout_s : seconds after which the results that have arrived are returned.
 
         Raises
         ------
@@ -82,7 +83,7 @@ class Gather:
         count: int | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Call the free ones of ``workers``, and return the results of the first ``count``, by name, in rank order.
+        """Call the free workers among ``workers``, and return the first ``count`` results, by name, in rank order.
 
         Without ``count`` and ``timeout_s``, call all and wait for nothing.
 
@@ -103,7 +104,7 @@ class Gather:
         least: int = 1,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Call the free ones of ``workers``, and return the results once ``least`` have arrived and they are ``enough``.
+        """Call the free workers among ``workers``, and return the results once there are ``least`` and they are ``enough``.
 
         Raises
         ------
@@ -162,7 +163,7 @@ class Gather:
         return winner
 
     def _next_answer(self, heads: Mapping[str, Any]) -> str | None:
-        """Return who else had answered when `first` last waited, the earliest of them: there is no need to ask again."""
+        """Return the earliest further worker that had answered when `first` last waited: no new wait is needed."""
         while self._answers:
             name, ref = self._answers.popleft()
             if heads.get(name) is ref:
@@ -198,7 +199,7 @@ class Gather:
             self._free(self.workers, len(self.workers), math.inf)
 
     def _free(self, workers: Sequence[Any], needed: int, deadline: float, enough: Enough = _any) -> None:
-        """Wait until at least ``needed`` of the workers, and ``enough``, are not late, or the time is over."""
+        """Wait until at least ``needed`` of the workers are free and they are ``enough``, or until the deadline."""
         names = {worker.name for worker in workers}
         late = {name: ref for name, ref in self._late.items() if name in names}
         if late:
@@ -208,7 +209,7 @@ class Gather:
                 del self._late[name]
 
     def _await_living(self, refs: dict[str, Any], count: int, deadline: float, enough: Enough = _any) -> set[str]:
-        """Return the names of living workers whose refs are done; ``count``, and ``enough``, if time and lives allow."""
+        """Return the names of living workers whose refs are done; fewer than ``count`` and ``enough`` only at the deadline."""
         while True:
             left = None if math.isinf(deadline) else max(deadline - self._engine.now(), 0.0)
             gone = len(set(refs) & self._dead())

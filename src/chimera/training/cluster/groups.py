@@ -30,8 +30,8 @@ class Groups:
     def group_with_servers(self) -> Any:
         """Return a group of all servers and all living workers, in this order; None if rounds need the driver.
 
-        In virtual time each message is modelled on its own. Nodes have no groups. The other cases are messages that differ
-        from worker to worker, and private runs, in which the driver counts what each round releases.
+        In virtual time each message is modelled on its own. Nodes have no groups. The driver is also needed if messages differ
+        from worker to worker, and in private runs, in which it counts the released sums.
         """
         engine, actors = self._engine, self._actors
         if engine.one_process or engine.nodes_own_data or actors.addressed or actors.by_rows or actors.private:
@@ -42,7 +42,7 @@ class Groups:
     def servers_differ(self) -> bool:
         """Return whether servers of a group completed different numbers of rounds when a member died.
 
-        Members that share memory agree on what was sent. On several machines, a worker can die while it sends.
+        Members that share memory agree on the sent messages. On several machines, a worker can die while it sends.
         """
         if not self._grouped:
             return False

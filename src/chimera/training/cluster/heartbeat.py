@@ -17,7 +17,7 @@ class HeartbeatMonitor:
 
     Parameters
     ----------
-    engine : where the actors run.
+    engine : the engine on which the actors run.
     worker_timeout_s : seconds without a heartbeat after which an actor counts as lost.
 
     Attributes

@@ -53,8 +53,8 @@ class Membership(Gather, Edges, ClusterState):
         """Add a started worker to the cluster. Divide the data again if the worker is additional.
 
         Without servers, the worker becomes a copy of the replica with the most steps, unless workers hold none. With servers,
-        its local optimizer takes over the momenta of another worker: fresh moment estimates make the first steps too long,
-        which would distort the mean. State that only the lost worker had is restored from the last checkpoint.
+        its local optimizer takes over the momenta of another worker: fresh moment estimates make the first steps too long, and
+        would distort the mean. State that only the lost worker had is restored from the last checkpoint.
 
         Raises
         ------

@@ -26,7 +26,7 @@ class ClusterState:
 
     @property
     def cut(self) -> Sequence[int]:
-        """See `TrainingCluster`; so are the following methods."""
+        """See `TrainingCluster`, also for the following methods."""
         raise NotImplementedError
 
     def get(self, refs: Any) -> Any:

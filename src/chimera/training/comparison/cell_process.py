@@ -59,7 +59,7 @@ class CellProcess:
         finally:
             os.close(write_end)
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it is dead already, which its exit code shows
+        with contextlib.suppress(BrokenPipeError):  # the process is dead already; its exit code shows this
             self._process.stdin.write(len(content).to_bytes(LENGTH_BYTES, "big") + content)
             self._process.stdin.flush()
 
@@ -91,7 +91,7 @@ class CellProcess:
     def end(self) -> tuple[State, str]:
         """Kill the process and all its children; return how it ended, and the reason of a failure."""
         running = not self.ended
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says the latter of a group of zombies
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS raises the latter for a group of zombies
             os.killpg(self._process.pid, signal.SIGKILL)
         code = self._process.wait()
         self.messages()

@@ -33,12 +33,12 @@ class Comparison:
         an object store, it has copies of what `plot` reads, and exists as long as this object.
     experiment : file name of the experiment.
     varied : the values of each key that varies, as texts.
-    target : the metrics to reach, if the experiment names some and no cell has others.
-    rows : one for each cell, in the order of the grid: what it is, its state, its final figures and how they compare with its
-        baseline, the cell that differs from it only in the first key, which has its first value there. With several seeds,
-        means over them.
-    runs : one for each run: as ``rows``, where there is one seed.
-    notes : what a reader of the figures must know.
+    target : the metrics to reach, if the experiment names metrics and no cell has other ones.
+    rows : one row for each cell, in the order of the grid: settings, state, final figures, and their ratios to the baseline.
+        The baseline is the cell with the first value of the first key and equal other settings. With several seeds, rows have
+        means over the seeds.
+    runs : one row for each run; as ``rows`` if there is one seed.
+    notes : remarks for a reader of the figures.
     signal : number of the signal that stopped the comparison: Ctrl-C, SIGTERM or SIGUSR1; None if there was none.
     """
 
@@ -129,7 +129,7 @@ class Comparison:
     ) -> str:
         """Write the curves of all cells as a figure for a paper; return a caption.
 
-        With several seeds, lines are means and bands one standard deviation over the seeds; the caption says so.
+        With several seeds, lines are means and bands one standard deviation over the seeds; the caption states this.
 
         Parameters
         ----------
@@ -191,7 +191,7 @@ def compare(
     out : the folder, or its URL in an object store; by default a new one below ``runs/``.
     jobs : runs at a time; see `run_cells`.
     repeat : number of seeds of each cell, starting at the experiment's seed; or a list of seeds.
-    resume : whether to skip finished cells of the folder and resume the others.
+    resume : whether to skip finished cells of the folder and resume the other cells.
     runner : runs the cells; default: processes of this machine, see `run_cells`.
 
     Raises

@@ -76,8 +76,8 @@ def run_row(cell: Cell, folder: Path, state: State, why: str, target: Mapping[st
 def with_speed_ups(runs: Sequence[Row]) -> list[Row]:
     """Return the runs, with a ``speed_up`` if the number of workers varies.
 
-    The speed-up is the samples per worker until the target in the run with the fewest workers and equal other settings, divided
-    by those of this run; None if one of the two did not reach the target.
+    The speed-up is a ratio of samples per worker until the target. The run with the fewest workers and equal other settings is
+    divided by this run. The speed-up is None if one of the two did not reach the target.
     """
     fewest: dict[str, Row] = {}
     for run in runs:

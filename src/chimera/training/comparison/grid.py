@@ -35,7 +35,7 @@ class Cell:
     name : name of its folder.
     label : its values, as shown to users.
     settings : the values that vary, as texts by key.
-    seed : of the training, where several seeds are compared; it is part of no label.
+    seed : seed of the training, if several seeds are compared. It is not part of the label.
     experiment : the experiment to run.
     """
 

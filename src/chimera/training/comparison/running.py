@@ -80,8 +80,8 @@ def run_cells(
         they would slow each other down.
     url : run each cell below this URL of an object store instead, with only its log in ``folder``.
 
-    On Ctrl-C, SIGTERM or SIGUSR1 the cells under way write a checkpoint and end, the others do not begin. A second signal
-    raises KeyboardInterrupt or `Terminated`, and all are killed. Whatever happens, no process is left.
+    On Ctrl-C, SIGTERM or SIGUSR1, the running cells write a checkpoint and end; the others do not start. A second signal raises
+    KeyboardInterrupt or `Terminated`, and all cells are killed. No process is left in any case.
     """
     together = [cell for cell in cells if jobs is not None or cell.is_virtual]
     alone = [cell for cell in cells if jobs is None and not cell.is_virtual]

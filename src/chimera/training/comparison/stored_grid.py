@@ -61,11 +61,11 @@ class StoredGrid:
         download(self._store, [RESULT], self.folder)
 
     def fetch(self, cells: Iterable[str]) -> None:
-        """Fetch the results of those cells that have some.
+        """Fetch the results of the cells that have results.
 
         Raises
         ------
-        ConfigurationError : the name of a cell is not that of a folder.
+        ConfigurationError : the name of a cell cannot be the name of a folder.
         StoreError : the store cannot be read.
         """
         for name in cells:

@@ -27,8 +27,8 @@ class Choice:
     ----------
     text : its label.
     value : the value of the key; for a plug-in by name with options, the name.
-    options : of that plug-in, dotted keys allowed; None where the value is not such a plug-in. Options that the experiment
-        gives the same plug-in besides stay.
+    options : options of that plug-in, dotted keys allowed; None if the value is not such a plug-in. Other options that the
+        experiment sets for this plug-in are kept.
     """
 
     text: str
@@ -146,7 +146,7 @@ def _path(key: str) -> tuple[str, ...]:
 
 
 def _choice(path: tuple[str, ...], text: str) -> Choice:
-    """Parse one value. Options may follow a name; for keys that are no tables, only a value with options is a name."""
+    """Parse one value. Options may follow a name; for keys that are not tables, only a value with options is a name."""
     pieces = split(text, ":")
     named = next((i for i, piece in enumerate(pieces) if i and _OPTION.fullmatch(piece)), len(pieces))
     name, options = ":".join(pieces[:named]).strip(), {}

@@ -156,10 +156,10 @@ class Experiment:
         )
 
     def to_toml(self) -> str:
-        """Return the file of this experiment, with the defaults of `Trainer` spelt out, so that it stays what it was.
+        """Return the file of this experiment, with all defaults of `Trainer`, so that later defaults do not change it.
 
-        A part that was given as a Python object becomes a comment that says so. Tokens of an engine are left out: a folder of a
-        run is passed on, and they come from the environment as well.
+        A part that was given as a Python object becomes a comment that says so. Tokens of an engine are left out, because users
+        share folders of runs; the environment can provide the tokens.
         """
         complete: dict[str, Any] = {name: _default(name, self.tables) for name in TABLES}
         if isinstance(complete["engine"], Mapping):
@@ -182,7 +182,7 @@ class Experiment:
         return Trainer(**{**tables.pop("train"), **tables, **overrides})
 
     def _nodes_own_data(self) -> bool:
-        """Return whether the nodes of the engine may have data. An engine that is named by path may; it is not imported."""
+        """Return whether the nodes of the engine may have data. True for an engine named by path, which is not imported."""
         from chimera.training.plugin import named, nodes_own_data
 
         engine = _default("engine", self.tables)

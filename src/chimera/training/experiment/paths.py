@@ -28,8 +28,8 @@ def is_path(key: str, value: str) -> bool:
 def anchored(tables: Mapping[str, Any], folder: Path, names: Collection[str]) -> dict[str, Any]:
     """Return the tables with absolute paths, so that they do not depend on the working folder; make its modules importable.
 
-    Tables whose name is not in ``names`` are unchanged, and so are names of the hub: paths at which there is no file, of the
-    plug-ins that accept such names.
+    Tables whose name is not in ``names`` are unchanged. Names of the hub are unchanged, too: paths without a file, in options
+    of plug-ins that accept such names.
     """
 
     def walk(key: str, value: Any, plugin: Any = None) -> Any:

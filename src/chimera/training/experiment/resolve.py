@@ -31,7 +31,7 @@ _PRELOADED = (
     "chimera.training.server.parameter_shard",
     "chimera.models.torch_model",
 )
-# A model of theirs, or of a class derived from theirs, is imported with the modules of a run.
+# The processes of a run import the module of a model whose class is from, or derived from, one of these libraries.
 _SLOW_LIBRARIES = {"sklearn", "transformers", "lightning", "pytorch_lightning"}
 
 
@@ -90,7 +90,7 @@ def split_of(data: Any, seed: int, standardize: Standardize = "auto") -> Split:
 
 
 def nodes_data_of(data: Any) -> NodesData | None:
-    """Return what the driver declares about rows of nodes; None if it has data of its own."""
+    """Return the driver's declaration about rows of nodes; None if the driver has data of its own."""
     if not _is_named(data) or named(data)[0] != "nodes":
         return None
     made: Any = DATASETS.create(*named(data))
@@ -169,7 +169,7 @@ def check_codecs(
 
 
 def check_aggregation(strategy: Strategy, codec: str, downlink: tuple[str, dict[str, Any]], workers: int) -> None:
-    """Raise ConfigurationError if the aggregation rule does not fit what the strategy's workers send."""
+    """Raise ConfigurationError if the aggregation rule does not fit the messages of the strategy's workers."""
     asked = strategy.aggregated(workers)
     if asked is None:
         return
@@ -199,11 +199,11 @@ def check_aggregation(strategy: Strategy, codec: str, downlink: tuple[str, dict[
 
 
 def configured(model: Model, compute: Compute) -> Model:
-    """Return the model, which computes as ``compute`` says.
+    """Return the model, configured to compute as ``compute`` states.
 
     Raises
     ------
-    ConfigurationError : the model has no such options, or cannot do it.
+    ConfigurationError : the model has no such options, or does not support their values.
     """
     configure = getattr(model, "configure", None)
     if configure is not None:

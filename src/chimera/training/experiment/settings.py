@@ -42,17 +42,18 @@ class Settings:
 
     Attributes
     ----------
-    strategy, partition : objects.
+    strategy, partition : the objects of strategy and partition.
     codec, downlink : name and options of the codecs of the uplink and the downlink.
     optimizer : turns gradients into steps, on servers or workers.
-    given_optimizer : the user's option from which it was made; None if it is the default.
-    server_optimizer : with which servers step by the changes of workers that take local steps; None without local steps.
+    given_optimizer : the user's option from which ``optimizer`` was made; None if it is the default.
+    server_optimizer : optimizer with which servers step by the changes of workers; None without local steps.
     workers : number of workers that the strategy uses.
     batch_size : samples of a worker per step, all accumulated batches together.
     loading, compute : reading of batches, and computing of gradients.
     every : intervals in rounds, and one in seconds; None where not set.
     faults : sentences.
-    test_per_client : share of its rows that each worker keeps for its evaluation; None: they are evaluated on all.
+    test_per_client : share of its rows that each worker keeps for its evaluation; None: workers are evaluated on all their
+        rows.
     peak : the peak of a worker in FLOPs per second.
     trackers : experiment trackers, by name.
     table : the options as plain values, for the experiment file.
@@ -177,7 +178,7 @@ class Settings:
             self.server_optimizer.check()
 
     def following(self, model: Model, train_size: int | None) -> Self:
-        """Return these settings with the optimizer that the model brings, if it brings one and the user has named none.
+        """Return these settings with the model's own optimizer, if there is one and the user has named no optimizer.
 
         ``train_size`` is the number of training samples, None if it is not known.
 
@@ -204,11 +205,11 @@ class Settings:
         )
 
     def rounds(self, train_size: int | None) -> int | None:
-        """Return the most rounds that the budget allows; None if it is not known."""
+        """Return the largest number of rounds that the budget allows; None if it is not known."""
         return self.budget.rounds_in_all(train_size, self.samples_per_round(self.workers, train_size or 0))
 
     def length(self, train_size: int | None) -> RunLength:
-        """Return the length of the run with a training set of this size; None: it is not known."""
+        """Return the length of the run with a training set of this size; None: the size is not known."""
         rounds = self.rounds(train_size)
         if rounds is None:
             return RunLength(None, self.budget.epochs)

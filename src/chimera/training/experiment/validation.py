@@ -18,7 +18,7 @@ from chimera.training.plugin import named
 
 
 def check(experiment: Experiment) -> None:
-    """Raise the errors that `Experiment.trainer` and its `fit` would raise for any data: of names, options and values.
+    """Raise the errors of names, options and values that `Experiment.trainer` and its `fit` would raise for any data.
 
     User code is not imported. Plug-ins named by path, and plug-ins whose packages are missing here, are not checked: they may
     be installed where the experiment runs.
@@ -46,7 +46,7 @@ def _check_options(registry: Registry[Any], plugin: Any) -> None:
 
 
 def _check_model(plugin: Any) -> None:
-    """Check for unknown options only: the data sets others."""
+    """Check for unknown options only: the data determines the others."""
     if isinstance(plugin, str | Mapping):
         name, options = named(plugin)
         parameters = parameters_of(MODELS.find(name).factory)

@@ -1,4 +1,4 @@
-"""Which workers have a node, on an engine whose nodes come and go."""
+"""The presence of workers' nodes, on an engine whose nodes come and go."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chimera.core.engine import Engine
 
 
 class Attendance:
-    """The nodes of a run's workers. On an engine whose nodes do not come and go, each worker always has one.
+    """The nodes of a run's workers. On an engine whose nodes do not come and go, each worker always has a node.
 
     Such an engine has these methods, see `chimera.engines.federation.engine.FederationEngine`: ``expect``, ``there`` and
     ``wait_for``, and the attribute ``min_nodes``.
@@ -33,18 +33,18 @@ class Attendance:
         self._started_s = dict.fromkeys(workers, time.monotonic())
 
     def begin(self, workers: int) -> list[int]:
-        """Wait until enough nodes are there; return the ranks, of this number of workers, that have a node."""
+        """Wait until enough nodes are connected; return the ranks, of this number of workers, that have a node."""
         names = [f"worker {rank}" for rank in range(workers)]
         if self.changes:
             self._engine.expect(names)
         return [rank for rank, name in enumerate(names) if not self.least or self.is_there(name)]
 
     def is_there(self, name: str) -> bool:
-        """Return whether the node of a worker is there."""
+        """Return whether the node of a worker is connected."""
         return not self.changes or self._engine.there(name) is not None
 
     def was_away(self, name: str) -> bool:
-        """Return whether the node of a worker, which is there now, came after the worker was started last."""
+        """Return whether the node of a worker, which is connected now, came after the worker was started last."""
         since_s = self._engine.there(name) if self.changes else None
         return since_s is not None and since_s > self._started_s.get(name, 0.0)
 
@@ -53,6 +53,6 @@ class Attendance:
         self._started_s[name] = time.monotonic()
 
     def wait(self, names: Sequence[str], stop: Callable[[], bool]) -> bool:
-        """Wait until the node of one of these workers is there, or ``stop`` returns true; return whether one is."""
+        """Wait until a node of these workers is connected, or ``stop`` returns true; return whether one is connected."""
         self._engine.wait_for(names, 1, stop)
         return any(map(self.is_there, names))

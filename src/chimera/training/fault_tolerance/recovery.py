@@ -30,12 +30,12 @@ _THEN = {
 class Recovery:
     """Repairs a cluster after a loss, in the same way for every strategy.
 
-    Another actor may die during recovery. `survive` then raises, and continues where it was when it is called again.
+    Another actor may die during recovery. `survive` then raises. Its next call continues the recovery.
 
     Parameters
     ----------
     cluster : the cluster.
-    monitor : knows which actors were killed because they hung.
+    monitor : records which actors were killed because they hung.
     tolerance : the policy for lost workers. A lost server is restarted unless the policy is ``stop``. A worker is dropped when
         no restarts are left.
 
@@ -70,7 +70,8 @@ class Recovery:
 
         Raises
         ------
-        ActorLost : ``error`` itself, if no actor of this run is dead. Or another actor died during recovery: call again.
+        ActorLost : ``error`` itself, if no actor of this run is dead. Also if another actor died during recovery: call this
+            method again.
         RunError : a server is dead and no restarts are left.
         TooFewWorkersError : fewer than ``min_workers`` are left, or the policy is ``stop``.
         """
@@ -107,7 +108,7 @@ class Recovery:
             self._data_left = False
 
     def _wait_for_enough(self) -> Iterator[EventText]:
-        """Wait until there are enough workers, or no further ones can come."""
+        """Wait until there are enough workers, or no further workers can come."""
         paused = False
         while (there := len(self._cluster.workers)) < self._least and not self.stopped():
             yield from self._start_workers(_PATIENCE_FOR_ROOM_S)

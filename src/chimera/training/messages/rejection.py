@@ -68,7 +68,7 @@ class Served(msgspec.Struct, frozen=True):
     Attributes
     ----------
     rejecting : the outcome of each round in which a gradient was left out, by the number of rounds before it.
-    staleness : of each gradient, the updates between reading its weights and applying it; empty if none is stale.
+    staleness : for each gradient, the number of updates between reading its weights and applying it; empty if none is stale.
     """
 
     rejecting: dict[int, Applied]
@@ -123,7 +123,7 @@ class Rejections:
     def _of_round(
         self, applied: Sequence[Applied], workers: Sequence[Any], everywhere: bool = True
     ) -> Iterator[Rejected]:
-        """Yield those of one round; ``everywhere`` if no other shard stepped with all gradients."""
+        """Yield the rejections of one round; ``everywhere`` if no other shard stepped with all gradients."""
         rejected = list(dict.fromkeys(each for value in applied for each in value.rejected))
         yield from rejected
         if not rejected or not everywhere or any(value.gradients for value in applied):

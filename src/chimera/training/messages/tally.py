@@ -23,7 +23,7 @@ class Tally(msgspec.Struct, gc=False):
     elements_down, packed_down : the same for received vectors.
     peak_bytes : peak memory of training since the start, where the worker measures it.
     fill : fill of the worker's input queue, 0 to 1; None if it has none.
-    tokens, flops : tokens of the batches, and floating-point operations by the model's formula, if the model says them.
+    tokens, flops : tokens of the batches, and floating-point operations by the model's formula, if the model reports them.
     peak_flops : peak of the worker's device in FLOPs per second; 0 if it is not known.
     worker : the worker's name; set if ``peak_bytes``, ``fill`` or ``peak_flops`` is.
     """

@@ -34,7 +34,8 @@ class PartActors(Actors, ABC):
     train : the data; sent only to actors that read inputs or targets.
     parts : the partition of the model.
     batch_size : batch size of workers that read the same data.
-    saved : the checkpoint that the run resumes from, if any. It fixes the partition, because measured costs may differ now.
+    saved : the checkpoint that the run resumes from, if any. The checkpoint fixes the partition, because measured costs may
+        differ now.
 
     Raises
     ------

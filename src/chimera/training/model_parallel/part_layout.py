@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class JoinedLayout:
-    """Joins the vectors of parts to those of the whole model.
+    """Joins the vectors of parts to vectors of the whole model.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ def cut(model: Any, parts: ModelPartition, inputs: NDArray[Any], bounds: Sequenc
 
     Raises
     ------
-    ConfigurationError : the model is no such model, or cannot be partitioned in this way.
+    ConfigurationError : the model has no such module, or cannot be partitioned in this way.
     """
     layers = _sequence_of(model) if parts.stages > 1 else layers_of(model)
     counts = _counts(layers)
@@ -78,7 +78,7 @@ def split_model(model: Any, halves: SplitPartition) -> list[Part]:
 
     Raises
     ------
-    ConfigurationError : the model is no such model, or has no such layers.
+    ConfigurationError : the model has no such module, or has no such layers.
     """
     layers = _sequence_of(model)
     counts, n = _counts(layers), len(layers)
@@ -168,7 +168,7 @@ def layers_of(model: Any) -> list[nn.Module]:
 
     Raises
     ------
-    ConfigurationError : the model is no torch module.
+    ConfigurationError : the model is not a torch module.
     """
     from torch import nn
 

@@ -29,7 +29,7 @@ class SplitClient(PartHolder):
     rank : the worker's number.
     part : its own copy of the client's layers.
     dataset : the training set, of which it reads the rows of ``order`` in each step.
-    halves : where the model was split.
+    halves : the split of the model.
     optimizer, seed, device : see `PartHolder`.
     """
 
@@ -99,7 +99,7 @@ class SplitClient(PartHolder):
         super().restore(half)
 
     def state(self) -> dict[str, Any]:
-        """Return the half and the number of batches that this client has read."""
+        """Return the client's half of the model and the number of batches that this client has read."""
         return {**super().state(), "read": self._read}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -121,7 +121,7 @@ class SplitClient(PartHolder):
 
 
 class SplitServer(PartHolder):
-    """The actor with the middle layers, or all later ones; it receives activations and no data.
+    """The actor with the middle layers, or all later layers; it receives activations and no data.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class SplitServer(PartHolder):
         return self._passes.forward(0, activations, self._seed_of_step(), targets)
 
     def update(self, gradient: Array | None = None) -> tuple[Array, Applied]:
-        """Run the backward pass from the gradient of `forward`'s result, and step; return that of the client's activations.
+        """Run the backward pass from the gradient of `forward`'s result, and step; return the gradient of activations.
 
         Raises
         ------

@@ -1,1 +1,1 @@
-"""Runs whose driver has no data: what nodes say about their rows, what they agree on, and the evaluation on their rows."""
+"""Runs whose driver has no data: descriptions of the nodes' data, their agreement, and evaluation on the nodes' rows."""

@@ -1,4 +1,4 @@
-"""The data of a run whose rows the nodes have: everything about it but rows."""
+"""The data of a run whose rows the nodes have: its schema and descriptions, without rows."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _MOST_NAMES = 5
 
 @dataclass(frozen=True)
 class AgreedData:
-    """The data of a run whose rows the nodes have: everything about it but rows.
+    """The data of a run whose rows the nodes have: its schema and descriptions, without rows.
 
     Attributes
     ----------
-    descriptions : what each node that was there at the start said, in rank order.
+    descriptions : description from each node that was connected at the start, in rank order.
     ranks : the ranks of the workers at these nodes.
-    columns : the columns in the order of the model's inputs, by name; None if the data is no table.
-    input_shape, input_type, outputs, task, classes, features, input_scaling : as of `chimera.data.dataset.Dataset`.
-    scaled : who scales the columns, and by what.
+    columns : the columns in the order of the model's inputs, by name; None if the data is not a table.
+    input_shape, input_type, outputs, task, classes, features, input_scaling : see `chimera.data.dataset.Dataset`.
+    scaled : source of the scaling of the columns, see `NodeRequest`.
     averaged : metrics of which the run measures the mean over the nodes.
-    rows_per_node : training rows to assume of a node that does not give their number.
+    rows_per_node : assumed number of training rows of a node that does not report it.
     model : name and options of the model that nodes make.
     """
 
@@ -58,12 +58,12 @@ class AgreedData:
 
     @property
     def features(self) -> tuple[str, ...] | None:
-        """The names of the inputs; None if the data is no table."""
+        """The names of the inputs; None if the data is not a table."""
         return None if self.columns is None else tuple(name for column in self.columns for name in column.features)
 
     @property
     def request(self) -> NodeRequest:
-        """What nodes are asked to make."""
+        """The request for the model and data that nodes make."""
         scaling = self.input_scaling
         given = {} if scaling is None else {"mean": scaling.mean.tolist(), "deviation": scaling.deviation.tolist()}
         return NodeRequest(
@@ -100,7 +100,7 @@ class AgreedData:
         return plain_text(f"data: {' · '.join(parts)}")
 
     def shown(self, *, rows: bool) -> dict[str, Any]:
-        """Return what ``data.json`` shows: the schema, what scales columns, and what each node said; ``rows`` of each, too."""
+        """Return the content of ``data.json``: schema, scaling, and metrics of each node; with ``rows`` also its row count."""
         nodes = [
             {"node": one.node, "rows": one.rows if rows else None, "metrics": one.metrics} for one in self.descriptions
         ]

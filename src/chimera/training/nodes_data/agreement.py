@@ -1,4 +1,4 @@
-"""The schema on which nodes agree before a run. A node that differs is named with what differs."""
+"""The schema on which nodes agree before a run. Errors name a node that differs, and the difference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def agree(declared: NodesData, descriptions: Descriptions, model: dict[str, Any]
 
     Raises
     ------
-    ConfigurationError : nodes differ, and no option of the data set ``nodes`` decides; or an option names what no node has.
+    ConfigurationError : nodes differ, and no option of the data set ``nodes`` decides; or an option names something that no
+        node has.
     """
     first = descriptions[0]
     _same(descriptions, lambda one: one.task, lambda one: f"has a target for {one.task}")
@@ -74,7 +75,7 @@ def _same(
 
 
 def _usual(descriptions: Descriptions, of: Callable[[DataDescription], Hashable]) -> DataDescription:
-    """Return the first node that has what most nodes have."""
+    """Return the first node with the most frequent value of a property."""
     most = Counter(map(of, descriptions)).most_common(1)[0][0]
     return next(one for one in descriptions if of(one) == most)
 
@@ -162,7 +163,7 @@ def _check_rows(declared: NodesData, descriptions: Descriptions) -> None:
 def _scaling(
     declared: NodesData, descriptions: Descriptions, columns: tuple[Column, ...] | None
 ) -> tuple[Scaled, Scaling | None]:
-    """Return who scales the columns of numbers, and the scaling of the inputs if it is the same at all nodes."""
+    """Return the source of the scaling of number columns, and the scaling of the inputs if all nodes have the same."""
     if declared.standardize is False or columns is None:
         if columns is None and (declared.scaling or declared.standardize in ("statistics", "each")):
             raise ConfigurationError("data 'nodes': only columns of tables can be scaled, and the nodes have no tables")

@@ -1,4 +1,4 @@
-"""The settings of a run that its driver declares to nodes, which decide by them and by their own policy."""
+"""The settings of a run that its driver declares to nodes. Nodes decide by these and by their own policy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def declare(
 
     Parameters
     ----------
-    say : called with a text about what the run does at its nodes, such as waiting for a decision of an administrator.
+    say : called with a text about the state of the run at its nodes, such as a wait for an administrator's decision.
     resumes : whether there is a run to resume; None: the user has not asked to resume one.
     """
     if (send := getattr(engine, "declare", None)) is not None:
@@ -48,7 +48,7 @@ class Reports(Callback):
 
 
 def declared(settings: Settings, model: Any) -> dict[str, Any]:
-    """Return what nodes decide by, as plain values.
+    """Return the settings by which nodes decide, as plain values.
 
     - ``strategy``, ``model``: tables with ``name`` and options. The path of a folder on the driver's machine is left out.
     - ``rounds``: the largest number of updates of one node: the rounds of the run, and one for each replaced worker.

@@ -1,4 +1,4 @@
-"""What a node says about its data before a run: columns, classes, and figures that its owner lets it give."""
+"""The description of a node's data before a run: columns, classes, and figures that its owner permits."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class DataDescription:
     input_shape, input_type : shape and type of one input, if it is not a row of a table.
     outputs : number of target columns of a regression.
     classes : labels of its rows; None for a regression.
-    rows : number of its training rows; None if it does not give it.
-    statistics : statistics of its training rows; None if it does not give them.
-    metrics : whether it gives metrics, and of what.
+    rows : number of its training rows; None if the node does not report it.
+    statistics : statistics of its training rows; None if the node does not report them.
+    metrics : whether the node gives metrics, and of which kind.
     """
 
     node: str
@@ -83,7 +83,7 @@ class DataDescription:
     metrics: GivenMetrics = "none"
 
     def check(self) -> None:
-        """Raise DataError if a node cannot have sent this."""
+        """Raise DataError if a valid node cannot have sent this description."""
         names = [column.name for column in self.columns or ()]
         sound = bool(
             0 < len(self.node) <= 200

@@ -35,13 +35,13 @@ class Measured:
 
 
 class NodesEvaluation:
-    """Evaluates the global model on the nodes' test rows. Nodes that said that they give no metrics are not asked.
+    """Evaluates the global model on the nodes' test rows. Nodes that declared to give no metrics are not asked.
 
     Parameters
     ----------
-    engine : where the workers run.
+    engine : the engine on which the workers run.
     model : the driver's model, which merges the sums.
-    data : what the nodes agreed on.
+    data : the schema on which the nodes agreed.
 
     Raises
     ------
@@ -87,7 +87,7 @@ class NodesEvaluation:
         return (self._model.merged(parts, self._averaged) if parts else {}), own
 
     def _checked(self, measured: Any) -> dict[str, float] | None:
-        """Return the figures of one node; None if it gives none."""
+        """Return the figures of one node; None if the node gives no figures."""
         if not isinstance(measured, Measured) or not 0 <= measured.rows < MOST_ROWS or len(measured.node) > 200:
             raise DataError("it has another form")
         return of_one_node(self._model, measured.sums, self._averaged) if measured.rows else None

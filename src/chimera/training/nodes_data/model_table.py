@@ -12,7 +12,7 @@ from chimera.models.model import MODELS
 from chimera.training.plugin import label, named
 
 FOLDER = "folder"
-"""The model whose files the owner of a node has put there."""
+"""The model whose files the owner of a node has put on the node."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.+-]{0,99}")
 _READS_FILES = ("path", "folder")
 
@@ -31,7 +31,7 @@ def model_table(model: Any) -> dict[str, Any]:
         )
     name, options = named(model)
     if name == FOLDER:
-        options.pop("path", None)  # where the driver has its own copy
+        options.pop("path", None)  # path of the driver's own copy
     check_model_table({"name": name, **options})
     return plain_table({"name": name, **options})
 
@@ -57,7 +57,7 @@ def check_model_table(table: Mapping[str, Any]) -> None:
 
     Raises
     ------
-    CodeRefusedError : it does.
+    CodeRefusedError : the table names one of these.
     """
     name, options = named(table)
     _check_words(name, "the model's name")

@@ -1,4 +1,4 @@
-"""The start of a run whose driver has no data: the nodes describe theirs, and the driver checks that all fits."""
+"""The start of a run whose driver has no data: the nodes describe their data, and the driver checks the descriptions."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def agreed_data(
 
     Parameters
     ----------
-    scaling : scaling of a resumed run, which replaces that by the statistics of the nodes that are there now.
+    scaling : scaling of a resumed run. It replaces a scaling by the statistics of the connected nodes.
 
     Raises
     ------
-    ConfigurationError : the nodes differ, or cannot do what the settings say.
+    ConfigurationError : the nodes differ, or do not support the settings.
     RunError : a node does not answer.
     """
     if settings.test_per_client is not None:
@@ -56,7 +56,7 @@ def agreed_data(
 
 
 def _described(engine: Engine, workers: int) -> tuple[list[int], list[DataDescription]]:
-    """Return the ranks of the workers whose nodes are there, and the descriptions of these nodes."""
+    """Return the ranks of the workers whose nodes are connected, and the descriptions of these nodes."""
     nodes = Attendance(engine)
     for left in reversed(range(_TRIES)):
         ranks = nodes.begin(workers)

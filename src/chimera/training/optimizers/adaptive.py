@@ -69,12 +69,12 @@ class FedYogi(FedAdam):
 
 
 class Yogi(FedYogi):
-    """The same for any use (Zaheer et al. 2018, "Adaptive Methods for Nonconvex Optimization").
+    """`FedYogi` for any use (Zaheer et al. 2018, "Adaptive Methods for Nonconvex Optimization").
 
     Parameters
     ----------
-    eps : what is added to the root of v.
-    initial : what v begins at.
+    eps : number that is added to the root of v.
+    initial : initial value of v.
     """
 
     def __init__(

@@ -33,10 +33,10 @@ class OptimizerSettings:
     ----------
     name : a class of `torch.optim`, in upper or lower case: ``sgd``, ``adam``, ``AdamW``, ...; ``momentum``: SGD with momentum
         0.9; ``yogi``; or your own class as ``package.module:Class``.
-    options : keyword arguments of the class. The learning rate of ``sgd`` and ``momentum`` is 0.1 unless it is set; those of
-        other optimizers are torch's.
+    options : keyword arguments of the class. The learning rate of ``sgd`` and ``momentum`` is 0.1 unless it is set; other
+        optimizers have torch's default.
     schedule : schedule of the learning rate.
-    max_gradient_norm : a gradient with a larger Euclidean norm is scaled to this norm before a step; None: no gradient is.
+    max_gradient_norm : a gradient with a larger Euclidean norm is scaled to this norm before a step; None: no limit.
     """
 
     name: str = "sgd"

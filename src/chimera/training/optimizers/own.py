@@ -11,11 +11,11 @@ from chimera.core.optimizer_table import optimizer_table
 from chimera.models.own_optimizer import OwnOptimizer, RunLength
 from chimera.training.progress.budget import smaller_is_better
 
-_ENTRIES = 1000  # of a table; a longer schedule is sampled at so many steps
+_ENTRIES = 1000  # of a table; a longer schedule is sampled at this number of steps
 
 
 class Suggestion(NamedTuple):
-    """The table of an optimizer, and the metric that its schedule monitors; None: that of the run."""
+    """The table of an optimizer, and the metric that its schedule monitors; None: the metric of the run."""
 
     table: dict[str, Any]
     monitor: str | None
@@ -29,7 +29,7 @@ def suggestion(own: OwnOptimizer, length: RunLength) -> Suggestion:
     Raises
     ------
     ConfigurationError : the groups of parameters differ in their options; the scheduler also changes other options than the
-        learning rate, or needs the length of the run, which is not known; or a plateau has options that a run has not.
+        learning rate, or needs the length of the run, which is not known; or a plateau has options that a run does not support.
     """
     groups = own.optimizer.param_groups
     rates = [group["lr"] for group in groups]

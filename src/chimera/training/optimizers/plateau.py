@@ -41,7 +41,7 @@ class Plateaus:
         return {"waited": list(self._waited), "cuts": list(self._cuts), "best": list(self._best)}
 
     def restore(self, state: Mapping[str, Any], best: float | None = None) -> None:
-        """Restore what `state` returned; an empty state, or one of other schedules, is that of a run's start.
+        """Restore what `state` returned; an empty state, or a state of other schedules, means the start of a run.
 
         ``best`` is the best metric of the run, for states of older versions, which do not hold it.
         """

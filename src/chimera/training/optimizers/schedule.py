@@ -17,7 +17,7 @@ _OPTIONS = {
     "step": ("gamma", "every"),
     "plateau": ("factor", "patience", "threshold", "threshold_mode"),
     "table": ("factors", "every"),
-}  # of one decay only
+}  # options of a single decay
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,22 @@ class Schedule:
 
     Attributes
     ----------
-    decay : ``constant``; ``linear`` or ``cosine`` (Loshchilov and Hutter 2017, "SGDR"): from 1 after the warm-up to ``final``
-        at the end of the budget; ``inverse-sqrt`` (Vaswani et al. 2017, "Attention Is All You Need"): proportional to one
-        over the root of the step, after the warm-up; ``step``: multiplied by ``gamma`` after each ``every`` steps; ``table``:
-        the ``factors`` one after another, each for ``every`` steps; or ``plateau``: multiplied by ``factor`` after each
-        ``patience`` evaluations in which the metric that the run monitors (see `Trainer`) did not improve.
+    decay : ``constant``, ``linear``, ``cosine``, ``inverse-sqrt``, ``step``, ``table`` or ``plateau``. ``linear`` and
+        ``cosine`` (Loshchilov and Hutter 2017, "SGDR"): from 1 after the warm-up to ``final`` at the end of the budget.
+        ``inverse-sqrt`` (Vaswani et al. 2017, "Attention Is All You Need"): proportional to one over the root of the step,
+        after the warm-up. ``step``: multiplied by ``gamma`` after each ``every`` steps. ``table``: the ``factors`` one after
+        another, each for ``every`` steps. ``plateau``: multiplied by ``factor`` after each ``patience`` evaluations without
+        improvement of the metric that the run monitors (see `Trainer`).
     warm_up : fraction of the steps, 0 to 1, over which the factor rises linearly to 1; default 0.
     final : lower bound of the factor, 0 to 1; default 0.
     steps : number of steps of the budget; None: not known. Later steps have the factor of the last one.
-    gamma, every : of ``step``. ``every`` counts steps after the warm-up; below 1, it is a fraction of the steps of the budget.
-        Default: 0.1, and 0.3 of the steps.
-    factors : of ``table``, at least one, each at least 0; the last one remains.
-    factor, patience : of ``plateau``. Default: 0.1, and 5 evaluations.
-    threshold, threshold_mode : of ``plateau``: smallest change of the metric that counts as an improvement, at least 0, as a
-        share of the best value (``rel``) or in its units (``abs``), as in torch's ``ReduceLROnPlateau``. Default: 0, ``rel``.
+    gamma, every : options of ``step``. ``every`` counts steps after the warm-up; below 1, it is a fraction of the steps of the
+        budget. Default: 0.1, and 0.3 of the steps.
+    factors : the factors of ``table``, at least one, each at least 0; the last one remains.
+    factor, patience : options of ``plateau``. Default: 0.1, and 5 evaluations.
+    threshold, threshold_mode : options of ``plateau``: the smallest change of the metric that counts as an improvement, at
+        least 0. It is a share of the best value (``rel``) or in its units (``abs``), as in torch's ``ReduceLROnPlateau``.
+        Default: 0, ``rel``.
     reduction : the present factor of a plateau, which the driver sets in each process; see `reduce`.
     """
 
@@ -110,7 +112,7 @@ class Schedule:
         self.reduction[0] = factor
 
     def at(self, step: int) -> float:
-        """Return the factor of a step, counted from 0. It depends on the step only; that of a plateau on `reduce`, too."""
+        """Return the factor of a step, counted from 0. It depends on the step only; for a plateau also on `reduce`."""
         if not self.changes or (self.steps is None and self.needs_steps):
             return 1.0
         steps = self.steps or 0

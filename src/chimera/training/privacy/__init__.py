@@ -1,4 +1,4 @@
-"""A private run: what clients do to their updates, what servers see of them, and what that guarantees.
+"""Private runs: the protection of clients' updates, their sum on servers, and the guarantee.
 
 See docs/explanation/privacy.md.
 """

@@ -71,7 +71,7 @@ class PrivateCluster(TrainingCluster):
             self._recall(worker, ())
 
     def _recall(self, worker: Any, others: Sequence[Any]) -> None:  # noqa: ARG002 - other workers keep their state
-        """Report that a new worker starts without momenta: those of other workers would reveal data."""
+        """Report that a new worker starts without momenta: momenta of other workers would reveal data."""
         if self._momenta and worker.name in self._places:
             self.unreported.append(
                 ("state gone", worker.name, "its local optimizer starts again: momenta do not leave private workers")

@@ -27,7 +27,7 @@ class Masking:
     _exchange: Any
     _privacy: Privacy | None
     _asked = 1
-    _client: Client | None = None  # of the current round of secure aggregation
+    _client: Client | None = None  # client of the current round of secure aggregation
     _masked = False
 
     def take_part(self, asked: int) -> None:
@@ -35,7 +35,7 @@ class Masking:
 
         Raises
         ------
-        PrivacyError : with secure aggregation, the list of keys defines the number. A larger one would reduce the noise.
+        PrivacyError : with secure aggregation, the list of keys defines the number. A larger number would reduce the noise.
         """
         if self._promised().secure_aggregation:
             raise PrivacyError("with secure aggregation, the list of keys defines the number of clients of a round")

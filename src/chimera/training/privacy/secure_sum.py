@@ -31,7 +31,7 @@ class SecureSum:
     _revealed: tuple[Revealed, ...] = ()
 
     def public_keys(self, *keys: Bytes) -> Bytes:
-        """Return the list of the public keys of all clients, shape (n, 64); with certificates behind them it is wider."""
+        """Return the list of the public keys of all clients, shape (n, 64); wider if certificates follow the keys."""
         return np.stack(keys)
 
     def route(self, *sealed: Bytes) -> list[Bytes]:
@@ -123,7 +123,7 @@ def _words(message: Any, place: int, size: int, kind: np.dtype[Any]) -> NDArray[
 
     Raises
     ------
-    PrivacyError : it has another form.
+    PrivacyError : the message has another form.
     """
     if type(message) is Encoded and len(message.arrays) == 1:
         (words,) = message.arrays

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from chimera.core.errors import ConfigurationError, did_you_mean
 
-CLIENT = "client_"  # before the names of metrics of each worker on its own data
+CLIENT = "client_"  # prefix of the names of metrics of each worker on its own data
 _SMALLER_IS_BETTER = ("loss", "mse", "mae", "rmse", "error", "cross-entropy", "perplexity", "consensus_distance")
 
 
 def smaller_is_better(metric: str) -> bool:
-    """Return whether smaller values of a metric are better: of losses and errors, also under names such as ``val_loss``."""
+    """Return whether smaller values of a metric are better: for losses and errors, also with names such as ``val_loss``."""
     name = metric.removeprefix(CLIENT).removesuffix("_mean").removesuffix("_worst_tenth")
     last_word = re.split(r"[\W_]", name.lower())[-1]
     return name in _SMALLER_IS_BETTER or last_word in _SMALLER_IS_BETTER or metric.endswith("_std")

@@ -19,8 +19,9 @@ class Progress(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    rounds, epochs, samples : completed so far. Epochs are passes over the whole data; samples are those of all workers.
-    seconds : since training started, on the engine's clock.
+    rounds, epochs, samples : numbers of completed rounds, epochs and samples. Epochs are passes over the whole data; samples
+        are those of all workers.
+    seconds : seconds since training started, on the engine's clock.
     virtual_time : whether these seconds are virtual (engine ``simulated``).
     bytes_up, bytes_down : bytes that the workers sent and received.
     loss : mean training loss since the last progress; None if no step was taken.
@@ -29,7 +30,7 @@ class Progress(msgspec.Struct, frozen=True):
     workers : state of each worker by name: ``running`` or ``lost``.
     samples_by_worker : samples that each worker processed since this process started, lost rounds included.
     tokens, flops : tokens of all workers, and floating-point operations by the model's formula, lost rounds included, as last
-        reported; 0 if the model does not say them.
+        reported; 0 if the model does not report them.
     peak_flops : peak of all workers together in FLOPs per second; None if it is not known.
     fill : fill of each worker's input queue, 0 to 1, by name; empty where the data is in memory.
     """

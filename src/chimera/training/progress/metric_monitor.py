@@ -18,17 +18,17 @@ Keep: TypeAlias = Literal["best", "last"]
 
 @dataclass(frozen=True)
 class Stopping:
-    """What a run does with the monitored metric.
+    """Settings of the monitored metric.
 
     Attributes
     ----------
-    patience : the run stops after this many evaluations without improvement; None: it does not.
+    patience : the run stops after this many evaluations without improvement; None: no limit.
     monitor : name of the metric; default: ``accuracy`` if it is measured, else ``loss``.
-    keep : the model that the run returns: of the ``best`` evaluation, or the ``last``.
+    keep : the model that the run returns: the model of the ``best`` evaluation, or the ``last`` one.
 
     Raises
     ------
-    ConfigurationError : a value is not one of these.
+    ConfigurationError : an option has another value.
     """
 
     patience: int | None = None
@@ -54,7 +54,7 @@ class MetricMonitor:
     def __init__(self, stopping: Stopping, schedules: Sequence[Schedule] = ()) -> None:
         self._stopping, self._plateaus = stopping, Plateaus(schedules)
         self._metric = ""
-        self._round = -1  # of the last evaluation
+        self._round = -1  # round of the last evaluation
         self._best: float | None = None
         self._waited = 0  # evaluations since the best one
         self._kept: dict[str, Any] | None = None
@@ -77,8 +77,8 @@ class MetricMonitor:
     def evaluated(self, metrics: Mapping[str, float], round_: int, model: Model, *, due: bool = True) -> bool:
         """Compare the metrics of ``model`` after ``round_`` with the best ones; return whether learning rates must be reduced.
 
-        A repeated evaluation of a round has no effect. One that is not ``due``, at the end of a run, decides which model is
-        kept, and nothing else: a run that resumes equals a run that never stopped.
+        A repeated evaluation of a round has no effect. An evaluation that is not ``due``, at the end of a run, only decides
+        which model is kept. A resumed run therefore equals a run that never stopped.
 
         Raises
         ------

@@ -16,7 +16,7 @@ class Peak:
 
     Attributes
     ----------
-    given : the user's option ``peak_flops``, for each worker; None: what workers report of their devices.
+    given : the user's option ``peak_flops``, for each worker; None: the peaks that workers report of their devices.
     share : the part of a device that a worker has, 0 to 1.
 
     Raises
@@ -32,7 +32,7 @@ class Peak:
             raise ConfigurationError(f"peak_flops must be above 0 and finite, not {self.given}")
 
     def check(self, model: Any, *, private: bool) -> None:
-        """Raise ConfigurationError if ``given`` has no effect: the model does not say its FLOPs, or the run is private."""
+        """Raise ConfigurationError if ``given`` has no effect: the model does not report its FLOPs, or the run is private."""
         if self.given is None:
             return
         if getattr(model, "work_of", None) is None:
@@ -42,7 +42,7 @@ class Peak:
             raise ConfigurationError("peak_flops: private workers do not report their tokens: leave it out")
 
     def total(self, reported: Mapping[str, float], workers: Collection[str], *, virtual: bool) -> float | None:
-        """Return the peak of all workers together; None if that of a worker is not known.
+        """Return the peak of all workers together; None if the peak of a worker is not known.
 
         Parameters
         ----------

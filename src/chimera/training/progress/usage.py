@@ -36,7 +36,7 @@ _UNCOUNTED = {
 }
 """Calls that the training loop makes between rounds; their bytes are not counted."""
 _TO_CLOUD, _FROM_CLOUD = "change", "adopt"
-"""Calls of edge servers whose results, or arguments, are messages with the cloud. Their clients count all others."""
+"""Calls of edge servers whose results, or arguments, are messages with the cloud. The rows of clients count all other calls."""
 
 
 class UsageMeter:
@@ -113,7 +113,7 @@ class UsageMeter:
         self._since = used.rounds, used.samples, max(samples_per_round, mean)
 
     def leave_out_repeats(self) -> None:
-        """Count only samples of rounds that were completed since `begin`: a loss interrupted another one, which is repeated."""
+        """Count only samples of rounds that were completed since `begin`: a round that a loss interrupted is repeated."""
         rounds, samples, most = self._since
         if not self._counted:
             used = self.counters

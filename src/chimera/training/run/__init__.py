@@ -1,1 +1,1 @@
-"""The loop of a run, and what it does between rounds."""
+"""The loop of a run, and its work between rounds."""

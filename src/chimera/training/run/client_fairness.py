@@ -13,8 +13,8 @@ from chimera.training.progress.budget import CLIENT, smaller_is_better
 def client_fairness(of_clients: Collection[Mapping[str, float]]) -> dict[str, float]:
     """Return, for each metric, its mean over the clients, the standard deviation, and the mean over the worst tenth.
 
-    Metrics that some clients lack are left out. Each client has the same weight, whatever its number of rows. The worst tenth
-    has at least one client. For a metric ``accuracy`` the names are ``client_accuracy_mean``, ``client_accuracy_std`` and
+    Metrics that not all clients have are left out. Each client has the same weight, whatever its number of rows. The worst
+    tenth has at least one client. For a metric ``accuracy`` the names are ``client_accuracy_mean``, ``client_accuracy_std`` and
     ``client_accuracy_worst_tenth``.
     """
     found: dict[str, float] = {}

@@ -114,7 +114,7 @@ class Evaluator:
         return list(self._monitor.get([worker.tally() for worker in asked]))
 
     def _merge_buffers(self) -> None:
-        """Merge the workers' buffers into the driver's model and, unless the workers keep theirs, into the workers."""
+        """Merge the workers' buffers into the driver's model. Unless workers keep their buffers, send them the result."""
         if self.model.buffers().size == 0:
             return
         parts = self._strategy.holders(self._cluster) or [self._cluster.on_time()]

@@ -62,13 +62,13 @@ class Execution:
 
     Parameters
     ----------
-    settings : settings of the experiment, without those that follow from the model and the size of the data.
+    settings : settings of the experiment, without settings that follow from the model and the size of the data.
     folder : the run's folder.
-    model, data, engine : as the arguments of `Trainer`.
+    model, data, engine : see the arguments of `Trainer`.
 
     Attributes
     ----------
-    settings : settings of the experiment; during and after `run`, those that it uses.
+    settings : settings of the experiment; during and after `run`, the settings that it uses.
     folder, model, data, engine : the arguments.
     """
 
@@ -187,7 +187,7 @@ class Execution:
         return split
 
     def _model(self, engine: Engine, split: Split) -> Model:
-        """Make the model, complete the settings by those that follow from it, and check both."""
+        """Make the model, complete the settings by the values that follow from it, and check both."""
         with without_gc():  # it imports the library of the model
             built = model_of(self.model, split.train, self.settings.seed)
         model = configured(built, self.settings.compute)

@@ -18,7 +18,7 @@ AHEAD = 16
 """The most rounds that the driver issues before their results arrive."""
 
 _AT_ONCE = 2
-"""The rounds that the driver issues and counts together, where the strategy says when that disturbs workers least."""
+"""The rounds that the driver issues and counts together, if the strategy states when this disturbs workers least."""
 
 
 _CALL_S = 0.5
@@ -106,7 +106,7 @@ class InFlight:
         """Wait until a batch of rounds is over; return how many.
 
         While the driver issues and counts rounds, it takes a core from the workers. So it wakes when workers have just sent
-        their results and servers compute. If the strategy does not say when that is, the driver wakes seldom: after half of
+        their results and servers compute. If the strategy does not state this moment, the driver wakes rarely: after half of
         `AHEAD` rounds, or after all rounds in flight if they are fewer. A call of several rounds is awaited on its own.
         """
         count = 1 if self._open[0].rounds > 1 else min(AHEAD // 2, len(self._open))
@@ -122,7 +122,7 @@ class InFlight:
         while pending:
             done, pending = self._monitor.wait(pending, len(pending), self._pace.look_s)
             if pending:
-                with contextlib.suppress(ActorLost):  # the other members learn of it themselves
+                with contextlib.suppress(ActorLost):  # the other members detect the loss themselves
                     self._monitor.get(done)
 
     def over(self, count: int) -> Iterator[tuple[Round, list[Any]]]:

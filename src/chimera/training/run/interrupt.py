@@ -10,7 +10,7 @@ from types import FrameType
 from chimera.core.stop_signals import handlers, preemptions, stop_of
 
 ECHO_S = 0.2
-"""Seconds in which further signals of a scheduler count as the first one: a batch script may forward what all have received."""
+"""Seconds in which further signals of a scheduler count as the first one: a batch script may forward a signal to all."""
 
 
 class Interrupt:
@@ -41,8 +41,8 @@ class Interrupt:
 
         Raises
         ------
-        KeyboardInterrupt : it was Ctrl-C.
-        Terminated : it was another signal.
+        KeyboardInterrupt : the signal was Ctrl-C.
+        Terminated : the signal was another one.
         """
         if self.requested is not None:
             raise stop_of(self.requested)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from chimera.training.progress.budget import Budget
 
 _SNAPSHOT_ROUNDS, _SNAPSHOT_S = 100, 1.0
-"""Between snapshots by default. A snapshot waits for all calls of a round, so short rounds count by their time, too."""
+"""Rounds and seconds between snapshots by default. A snapshot waits for all calls of a round, so the time counts, too."""
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,11 @@ class Intervals:
 
     Attributes
     ----------
-    log_every : between rows of metrics with the training loss.
-    evaluate_every : between evaluations on the test set.
-    checkpoint_every : between checkpoints; None if only their time counts.
-    snapshot_every : between snapshots in memory; a checkpoint counts as one. None: a snapshot is due after 100 rounds, but not
-        within a second of the last one.
+    log_every : rounds between rows of metrics with the training loss.
+    evaluate_every : rounds between evaluations on the test set.
+    checkpoint_every : rounds between checkpoints; None if only their time counts.
+    snapshot_every : rounds between snapshots in memory; a checkpoint counts as a snapshot. None: a snapshot is due after 100
+        rounds, but not within a second of the last one.
     checkpoint_seconds : seconds of the engine's clock between checkpoints; None if only rounds count.
     """
 
@@ -47,8 +47,8 @@ class Intervals:
     ) -> Intervals:
         """Return the intervals, with defaults: evaluate and checkpoint once an epoch, log a hundred times a run.
 
-        With ``checkpoint_seconds``, no number of rounds between checkpoints is the default. In virtual time a snapshot is due
-        every 100 rounds, so that the run does not depend on the speed of the machine.
+        With ``checkpoint_seconds``, the number of rounds between checkpoints is not set by default. In virtual time a snapshot
+        is due every 100 rounds, so that the run does not depend on the speed of the machine.
         """
         per_epoch = math.ceil(rounds_per_epoch)
         ends = [budget.rounds, None if budget.epochs is None else math.ceil(budget.epochs * per_epoch)]
@@ -70,9 +70,9 @@ class Intervals:
         return self.checkpoint_every is not None and rounds % self.checkpoint_every == 0
 
     def snapshot_overdue(self, rounds: int, seconds: float) -> bool:
-        """Return whether a snapshot is due by default, so many rounds and seconds after the last one."""
+        """Return whether a snapshot is due by default, this number of rounds and seconds after the last one."""
         return rounds >= _SNAPSHOT_ROUNDS and seconds >= _SNAPSHOT_S
 
     def checkpoint_overdue(self, seconds: float) -> bool:
-        """Return whether a checkpoint is due when so many seconds have passed since the last one."""
+        """Return whether a checkpoint is due when this number of seconds has passed since the last one."""
         return self.checkpoint_seconds is not None and seconds >= self.checkpoint_seconds

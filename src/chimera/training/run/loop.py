@@ -104,7 +104,7 @@ class TrainingLoop(RunState):
 
         Raises
         ------
-        KeyboardInterrupt : Ctrl-C. Rounds in flight were completed and a checkpoint was written. A second one stops at once.
+        KeyboardInterrupt : Ctrl-C. Rounds in flight were completed and a checkpoint was written. A second signal stops at once.
         Terminated : SIGTERM or SIGUSR1, with the same effect.
         RunError : the run cannot continue, or a checkpoint could not be written.
         """
@@ -132,7 +132,7 @@ class TrainingLoop(RunState):
                         self._interrupted = False
                     saved = self._evaluate_and_save()
                     if (reason is None and self._notifier.events(self._recovery.grow())) or saved:
-                        # A run that resumes here restarts the strategy. So does this one: both then compute the same weights.
+                        # A run that resumes here restarts the strategy. This run does so, too, for the same weights.
                         rounds = self._strategy.rounds(self._cluster)
                     if self._interrupt.requested:
                         if not saved:
@@ -230,7 +230,7 @@ class TrainingLoop(RunState):
                 self._cluster.reduce_rates()
                 self._notifier.events([("learning rate reduced", "", "the monitored metric did not improve")])
         over = over or self._limit() is not None
-        buffers = self._evaluator.model.buffers()  # of the last model, as the weights in checkpoints
+        buffers = self._evaluator.model.buffers()  # buffers of the last model, like the weights in checkpoints
         if over:
             self._watched.load_kept(self._evaluator.model)
         if evaluate or over:

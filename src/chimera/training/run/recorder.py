@@ -18,7 +18,7 @@ from chimera.training.progress.notifier import Notifier
 from chimera.training.progress.usage import UsageMeter
 from chimera.training.run.evaluator import Evaluator
 
-_TOKENS = "tokens", "flops"  # columns only of models that say them
+_TOKENS = "tokens", "flops"  # columns only of models that report them
 
 
 class Recorder:
@@ -97,7 +97,7 @@ class Recorder:
 
     def collect_losses(self, *, of_all: bool) -> None:
         """Add the losses of the workers that computed since the last call, or of all workers."""
-        # Idle workers have no losses to report. Where workers drive themselves, the trace may list them too late.
+        # Idle workers have no losses to report. Without the driver in rounds, the trace may list workers too late.
         if of_all:
             self._meter.worked.update(self._cluster.names)
         tallies = self._evaluator.tallies(self._meter.worked)
@@ -141,7 +141,7 @@ class Recorder:
         )
 
     def _states(self) -> dict[str, str]:
-        """Return the state of each worker by name. There can be many workers, so the result is kept until one changes."""
+        """Return the state of each worker by name. There can be many workers, so the result is kept until a state changes."""
         living, count = self._cluster.workers, len(self._cluster.rank_of)
         if living is not self._living or count != len(self._workers):
             names = {worker.name for worker in living}

@@ -67,7 +67,7 @@ def result_of(
 
 
 def _of_nodes(loop: TrainingLoop, history: History) -> Mapping[str, Any]:
-    """Return the metrics of each node that gives its own, of the model that the run keeps."""
+    """Return the metrics of the model that the run keeps, for each node that gives its own metrics."""
     kept = loop.kept_round
     rows = [row for row in history.metrics if "clients" in row and kept in (None, row["round"])]
     return rows[-1]["clients"] if rows else {}

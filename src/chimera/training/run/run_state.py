@@ -46,7 +46,7 @@ class RunState:
 
     @property
     def counters(self) -> Counters:
-        """What the run has used so far."""
+        """The usage of the run so far."""
         return self._meter.counters
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -85,7 +85,7 @@ class RunState:
 
     def _checkpoint(self, buffers: Flat, *, over: bool = False) -> None:
         """Collect the state of the run, and start to write it; ``over``: the run ends here."""
-        self._writer.finish()  # before the state is collected: there is never a third one in memory
+        self._writer.finish()  # before the state is collected, so that at most two states are in memory
         rounds = self.counters.rounds
         self._cluster.settle()
         weights = self._evaluator.weights()

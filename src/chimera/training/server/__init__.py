@@ -1,1 +1,1 @@
-"""Parameter servers: the actor that holds a slice of the weights, and what it sends."""
+"""Parameter servers: the actor that holds a slice of the weights, and its messages."""

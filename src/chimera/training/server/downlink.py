@@ -1,4 +1,4 @@
-"""The downlink of a server: one message of the weights for all receivers, or one for each that builds on its earlier ones."""
+"""The downlink of a server: one message of the weights for all receivers, or one for each, with changes since its last."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Downlink:
         return self._codec.encode(self._weights, self._layout)
 
     def model(self) -> Encoded:
-        """Return the weights of the model to evaluate: exact, or as workers decode them if the codec says so."""
+        """Return the weights of the model to evaluate: exact, or as workers decode them if the codec makes the model."""
         if not self._codec.makes_model:
             return Encoded("identity", self._weights.size, (self._weights,))
         return self._fresh().encode(

@@ -15,16 +15,16 @@ from chimera.core.parameters import Flat, Layout
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.server.parameter_shard import ParameterShard
 
-_MEAN: Mapping[str, Any] = {"name": "sgd", "lr": 1.0}  # the new weights are the mean of those of the clients
+_MEAN: Mapping[str, Any] = {"name": "sgd", "lr": 1.0}  # the new weights are the mean of the clients' weights
 
 
 class EdgeServer(ParameterShard):
-    """A server of all parameters, whose weights come from the cloud and whose change returns there.
+    """A server of all parameters. It receives weights from the cloud, and returns their change.
 
     Parameters
     ----------
     weights : initial parameters, shape (P,).
-    layout : their layout.
+    layout : layout of the parameters.
     codec, uplink, seed : see `ParameterShard`.
     """
 

@@ -21,16 +21,16 @@ class GroupServer:
     """The part of a `ParameterShard` that steps with the gradients of a group.
 
     In a synchronous step, the server sends its weights to all workers, waits for their gradients, and updates its slice. The
-    result is the same, to the bit, as that of a call of `update` for each step. A message of None ends the exchange: a worker
-    that fails sends it to the servers. A server sends it to all workers if it fails, or if they have no gradient for it.
+    result has the same bits as with a call of `update` for each step. A message of None ends the exchange: a worker that fails
+    sends it to the servers. A server sends it to all workers if it fails, or if they have no gradient for it.
     """
 
-    _message: Encoded | None = None  # what workers receive next
+    _message: Encoded | None = None  # the message that workers receive next
     _round: int | None = None  # rounds of the run that this server has completed; None if it has not served a group
     _rejecting: dict[int, Applied]  # not reported yet
     _staleness: list[int]
     _left: Group | None = None  # a group whose exchange has ended
-    _copies: dict[int, Flat]  # of the slice, by the worker that reads them
+    _copies: dict[int, Flat]  # copies of the slice, by the worker that reads them
 
     def weights(self) -> Encoded:
         """See `ParameterShard.weights`."""
@@ -103,7 +103,7 @@ class GroupServer:
         if not self._begins(group, fresh):
             return Served({})
         self._round = first
-        read: dict[int, int] = {}  # by busy worker, in the order in which they began: the round of its weights
+        read: dict[int, int] = {}  # by busy worker, in the order of their starts: the round of its weights
         for worker in workers:
             self._begin(worker, group, read, first + rounds)
         while self._round < first + rounds:
@@ -121,7 +121,7 @@ class GroupServer:
         return self._outcome()
 
     def _forget_rounds(self) -> None:
-        """Forget the rounds that were served: the slice is that of another round."""
+        """Forget the number of served rounds: the slice now belongs to another round."""
         self._round, self._rejecting, self._staleness = None, {}, []
 
     def _begins(self, group: Group, fresh: bool) -> bool:

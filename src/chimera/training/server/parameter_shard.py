@@ -24,7 +24,7 @@ from chimera.training.privacy.settings import Privacy
 from chimera.training.server.downlink import Downlink
 from chimera.training.server.group_server import GroupServer
 
-_EPSILON = 1e-7  # as in the paper's experiments: keeps the division defined
+_EPSILON = 1e-7  # as in the paper's experiments; prevents a division by zero
 
 
 class ParameterShard(GroupServer, SecureSum):
@@ -64,14 +64,14 @@ class ParameterShard(GroupServer, SecureSum):
         self._rule: tuple[Named, Aggregation] | None = None  # the last aggregation rule
         self._settings = optimizer = optimizer.own() if isinstance(optimizer, OptimizerSettings) else optimizer
         self._optimizer = optimizer.stepper(self._weights)
-        self._rate: Callable[[int], float] | None = None  # of plain SGD, by step
+        self._rate: Callable[[int], float] | None = None  # learning rate of plain SGD, by step
         if isinstance(optimizer, OptimizerSettings) and optimizer.plain:
             self._rate = optimizer.learning_rate
         curvature = self._optimizer.curvature
         self._downlink = Downlink(codec, self._weights, layout, curvature=curvature, seed=seed)
         CODECS.create(*uplink)
         self._rooms: dict[int, Flat] = {}
-        self._mean_square: Flat | None = None  # of gradients; created when it is needed
+        self._mean_square: Flat | None = None  # mean square of gradients; created when it is needed
         self._steps = 0
         self._copies: dict[int, Flat] = {}
         self._forget_rounds()
@@ -234,12 +234,12 @@ class ParameterShard(GroupServer, SecureSum):
         return found, unread
 
     def _decoded(self, gradient: Encoded, place: int) -> Flat:
-        """Decode into memory that is kept for this place; it costs nothing where a message has its vector at hand."""
+        """Decode into memory that is kept for this place, unless the message already holds the vector."""
         room = self._rooms.get(place)
         if room is None:
             room = self._rooms[place] = np.empty_like(self._weights)
         vector = decode(gradient, room.size, room)
-        if gradient.codec != "identity":  # of which no time is modelled
+        if gradient.codec != "identity":  # identity takes no modelled time
             coded(gradient.codec, "decode", room.size)
         return vector
 

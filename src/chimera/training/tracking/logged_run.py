@@ -1,4 +1,4 @@
-"""What Weights & Biases and Trackio, whose libraries have the same interface, share."""
+"""The common part of the trackers of Weights & Biases and Trackio, whose libraries have the same interface."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from chimera.training.tracking.tracker import TRACKERS, Tracked, Tracker
 _PARAMETERS_AT_ONCE = 100
 _METRICS_AT_ONCE = 500
 _WAIT_S = 2.0
-"""Rows that follow one another faster are sent together: a request costs as much as several rows."""
+"""Seconds between requests. Rows within this time are sent together: a request costs as much as several rows."""
 
 
 @TRACKERS.register("mlflow", requires="mlflow", extra="track")

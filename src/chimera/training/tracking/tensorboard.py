@@ -42,7 +42,7 @@ class TensorBoard(Tracker):
         self._text("events", text, round_)
 
     def end(self, summary: Mapping[str, float], files: Mapping[str, Path], *, finished: bool) -> None:  # noqa: ARG002
-        """Close the event file. The report lies beside it."""
+        """Close the event file. The folder of the run already has the report."""
         self._writer.close()
 
     def _text(self, name: str, text: str, round_: int) -> None:

@@ -15,7 +15,7 @@ from chimera.training.plugin import named
 
 @dataclass(frozen=True)
 class Tracked:
-    """What a tracker learns about a run when training starts.
+    """The data about a run that a tracker receives when training starts.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Tracked:
 
 
 class Tracker(ABC):
-    """Records one run in an experiment tracker. All methods are called by one thread, which is not that of training."""
+    """Records one run in an experiment tracker. One thread calls all methods; it is not the thread of training."""
 
     @abstractmethod
     def begin(self, run: Tracked) -> str:

@@ -1,1 +1,1 @@
-"""Workers: the actor that holds a model and data, and what it computes, packs and sends."""
+"""Workers: the actor that holds a model and data, its gradients, local steps and messages."""

@@ -18,7 +18,7 @@ from chimera.training.worker.side_by_side import SideBySide
 
 
 class Population(SharedInstance):
-    """What the workers of one process share: the model object, the data set, and the arguments of `Learner`.
+    """The objects that the workers of one process share: the model, the data set, and the arguments of `Learner`.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Population(SharedInstance):
 
     Attributes
     ----------
-    orders : the order in which each worker reads its rows, by rank. It must be set before the worker is started.
+    orders : the order in which each worker reads its rows, by rank. The order must be set before the worker is started.
     side_by_side : computes local steps of several workers at once; None if the model or the data do not offer it.
     """
 
@@ -83,7 +83,7 @@ class DormantLearner:
         return method
 
     def samples(self) -> int:
-        """See `Learner`; so are the following methods."""
+        """See `Learner`, also for the following methods."""
         return self._population.samples(self._rank)
 
     def share(self) -> float:
@@ -99,11 +99,11 @@ class DormantLearner:
         return self._step
 
     def tally(self) -> Tally:
-        """Return a tally of nothing."""
+        """Return an empty tally."""
         return Tally()
 
     def buffers(self) -> Flat:
-        """Return the initial buffers, or those that were loaded."""
+        """Return the initial buffers, or the loaded ones."""
         (buffers,) = self._given.get("load_buffers", (self._population.initial_buffers,))
         return np.asarray(buffers)
 
@@ -163,4 +163,4 @@ class DormantLearner:
 _ANSWERED = [
     name for name in vars(DormantLearner) if not name.startswith("_") and name not in ("follow", "administrative")
 ]
-"""The calls that do not create a worker; after its creation the worker answers them itself."""
+"""The calls that do not create a worker. After its creation, the worker answers them."""

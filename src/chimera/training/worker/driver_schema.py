@@ -12,18 +12,18 @@ from chimera.training.messages.wire_types import register_wire_type
 from chimera.training.nodes_data.description import Column, DataDescription
 
 Scaled: TypeAlias = Literal["none", "declared", "statistics", "each"]
-"""By what columns of numbers are scaled: nothing, declared constants, merged statistics, or each node's own rows."""
+"""Sources of the scaling of number columns: none, declared constants, merged statistics, or each node's own rows."""
 
 
 @dataclass(frozen=True)
 class NodeRequest:
-    """What a node makes for a run whose driver has no data.
+    """The model and data that a node makes for a run whose driver has no data.
 
     Attributes
     ----------
     model : name and options of the model.
     task, outputs, input_shape : task, number of outputs, and shape of one input.
-    columns : the columns of the node's table in the model's order; None if the data is no table.
+    columns : the columns of the node's table in the model's order; None if the data is not a table.
     scaled, mean, deviation : how inputs are scaled; mean and deviation of each input, unless they are the node's own.
     rows_per_node : number of rows that a node reports if it does not give its own number.
     averaged : metrics of which the run measures the mean over the nodes.

@@ -43,8 +43,8 @@ class Exchange:
     def load(self, weights: Sequence[Encoded], flat: Flat) -> Flat | None:
         """Decode the weights, one message for each shard, into ``flat``, shape (P,), an array or a tensor.
 
-        If the single message holds all weights as float32, return them too, without a copy. They may be read during this call
-        only. Otherwise return None.
+        If the single message holds all weights as float32, return them too, without a copy. The returned weights may be read
+        during this call only. Otherwise return None.
         """
         self.cut(len(weights))
         target = flat if self._part is None else empty(self._layout.size, "float32", flat)
@@ -67,7 +67,7 @@ class Exchange:
     def packed(self, flat: Flat) -> list[Encoded]:
         """Encode a vector of all parameters, shape (P,), as one message for each shard of the weights last loaded."""
         pieces = self.pieces(flat)
-        if self._codec[0] != "identity":  # of which no time is modelled
+        if self._codec[0] != "identity":  # identity takes no modelled time
             for piece in pieces:
                 coded(self._codec[0], "encode", len(piece))
         return [

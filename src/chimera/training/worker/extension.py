@@ -82,7 +82,7 @@ class WorkerContext:
         self._learner._load(weights)
 
     def falsify(self, vector: Any, step: int) -> None:
-        """Falsify a vector before it is sent, in place, if this worker plays an attacker."""
+        """Falsify a vector before it is sent, in place, if this worker is an attacker."""
         self._learner._falsify(vector, step)
 
 

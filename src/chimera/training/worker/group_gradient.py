@@ -60,13 +60,13 @@ class GroupGradient:
             np.copyto(self._own, gradient)
         if not math.isfinite(loss):
             gradient[0] = np.nan  # so that the mean is not finite on any worker
-        if self._codec[0] != "identity":  # of which no time is modelled
+        if self._codec[0] != "identity":  # identity takes no modelled time
             coded(self._codec[0], "encode", len(gradient))
         mean = reduction.all_reduce(gradient, self._model.layout, part.mean)
         if all_finite(mean):
             self._count(loss)
             return self._reduced(mean), None
-        if self._own is None:  # the collective has overwritten it; the same batch and seed give it again
+        if self._own is None:  # the collective has overwritten it; compute it again from the same batch and seed
             self._gradients.restore(buffers)
             gradient, loss = self._gradients.computed(self._model, self._step, again=True)
             self._own = gradient.copy()

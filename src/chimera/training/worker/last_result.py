@@ -36,7 +36,7 @@ class LastResult:
         return answer if before == asked else None
 
     def keep(self, round_: int | None, asked: Any, answer: Sequence[Encoded]) -> None:
-        """Keep a result. Without the index of a round it is not kept, since it will not be requested again."""
+        """Keep a result. Without the index of a round, it is not kept: no caller will request it again."""
         if round_ is not None:
             self._rounds.setdefault(round_, {})[self._rank] = asked, answer
 

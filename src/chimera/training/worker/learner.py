@@ -156,8 +156,8 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
         """Load the weights; return a combination of gradients of held blocks, encoded, a message a shard.
 
         ``shares`` holds pairs: a block's index in this worker's order, and its factor. A non-finite gradient is left out, as on
-        all holders of the block; the `Applied` after the messages reports it. The messages have the `Key` of ``block``.
-        ``again`` if samples and losses are counted elsewhere.
+        all holders of the block; the `Applied` after the messages reports it. The messages have the `Key` of ``block``. With
+        ``again``, samples and losses are counted elsewhere.
         """
         self._load(weights)
         total, rejected = np.zeros_like(self._model.parameters()), []

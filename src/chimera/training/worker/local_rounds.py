@@ -31,7 +31,7 @@ from chimera.training.worker.side_by_side import SideBySide
 
 _PERSONAL = "personal"  # key of the personal parameters in a state
 _PLACE = "place in the data"  # key of the place in data that is read in sequence
-_SCALE = "loss scale"  # of float16, in a worker's local state
+_SCALE = "loss scale"  # key of the loss scale of float16 in a worker's local state
 
 
 class LocalRounds:
@@ -93,7 +93,8 @@ class LocalRounds:
         rule : name and options of a `LocalRule`. If the rule encloses a vector, the vector follows the weights, and another
             follows the change, one message for each shard too.
         round_ : index of the round; None: no later call repeats this one.
-        shares : factor of the change of each rank of low-rank adapters. Further ranks are 0 and stay so. Default: all are 1.
+        shares : factor of the change of each rank of low-rank adapters. Further ranks are 0 and do not change. Default: all are
+            1.
         """
         local, messages = self._local.follow(rule), len(weights)
         shards = messages // 2 if local is not None and local.encloses else messages
@@ -149,7 +150,7 @@ class LocalRounds:
     def local_state(self) -> Mapping[str, Any]:
         """Return the state of the local optimizer, the personal parameters, and the local states of worker extensions.
 
-        If the data is read in sequence and has a state, that is part of it, except in private runs.
+        If the data is read in sequence, its state is part of the result, except in private runs.
         """
         own: dict[str, Any] = {} if self._part is None else {_PERSONAL: self.personal()}
         if self._privacy is None and (place := self._gradients.place()):

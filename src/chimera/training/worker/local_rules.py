@@ -33,7 +33,7 @@ class LocalRule(ABC):
         """Change the gradient of a step at ``weights``, in place."""
 
     def end(self) -> Any:
-        """Return the vector that is sent with the change after the last step, a new one each time; or None."""
+        """Return the vector that is sent with the change after the last step, a new vector each time; or None."""
         return
 
     def state(self) -> Mapping[str, NDArray[Any]]:
@@ -74,9 +74,9 @@ class Proximal(LocalRule):
 class ControlVariates(LocalRule):
     """Adds c - c_i: the servers' control variate minus the worker's own (SCAFFOLD: Karimireddy et al. 2020, equation 4).
 
-    c_i is the worker's mean gradient in the last round in which it participated. This is option II of the paper, which computes
-    c_i from the change of the weights: the same for SGD with a constant rate, but not for other optimizers. The change of c_i
-    is sent to the servers.
+    c_i is the worker's mean gradient in the last round in which it participated. Option II of the paper computes c_i from the
+    change of the weights. This gives the same for SGD with a constant rate, but not for other optimizers. The change of c_i is
+    sent to the servers.
     """
 
     encloses = True

@@ -23,7 +23,7 @@ class Participation:
         self._present, self._count = True, group.size
 
     def only_if(self, present: bool) -> int:
-        """Exclude the members that call this with False; return the number of the others. All members must call this."""
+        """Exclude the members that call this with False; return the number of the other members. All members must call this."""
         count = np.array([present], np.float32)
         self._tally.gave(self._group.all_reduce(count, "sum"))
         self._present, self._count = present, int(count[0])

@@ -15,7 +15,7 @@ from chimera.strategies.cluster import Announced
 
 
 class Reached(NamedTuple):
-    """What the local steps of a client reached: its weights, shape (P,), and the mean loss of each batch."""
+    """The result of a client's local steps: its weights, shape (P,), and the mean loss of each batch."""
 
     weights: Flat
     losses: Sequence[float]
@@ -31,7 +31,7 @@ class _Request(NamedTuple):
 class SideBySide:
     """Computes the local steps of all announced clients when the first of them needs its own.
 
-    Clients that take other steps, or start at other weights, are not part of it: they compute theirs themselves.
+    Clients that take other steps, or start at other weights, compute their steps themselves.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class SideBySide:
         self._reached: dict[int, Reached] = {}
 
     def steps_of(self, rank: int, first: int, rates: Sequence[float], begin: Flat) -> Reached | None:
-        """Return what the steps of a client reached, with these rates, from the weights ``begin``; None if it is not known.
+        """Return the result of the steps of a client, with these rates, from the weights ``begin``; None if it is not known.
 
         The result is returned once. A result that is not finite is not returned.
         """

@@ -12,7 +12,7 @@ from chimera.codecs.kernels.compiled.levels import inverse
 from chimera.codecs.kernels.layout import CHUNK
 from chimera.core.jit import B, F, H, N, U, as_float, njit
 
-_ROUND = F(12582912.0)  # 1.5 * 2**23: added and taken away again, it rounds to the nearest integer, ties to even
+_ROUND = F(12582912.0)  # 1.5 * 2**23: adding and subtracting it rounds to the nearest integer, ties to even
 _ONE = U(0x3F800000)  # the bits of 1
 
 
@@ -121,7 +121,7 @@ def to_table(x: Any, norm: Any, table: Any, stochastic: Any, first: Any, second:
             state = state_at(low, first)
             for j in range(part.size):
                 rest[j] = F(F(1) - F(as_float(U(U(word(state, second, j) >> U(9)) | _ONE)) - F(1)))
-        for k in range(table.size - 1):  # level by level, for only so is there a vector instruction for each step
+        for k in range(table.size - 1):  # level by level: only then each step is a vector instruction
             lower, gap = F(table[k]), F(table[k + 1] - table[k])
             if stochastic:
                 for j in range(part.size):

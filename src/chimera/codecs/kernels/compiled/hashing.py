@@ -13,7 +13,7 @@ from chimera.codecs.kernels.layout import APART
 from chimera.core.jit import U, inlined, njit
 
 STEP = U(0x7FEB352D)
-"""The state of the next index is larger by this."""
+"""The difference between the states of successive indices."""
 EARLY, LATE = U(0x846CA68B), U(0x846CA68B * 0xADB4A92D & 0xFFFFFFFF)
 
 

@@ -62,7 +62,7 @@ class Lanes:
         return self._with("shl", other)
 
     def __rshift__(self, other: Any) -> Lanes:
-        """Shift in zeros."""
+        """Shift the bits of each word right; zeros enter on the left."""
         return self._with("lshr", other)
 
     def clipped(self, low: Lanes, high: Lanes) -> Lanes:
@@ -110,7 +110,7 @@ def write_line(line: Lanes, place: Any, *, past: bool) -> None:
 
 
 def fetch(builder: Any, place: Any) -> None:
-    """Prefetch the memory at a place, which need not exist, without waiting."""
+    """Prefetch the memory at a place without waiting; the place may be invalid."""
     pointer = BYTE.as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [pointer, WORD, WORD, WORD])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")

@@ -14,7 +14,7 @@ from chimera.codecs.kernels.compiled.rounding import draw, pack_fours, pack_twos
 from chimera.codecs.kernels.layout import CHUNK, SPAN, STREAMED
 from chimera.core.jit import B, F, N, U, as_bits, as_float, inlined, njit
 
-_ROUND = F(12582912.0)  # 1.5 * 2**23: added and taken away again, it rounds to the nearest integer, ties to even
+_ROUND = F(12582912.0)  # 1.5 * 2**23: adding and subtracting it rounds to the nearest integer, ties to even
 _TINY, _LIFT, _DROP = F(2.0**-60), F(2.0**64), F(2.0**-64)
 _HUGE = F(3.4028e38)
 _FLT_MAX = 3.4028234663852886e38

@@ -132,7 +132,7 @@ _largest_of_quarters = _fold(_TOP, numba.types.uint32, quarters=True)
 def _sums(*terms: _Term, quarters: bool) -> Any:
     """Return an intrinsic that writes the sums of terms over 64 ``steps`` elements, and ``more`` times those in ``pad``.
 
-    They are added in order or ``quarters`` at once.
+    Terms are added in order or ``quarters`` at once.
     """
 
     @intrinsic
@@ -170,8 +170,8 @@ def largest_bits(x: Any) -> Any:
 def abs_max(x: Any) -> Any:
     """Return the largest magnitude; nonfinite values count as larger than all numbers.
 
-    It starts with the last block, so that the first is in the cache for the next pass. It reads four parts of a block at once,
-    for which processors prefetch more memory.
+    The last block comes first, so that the first block is in the cache for the next pass. Four parts of a block are read at
+    once, because processors then prefetch more memory.
     """
     begin = min(to_line(x), x.size)
     full = (x.size - begin) // BLOCK
@@ -187,7 +187,7 @@ def moments(x: Any, bounds: Any, backwards: Any, columns: Any, signs: Any, table
 
     ``bounds`` holds the bounds of the tensors, and ``table`` has shape (tensors, 5). ``columns`` selects moments (see
     `layout`); the others are zero. Sums are added stretch by stretch, within each in lanes of float32, with its quarters at
-    once. They are recomputed exactly if float32 does not suffice. If ``signs`` has room, it receives the sign bits.
+    once. Sums are recomputed exactly if float32 does not suffice. If ``signs`` has room, it receives the sign bits.
     """
     table[:] = 0
     room = np.empty(69, F)

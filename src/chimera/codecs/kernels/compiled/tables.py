@@ -36,7 +36,7 @@ def _choose(x: Any, norm: Any, table: Any, magnitudes: Any, levels: Any) -> None
     for j in range(x.size):
         magnitudes[j] = min(F(F(abs(x[j]) * lift) * factor), F(1))
         levels[j] = F(0)
-    for k in range(table.size - 1):  # level by level, for only so is there a vector instruction for each step
+    for k in range(table.size - 1):  # level by level: only then each step is a vector instruction
         upper, border = table[k + 1], F(table[k] + F(F(table[k + 1] - table[k]) * F(0.5)))
         for j in range(x.size):
             levels[j] = upper if magnitudes[j] >= border else levels[j]

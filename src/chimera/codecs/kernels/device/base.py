@@ -14,7 +14,7 @@ from chimera.codecs.kernels.layout import SPAN
 from chimera.core.device import copy_to, to_device_of
 
 PIECE = 2048 * SPAN
-"""Elements at a time, so that wide temporaries do not grow with the vector."""
+"""Elements that are processed at a time, so that wide temporaries do not grow with the vector."""
 
 
 def pieces(size: int) -> Iterator[slice]:

@@ -13,13 +13,13 @@ from chimera.codecs.kernels.layout import APART
 _WORD = 0xFFFFFFFF
 _STEP = 0x7FEB352D
 _EARLY, _LATE = 0x846CA68B - (1 << 32), (0x846CA68B * 0xADB4A92D & _WORD) - (1 << 32)
-"""These are negative, so that no product leaves int64."""
+"""These numbers are negative, so that no product overflows int64."""
 
 
 def random_words(begin: int, size: int, first: Any, second: Any, like: Tensor) -> Tensor:
     """Return the random words of ``size`` elements, from the start of a tensor or chunk on.
 
-    That start is number ``begin`` of all elements. The words are 0 to 2**32 - 1, as int64, on the device of ``like``.
+    The start is element ``begin`` of all elements. The words are 0 to 2**32 - 1, as int64, on the device of ``like``.
     """
     place = torch.arange(size, dtype=torch.int64, device=like.device)
     late = place % (2 * APART) >= APART

@@ -13,8 +13,8 @@ from chimera.codecs.kernels.device.bits import packed, unpacked
 from chimera.codecs.kernels.device.hashing import random_words
 from chimera.codecs.kernels.layout import LANES, packed_size
 
-# Both sides of a division are tensors: with a plain number torch may take the reciprocal for a factor, which is a place off.
-_ROUND = 12582912  # 1.5 * 2**23: added, it rounds to the nearest integer, ties to even
+# Both sides of a division are tensors: torch may multiply by the reciprocal of a plain number, with another last bit.
+_ROUND = 12582912  # 1.5 * 2**23: adding it rounds to the nearest integer, ties to even
 _TINY, _LIFT, _DROP = 2.0**-60, 2.0**64, 2.0**-64
 _SMALL, _LARGE, _HUGE = 2.0**-80, 2.0**80, 3.4028e38
 _FLT_MAX = 3.4028234663852886e38
@@ -98,7 +98,7 @@ def _norms(rows: Tensor, euclidean: bool) -> Tensor:
 
 
 def _root(x: Tensor) -> Tensor:
-    """Return the root, rounded as IEEE has it; in float32 torch is one place off where it calls a library for it."""
+    """Return the square root, rounded as in IEEE 754; torch's float32 root may differ in the last bit on some devices."""
     return x.double().sqrt().to(torch.float32)
 
 

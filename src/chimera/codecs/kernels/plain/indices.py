@@ -1,4 +1,4 @@
-"""Large elements, and where they are."""
+"""The largest elements, nonzero rows, and bitmaps of indices."""
 
 from __future__ import annotations
 

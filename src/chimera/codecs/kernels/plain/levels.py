@@ -35,7 +35,7 @@ def _norms(rows: NDArray[np.float32], euclidean: bool) -> NDArray[np.float32]:
     top = magnitudes(rows).max(axis=1).view(F)
     if not euclidean:
         return np.asarray(top)
-    with np.errstate(over="ignore", invalid="ignore"):  # those are found again with another scale
+    with np.errstate(over="ignore", invalid="ignore"):  # such norms are computed again with another scale
         total = _square_sums(rows, np.ones(len(rows), F))
         scale = np.where(top < F(1), _LIFT, _DROP)
         norm = np.sqrt(_square_sums(rows, scale)).astype(np.float64) / scale.astype(np.float64)
@@ -56,7 +56,7 @@ def _square_sums(rows: NDArray[np.float32], scale: NDArray[np.float32]) -> NDArr
 
 
 def _as_integers(values: NDArray[np.float32]) -> NDArray[np.int32]:
-    with np.errstate(invalid="ignore"):  # of what is not finite: callers see that by the norm
+    with np.errstate(invalid="ignore"):  # of values that are not finite: callers detect them by the norm
         return values.astype(N)
 
 

@@ -15,12 +15,12 @@ from typing import Any
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.frames import CHUNK, GREETING, MOST_FRAME, Hello, greeting
 
-_TCP_S, _SLOW_TCP_S = 1.0, 4.0  # of most tries, and of every fourth. TCP repeats a lost first packet after 1 s
-_NAME_S = 0.2  # for an answer of the name server, if there is an older one
+_TCP_S, _SLOW_TCP_S = 1.0, 4.0  # limits of most tries, and of every fourth. TCP repeats a lost first packet after 1 s
+_NAME_S = 0.2  # limit for an answer of the name server, if an older answer is known
 _OPEN_S, _LONGEST_OPEN_S = (
     2.0,
     16.0,
-)  # of TLS and WebSocket; doubled after each failure, for a hub that is greeted by many
+)  # limits of TLS and WebSocket; doubled after each failure, for a hub that many members dial
 _PORTS = {"https": 443, "http": 80}
 _PORT_OF_SOCKS = 1080
 
@@ -50,7 +50,7 @@ class Dialler:
 
         Parameters
         ----------
-        gap_s : returns the seconds from the begin of a try to that of the next one. A try without an answer continues
+        gap_s : returns the seconds from the start of a try to the start of the next one. A try without an answer continues
             meanwhile.
         failed : called with the exception of each try that failed.
         """
@@ -102,7 +102,7 @@ class Dialler:
         return self._addresses
 
     async def open(self, reached: socket.socket) -> Any:
-        """Return a WebSocket connection over a TCP connection. Through a proxy it is another one: the library makes it."""
+        """Return a WebSocket connection over a TCP connection. Through a proxy, the library opens another connection."""
         from websockets.asyncio.client import connect
 
         from chimera.engines.federation.wire.prompt import ToHub
@@ -123,7 +123,7 @@ class Dialler:
         self._tls = self._credentials.tls()
 
     def up(self) -> None:
-        """Note that a connection is in use: the next ones have the short limit again."""
+        """Note that a connection is in use: the next connections have the short limit again."""
         self._limit_s = _OPEN_S
 
 

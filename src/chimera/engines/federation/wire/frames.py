@@ -1,8 +1,8 @@
 """The frames of a federation: a header in MessagePack of bounded size, and at most one chunk of a body.
 
 A call is a request of the HTTP engine: a verb, a path and a body. Its number in the run of its driver is never used again. The
-driver asks for an answer from some byte on, as often as connections break; the node runs the call once. Bodies of both
-directions are streams of chunks. The receiver confirms each chunk with `Took`, and a sender has at most `WINDOW` chunks
+driver asks for an answer from a given byte on, again after each break of a connection; the node runs the call once. Bodies of
+both directions are streams of chunks. The receiver confirms each chunk with `Took`, and a sender has at most `WINDOW` chunks
 without confirmation in flight.
 """
 
@@ -17,7 +17,7 @@ from chimera.core.errors import DataError
 
 PROTOCOL = 1
 REVISION = 1
-"""What both sides may send beyond the first version of the protocol: 1 adds `Revoked`, `Progress`, `Renew` and `Renewed`."""
+"""Frames that both sides may send beyond the first version: 1 adds `Revoked`, `Progress`, `Renew` and `Renewed`."""
 CHUNK = 1 << 20
 """Maximum size of a payload, in bytes."""
 WINDOW = 4
@@ -137,7 +137,7 @@ class Answer(_Frame, frozen=True, tag=7):
 
 
 class Done(_Frame, frozen=True, tag=8):
-    """The driver needs these answers of a node no more: those below ``floor``, and those in ``settled``.
+    """The driver no longer needs these answers of a node: those below ``floor``, and those in ``settled``.
 
     All calls below ``floor`` are settled: their answers arrived, or are not needed. No later call has such a number.
     """
@@ -155,13 +155,13 @@ class Refused(_Frame, frozen=True, tag=9):
 
 
 class Waits(_Frame, frozen=True, tag=10):
-    """The node has a call, which waits for a decision of its administrator about the run, or for its policy. It repeats this.
+    """A call waits for a decision of its node's administrator, or for the node's policy. The node repeats this frame.
 
     Attributes
     ----------
     asked : number of the run at the node.
     why : ``hours`` or ``day`` if the call waits for the hours of the policy, or for the end of a limit of the day; else empty.
-    wait_s : seconds until then.
+    wait_s : seconds until the end of this wait.
     """
 
     run: Run
@@ -190,7 +190,7 @@ class Progress(_Frame, frozen=True, tag=21):
 
     Attributes
     ----------
-    strategy, model : their names.
+    strategy, model : names of strategy and model.
     rounds : completed rounds.
     fraction : used fraction of the budget of the run; None if it is not known.
     ended : whether the run is over.
@@ -233,7 +233,7 @@ def unpack(frame: bytes) -> tuple[Header, memoryview]:
 
     Raises
     ------
-    DataError : it is no frame of this protocol.
+    DataError : the bytes are not a frame of this protocol.
     """
     size = int.from_bytes(frame[:2], "big")
     if not 2 <= len(frame) <= MOST_FRAME or not 0 < size <= min(MOST_HEADER, len(frame) - 2):
@@ -258,7 +258,7 @@ def greeted(value: str) -> Header:
 
     Raises
     ------
-    DataError : it is no frame of this protocol.
+    DataError : the bytes are not a frame of this protocol.
     """
     try:
         return unpack(base64.b64decode(value, validate=True))[0]

@@ -21,11 +21,11 @@ _SHORTEST_GAP_S, _GAP_SHARE, _LONGEST_GAP_S = (
     0.25,
     0.1,
     30.0,
-)  # between tries; the share of the time without a connection
+)  # seconds between tries; as a share of the time without a connection
 _HELLO_S = 5.0
-_SILENT_S = 10.0  # without a confirmation of sent bytes; a second connection is tried long before
+_SILENT_S = 10.0  # seconds without a confirmation of sent bytes; a second connection is tried much earlier
 _BEAT_S, _BUSY_BEAT_S, _LIVELY_BEAT_S, _ANSWER_S = 10.0, 1.0, 0.25, 20.0
-_BUSY_S, _LIVELY_S = 30.0, 2.0  # after the last call; after the last frame
+_BUSY_S, _LIVELY_S = 30.0, 2.0  # seconds after the last call, and after the last frame
 _LOOK_S = 0.1
 
 
@@ -34,7 +34,7 @@ class HubRefusedError(RunError):
 
 
 class Peer(Protocol):
-    """What uses a link; all methods are called in the link's event loop and do not wait."""
+    """The user of a link. All methods are called in the link's event loop and do not wait."""
 
     @property
     def busy(self) -> bool:
@@ -112,7 +112,7 @@ class Link:
         return before_s == self._up_s
 
     def _gap_s(self) -> float:
-        """Return the seconds between two tries: random ones, and more of them the longer there is no connection."""
+        """Return the seconds between two tries: a random number that grows with the time without a connection."""
         most_s = max(_SHORTEST_GAP_S, _GAP_SHARE * (time.monotonic() - self._up_s))
         return min(most_s, _LONGEST_GAP_S) * random.uniform(0.5, 1.0)  # noqa: S311 - it spreads load, and protects nothing
 
@@ -127,7 +127,7 @@ class Link:
         return await self._dialler.open(reached)
 
     async def _use(self, connection: Any) -> Any:
-        """Greet the hub, and handle frames until the connection breaks; return another one if that is open sooner."""
+        """Greet the hub, and handle frames until the connection breaks; return another connection if it is open sooner."""
         try:
             await connection.send(pack(self._hello))
             async with asyncio.timeout(_HELLO_S):
@@ -170,10 +170,10 @@ class Link:
                 connection = await self._opened(port.stuck)
             except HubRefusedError:
                 raise
-            except Exception as error:  # of TLS, a proxy or the hub: the first connection may still recover
+            except Exception as error:  # an error of TLS, a proxy or the hub: the first connection may still recover
                 self._failed(error)
                 continue
-            if connection is not None:  # the hub has been greeted, and has ended the first one
+            if connection is not None:  # the hub has been greeted, and has ended the first connection
                 return connection
 
     async def _read(self, connection: Any) -> None:
@@ -201,7 +201,7 @@ class Link:
             self._renewed(bytes(payload))
 
     async def _look(self, port: Port) -> None:
-        """Wait a moment: a short one while frames come and go."""
+        """Wait for a short time, which is shorter while frames are exchanged."""
         now_s = time.monotonic()
         self._used_s = max(self._used_s, port.used_s)
         await asyncio.sleep(_LOOK_S if now_s - self._used_s < _LIVELY_S else _BUSY_BEAT_S)
@@ -214,7 +214,7 @@ class Link:
         return _BUSY_BEAT_S if quiet_s < _BUSY_S or self._peer.busy else _BEAT_S
 
     async def _beat(self, port: Port, present: Present) -> None:
-        """Send heartbeats, more often while calls are under way, and renew the certificate; raise if none is answered."""
+        """Send heartbeats, more often while calls are under way, and renew the certificate; raise without an answer."""
         asked_s: float | None = None
         last_s = time.monotonic()
         while True:
@@ -234,7 +234,7 @@ class Link:
 
 
 def ignore_ends(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Handle an exception of a callback: the library fails if a proxy closes a connection twice, or before it was made."""
+    """Handle an exception of a callback: the library fails if a proxy closes a connection twice, or before it is open."""
     error = context.get("exception")
     if not (isinstance(error, EOFError) or (isinstance(error, AttributeError) and error.name == "recv_messages")):
         loop.default_exception_handler(context)

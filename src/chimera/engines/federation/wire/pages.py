@@ -1,4 +1,4 @@
-"""Memory of chunks that is used again."""
+"""Reuse of the memory of chunks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ _CHUNKS, _KEPT = 4 << 20, 32 << 20
 
 @cache
 def keep_pages() -> None:
-    """Let this process use the pages of freed chunks again, up to 32 MiB.
+    """Let this process reuse the pages of freed chunks, up to 32 MiB.
 
-    By default glibc gives the memory of each chunk back and gets new pages for the next one, of which the kernel zeroes every
-    one: this takes as long as all the other work on a chunk. Larger objects, such as whole bodies, are still given back.
+    By default, glibc returns the memory of each chunk to the kernel, and gets new pages for the next chunk. The kernel sets
+    these to zero, which takes as long as all other work on a chunk. The memory of larger objects, such as whole bodies, is
+    still returned.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):

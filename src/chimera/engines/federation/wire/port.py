@@ -23,7 +23,7 @@ _RETRANSMITS = 2
 
 
 class Port:
-    """Sends frames in order. `post` never waits, so that a side that reads always can answer.
+    """Sends frames in order. `post` never waits, so that the reading side can always answer.
 
     Parameters
     ----------
@@ -51,12 +51,12 @@ class Port:
             self._socket.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, int(silent_s * 1000))
 
     def stuck(self) -> bool:
-        """Return whether TCP has had to repeat bytes, and they are still not confirmed. Elsewhere than on Linux: False."""
+        """Return whether TCP has had to repeat bytes, and they are still not confirmed. On systems other than Linux: False."""
         if self._socket is None or _INFO is None:
             return False
         try:
             return bool(self._socket.getsockopt(socket.IPPROTO_TCP, _INFO, _RETRANSMITS + 1)[_RETRANSMITS])
-        except OSError:  # it is closed, which its reader learns
+        except OSError:  # the connection is closed: its reader gets the error
             return False
 
     def beat(self) -> None:

@@ -16,7 +16,7 @@ Take = Callable[[bytes], bool]
 
 
 class _Prompt:
-    """The part that both sides have. Messages keep their order: none is handed over while an earlier one waits for `rest`.
+    """The common part of both sides. Messages keep their order: none is handed over while an earlier one waits for `rest`.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class _Prompt:
     """
 
     take: Take | None = None
-    _waiting = 0  # messages that the library has, and the one that `rest` has returned last
+    _waiting = 0  # messages that the library has, and the last message that `rest` returned
     _returned = False
     _failure: Exception | None = None
 
@@ -41,7 +41,7 @@ class _Prompt:
             return False
         try:
             return self.take(bytes(data))
-        except Exception as error:  # the task in `rest` raises it, and ends the connection
+        except Exception as error:  # the task in `rest` raises the error, and ends the connection
             self._failure = error
             return False
 
@@ -50,7 +50,7 @@ class _Prompt:
 
         Raises
         ------
-        DataError : it is a message of text.
+        DataError : the message is a text.
         Exception : the exception with which ``take`` has failed.
         """
         self._waiting -= self._returned

@@ -8,7 +8,7 @@ from chimera.engines.federation.wire.frames import CHUNK, WINDOW
 
 
 class Sending:
-    """How much of a body was sent, and how much of it the receiver has.
+    """The progress of a body: the bytes that were sent, and the bytes that the receiver has.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class Sending:
         self._sent = self._confirmed = at
 
     def took(self, at: int) -> None:
-        """Note that the receiver has the first ``at`` bytes. After a break these may be more than this side has sent."""
+        """Note that the receiver has the first ``at`` bytes. After a break, these may be more bytes than this side has sent."""
         if at <= self.size:
             self._confirmed = max(self._confirmed, at)
             self._sent = max(self._sent, at)
@@ -40,7 +40,7 @@ class Sending:
 
 
 class Receiving:
-    """A body that is being received. Chunks that came already are ignored; no chunk is skipped. Memory grows with the chunks.
+    """A body that is being received. Repeated chunks are ignored; no chunk is skipped. Memory grows with the chunks.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Receiving:
 
     @property
     def got(self) -> int:
-        """The number of bytes that are there."""
+        """The number of received bytes."""
         return len(self._body)
 
     def take(self, at: int, chunk: memoryview) -> bool:
@@ -67,7 +67,7 @@ class Receiving:
 
     @property
     def complete(self) -> bool:
-        """Whether the whole body is there."""
+        """Whether the whole body has arrived."""
         return self.got == self.size
 
     def body(self) -> bytearray:

@@ -105,11 +105,11 @@ class RemoteChannel(Channel):
         self._answered: deque[tuple[str, float]] = deque()
         self.key: str | None = None  # the actor's name on a node that hosts it
         self.called_s: float | None = None  # when the current request was sent
-        self._retries_left = 0  # of the current request, also in the pause before it is sent again
+        self._retries_left = 0  # retries of the current request, also in the pause before it is sent again
         self._attempted: Call | None = None  # the last call for which a request was sent
 
     def last_sign_s(self, now_s: float) -> float:
-        """Return the last heartbeat of the node or the actor. During a call, a reachable node is no heartbeat of its actor."""
+        """Return the last heartbeat of the node or the actor. During a call, a reachable node does not count as one."""
         heard_s = self._connection.heard_s if self.called_s is not None else self.node.seen_s(now_s)
         return max(self.sign_s, heard_s)
 

@@ -144,7 +144,7 @@ class Channel(ABC):
                 self._pause(now_s)
 
     def _hold_back_until_worked(self, worked_s: float) -> None:
-        """Wait as long as the finished work would have taken longer, if the actor itself had been disturbed.
+        """Wait for the additional time that the finished work would have taken on a disturbed actor.
 
         Parameters
         ----------

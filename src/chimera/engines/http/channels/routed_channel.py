@@ -34,7 +34,7 @@ class RoutedChannel(RemoteChannel):
 
     @property
     def tries_again(self) -> bool:
-        """Whether the actor must not be given up now."""
+        """Whether the actor must not count as lost now."""
         return self._comes_back or super().tries_again
 
     def perish(self, why: str) -> Failed:

@@ -26,7 +26,7 @@ def refusal(error: BaseException) -> Reply:
 
 
 def actor_of(path: str) -> tuple[str, str]:
-    """Return the names of actor and method in a path; empty texts for what it does not name."""
+    """Return the names of actor and method in a path; empty texts for missing names."""
     parts = urlsplit(path).path.removeprefix(ACTORS).strip("/").split("/")
     names = [unquote(part) for part in parts]
     return names[0], names[1] if len(names) == 2 else ""
@@ -35,7 +35,7 @@ def actor_of(path: str) -> tuple[str, str]:
 def dispatch(
     host: Host, engine: str, verb: str, path: str, content_type: str, body: bytes | bytearray, done: Done
 ) -> None:
-    """Answer a request; ``done`` receives the reply, in this thread or in that of the actor.
+    """Answer a request; ``done`` receives the reply, in this thread or in the actor's thread.
 
     Parameters
     ----------

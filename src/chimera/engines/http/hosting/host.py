@@ -43,7 +43,7 @@ class Host:
         self._forget_after_s, self._most_actors = forget_after_s, most_actors
         self._lock = threading.Lock()
         self._actors: dict[str, HostedActor] = {}
-        self._heard_s: dict[str, float] = {}  # by the key of the driver's engine
+        self._heard_s: dict[str, float] = {}  # time of the last request, by the key of the driver's engine
         self._sweeper: threading.Thread | None = None
         self._closed = threading.Event()
         self._give_back_threads: tuple[int, Callable[[], None]] | None = None
@@ -96,7 +96,7 @@ class Host:
         request = _read(body)
         with self._lock:
             hosted = self._actors.get(actor)
-            if hosted is not None:  # no entry for names that a client makes up
+            if hosted is not None:  # no entry for names that a client invents
                 self._heard_s[_engine(actor)] = time.monotonic()
         if hosted is None:
             raise ActorLost(f"there is no actor {actor!r} here")

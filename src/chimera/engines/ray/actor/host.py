@@ -1,4 +1,4 @@
-"""The code in Ray's process: the host of the actor, which creates the user's object, calls it and measures."""
+"""The code in Ray's process: the host of the actor, which creates the user's object, calls it and measures the calls."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RayContext(call.ActorContext):
     waited_s, collective_bytes, sent_bytes, received_bytes : see `chimera.engines.collectives.Costs`; since the last row.
     parts : packed rows of the parts of the running call, by name.
     groups : the groups in which this actor has met others, by key.
-    memory : the driver's shared file, as this actor maps it; None if it cannot.
+    memory : the driver's shared file, as this actor maps it; None if it cannot map the file.
     sign_s : time of the running call's last heartbeat, on this machine's monotonic clock; None between calls.
     """
 
@@ -97,14 +97,14 @@ class RayContext(call.ActorContext):
 
 
 class Host:
-    """The Ray actor: an object of the user's, and its clock.
+    """The Ray actor: an object of the user's class, and its clock.
 
     Parameters
     ----------
     key, name : Ray's name and the user's name of the actor.
     threads : number of threads for its arithmetic.
     path : the driver's import path; existing folders of it are searched, too.
-    clock : machine and offset of the driver's clock, as of `clock_of_this_machine`.
+    clock : machine and offset of the driver's clock, see `clock_of_this_machine`.
     place : location of the driver's shared memory; None without any.
     region : index of this actor's region in it.
     """
@@ -148,7 +148,7 @@ class Host:
         failure = self._unmade
         try:
             self._mapped.take(number, reads, given, kwargs)
-        except Exception as error:  # for whatever reason they cannot be read
+        except Exception as error:  # any reason why they cannot be read
             failure = Failure(error, self._name, method)
         bytes_in = sum(call.nbytes(a) for i, a in enumerate(given) if own is None or i not in own)
         bytes_in += sum(call.nbytes(a) for a in kwargs.values())

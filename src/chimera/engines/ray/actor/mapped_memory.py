@@ -42,7 +42,7 @@ class MappedMemory:
     Parameters
     ----------
     place : location of the file; None if there is none.
-    machine : this machine, as of `clock_of_this_machine`.
+    machine : identifier of this machine, see `clock_of_this_machine`.
     region : index of this actor's region; None if it has none.
 
     Attributes

@@ -22,7 +22,7 @@ class Peer:
 
     Parameters
     ----------
-    rank, key, name, handle, made : as in its record in the driver.
+    rank, key, name, handle, made : see its record in the driver, `Channel`.
     """
 
     def __init__(self, rank: int, key: str, name: str, handle: Any, made: Any) -> None:
@@ -52,7 +52,7 @@ class NestedCalls:
 
     Parameters
     ----------
-    me : this actor's key, which begins with that of its engine.
+    me : this actor's key, which begins with the key of its engine.
     shift_s : seconds by which the driver's clock is ahead of this machine's.
 
     Attributes
@@ -86,9 +86,9 @@ class NestedCalls:
         own = [i for i, a in enumerate(args) if type(a) is HeldRef and a.peer.key == peer.key]
         given = [a.object if type(a) is HeldRef else a for a in args]
         named = {k: a.object if type(a) is HeldRef else a for k, a in kwargs.items()}
-        # Not for calls with refs: these may arrive late for other reasons than transfer.
+        # Not for calls with refs: they may arrive later for other reasons than transfer.
         asked_s = None if held else time.monotonic() + self._shift_s
-        # The first call waits until the driver's has created the object; Ray keeps later calls behind it.
+        # The first call waits until the driver's call has created the object; Ray runs later calls after it.
         made, peer.is_new = peer.made if peer.is_new else None, False
         try:
             objects = peer.remote(returns or 1)(asked_s, made, (method, returns, own or None, None), *given, **named)

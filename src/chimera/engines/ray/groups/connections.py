@@ -31,7 +31,7 @@ _HELLO_S = 3.0
 _KNOWN_WITHIN_S = 3.0
 _PAUSE_S = 0.05
 _IN_FLIGHT_S = 0.2
-_MOST_PIECES = 64  # of one system call
+_MOST_PIECES = 64  # largest number in one system call
 
 
 class Connection:
@@ -82,7 +82,7 @@ class Connections:
     costs : the engine object of this actor, which counts costs.
     members : the members.
     board : where the members publish their addresses.
-    host : address of this machine for the others.
+    host : address of this machine for the other members.
     """
 
     def __init__(self, costs: Costs, members: Members, board: RendezvousStore, host: str) -> None:
@@ -106,12 +106,12 @@ class Connections:
         ActorLost : a member died meanwhile.
         """
         check_ranks(list(values), self._members.size)
-        frames: dict[int, list[memoryview]] = {}  # by the id of the value: one may have many receivers
+        frames: dict[int, list[memoryview]] = {}  # by the id of the value, which may have many receivers
         for rank, value in values.items():
             if id(value) not in frames:
                 packed = Packed(value)
                 frames[id(value)] = framed(packed)
-                self._costs.sent_bytes += packed.array_bytes  # once, as of the result of a call
+                self._costs.sent_bytes += packed.array_bytes  # counted once, like the result of a call
             pieces = frames[id(value)]
             if rank == self._members.rank:
                 self._own.append((next(self._numbers), received(pieces), 0))

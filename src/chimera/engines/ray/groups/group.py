@@ -33,7 +33,7 @@ class GroupHandle:
     ----------
     key : unique key of this group.
     members : key and name of each member, in rank order.
-    meeting : where the members meet in shared memory; None if some have no region of it.
+    meeting : location of the members' shared memory; None if a member has no region.
     """
 
     def __init__(self, key: str, members: Sequence[tuple[str, str]], meeting: Meeting | None) -> None:
@@ -86,7 +86,7 @@ class RayGroup:
         return self._chosen().all_reduce(array, op)
 
     def broadcast(self, array: NDArray[np.float32], root: int = 0) -> NDArray[np.float32]:
-        """Fill ``array`` with that of member ``root``, in place."""
+        """Fill ``array`` with the array of member ``root``, in place."""
         return self._chosen().broadcast(array, root)
 
     def send(self, values: Mapping[int, Any]) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from chimera.engines.ray.groups.rendezvous import RendezvousStore
 
-FOR_EVER = timedelta(days=365)  # a slow member is no error; deaths are checked separately
+FOR_EVER = timedelta(days=365)  # a slow member is not an error; deaths are checked separately
 _CONNECT_S = 10.0
 _LOOK_EVERY_S = 0.0001
 _CPU = b"cpu"
@@ -44,7 +44,7 @@ class Link(Protocol):
 
 
 class GlooLink:
-    """Between hosts."""
+    """The connection between hosts."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         from ray.util import get_node_ip_address
@@ -123,7 +123,7 @@ class NcclLink:
 
 
 def connect(board: RendezvousStore, rank: int, size: int, *, on_gpus: bool) -> Link:
-    """Connect with the other members, which do the same; ``on_gpus`` as of `has_gpus_of_their_own`."""
+    """Connect with the other members, which do the same; ``on_gpus`` is the result of `has_gpus_of_their_own`."""
     return (NcclLink if on_gpus else GlooLink)(_torch_store(board), rank, size)
 
 

@@ -1,4 +1,4 @@
-"""Where the members of a group meet before they are connected, in Ray's key-value store; and which members are alive."""
+"""The rendezvous of a group's members in Ray's key-value store, before they are connected; and checks of living members."""
 
 from __future__ import annotations
 

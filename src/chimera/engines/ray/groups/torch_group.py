@@ -64,7 +64,7 @@ class TorchGroup:
         return array
 
     def broadcast(self, array: NDArray[np.float32], root: int = 0) -> NDArray[np.float32]:
-        """Fill ``array`` with that of member ``root``, in place."""
+        """Fill ``array`` with the array of member ``root``, in place."""
         check_root(root, self.size)
         flat = flat_of(array)
         self._agree(flat.size)

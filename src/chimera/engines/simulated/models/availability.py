@@ -21,7 +21,7 @@ from chimera.engines.simulated.presence import Presence
 
 @dataclass(frozen=True, kw_only=True)
 class Availability:
-    """Virtual times in seconds, by actor name. They concern the first actor of that name, not one that replaces it.
+    """Virtual times in seconds, by actor name. The times apply to the first actor of that name, not to its replacement.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Availability:
 
     @property
     def varies(self) -> bool:
-        """Whether clients are on and off."""
+        """Whether clients change between on and off."""
         return self.path is not None or self.model is not None
 
     def presence(self, seed: int, name: str) -> Presence | None:

@@ -45,7 +45,7 @@ class CodecCost:
 class Compute:
     """The duration of calls, in virtual seconds.
 
-    A call lasts ``seconds_per_call`` plus what it declares through `chimera.core.call.work`, times the factors of its
+    A call lasts ``seconds_per_call`` plus the work that it declares through `chimera.core.call.work`, times the factors of its
     actor and of the call. The draws depend on the engine's seed, the actor's name and the number of its call only.
 
     Attributes
@@ -57,8 +57,8 @@ class Compute:
     spread : sigma of a log-normal factor (median 1) drawn once an actor: heterogeneous machines.
     straggler_spread : sigma of a log-normal factor (median 1) drawn for every call: stragglers.
     straggler_factors : measured factors, of which one is drawn for every call instead; all are equally likely.
-    straggler_correlation : correlation, from 0 to below 1, of the normal draws behind the factors of calls of several actors
-        that have the same number, such as those of all workers in a synchronous round: what delays one delays all.
+    straggler_correlation : correlation, from 0 to below 1, of the normal draws behind the factors of calls. It applies to calls
+        of several actors with the same number, such as the calls of all workers in a synchronous round.
     codecs : durations of encoding and decoding by the name of a codec; codecs that are not listed take no time.
     slow : further fixed factors by actor name; 4.0 is four times as slow.
     """

@@ -101,7 +101,7 @@ class LogNormal(_Drawn):
     bandwidth_spread : sigma of the factor (median 1) of the time per byte.
     seconds_per_sample, uplink_bytes_s, downlink_bytes_s, latency_s : the typical device; default: as the tables ``compute`` and
         ``network`` describe.
-    correlation : of the logarithms of both factors, -1 to 1; with 1 the slowest device has the slowest connection.
+    correlation : correlation of the logarithms of both factors, -1 to 1; with 1 the slowest device has the slowest connection.
     """
 
     spread: float = 1.0
@@ -127,7 +127,7 @@ class Pareto(_Drawn):
     bandwidth_alpha : exponent of the tail of the time per byte; ``inf`` (default): all connections are equal.
     seconds_per_sample, uplink_bytes_s, downlink_bytes_s, latency_s : the fastest device; default: as the tables ``compute`` and
         ``network`` describe.
-    correlation : of the normal draws behind both factors (a Gaussian copula), -1 to 1.
+    correlation : correlation of the normal draws behind both factors (a Gaussian copula), -1 to 1.
     """
 
     alpha: float = 1.5

@@ -1,4 +1,4 @@
-"""Random numbers by hashing a key: there is no generator, so no draw depends on the order of any others."""
+"""Random numbers by hashing a key: there is no generator, so no draw depends on other draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links, and the paths between places of a network: which links a transfer crosses after that of its sender."""
+"""Links, and the paths between places of a network: the links that a transfer crosses after the link of its sender."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Hop(NamedTuple):
     Attributes
     ----------
     link : transfers queue here.
-    bytes_s : its bandwidth in bytes per second.
+    bytes_s : bandwidth of the link in bytes per second.
     latency_s : seconds from its far end to the next link.
     """
 
@@ -71,12 +71,12 @@ class Hop(NamedTuple):
 
 
 class Path(NamedTuple):
-    """What lies between two places.
+    """The links between two places.
 
     Attributes
     ----------
     hops : the links between the uplink of the sender and the downlink of the receiver, in order.
-    measured_s : the latency between the ends, which replaces that of the two nodes; None keeps that of the nodes.
+    measured_s : the latency between the ends, which replaces the latency of the two nodes; None: it is not replaced.
     """
 
     hops: tuple[Hop, ...] = ()
@@ -99,7 +99,7 @@ class Site(ABC):
 def cross(hops: Iterable[Hop], size: int, ready_s: float) -> float:
     """Send ``size`` bytes over links in turn; return the time at which the last byte has passed all of them.
 
-    A link passes each byte on at once. One that is faster than the link before it is charged for its own share only, at the
+    A link passes each byte on at once. A link that is faster than the link before it is charged for its own share only, at the
     end of the transfer.
     """
     first_s = last_s = ready_s

@@ -19,9 +19,9 @@ Pairs: TypeAlias = "dict[tuple[str, str], tuple[float, float]]"
 class Matrix(Topology):
     """Measured paths: a file has the latency and the bandwidth of pairs of nodes.
 
-    The latency of a pair replaces that of its nodes. Its transfers queue on a link of the pair's own, in each direction,
-    between the uplink of the sender and the downlink of the receiver. A row for one direction counts for both unless the file
-    has the other one. Pairs that the file lacks have the latency of their nodes, and no link of their own.
+    The latency of a pair replaces the latency of its nodes. Its transfers queue on a link of the pair's own, in each direction,
+    between the uplink of the sender and the downlink of the receiver. A row for one direction counts for both directions unless
+    the file has both. Pairs that are not in the file have the latency of their nodes, and no link of their own.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The network model: one uplink and one downlink per node, on which transfers queue, and what lies between them."""
+"""The network model: an uplink and a downlink of each node, on which transfers queue, and the paths between nodes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Port:
         return self.latency_s if self.latency_s > other.latency_s else other.latency_s
 
     def path_to(self, other: Port) -> Path:  # noqa: ARG002 - all are at the same place
-        """Return what lies between the uplink of this node and the downlink of another."""
+        """Return the path from the uplink of this node to the downlink of another."""
         return _NOTHING_BETWEEN
 
     def send(self, receiver: Port, size: int, ready_s: float) -> float:
@@ -127,7 +127,7 @@ class PlacedPort(Port):
 
     Parameters
     ----------
-    site : where the node is. Nodes at one place have only their own links between them.
+    site : the place of the node. Nodes at one place have only their own links between them.
     """
 
     __slots__ = ("site",)
@@ -141,7 +141,7 @@ class PlacedPort(Port):
         return self.path_to(other).latency_s(super().latency_to(other))
 
     def path_to(self, other: Port) -> Path:
-        """Return what lies between the uplink of this node and the downlink of another."""
+        """Return the path from the uplink of this node to the downlink of another."""
         assert isinstance(other, PlacedPort)
         return _NOTHING_BETWEEN if self.site is other.site else self.site.path_to(other.site)
 

@@ -18,13 +18,13 @@ _AT_ONCE = 64
 
 
 class AvailabilityModel(ABC):
-    """When clients are on. One verb: `intervals`."""
+    """A model of the intervals in which clients are on. One verb: `intervals`."""
 
     @abstractmethod
     def intervals(self, seed: int, name: str) -> Iterator[tuple[float, float]]:
-        """Yield, without an end, the seconds from which and until which a client is on, in order.
+        """Yield, without an end, the start and end of each interval in which a client is on, in seconds and in order.
 
-        They must depend on the arguments only: a resumed run reads them again.
+        The intervals must depend on the arguments only: a resumed run reads them again.
         """
 
 

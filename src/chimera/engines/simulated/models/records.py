@@ -64,7 +64,7 @@ def read_records(path: str, columns: Sequence[str], optional: Sequence[str] = ()
 
     Raises
     ------
-    ConfigurationError : the file cannot be read, has an unusable header or row, no row, or too many.
+    ConfigurationError : the file cannot be read, has an unusable header or row, no row, or too many rows.
     """
     try:
         if (size := Path(path).stat().st_size) > MAX_BYTES:

@@ -1,4 +1,4 @@
-"""Topologies of networks: where nodes are, and which links lie between them."""
+"""Topologies of networks: the places of nodes, and the links between places."""
 
 from __future__ import annotations
 

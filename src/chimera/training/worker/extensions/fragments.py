@@ -21,8 +21,8 @@ _REFERENCE, _REPLICA, _NUMBERS = "reference", "replica", "numbers"  # keys in a 
 class Fragments(WorkerExtension):
     """The calls of streaming DiLoCo (Douillard et al. 2025): a replica that exchanges one fragment of the weights at a time.
 
-    A fragment is the shard of one server. Besides the replica, the worker holds the reference: the newest global
-    values that it received of each fragment. It sends the reference minus the replica.
+    A fragment is the shard of one server. The worker holds the replica and the reference: the newest global values that it
+    received of each fragment. The worker sends the reference minus the replica.
     """
 
     _reference: Any = None  # shape (P,), on the device of the model; None while there is no replica
@@ -107,7 +107,7 @@ class Fragments(WorkerExtension):
 
 
 def _mix(replica: Any, reference: Any, alpha: float) -> None:
-    """Mix replica and reference with the weight ``alpha`` for the replica; with 0 it becomes the reference to the bit."""
+    """Mix replica and reference with the weight ``alpha`` for the replica; with 0 it becomes an exact copy of the reference."""
     if alpha == 0:
         replica[:] = reference
         return

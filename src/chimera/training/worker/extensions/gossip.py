@@ -28,8 +28,8 @@ class Memory:
     Attributes
     ----------
     members : the ranks for which the other attributes are valid; empty at first.
-    codecs : by stream.
-    tracker, before : of gradient tracking, y_i and the gradient of the last step, shape (P,).
+    codecs : codecs by stream.
+    tracker, before : for gradient tracking, y_i and the gradient of the last step, shape (P,).
     copies : the public copies, of its own model and its neighbours', by rank.
     """
 
@@ -142,7 +142,7 @@ class Gossip(WorkerExtension):
         return self.message(), applied
 
     def approach(self, own: Encoded, theirs: Encoded) -> None:
-        """Move the model by half the difference to a neighbour's, as both were when they were sent."""
+        """Move the model by half the difference between the sent models of a neighbour and of this worker."""
         model, neighbour = self.worker.model.parameters(), self._vector_of(theirs, "the message")
         if neighbour is not None:
             with np.errstate(over="ignore", invalid="ignore"):

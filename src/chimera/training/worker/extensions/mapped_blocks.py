@@ -26,7 +26,7 @@ class MappedBlocks:
 
     Parameters
     ----------
-    shuffle, place : the blocks: those that the worker at this place holds.
+    shuffle, place : the blocks are those that the worker at this place holds.
     gradients : gradient of each block, shape (P,); None if it was rejected, as on all its holders.
     layout : layout of the parameters.
     key : key of messages, for block 0.
