@@ -20,7 +20,7 @@ LARGEST_WHOLE = 20.0
 """The same if all values are whole numbers, such as grades, small counts, and pixels of 4-bit images."""
 RATIO = 1000.0
 """Features whose sizes differ by more are standardized. (Those of 8-bit images differ by at most 255.)"""
-_BLOCK = 1 << 20 # values
+_BLOCK = 1 << 20  # values
 
 
 @dataclass(frozen=True, eq=False)

@@ -195,9 +195,7 @@ def _read_binary(path: Path) -> Content:
         begin, at = at, end + 1 + 4 * dim
         if end < 0 or at > len(content):
             raise DataError(f"{where}: the file ends before its vector does")
-        words.append(
-            _decoded(content[begin:end].lstrip(b"\n"), where)
-        )  # only some programs end a row with a line feed
+        words.append(_decoded(content[begin:end].lstrip(b"\n"), where))  # only some programs end a row with a line feed
         vectors[place] = np.frombuffer(content, "<f4", dim, end + 1)
     if content[at:].strip():
         raise DataError(f"{path} has data after the number of words that it states")

@@ -39,9 +39,7 @@ class CodedStep:
         self._step, self._timeout_s = step, timeout_s
         self._places = {name: place for place, name in enumerate(cluster.sharded_workers)}
         self._rows: dict[int, NDArray[np.float64]] = {}
-        self._decoded: tuple[NDArray[np.float64], float] | None = (
-            None  # result of `decoding` for the first rows
-        )
+        self._decoded: tuple[NDArray[np.float64], float] | None = None  # result of `decoding` for the first rows
         self.answers: dict[int, Sequence[Any]] = {}
 
     @property

@@ -100,7 +100,7 @@ class Actors(actors.Actors):
         self._layout = model.layout if self._part is None else self._part.layout
         self._initial: Flat | None = None  # kept where the model is not stored in the engine
         self._shared: SharedModel | None = None
-        self._population: Population | None = None  # the population of workers that are created when they are first needed
+        self._population: Population | None = None  # of workers that are created when they are first needed
         try:
             if engine.nodes_own_data:
                 self._initial = model.parameters().copy()

@@ -70,7 +70,7 @@ class Events:
         self._agenda: list[tuple[float, int, int]] = []  # (time, order of the call, rank); entries may be outdated
         self._due_s: dict[int, float] = {}  # by rank: time of the valid entry
         self._begun = itertools.count(1 << 62)
-        self._held_back: dict[Call | Message, float] = {}  # calls and messages that hanging actors hold back, and their times
+        self._held_back: dict[Call | Message, float] = {}  # what hanging actors hold back, and its times
 
     def enqueue(self, call: Call) -> None:
         """Insert a call in the queue of its actor, after all that arrive before it."""

@@ -19,9 +19,7 @@ class Health:
     def __init__(self) -> None:
         self.hung_s = math.inf
         self.sound = True
-        self._pauses: list[
-            tuple[float, float]
-        ] = []  # in the order of their starts: the driver's clock never goes back
+        self._pauses: list[tuple[float, float]] = []  # in the order of their starts: the driver's clock never goes back
         self._cuts: list[tuple[float, float]] = []
         self._slow: list[tuple[float, float, float]] = []
 
