@@ -82,7 +82,7 @@ class Clock(chimera.Callback):
 
 
 def network():
-    """Return a network with about as many million parameters as the environment says."""
+    """Return a network with about as many million parameters as the environment variable sets."""
     import torch
 
     hidden = MILLION * 1_000_000 // (INPUTS + OUTPUTS + 1)

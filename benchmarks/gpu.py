@@ -83,7 +83,7 @@ QUICK = Sizes(
 
 
 class Clock:
-    """The time of steps after those that warm up."""
+    """The time of steps after the warm-up."""
 
     def __init__(self, warm_up: int) -> None:
         self._left, self._began = warm_up, 0.0

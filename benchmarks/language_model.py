@@ -11,8 +11,8 @@
 Each variant has two processes of one thread that compute, so that all get the same share of a busy machine; float32, AdamW,
 and blocks of 128 tokens, random ones except for ``clients``; no dropout. Weights are new: speed does not depend on values. The
 variants alternate. The table shows medians over the repetitions: tokens per second of both processes, FLOPs per second by the
-formula of docs/how-to/language-models.md, ratios to two independent loops (the upper limit) and to DDP over gloo, and tokens
-per second of processor time of all processes (*busy*), driver and servers included. Run it on an idle machine. On a busy
+formula of docs/how-to/language-models.md, and ratios to two independent loops (the upper limit) and to DDP over gloo. *busy* is
+tokens per second of processor time of all processes, including driver and servers. Run it on an idle machine. On a busy
 machine, only the last of these figures is meaningful::
 
     python benchmarks/language_model.py [--turns 3] [--models gpt lora clients] [--flower flower/bin/python] [--quick]
@@ -20,7 +20,7 @@ machine, only the last of these figures is meaningful::
 ``--flower`` names the interpreter of a separate environment with the same versions of torch, transformers, peft and NumPy:
 ``python3 -m venv flower; flower/bin/pip install 'flwr[simulation]' torch==... transformers==... peft==... numpy==...``.
 
-``--quick`` only shows that everything runs: small models, few steps.
+``--quick`` only tests that all variants run, with small models and few steps.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ ROUTE = "/v1/infer/waiting"
 
 
 def latencies(address: str, token: str, clients: int, seconds: float) -> np.ndarray[Any, Any]:
-    """Return the seconds of each query of clients that ask one after the other."""
+    """Return the seconds of each query; each client sends one query after another."""
     found: list[float] = []
     body = json.dumps({"query": 7})
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}

@@ -60,7 +60,7 @@ def measure(tracker: str, rows: int) -> None:
     """Print the processor seconds of three runs as JSON."""
     warnings.simplefilter("ignore")
     folder = Path.cwd()
-    fit("", 1, folder / "warm")  # imports what all runs need
+    fit("", 1, folder / "warm")  # imports the modules that all runs need
     print(json.dumps([fit(tracker, rounds, folder / str(number)) for number, rounds in enumerate((1, 1, rows))]))
 
 
