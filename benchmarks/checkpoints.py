@@ -41,7 +41,7 @@ MILLION = int(os.environ.setdefault("CHECKPOINTS_MILLIONS", "100"))
 
 
 class Timed:
-    """The seconds of a method's calls, with those of processors, and the private memory of this process at their ends."""
+    """The wall and processor seconds of a method's calls, and the private memory of this process at their ends."""
 
     def __init__(self, owner: type, name: str) -> None:
         self.clear()

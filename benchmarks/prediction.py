@@ -103,7 +103,7 @@ def experiment(rounds: int) -> Experiment:
 
 
 def run(one: Setting, experiments: dict[str, Experiment], trains: dict[str, Train], folder: Path) -> MeasuredRun:
-    """Run a setting, unless its folder is there already."""
+    """Run a setting, unless its folder exists already."""
     out = folder / one.name.replace(", ", "--").replace(" ", "-")
     if not (out / "summary.json").is_file():
         file = folder / f"{out.name}.toml"
