@@ -1,10 +1,10 @@
-"""Steps of models that people bring: Chimera's workers, plain PyTorch loops, and PyTorch DDP.
+"""Steps of users' models: Chimera's workers, plain PyTorch loops, and PyTorch DDP.
 
 Two workers of one thread each train a model of each kind, with SGD, from samples that are read one by one. The plain loops use
-a ``DataLoader`` on the same data set, and never communicate. ``barrier`` is the same loops that wait for each other before each
-step and send nothing: the least that synchronous training can cost on this machine. ``ddp`` is PyTorch's
-``DistributedDataParallel`` over gloo. The variants alternate. The table shows medians over the repetitions: milliseconds of a
-step, and the step's time relative to the plain loops, in which 1.03 means 3 % more. Run it on an idle machine::
+a ``DataLoader`` on the same data set, and never communicate. In ``barrier``, the same loops wait for each other before each
+step and send nothing: the least cost of synchronous training on this machine. ``ddp`` is PyTorch's ``DistributedDataParallel``
+over gloo. The variants alternate. The table shows medians over the repetitions: milliseconds of a step, and the step's time
+relative to the plain loops, in which 1.03 means 3 % more. Run it on an idle machine::
 
     python benchmarks/any_model.py [--turns 3] [--steps 160] [--models bert gpt ...]
 """
@@ -47,7 +47,7 @@ class Samples:
 
 
 class Subject(NamedTuple):
-    """A model, its samples and its batch; ``loss`` is computed by ``step(model, batch)`` in the plain loop."""
+    """A model, its samples and its batch; the plain loop computes the loss by ``step(model, batch)``."""
 
     network: Callable[[], Any]
     samples: Callable[[], Samples]

@@ -1,10 +1,15 @@
 """The stall of training at a checkpoint, with a large model on the local engine.
 
-For each optimizer, runs of a parameter server with two workers write a checkpoint every few rounds. The script reports the time
-in which the driver collects the state, before it continues while a thread writes, and the processor time of all processes in
-it; the seconds that a checkpoint adds to the run in all, as it also takes processors from the rounds after it; all also as a
-share of a minute; the time of the write; the size of the file; and the peak of the driver's own memory. The first two
-checkpoints get new memory from the system and are reported on their own: later ones use it again. Run it on an idle machine::
+For each optimizer, runs of a parameter server with two workers write a checkpoint every few rounds. The script reports:
+
+- the time in which the driver collects the state, before it continues while a thread writes;
+- the processor time of all processes in this time;
+- the seconds that a checkpoint adds to the run, which include its effect on the rounds after it;
+- these figures as a share of a minute;
+- the time of the write, the size of the file, and the peak of the driver's own memory.
+
+The first two checkpoints get new memory from the system and are reported separately: later ones use it again. Run it on an idle
+machine::
 
     python benchmarks/checkpoints.py [--parameters 100] [--optimizers sgd adam] [--turns 3] [--folder DIR]
 """
@@ -36,7 +41,7 @@ MILLION = int(os.environ.setdefault("CHECKPOINTS_MILLIONS", "100"))
 
 
 class Timed:
-    """The seconds of a method's calls, with those of processors, and the private memory of this process at their ends."""
+    """The wall and processor seconds of a method's calls, and the private memory of this process at their ends."""
 
     def __init__(self, owner: type, name: str) -> None:
         self.clear()
@@ -61,7 +66,7 @@ class Timed:
 
 
 def processor_seconds() -> float:
-    """Return the seconds that this thread and all actors have computed: on a busy machine, fewer than have passed."""
+    """Return the processor seconds of this thread and all actors: on a busy machine, fewer than have passed."""
     used = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
     return time.thread_time() + sum(each.user + each.system for each in used)
 
@@ -77,7 +82,7 @@ class Clock(chimera.Callback):
 
 
 def network():
-    """Return a network with about as many million parameters as the environment says."""
+    """Return a network with about as many million parameters as the environment variable sets."""
     import torch
 
     hidden = MILLION * 1_000_000 // (INPUTS + OUTPUTS + 1)
@@ -110,7 +115,7 @@ def run(folder: Path, optimizer: str) -> tuple[list[float], int]:
         out=folder,
     )
     added = []
-    for first in range((WARM_UP + 1) * EVERY, ROUNDS, EVERY):  # a row is reported before the checkpoint of its round
+    for first in range((WARM_UP + 1) * EVERY, ROUNDS, EVERY):  # the driver reports a row before the checkpoint of its round
         rows = clock.rows[first - 1 : first + EVERY - 1]
         usual = statistics.median(later - row for row, later in itertools.pairwise(rows[EVERY // 2 :]))
         added.append(rows[-1] - rows[0] - (len(rows) - 1) * usual)
@@ -143,7 +148,7 @@ def main() -> None:
                 more, size = run(Path(folder) / "run", optimizer)
             added += more
             first += collected.seconds[:WARM_UP]
-            stalls += collected.seconds[WARM_UP:-1]  # the last one is that of the end
+            stalls += collected.seconds[WARM_UP:-1]  # the last checkpoint is that of the end of the run
             worked += collected.worked[WARM_UP:-1]
             writes += written.seconds
             memory = max(memory, *written.memory)

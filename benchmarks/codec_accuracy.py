@@ -1,7 +1,7 @@
 """Cost of each codec in accuracy: `examples/mnist.toml` with all codecs, and with error feedback if the paper has it.
 
 The script uses `chimera compare` on the engine ``simulated``: the updates equal those of ``local`` to the bit, and runs do not
-affect one another. It prints a table in Markdown, and writes it beside the runs. MNIST is read from
+affect one another. It prints a table in Markdown, and writes it into the folder of the runs. MNIST is read from
 ``$CHIMERA_DATA``, or downloaded once::
 
     python benchmarks/codec_accuracy.py [--seeds 3] [--only sign top-k ...] [--out runs/codec-accuracy] [--resume]
@@ -71,7 +71,7 @@ SETTINGS: dict[str, list[Setting]] = {  # by the name of the registered codec
         Setting({"name": "top-k", **FEEDBACK}, "SGD with momentum"),
     ],
     "threshold": [Setting({"name": "threshold", "value": 0.005, **FEEDBACK})],
-    # Elements that are ten messages old mislead a momentum; the paper with a memory, Stich et al. 2018, uses plain SGD.
+    # With elements that are ten messages old, momentum diverges; the paper with a memory, Stich et al. 2018, uses plain SGD.
     "random-k": [
         Setting({"name": "random-k", "ratio": 0.5, **FEEDBACK}),
         Setting({"name": "random-k", "ratio": 0.1, **FEEDBACK}, "SGD of rate 0.5"),
@@ -106,7 +106,7 @@ def settings_of(only: Sequence[str]) -> list[Setting]:
 
 def run_all(settings: Iterable[Setting], seeds: int, out: Path, *, resume: bool) -> dict[str, list[Row]]:
     """Return the runs of each setting, by its `repr`; run one comparison for each optimizer."""
-    DATASETS.create("mnist")  # here, so that a missing data set is one error, and no two runs download it
+    DATASETS.create("mnist")  # before the runs, so that a missing data set is one error, and no two runs download it
     example = Experiment.load(EXAMPLE).with_settings(["engine=simulated"])
     runs: dict[str, list[Row]] = {}
     for name, optimizer in OPTIMIZERS.items():

@@ -1,8 +1,7 @@
 """Speed of encoding and decoding of every codec, compared with a copy of the same vector, on one core.
 
-25 million float32 of a normal distribution. Each measurement is compared with a copy to allocated memory, made just before
-it; the table shows medians of processor time. GB/s refer to the vector, not to the message. Run it on
-an idle machine::
+The vector has 25 million float32 of a normal distribution. Each measurement is compared with a copy to allocated memory just
+before it; the table shows medians of processor time. GB/s refer to the vector, not to the message. Run it on an idle machine::
 
     python benchmarks/codecs.py [--size 25000000] [--repeats 9] [--only int8 qsgd ...]
 """

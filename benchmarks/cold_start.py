@@ -2,9 +2,9 @@
 
 The models are a vision transformer and a BERT of full size with random weights. Both jobs are submitted as soon as the cluster
 accepts jobs; times count from the start of ``chimera infer up``. CPU seconds are those of all processes of the cluster until
-both jobs have a result: other programs change them less than times. Then a copy of the BERT is submitted as a new
-job while all workers compute. The memory is the proportional set size (PSS) of all processes that have imported torch, divided
-by the number of workers: a page that several processes share counts once. The script prints medians of ``--repeats``::
+both jobs have a result. Other programs affect them less than wall times. Then a copy of the BERT is submitted as a new job
+while all workers compute. The memory is the proportional set size (PSS) of all processes that have imported torch, divided by
+the number of workers: a page that several processes share counts once. The script prints medians of ``--repeats``::
 
     python benchmarks/cold_start.py [--workers 2] [--repeats 5] [--dtype bfloat16]
 """

@@ -1,7 +1,7 @@
-"""Time from a command to its end: ``chimera train examples/mnist.toml`` beside a plain PyTorch script of the same training.
+"""Time from a command to its end: ``chimera train examples/mnist.toml`` and a plain PyTorch script of the same training.
 
-The script has one thread: the same network, optimizer, epochs and data; its start and an evaluation after each epoch are
-included. It takes the batch of one worker, or the merged batch of both, which has as many steps as the command. The variants
+The script has one thread, and the same network, optimizer, epochs and data. Its time includes its start and an evaluation after
+each epoch. It uses the batch of one worker, or the merged batch of both, which takes as many steps as the command. The variants
 alternate. The table shows medians of seconds, of processor seconds of all processes of a variant (other load changes them
 less), ratios to the script, and spreads. The files of MNIST are in ``$CHIMERA_DATA/mnist``. Run it on an idle machine::
 

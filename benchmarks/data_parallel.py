@@ -1,10 +1,9 @@
 """Data parallelism on this machine: Chimera's local engine, PyTorch DDP, and no communication at all.
 
 Each variant trains the same network on the same random data with SGD, batch 64 per worker, two workers of one thread each.
-The variants alternate. ``lockstep`` is the independent processes that wait for each other in each step and send nothing: the
-least that synchronous training can cost on this machine. The table shows medians over the repetitions, as samples per second of
-both workers together, and ratios to two independent processes (the upper limit) and to DDP over gloo. Run it on an idle
-machine::
+The variants alternate. In ``lockstep``, the independent processes wait for each other in each step and send nothing: the least
+cost of synchronous training on this machine. The table shows medians over the repetitions, as samples per second of both
+workers together, and ratios to two independent processes (the upper limit) and to DDP over gloo. Run it on an idle machine::
 
     python benchmarks/data_parallel.py [--turns 5] [--network small|large|both]
 """

@@ -2,8 +2,8 @@
 
     python benchmarks/diloco_gpt.py --out runs/diloco_gpt --picture docs/images/diloco-gpt.png
 
-Runs ``chimera compare`` with each strategy over links of 100 Mbit/s and 1 Gbit/s, and ``streaming-diloco`` also with a codec of
-3 bits; about 30 minutes of one core. Finished runs in ``--out`` are not repeated.
+The script runs ``chimera compare`` with each strategy over links of 100 Mbit/s and 1 Gbit/s, and ``streaming-diloco`` also with
+a codec of 3 bits. This takes about 30 minutes of one core. Finished runs in ``--out`` are not repeated.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Curve(NamedTuple):
 
 
 def compare(name: str, out: Path) -> None:
-    """Run a comparison, or what is missing of it."""
+    """Run the missing runs of a comparison."""
     bandwidths = ",".join(f"{each:g}" for each in LINKS.values())
     command = [sys.executable, "-m", "chimera", "compare", str(EXPERIMENT), *COMPARISONS[name]]
     command += ["--vary", f"{BANDWIDTH}={bandwidths}", "--jobs", "1", "--out", str(out / name)]

@@ -1,7 +1,7 @@
 """Speed of ensembles fitted by one worker, by two, and by scikit-learn with one process and with two.
 
 The variants alternate. The table shows medians of the seconds of a fit and of the speed-up over one worker. The time includes
-the start of the workers, unless the engine is open already (``kept``). Run it on an idle machine::
+the start of the workers, except in the variant ``kept``, whose engine is open already. Run it on an idle machine::
 
     python benchmarks/ensembles.py [--turns 5] [--estimators 40]
 """

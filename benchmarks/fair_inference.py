@@ -4,9 +4,9 @@
 ``--models tiny`` uses models that sleep ``--milliseconds`` a query, so that many workers fit on a few cores. For each
 policy, the script starts a cluster, loads all models with a small job, then submits one job for each and runs them
 for ``--seconds``. At the end it submits another job, whose model is loaded. Rates count committed queries, in all
-windows of `chimera.inference.scheduling.fairness`. *Busy* is the share of the workers' time with a batch in progress,
-*computing* the share in which they computed queries: the difference is the cost of small batches. Workers compute on
-one thread each::
+windows of `chimera.inference.scheduling.fairness`. *Busy* is the share of the workers' time with a batch in progress, and
+*computing* the share in which they computed queries. The difference is the cost of small batches. Workers compute on one thread
+each::
 
     python benchmarks/fair_inference.py [--models tiny --milliseconds 3 30 62] [--workers 2] [--seconds 90] [--policies ...]
 """

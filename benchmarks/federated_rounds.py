@@ -2,8 +2,8 @@
 
 Rounds per second: clients that compute nothing send a model of 10,000 parameters, so that only the overhead is measured. In
 the variant "a step", clients take a step of SGD with a gradient of zeros; the gradient and the message are checked. Flower's
-clients compute nothing, in its simulation on Ray, in a separate environment (``python3 -m venv flower; flower/bin/pip install
-'flwr[simulation]'``). A bare NumPy loop shows the time of the arithmetic of the mean. The variants alternate, each in a
+clients compute nothing either, in its simulation on Ray, in a separate environment (``python3 -m venv flower; flower/bin/pip
+install 'flwr[simulation]'``). A bare NumPy loop shows the time of the arithmetic of the mean. The variants alternate, each in a
 separate process; the table shows medians over the repetitions. The time of Chimera's rounds is from the start of training to
 the last row of metrics: it includes the trace, the requested losses and the last evaluation, but not the last checkpoint.
 
@@ -39,7 +39,7 @@ POPULATION, SAMPLED, ROUNDS = 10_000, 100, 30
 
 
 class Still:
-    """A model whose gradient is zero and costs nothing."""
+    """A model whose gradient is zero and takes no time."""
 
     def __init__(self) -> None:
         from chimera.core.parameters import Layout

@@ -2,10 +2,10 @@
 
 ``rounds``: three nodes train an MLP by FedAvg, with 10 local steps of 32 samples. The same code of nodes runs behind a web
 server (engine ``http``, in clear), behind a hub (engine ``federation``, mutual TLS), and behind a hub with the gate of a real
-node: a policy, its ledger and its audit log, on the disk of ``--folder``. The three alternate; the table shows medians of
-rounds per second, the ratio of the time of a round to that of engine ``http``, and the processor time of a round in driver,
-hub and nodes. ``idle``: nodes that are connected to a hub
-and have no calls; the table shows memory and processor of the hub. Run it on an idle machine::
+node: a policy, its ledger and its audit log, on the disk of ``--folder``. The three variants alternate; the table shows medians
+of rounds per second, the ratio of the time of a round to that of engine ``http``, and the processor time of a round in driver,
+hub and nodes. ``idle``: nodes that are connected to a hub and have no calls; the table shows memory and processor of the hub.
+Run it on an idle machine::
 
     python benchmarks/federation.py rounds [--turns 5] [--rounds 200] [--hidden 64] [--noise 2] [--checkpoint-every 10]
     python benchmarks/federation.py idle [--nodes 1000] [--seconds 60]
@@ -108,7 +108,7 @@ def serve_node(folder: str, name: str, hidden: str, noise: str) -> None:
 
 
 def gate_of(folder: Path, hidden: int, noise: float) -> Any:
-    """Return the gate of a node. The driver has test data, so the node adds the settings, which it would declare without."""
+    """Return the gate of a node. The driver has test data and so declares no settings; the node adds them."""
     from chimera.core.toml import read_toml
     from chimera.federation.policy.gate import Gate
     from chimera.federation.policy.policy import Policy

@@ -1,7 +1,7 @@
 """Chimera's federation and Flower's deployment mode on one machine: the time to a first round, and rounds per second.
 
 Both train the same MLP (64 - 32 - 10, tanh) on the digits of scikit-learn in equal parts, by FedAvg with 10 local steps of 32
-rows, over TLS. All rows that no node has are the test rows. Chimera: ``chimera hub up``, and ``chimera node serve`` with a
+rows, over TLS. The test rows are all rows that no node has. Chimera: ``chimera hub up``, and ``chimera node serve`` with a
 policy, so nodes and driver have certificates, and each node keeps a ledger and an audit log. Flower: ``flower-superlink`` and
 ``flower-supernode`` with TLS, without authentication of nodes, ``--isolation subprocess`` (its default). Flower starts a
 process for each message to a node in both of its modes of isolation; messages for evaluation are off, and SuperExec asks for

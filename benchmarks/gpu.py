@@ -1,11 +1,12 @@
 """Chimera on one GPU: workers that share it, DDP with a codec's hook, adapters of a language model, and codecs.
 
-- ``workers``: two workers with SGD, batch 64 each, that share the GPU (engine ``local``), beside one process of
-  ``DistributedDataParallel`` with the doubled batch over nccl, two processes of it over gloo, and two plain processes that
-  never communicate. All move each batch from the host to the GPU. Plain loops never wait for the GPU; Chimera reads each loss.
+- ``workers``: two workers with SGD, batch 64 each, that share the GPU (engine ``local``); one process of
+  ``DistributedDataParallel`` with the doubled batch over nccl, two such processes over gloo; and two plain processes that never
+  communicate. All variants copy each batch from the host to the GPU. Plain loops never wait for the GPU; Chimera reads each
+  loss.
 - ``hooks``: one process of ``DistributedDataParallel`` over nccl, with and without a codec's hook. nccl accepts one rank per
   GPU, so two ranks need two GPUs.
-- ``lora``: adapters of rank 8 on a new Llama of 110 million parameters, blocks of 512 tokens, AdamW: one worker beside a plain
+- ``lora``: adapters of rank 8 on a new Llama of 110 million parameters, blocks of 512 tokens, AdamW: one worker, and a plain
   loop with peft, in float32 and in mixed precision.
 - ``codecs``: see `gpu_codecs`.
 
@@ -82,7 +83,7 @@ QUICK = Sizes(
 
 
 class Clock:
-    """The time of steps after those that warm up."""
+    """The time of steps after the warm-up."""
 
     def __init__(self, warm_up: int) -> None:
         self._left, self._began = warm_up, 0.0

@@ -1,8 +1,8 @@
 """Speed of codecs on vectors that are on a GPU; a part of ``gpu.py``.
 
-Encoding and decoding, beside a copy on the device, and beside copies of the whole vector from and to page-locked memory of the
-host: a codec without kernels for devices costs at least that. Encoded messages are in the memory of the host, and their copies
-count. Messages to decode are in memory that is not page-locked, as received ones are.
+The table has encoding and decoding, a copy on the device, and copies of the whole vector from and to page-locked memory of the
+host. A codec without kernels for devices needs at least these copies. Encoded messages are in the memory of the host, and their
+copies count. Messages to decode are in memory that is not page-locked, like received messages.
 """
 
 from __future__ import annotations

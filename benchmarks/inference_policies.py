@@ -103,7 +103,7 @@ def draw(outcomes: Mapping[tuple[str, str], dict[str, Progress]], path: Path) ->
             for job, given in zip(outcomes[scenario, policy].values(), SCENARIOS[scenario][0], strict=True):
                 there = edges_s >= job.since_s
                 label = f"{1000 * given.seconds:.0f} ms"
-                speed = np.maximum(rates(job, edges_s[there], 5.0), 1.0)  # a job that stands still is below the axis
+                speed = np.maximum(rates(job, edges_s[there], 5.0), 1.0)  # a job without progress is below the axis
                 axis.plot(edges_s[there] + 2.5, speed, linewidth=1.1, label=label)
             axis.set_yscale("log")
             axis.set_ylim(20.0, 1500.0)

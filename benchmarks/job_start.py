@@ -60,7 +60,7 @@ def main() -> None:
         up(folder, Options())
         started = time.perf_counter() - began
         try:
-            from_python(folder)  # so that its imports count in no other measurement
+            from_python(folder)  # so that no other measurement includes its imports
             python = [from_python(folder) for _ in range(turns)]
             command = [from_the_command(folder) for _ in range(turns)]
         finally:

@@ -1,6 +1,6 @@
 """Tokens per second of language models: Chimera on two cores, PyTorch DDP, Flower, and loops that never communicate.
 
-- ``gpt``: a new GPT-2 of 10 million parameters; all are trained, by ``all-reduce`` and by ``diloco``, which exchanges every 50
+- ``gpt``: a new GPT-2 of 10 million parameters, all trained, by ``all-reduce`` and by ``diloco``, which exchanges every 50
   steps.
 - ``lora``: adapters of rank 8 on a frozen Llama of 21 million parameters, by ``all-reduce``.
 - ``clients``: the same adapters, by ``fed-avg`` with two clients that take ten local steps a round and start each with a new
@@ -11,16 +11,16 @@
 Each variant has two processes of one thread that compute, so that all get the same share of a busy machine; float32, AdamW,
 and blocks of 128 tokens, random ones except for ``clients``; no dropout. Weights are new: speed does not depend on values. The
 variants alternate. The table shows medians over the repetitions: tokens per second of both processes, FLOPs per second by the
-formula of docs/how-to/language-models.md, ratios to two independent loops (the upper limit) and to DDP over gloo, and tokens
-per second of processor time of all processes (*busy*), driver and servers included. Run it on an idle machine. On a busy one,
-only the last of these figures means something::
+formula of docs/how-to/language-models.md, and ratios to two independent loops (the upper limit) and to DDP over gloo. *busy* is
+tokens per second of processor time of all processes, including driver and servers. Run it on an idle machine. On a busy
+machine, only the last of these figures is meaningful::
 
     python benchmarks/language_model.py [--turns 3] [--models gpt lora clients] [--flower flower/bin/python] [--quick]
 
 ``--flower`` names the interpreter of a separate environment with the same versions of torch, transformers, peft and NumPy:
 ``python3 -m venv flower; flower/bin/pip install 'flwr[simulation]' torch==... transformers==... peft==... numpy==...``.
 
-``--quick`` only shows that everything runs: small models, few steps.
+``--quick`` only tests that all variants run, with small models and few steps.
 """
 
 from __future__ import annotations
@@ -261,14 +261,14 @@ def measure_flower(python: str, subject: Subject, sizes: Sizes) -> Measured:
         folder = Path(name)
         options = {key: value for key, value in subject.options.items() if key != "name"}
         known: dict[str, Any] = {"input_shape": (sizes.block,), "outputs": 1, "task": "classification", "seed": 0}
-        build_model("huggingface", options, **known).save_pretrained(folder / "adapter")  # as Trainer makes it
+        build_model("huggingface", options, **known).save_pretrained(folder / "adapter")  # as Trainer creates it
         for part, blocks in zip(("train", "test"), blocks_of_text(sizes, folder), strict=True):
             tokens, following = blocks.take(np.arange(len(blocks)))
             np.save(folder / f"{part}.npy", np.hstack([tokens, following[:, -1:]]))
         script = Path(__file__).parent / "flower" / "language_model.py"
         numbers = WORKERS, sizes.client_steps, 2 + sizes.client_rounds, sizes.batch
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-        quiet["PYTHONPATH"] = str(script.parent)  # of Flower's processes, and in place of any given one
+        quiet["PYTHONPATH"] = str(script.parent)  # of Flower's processes; it replaces any given value
         process = subprocess.run(
             [python, script, folder, *map(str, numbers), str(OPTIMIZER["lr"])],
             env={**os.environ, **quiet}, capture_output=True, text=True,

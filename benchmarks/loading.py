@@ -7,8 +7,8 @@ an idle machine::
 
     python benchmarks/loading.py [--turns 3] [--images 20000] [--loaders 0 1]
 
-With ``--memory`` it reports instead the largest resident memory of a worker and of a reading process, for 100 images and for
-all of them.
+With ``--memory`` the script reports instead the largest resident memory of a worker and of a reading process, for 100 images
+and for all images.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class PeakMemory(threading.Thread):
             children = [
                 child for task in (folder / "task").iterdir() for child in (task / "children").read_text().split()
             ]
-        except (FileNotFoundError, ProcessLookupError):  # it has ended
+        except (FileNotFoundError, ProcessLookupError):  # the process has ended
             return
         self.peaks[depth] = max(self.peaks.get(depth, 0.0), pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
         for child in children:
@@ -192,7 +192,7 @@ def report_memory(images: int, loaders: int) -> None:
             measure_chimera(Path(folder) / "images", loaders, "all-reduce")
             memory.ended.set()
             memory.join()
-        # the driver starts a fork server, it starts the workers, and these start the reading processes
+        # the driver starts a fork server, which starts the workers, which start the reading processes
         print(f"{count:>9,} images{memory.peaks[2]:>7.0f} MB{memory.peaks.get(3, 0):>15.0f} MB")
 
 

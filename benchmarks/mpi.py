@@ -1,8 +1,8 @@
-"""Data parallelism and word vectors on ranks of MPI, beside the local engine and PyTorch DDP over gloo.
+"""Data parallelism and word vectors on ranks of MPI, on the local engine, and with PyTorch DDP over gloo.
 
-The networks are those of `data_parallel.py`, and the text is that of `embedding_learners.py`. Two workers or learners of one
-thread each; the driver is one more rank, and so is a server. The variants alternate. The table shows medians. Run it on an idle
-machine, with the `mpiexec` of the library that mpi4py loads::
+The networks are those of `data_parallel.py`, and the text is that of `embedding_learners.py`. There are two workers or learners
+of one thread each; the driver is one more rank, and so is a server. The variants alternate. The table shows medians. Run it on
+an idle machine, with the `mpiexec` of the library that mpi4py loads::
 
     python benchmarks/mpi.py [--turns 3] [--parts small large cbow] [--mpiexec PROGRAM]
 """
@@ -59,7 +59,7 @@ def in_process(launcher: list[str], part: str, variant: str, engine: str) -> flo
 
 
 def variants(part: str, mpiexec: list[str]) -> dict[str, Callable[[], float]]:
-    """Return what to measure, by title; each mpi variant follows the local one."""
+    """Return the variants to measure, by title; each mpi variant follows the local one."""
     found: dict[str, Callable[[], float]] = {}
     strategies = {CBOW: 3} if part == CBOW else STRATEGIES
     if part != CBOW:

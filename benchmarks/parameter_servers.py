@@ -240,7 +240,7 @@ def turn(variants: list[str], share: float) -> dict[str, float]:
 
 
 def runnable(variants: list[str]) -> list[str]:
-    """Return the variants that can run here; print why others cannot."""
+    """Return the variants that can run here; print the reasons why others cannot."""
     if "train" not in variants:
         return variants
     missing = [name for name in ("pyarrow", "pydantic", "requests", "fsspec", "pandas") if not find(name)]

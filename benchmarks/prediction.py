@@ -1,7 +1,7 @@
 """Predictions of ``chimera predict`` against real runs: time per round, its tail, time to a target, and rankings.
 
 Two runs with one batch size each calibrate the engine `local`, and two more the engine `ray` between network namespaces with
-slow links. Held-out settings are then predicted and really run, one after another. Both are printed, also where they differ.
+slow links. Held-out settings are then predicted and run, one after another. The script prints prediction and measurement.
 The runs between namespaces need Linux, root, iproute2 and iptables. Run it on an idle machine::
 
     python benchmarks/prediction.py [--rounds 600] [--slow-rounds 120] [--only local slow] [--no-ranking] [--folder DIR]
@@ -42,7 +42,7 @@ Train = Callable[[Sequence[str], Path], None]
 
 
 class Setting(NamedTuple):
-    """One run: its name, where it runs, and what differs from the experiment."""
+    """One run: its name, its engine, and its differences from the experiment."""
 
     name: str
     link: str
@@ -103,7 +103,7 @@ def experiment(rounds: int) -> Experiment:
 
 
 def run(one: Setting, experiments: dict[str, Experiment], trains: dict[str, Train], folder: Path) -> MeasuredRun:
-    """Run a setting, unless its folder is there already."""
+    """Run a setting, unless its folder exists already."""
     out = folder / one.name.replace(", ", "--").replace(" ", "-")
     if not (out / "summary.json").is_file():
         file = folder / f"{out.name}.toml"
@@ -176,7 +176,7 @@ def predicted(one: Setting, experiments: dict[str, Experiment], calibrations: di
 
 
 def rank(settings: Sequence[Setting], real: Sequence[float], found: Sequence[float]) -> None:
-    """Print the pairs whose order was predicted wrongly, and how many pairs differ by over 10 %."""
+    """Print the pairs whose predicted order was wrong, and the number of pairs that differ by over 10 %."""
     differ = wrong = 0
     for i, j in combinations(range(len(settings)), 2):
         if max(real[i], real[j]) <= 1.1 * min(real[i], real[j]):
@@ -202,7 +202,7 @@ def main() -> None:
     if "slow" in args.only and not permitted():
         sys.exit("runs on slow links need network namespaces: Linux, root, iproute2 and iptables; or --only local")
     print(f"Python {platform.python_version()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces and processes in them end too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces and their processes end too
     experiments = {"local": experiment(args.rounds), "slow": experiment(args.slow_rounds)}
     with contextlib.ExitStack() as stack:
         folder = args.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chimera-prediction-")))

@@ -1,4 +1,4 @@
-"""REST nodes on this machine: Chimera's masters, the straightforward design, and the pure cost of the work.
+"""REST nodes on this machine: Chimera's masters, the straightforward design, and the cost of the work alone.
 
 Two workers own 10,000 rows of 30 columns each. A parameter-server iteration sends the coefficients to both and averages the two
 gradients; a prediction calls both for one row and for 1,000. The straightforward design is a FastAPI worker with pydantic

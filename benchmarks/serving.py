@@ -1,4 +1,5 @@
-"""Latency of queries to a served model: on an idle cluster, beside two jobs that keep all workers busy, and of plain FastAPI.
+"""Latency of queries to a served model: on an idle cluster, on a cluster with two jobs that keep all workers busy, and with
+FastAPI alone.
 
 Clients keep their connections, and send one query after the other. Models wait instead of computing, so that the figures show
 the costs of the cluster, not the number of cores::
@@ -68,7 +69,7 @@ ROUTE = "/v1/infer/waiting"
 
 
 def latencies(address: str, token: str, clients: int, seconds: float) -> np.ndarray[Any, Any]:
-    """Return the seconds of each query of clients that ask one after the other."""
+    """Return the seconds of each query; each client sends one query after another."""
     found: list[float] = []
     body = json.dumps({"query": 7})
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}

@@ -1,10 +1,10 @@
-"""Real slow links: DDP with hooks of torch and of Chimera, Chimera on Ray, and what the engine ``simulated`` predicts for it.
+"""Real slow links: DDP with hooks of torch and of Chimera, Chimera on Ray, and the predictions of the engine ``simulated``.
 
 Each worker is in a network namespace of its own. `tc` limits the rate of its link, and packets are delayed where they arrive.
 A check of each link comes before the measurements. The small network (784-128-128-10) and the large one (10.0 million
-parameters) train on MNIST with SGD, batch 64 a worker, until 95 % of 2,000 test images are classified correctly. That takes as
-many steps on all links, so the steps are counted once, without a limit. Then the variants alternate on each link. Needs Linux,
-root, iproute2 and iptables::
+parameters) train on MNIST with SGD, batch 64 a worker, until 95 % of 2,000 test images are classified correctly. This takes the
+same number of steps on all links, so the script counts the steps once, without a limit. Then the variants alternate on each
+link. Needs Linux, root, iproute2 and iptables::
 
     python benchmarks/slow_links.py [--turns 3] [--workers 2] [--links 100:0 100:20 1000:0 1000:20] [--only ddp ray]
 """
@@ -50,7 +50,7 @@ QUIET = {
 
 
 def run_ddp(machines: Machines, measurements: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Start a process on each machine, and return what the first one measured."""
+    """Start a process on each machine, and return the figures of the first one."""
     first = machines.addresses["m0"]
     shared = {"size": len(machines.addresses), "address": first, "timeout_s": LONGEST_S, "counter": counter()}
     processes = [
@@ -180,7 +180,7 @@ def main() -> None:
         show_training(training, TARGET)
         alone_s = {
             network: run_ddp(machines, [fixed(network, ALONE)])[0]["step_s"] for network in args.networks
-        }  # what `simulated` needs to know
+        }  # settings of `simulated`
         found = measure(machines, links, args)
     for network in args.networks:
         for link in links:

@@ -1,6 +1,6 @@
 """One process of `DistributedDataParallel` in a namespace: MNIST with each hook in turn, a line of JSON for each.
 
-``python -m slow_links_ddp SETTINGS`` is started by ``slow_links.py`` in the namespace of each machine.
+``slow_links.py`` starts ``python -m slow_links_ddp SETTINGS`` in the namespace of each machine.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def large() -> Any:
 
 
 def arrays() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Return the images and labels of MNIST for training, and every fifth of those for tests."""
+    """Return the training images and labels of MNIST, and every fifth test image and label."""
     from chimera.data.mnist import mnist
 
     split = mnist()
@@ -101,7 +101,7 @@ class Process:
         self.sent = Path(settings["counter"])
 
     def measure(self, hook: str, network: str, steps: int, target: float | None, evaluate_every: int) -> dict[str, Any]:
-        """Train for some steps, or until the accuracy is reached; return what was measured."""
+        """Train for some steps, or until the accuracy is reached; return the measurements."""
         torch, dist = self.torch, self.dist
         model = build(network)
         ddp = model

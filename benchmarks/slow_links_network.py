@@ -46,7 +46,7 @@ class Link(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What a stream and single bytes measured between two machines."""
+    """Measurements by a stream and by single bytes between two machines."""
 
     mbit_s: float
     round_trip_ms: float
@@ -60,7 +60,7 @@ class Machines(Namespaces):
         self.addresses = {f"m{number}": f"10.78.0.{1 + number}" for number in range(count)}
 
     def build(self) -> None:
-        """Make the switch and the machines."""
+        """Create the switch and the machines."""
         self.space("switch")
         self.bridge("switch")
         for place, address in self.addresses.items():
@@ -77,7 +77,7 @@ class Machines(Namespaces):
                 raise RuntimeError("the kernel has neither netem nor NFQUEUE, so packets cannot be delayed")
 
     def _limit(self, place: str, device: str, mbit_s: float) -> None:
-        """Limit a device to a rate. Packets are no longer than what it sends in half a millisecond, if Linux permits that."""
+        """Limit a device to a rate. If Linux permits it, a packet takes at most half a millisecond."""
         burst = int(min(max(mbit_s * 1e6 / 8 * BURST_S, LEAST_BURST), LARGEST_BURST)) if mbit_s else LARGEST_BURST
         self.inside(place, "ip", "link", "set", device, "gso_max_size", str(burst))
         command = ["ip", "netns", "exec", self.name(place), "tc", "qdisc", "del", "dev", device, "root"]

@@ -1,8 +1,9 @@
 """Bytes sent, seconds of a round and memory of a run whose batches touch few rows of large tables.
 
-Word vectors with negative sampling (CBOW, five words a window), words drawn by Zipf's law, batches of 512 windows whose
-negatives are shared, on `local` with two workers and two servers; the same rounds with all rows, with the codec `rows` behind
-`delta`, and with workers that pull and push only the rows they need. Then a vocabulary of a million words::
+The runs train word vectors with negative sampling (CBOW, five words a window) on `local` with two workers and two servers.
+Words are drawn by Zipf's law, and the 512 windows of a batch share their negatives. The same rounds run with all rows, with the
+codec `rows` behind `delta`, and with workers that pull and push only the rows that they need. The last run has a vocabulary of
+a million words::
 
     python benchmarks/sparse_rows.py [--words 79000] [--large 1000000] [--width 100] [--rounds 20]
 
@@ -57,7 +58,7 @@ class Cbow:
         self._full: Flat | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_flat": None, "_full": None}  # what it begins with follows from its sizes
+        return self.__dict__ | {"_flat": None, "_full": None}  # its sizes determine its initial values
 
     def parameters(self) -> Flat:
         if self._flat is None:
@@ -124,7 +125,7 @@ class Cbow:
 
 
 def zipf(rng: np.random.Generator, words: int, shape: tuple[int, ...], power: float = 1.0) -> NDArray[np.int64]:
-    """Return words drawn with probabilities that fall as their rank to a power; 0 is the most frequent."""
+    """Return words drawn with probabilities that decrease as a power of their rank; 0 is the most frequent."""
     if power == 1:
         return (np.exp(rng.random(shape) * np.log(words + 1)) - 1).astype(np.int64)
     return (words * rng.random(shape) ** (1 / (1 - power))).astype(np.int64)

@@ -3,9 +3,9 @@
     python benchmarks/takeover.py --kills 200            # journal in SQLite, with one standby
     python benchmarks/takeover.py --kills 200 --voters   # journal on three voters
 
-The time of a takeover is that from SIGKILL until the successor has answered a request, and until a batch is seen that it has
-dispatched after that; batches follow one another within 0.05 s.
-Each kill takes about four seconds on two cores, because the killed process must come back first.
+The script reports two times of a takeover, from SIGKILL: until the successor has answered a request, and until it has
+dispatched a batch after that. Batches follow one another within 0.05 s. Each kill takes about four seconds on two cores,
+because the killed process must come back first.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def takeover(client: Client, folder: Path, chance: random.Random) -> tuple[float
 
 
 def batches(client: Client) -> set[int]:
-    """Return the batches that the workers have now; a new coordinator knows them once it has called the workers."""
+    """Return the batches that the workers have now; a new coordinator reports them once it has called the workers."""
     return {number for row in client.rows("workers") for _, number in row["batches"]}
 
 

@@ -1,10 +1,11 @@
 """Processor time that experiment trackers take: at the start of a run, and for each row of metrics.
 
 For each turn and tracker, a new process trains a small model in virtual time three times: one round, with the import of the
-tracker's library; one round again; and many rounds with a row each. The same without a tracker is subtracted. Processor time
-of the process and its children is measured, so that other programs on the machine disturb little. Turns alternate between
-trackers. The script prints medians over the turns, and the share of a run of one and of ten minutes that records 100 rows, the
-default for the shortest budget. All trackers write to a temporary folder, with no server::
+tracker's library; one round again; and many rounds with a row each. The times of the same runs without a tracker are
+subtracted. The script measures the processor time of the process and its children, on which other programs on the machine have
+little effect. Turns alternate between trackers. The script prints medians over the turns, and the share of a run of one and of
+ten minutes that records 100 rows, the default for the shortest budget. All trackers write to a temporary folder, with no
+server::
 
     python benchmarks/trackers.py [--turns 5] [--rows 500] [--trackers tensorboard mlflow wandb trackio]
 """
@@ -59,7 +60,7 @@ def measure(tracker: str, rows: int) -> None:
     """Print the processor seconds of three runs as JSON."""
     warnings.simplefilter("ignore")
     folder = Path.cwd()
-    fit("", 1, folder / "warm")  # imports what all runs need
+    fit("", 1, folder / "warm")  # imports the modules that all runs need
     print(json.dumps([fit(tracker, rounds, folder / str(number)) for number, rounds in enumerate((1, 1, rows))]))
 
 

@@ -84,7 +84,7 @@ def kept_share(counts: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def windows(corpus: Corpus, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sub-sample the text; return a window around each remaining word, -1 beyond the ends of its line."""
+    """Sub-sample the text; return a window around each remaining word, with -1 beyond the ends of its line."""
     kept = np.random.default_rng(seed).random(corpus.ids.size) < kept_share(corpus.counts)[corpus.ids]
     ids, lines = corpus.ids[kept].astype(np.int64), corpus.lines[kept]
     inputs = np.full((ids.size, 2 * HALF), -1, np.int64)

@@ -1,8 +1,8 @@
 """Number of trees that an ensemble needs, for three partitions of the data; draws docs/images/bagging.png.
 
-Four workers fit decision trees to the digits: to bootstraps of all of them, of an even quarter each, or of a quarter with
-few of the ten digits. The picture shows the accuracy of the first trees of each ensemble on the test set.
-At the end the first ensemble is saved as a scikit-learn estimator and loaded again.
+Four workers fit decision trees to bootstraps of the digits: of all digits, of an even quarter for each worker, or of a quarter
+with few of the ten classes. The picture shows the accuracy of the first trees of each ensemble on the test set. At the end the
+first ensemble is saved as a scikit-learn estimator and loaded again.
 
     python examples/bagging.py [--picture bagging.png]
 

@@ -1,7 +1,7 @@
 """Gradient coding with stragglers: run coding.toml with four strategies, and draw docs/images/coding-compared.png.
 
-Two of six workers are ten times as slow. The picture shows the accuracy over virtual time, and when each worker
-computes: with `parameter-server` four workers wait for two, with `gradient-coding` none does.
+Two of six workers are ten times as slow. The picture shows the accuracy over virtual time, and the times at which each worker
+computes. With `parameter-server` four workers wait for two; with `gradient-coding` no worker waits.
 
     python examples/coding.py [--picture coding_compared.png]
 

@@ -10,7 +10,7 @@ import chimera
 
 
 def hello(worker, greeting):
-    """Send a greeting to the next worker, and return the one from the worker before."""
+    """Send a greeting to the next worker, and return the greeting of the previous worker."""
     right, left = (worker.rank + 1) % worker.world_size, (worker.rank - 1) % worker.world_size
     worker.send(right, f"{greeting} from worker {worker.rank}, process {os.getpid()}")
     return worker.recv(left)

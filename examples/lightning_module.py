@@ -1,4 +1,4 @@
-"""A LightningModule as it is: four workers train it on handwritten digits, by its own steps, optimizer and schedule.
+"""A LightningModule without changes: four workers train it on handwritten digits, with its own steps, optimizer and schedule.
 
 Takes about 20 s on two cores. Needs Lightning: pip install lightning
 """

@@ -2,8 +2,8 @@
 
     python examples/lora.py moby_dick.txt
 
-Any text of some 100 kB will do. Nothing is downloaded: the base first learns the text itself. The clients hold the same text in
-capitals, which the base never saw. Takes about 40 s on two cores.
+Any text of some 100 kB is enough. The script downloads nothing: it first trains the base on the text. The clients hold the same
+text in capitals, which is new to the base. Takes about 40 s on two cores.
 """
 
 import sys
@@ -69,7 +69,7 @@ def continued(folder: Path, beginning: str) -> str:
 
 
 def main(source: str) -> None:
-    """Train the base and the adapter, and print what the model writes."""
+    """Train the base and the adapter, and print the sentence that the model generates."""
     folder = new_folder("runs/lora")
     lines = Path(source).read_text(encoding="utf-8")[:150_000]
     text, capitals = folder / "text.txt", folder / "capitals.txt"

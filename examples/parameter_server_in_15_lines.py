@@ -1,6 +1,6 @@
-"""A sharded, asynchronous parameter server, from the methods of an engine alone; the argument is the name of an engine.
+"""A sharded, asynchronous parameter server that uses only the methods of an engine; the argument is the name of the engine.
 
-Two servers hold half of the weights each. Three workers fit a linear map, each to its own data and at its own pace. The
+Two servers hold half of the weights each. Three workers fit a linear map, each to its own data and at its own speed. The
 driver handles refs only: weights and gradients go from actor to actor.
 
 Takes about 2 s on two cores.

@@ -1,4 +1,4 @@
-"""Workers add up a million numbers, each its share: python examples/reduce_sum.py [local|ray|simulated] [WORKERS].
+"""Workers add up a million numbers, each worker its share: python examples/reduce_sum.py [local|ray|simulated] [WORKERS].
 
 Takes about 2 s on two cores.
 """

@@ -1,7 +1,7 @@
 """A client of Flower that trains the adapters of `benchmarks/language_model.py`.
 
-Flower's processes import this module, so that each process reads the model once: what a script defines is sent to them again
-with every call. The options of a round are in its message.
+Flower's processes import this module, so that each process reads the model once: Flower sends objects that a script defines
+again with every call. The options of a round are in its message.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python examples/federation/train.py
 
-The first step does what `chimera hub demo` does: it starts a hub and three nodes as processes, each with an identity of its own
-and a third of breast-cancer. docs/how-to/federation.md has the commands for several machines.
+The first step starts a hub and three nodes as processes, like `chimera hub demo`. Each node has an identity of its own and a
+third of breast-cancer. docs/how-to/federation.md has the commands for several machines.
 """
 
 import tempfile

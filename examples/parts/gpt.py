@@ -25,7 +25,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Embeddings, blocks, and outputs whose weights are those of the token embedding."""
+    """Embeddings, blocks, and outputs that share the weights of the token embedding."""
 
     def __init__(self, outputs: int, block: int, width: int, layers: int, heads: int) -> None:
         super().__init__()

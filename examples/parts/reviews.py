@@ -15,7 +15,7 @@ NEGATIONS = ("not", "hardly")
 
 
 class Reviews(Dataset):
-    """All sentences of the words above; the label is 1 for a good review. A sample is a mapping, as BERT takes it."""
+    """All sentences of the words above; the label is 1 for a good review. A sample is a mapping, the input format of BERT."""
 
     classes = ("bad", "good")
 
@@ -47,6 +47,6 @@ def reviews() -> Reviews:
 
 
 def bert(*, outputs: int) -> BertForSequenceClassification:
-    """Return a BERT of two layers, made from a configuration."""
+    """Return a BERT of two layers, created from a configuration."""
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     return BertForSequenceClassification(BertConfig(vocab_size=40, num_labels=outputs, **sizes))
