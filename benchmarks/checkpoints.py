@@ -115,7 +115,9 @@ def run(folder: Path, optimizer: str) -> tuple[list[float], int]:
         out=folder,
     )
     added = []
-    for first in range((WARM_UP + 1) * EVERY, ROUNDS, EVERY):  # the driver reports a row before the checkpoint of its round
+    for first in range(
+        (WARM_UP + 1) * EVERY, ROUNDS, EVERY
+    ):  # the driver reports a row before the checkpoint of its round
         rows = clock.rows[first - 1 : first + EVERY - 1]
         usual = statistics.median(later - row for row, later in itertools.pairwise(rows[EVERY // 2 :]))
         added.append(rows[-1] - rows[0] - (len(rows) - 1) * usual)

@@ -60,7 +60,9 @@ def texts(path: Path) -> Iterator[Piece]:
     if path.suffix == ".py":
         yield from _of_python(path, source)
     elif path.suffix == ".md":
-        blank = re.sub(r"```.*?```|^    .*$", lambda match: re.sub(r"[^\n]", " ", match[0]), source, flags=re.S | re.M)
+        blank = re.sub(
+            r"```.*?```|^ {4}[^\n]*$", lambda match: re.sub(r"[^\n]", " ", match[0]), source, flags=re.S | re.M
+        )
         yield Piece(path, 1, blank)
     elif path.suffix == ".js":
         yield from _of_script(path, source)

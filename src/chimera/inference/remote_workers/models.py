@@ -112,7 +112,9 @@ class ForeignModels:
         failed.unlink(missing_ok=True)
         waiting = threading.Event()
         while True:
-            request_is_missing = not wanted.exists()  # looked at first: its removal follows the folder or the failure
+            request_is_missing = (
+                not wanted.exists()
+            )  # read first: it is removed after the folder or the failure is written
             if folder.is_dir():
                 break
             if failed.is_file():
