@@ -1,5 +1,4 @@
-"""Latency of queries to a served model: on an idle cluster, on a cluster with two jobs that keep all workers busy, and with
-FastAPI alone.
+"""Latency of queries to a served model: on an idle cluster, beside two jobs that keep all workers busy, and with FastAPI.
 
 Clients keep their connections, and send one query after the other. Models wait instead of computing, so that the figures show
 the costs of the cluster, not the number of cores::

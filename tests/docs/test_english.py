@@ -10,7 +10,7 @@ import english
 def test_a_document_is_read_after_a_block_of_code(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("Before.\n\n    code\n\nBetween.\n\n```\nmore code\n```\n\nAfter.\n")
-    assert [piece.text.split() for piece in texts(page)] == [["Before.", "Between.", "After."]]
+    assert [piece.text.split() for piece in english.texts(page)] == [["Before.", "Between.", "After."]]
 
 
 def test_comments_and_texts_of_a_script_are_read(tmp_path: Path) -> None:
