@@ -6,7 +6,7 @@
 # make bench           run the benchmarks
 # make bench-codecs    measure the speed of each codec, compared with a copy of memory
 # make bench-accuracy  measure the accuracy of each codec on MNIST, which is downloaded unless $CHIMERA_DATA has it
-# make mutants         plant each bug of tests/mutants in turn, and check that the tests detect it; takes an hour
+# make mutants         plant each bug of tests/mutants in turn, and check that the tests detect it; takes 5 to 10 minutes
 # make docs            build the site of the documents into docs/_build/html, with the outputs of its notebooks
 # make wheel           build the source distribution and the wheel into dist, and check them by twine
 # make audit           check the versions in constraints.txt for known vulnerabilities; needs the network

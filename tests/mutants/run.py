@@ -59,6 +59,7 @@ def trial(mutant: Mutant, tree: Path) -> tuple[str, str]:
         git("apply", mutant.patch, cwd=tree)
     except subprocess.CalledProcessError as error:
         return "", f"the patch does not apply: {error.stderr.decode().strip()}"
+    selected_none = True
     try:
         for run, selected in ((DEFAULT, "not slow and not long"), (LONG, "long and not slow")):
             status, printed = run_tests([*mutant.tests, "-m", selected], tree)
@@ -66,11 +67,12 @@ def trial(mutant: Mutant, tree: Path) -> tuple[str, str]:
                 return run, first_failed(printed)
             if status not in (0, NONE_SELECTED):
                 return "", f"pytest does not run: {printed[-400:]}"
+            selected_none &= status == NONE_SELECTED
     except subprocess.TimeoutExpired:
         return "", f"the tests do not end within {LIMIT_S:g} s"
     finally:
         git("apply", "--reverse", mutant.patch, cwd=tree)
-    return "", "the tests pass"
+    return "", "no test is selected" if selected_none else "the tests pass"
 
 
 def first_failed(printed: str) -> str:

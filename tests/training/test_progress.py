@@ -14,7 +14,8 @@ from chimera.data.partition import Partitioner
 from chimera.data.provider import PartitionedData
 from chimera.data.split import Split
 from chimera.training.experiment.resolve import split_of
-from chimera.training.progress.budget import Budget
+from chimera.training.progress.budget import Budget, Counters
+from chimera.training.progress.usage import UsageMeter
 from chimera.training.run.intervals import Intervals
 from training.conftest import Fit
 
@@ -69,6 +70,13 @@ def test_by_default_a_snapshot_is_due_after_a_hundred_rounds_and_a_second() -> N
     real, virtual = (Intervals.of(budget, 5000.0, 2, log_every=5000, virtual_time=virtual) for virtual in (False, True))
     assert (real.until_next(0), virtual.until_next(0)) == (5000, 100)
     assert [real.snapshot_overdue(*since) for since in ((150, 0.9), (99, 2.0), (100, 1.0))] == [False, False, True]
+
+
+def test_going_back_counts_no_samples_of_lost_rounds() -> None:
+    meter = UsageMeter.__new__(UsageMeter)  # without an engine
+    meter.counters, meter._since = Counters(rounds=15, samples=150), (0, 0, 10)
+    assert meter.go_back_to(Counters(rounds=10, samples=90)) == 5
+    assert (meter.counters.rounds, meter.counters.samples, meter.counters.lost_rounds) == (10, 90, 5)
 
 
 def test_going_back_keeps_the_samples_of_each_worker(fit: Fit) -> None:
