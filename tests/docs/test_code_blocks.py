@@ -8,19 +8,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, distribution, requires
 from pathlib import Path
 
 import matplotlib as mpl
 import pytest
-from packaging.requirements import Requirement
 
 from pages_kit import ROOT, blocks, commands, pages
 from run_page import agrees
@@ -51,18 +47,6 @@ for word in sys.argv[2:]:
 def with_blocks() -> list[str]:
     """Return the pages on which a block is executed."""
     return [name for name, found in PAGES.items() if any(one.kind in EXECUTED and not one.reason for one in found)]
-
-
-def not_installed(page: str) -> Iterator[str]:
-    """Yield the packages of the extras in the page's executed commands that are not installed."""
-    text = "\n".join(one.text for one in PAGES[page] if one.kind == "shell" and not one.reason)
-    named = {extra for found in re.findall(r"chimera-dml\[([\w,]+)\]", text) for extra in found.split(",")}
-    for requirement in map(Requirement, requires("chimera-dml") or []):
-        if requirement.marker and any(requirement.marker.evaluate({"extra": extra}) for extra in named):
-            try:
-                distribution(requirement.name)
-            except PackageNotFoundError:
-                yield requirement.name
 
 
 @functools.cache
@@ -215,8 +199,6 @@ def test_a_wrong_block_fails(text: str, message: str, folder: Path, environment:
 @pytest.mark.takes("it starts the processes of a page")
 @pytest.mark.parametrize("page", with_blocks())
 def test_the_blocks_of_a_page_work(page: str, folder: Path, environment: dict[str, str]) -> None:
-    if missing := sorted(not_installed(page)):
-        pytest.skip(f"not installed: {', '.join(missing)}; install the extras that the page names")
     done = executed(page, folder, environment)
     assert done.returncode == 0, done.stdout
 
