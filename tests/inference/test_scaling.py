@@ -50,10 +50,11 @@ def test_workers_join_and_leave_while_a_job_runs_and_no_query_is_computed_twice(
     assert Counter(log.read_text().split()) == Counter(map(str, range(1000)))
 
 
-def test_a_machine_with_a_voter_copies_newer_numbers_of_the_coordinator(tmp_path: Path) -> None:
-    def leads_not() -> Coordinator:
-        raise NotCoordinator("another process is the coordinator")
+def leads_not() -> Coordinator:
+    raise NotCoordinator("another process is the coordinator")
 
+
+def test_a_machine_with_a_voter_copies_newer_numbers_of_the_coordinator(tmp_path: Path) -> None:
     with served("inference", tmp_path / "a") as there:
         here = ClusterFolder(tmp_path / "b")
         here.create()
@@ -80,9 +81,6 @@ def test_a_machine_with_a_voter_copies_newer_numbers_of_the_coordinator(tmp_path
 
 
 def test_the_coordinator_gets_the_bounds_with_which_another_machine_has_started(tmp_path: Path) -> None:
-    def leads_not() -> Coordinator:
-        raise NotCoordinator("another process is the coordinator")
-
     with served("inference", tmp_path / "a") as there:
         here = ClusterFolder(tmp_path / "b")
         here.create()

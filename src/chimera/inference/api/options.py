@@ -81,8 +81,7 @@ def checked_latency_target(latency_target_s: Any) -> float:
     """Return a latency target in seconds; 0 for None, which is no target. Raise ConfigurationError if it is invalid."""
     if latency_target_s is None:
         return 0.0
-    number = isinstance(latency_target_s, int | float) and not isinstance(latency_target_s, bool)
-    if not number or not 0 < latency_target_s <= MAX_SECONDS:
+    if not _is_duration(latency_target_s):
         raise ConfigurationError(
             f"latency_target_s must be a number above 0, at most {MAX_SECONDS:.0f}, not {latency_target_s!r}"
         )
@@ -102,8 +101,7 @@ def checked_batch_timeout(batch_timeout_s: Any) -> float:
     """Return a time limit of batches in seconds; 0 for ``auto``. Raise ConfigurationError if it is invalid."""
     if batch_timeout_s == "auto":
         return 0.0
-    is_number = isinstance(batch_timeout_s, int | float) and not isinstance(batch_timeout_s, bool)
-    if not is_number or not 0 < batch_timeout_s <= MAX_SECONDS:
+    if not _is_duration(batch_timeout_s):
         raise ConfigurationError(
             f"batch_timeout_s must be 'auto' or a number above 0, at most {MAX_SECONDS:.0f}, not {batch_timeout_s!r}"
         )
@@ -115,3 +113,8 @@ def checked_max_error_rate(rate: Any) -> float:
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
         raise ConfigurationError(f"max_error_rate must be a number from 0 to 1, not {rate!r}")
     return float(rate)
+
+
+def _is_duration(seconds: Any) -> bool:
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    return is_number and 0 < seconds <= MAX_SECONDS
