@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,6 +65,23 @@ class ActorContext:
 
     def record(self, name: str, began_s: float) -> None:
         """See `record` of this module; outside an engine there is no trace."""
+
+
+class Preparation:
+    """The part of an actor's context that runs a function between two calls, for engines whose actors have their own loop."""
+
+    _next: Callable[[], None] | None = None
+
+    def afterwards(self, prepare: Callable[[], None]) -> None:
+        """Keep the function for `prepare`."""
+        self._next = prepare
+
+    def prepare(self) -> None:
+        """Run the function that the last call registered, before the next call."""
+        prepare, self._next = self._next, None
+        if prepare is not None:
+            with contextlib.suppress(Exception):  # the call that needs the result raises the same error
+                prepare()
 
 
 _actor_context = ActorContext()

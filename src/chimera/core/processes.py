@@ -1,4 +1,4 @@
-"""Processes: variables for their threads, the end of one, descriptions of exits, pauses between starts."""
+"""Processes: variables for their threads, ends of processes, descriptions of exits, pauses between starts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -47,6 +48,13 @@ def kill_process(pid: int, start: str) -> None:
     if not start or start_of(pid) == start:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
+
+
+def exited_children() -> Iterator[tuple[int, int]]:
+    """Yield the process ID and the wait status of each child that has ended, without waiting for others."""
+    with contextlib.suppress(ChildProcessError):  # there are no children
+        while (exited := os.waitpid(-1, os.WNOHANG))[0]:
+            yield exited
 
 
 def describe_exit(code: int) -> str:

@@ -25,7 +25,7 @@ import msgspec
 
 from chimera.core.errors import ChimeraError
 from chimera.core.private import FILE, UMASK
-from chimera.core.processes import RestartPause, describe_exit
+from chimera.core.processes import RestartPause, describe_exit, exited_children
 from chimera.jobs.cluster.folder import ClusterFolder, Options
 from chimera.jobs.cluster.log import log
 from chimera.jobs.daemon import process as daemon_process
@@ -144,13 +144,7 @@ class Supervisor:
             each.close()
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in exited_children():
             for child in (self._daemon, *self._workers):
                 if child.pid == pid:
                     child.record_exit(status)

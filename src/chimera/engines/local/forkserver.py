@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from chimera.core.engine import Disturbance
 from chimera.core.imports import import_all
-from chimera.core.processes import end_with_parent
+from chimera.core.processes import end_with_parent, exited_children
 from chimera.core.stop_signals import blocked_stop_signals, ignore_stop_signals
 from chimera.engines.local.memory_limit import MemoryLimit
 from chimera.engines.local.nested_calls import NestedCalls
@@ -114,13 +114,7 @@ class ForkServer:
             os._exit(1)  # without teardown: the open files and exit handlers belong to the parent
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in exited_children():
             self._disturbances.forget(pid)
             self._tell({"actor": self._actors.pop(pid), "status": os.waitstatus_to_exitcode(status)})
 

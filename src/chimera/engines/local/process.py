@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -49,7 +47,7 @@ class FailedArgumentError(Exception):
         self.failure = failure
 
 
-class LocalContext(call.ActorContext):
+class LocalContext(call.Preparation, call.ActorContext):
     """The local engine as an actor sees it.
 
     Attributes
@@ -65,7 +63,6 @@ class LocalContext(call.ActorContext):
         self.waited_s, self.collective_bytes, self.sent_bytes, self.received_bytes = 0.0, 0, 0, 0
         self.recorded_s = 0.0
         self.groups: dict[int, Any] = {}
-        self._next: Callable[[], None] | None = None
 
     def alive(self) -> None:
         """Write a heartbeat for the driver."""
@@ -74,17 +71,6 @@ class LocalContext(call.ActorContext):
     def empty(self, size: int) -> NDArray[np.float32]:
         """Return memory that the other processes can map."""
         return self.memory.empty(size)
-
-    def afterwards(self, prepare: Callable[[], None]) -> None:
-        """Keep the function for `prepare`."""
-        self._next = prepare
-
-    def prepare(self) -> None:
-        """Run the function that the last call registered, before the next call."""
-        prepare, self._next = self._next, None
-        if prepare is not None:
-            with contextlib.suppress(Exception):  # the call that needs the result raises the same error
-                prepare()
 
     def record(self, name: str, began_s: float) -> None:
         """Add a row for a part of the running call; if the driver has read too few, its costs count in the next row."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core.call import Preparation
 from chimera.engines.mpi.messages import Row
 from chimera.engines.mpi.transfers import aligned
 from chimera.engines.mpi.wake_ups import word_of
@@ -25,7 +24,7 @@ class Abandoned(BaseException):
     """Raised in the thread of an actor that was killed or closed. It is not an `Exception`, so that actors do not catch it."""
 
 
-class MpiContext(ThreadContext):
+class MpiContext(Preparation, ThreadContext):
     """The engine as one actor sees it.
 
     Attributes
@@ -51,7 +50,6 @@ class MpiContext(ThreadContext):
         self.memory, self.notifier = memory, None if memory is None else Notifier(memory)
         self.waited_s, self.collective_bytes, self.sent_bytes, self.received_bytes = 0.0, 0, 0, 0
         self.parts: list[Row] = []
-        self._next: Callable[[], None] | None = None
 
     def empty(self, size: int) -> NDArray[np.float32]:
         """Return aligned memory, which the members of a group can read if they are on this machine."""
@@ -76,17 +74,6 @@ class MpiContext(ThreadContext):
         super().alive()
         if self.abandoned:
             raise Abandoned
-
-    def afterwards(self, prepare: Callable[[], None]) -> None:
-        """Keep the function for `prepare`."""
-        self._next = prepare
-
-    def prepare(self) -> None:
-        """Run the function that the last call registered, before the next call."""
-        prepare, self._next = self._next, None
-        if prepare is not None:
-            with contextlib.suppress(Exception):  # the call that needs the result raises the same error
-                prepare()
 
     def record(self, name: str, began_s: float) -> None:
         """Add a row for a part of the running call."""
