@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, DataError
 from chimera.data import text_blocks as module
 from chimera.data import tokenization
 from chimera.data.split import DATASETS
@@ -115,6 +115,26 @@ def test_mistakes_get_a_clear_message(
     monkeypatch.chdir(text.parent)
     with pytest.raises(ConfigurationError, match=message):
         DATASETS.create("text-blocks", {"path": str(text), **options})
+
+
+def test_a_text_that_a_tokenizer_cannot_encode_is_one_line(text: Path, tmp_path: Path) -> None:
+    """A tokenizer of words has no token for unknown words."""
+    tokenizers = pytest.importorskip("tokenizers")
+    file = tmp_path / "words.json"
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"whale": 0}, unk_token="[UNK]")).save(str(file))
+    with pytest.raises(DataError, match=r"words.json cannot encode .*: WordLevel error: Missing \[UNK\]") as caught:
+        DATASETS.create("text-blocks", {"path": str(text), "tokenizer_path": str(file)})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_truncated_gguf_file_has_no_tokenizer(text: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    pytest.importorskip("transformers")
+    file = tmp_path / "a.gguf"
+    file.write_bytes(b"GGUF" + bytes([3, 0, 0, 0]) + bytes([1] + [0] * 7) * 2 + bytes([5] + [0] * 7))
+    with pytest.raises(DataError, match=r"the tokenizer in .*a.gguf cannot be read: ") as caught:
+        DATASETS.create("text-blocks", {"path": str(text), "tokenizer_path": str(file)})
+    assert "\n" not in str(caught.value)
 
 
 def test_an_empty_text_has_no_blocks(text: Path) -> None:

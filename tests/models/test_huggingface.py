@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +131,57 @@ def test_new_weights_of_the_configuration_of_a_model(base: str, file: str) -> No
         ({"from": "elsewhere"}, "option 'from'"),
         ({**NEW, "gguf_file": "a.gguf"}, "gguf_file holds weights"),
         ({**NEW, "loss": "mse"}, "'loss' cannot be set"),
+        ({**NEW, "config": {**GPT, "n_embd": "wide"}}, "'n_embd': TypeError: Field 'n_embd' expected int"),
+        ({**NEW, "config": {**GPT, "n_layer": -1}}, "has -1 layers"),
+        ({**NEW, "config": {**GPT, "vocab_size": 0}}, "'transformer.wte.weight' of the model has shape (0, 32"),
     ],
 )
 def test_mistakes_are_one_line(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words.replace("(", r"\(")) as caught:
         made(**options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        ({"model.safetensors": 3000}, {}, "the weights of the model '.*' cannot be read: SafetensorError"),
+        (
+            {"config.json": 9},
+            {},
+            "the configuration of the model '.*' cannot be read: OSError: .* is not a valid JSON file",
+        ),
+        ({}, {"task": "seq2seq"}, "no model of type 'gpt2' for this task"),
+        (
+            {},
+            {"config": {"n_embd": 64}},
+            "of shape .*, and its configuration needs .*: remove the options in the table 'config'",
+        ),
+        ({}, {"task": "sequence-classification", "config": {"vocab_size": 9}}, "'transformer.wte.weight' of shape"),
+        ({}, {"gguf_file": "a.gguf"}, "has no file 'a.gguf'; its GGUF files: none"),
+        ({}, {"peft": {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 0}}, "has no parameters"),
+    ],
+)
+def test_a_folder_that_does_not_fit_is_one_line(
+    base: str, tmp_path: Path, change: dict[str, int], options: dict[str, Any], words: str
+) -> None:
+    """Files of a model are cut, or the options do not fit them."""
+    if "peft" in options:
+        pytest.importorskip("peft")
+    folder = Path(shutil.copytree(base, tmp_path / "base"))
+    for name, size in change.items():
+        (folder / name).write_bytes((folder / name).read_bytes()[:size])
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        made(path=str(folder), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_truncated_gguf_file_is_one_line(base: str, tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    folder = Path(shutil.copytree(base, tmp_path / "base"))
+    (folder / "a.gguf").write_bytes(b"GGUF" + bytes([3, 0, 0, 0]) + bytes([1] + [0] * 7) * 2 + bytes([5] + [0] * 7))
+    with pytest.raises(ConfigurationError, match=r"cannot be read: .*; if the file is incomplete") as caught:
+        made(path=str(folder), gguf_file="a.gguf")
     assert "\n" not in str(caught.value)
 
 

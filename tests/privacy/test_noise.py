@@ -35,6 +35,17 @@ def test_a_clipped_update_is_within_the_bound_and_has_the_same_direction(
         np.testing.assert_allclose(update, before * (norm / had), rtol=1e-5, atol=1e-30)
 
 
+@pytest.mark.parametrize("norm", [1e-44, 1e-6, 3e-6, 1e-3, 1.0])
+def test_the_bound_holds_for_updates_whose_factor_has_few_bits(norm: float) -> None:
+    """The factor of the largest finite updates is subnormal in float32, and would round up."""
+    for size in (1, 7, 100, 1000):
+        update = np.full(size, np.finfo(np.float32).max)
+        clip(update, norm)
+        assert np.linalg.norm(update.astype(np.float64)) <= norm
+        if norm >= 1e-6:
+            assert np.linalg.norm(update.astype(np.float64)) == pytest.approx(norm, rel=1e-5)
+
+
 def test_noise_has_the_requested_deviation() -> None:
     update = np.zeros(400_000, np.float32)
     add_noise(update, 0.25, source("run", 1, 2))

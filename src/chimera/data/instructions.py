@@ -17,6 +17,7 @@ from chimera.data.readers.sources import existing_file
 from chimera.data.row_labels import RowLabels, found_labels
 from chimera.data.samples import SampleDataset
 from chimera.data.split import DATASETS, Split
+from chimera.data.tokenization import one_line
 
 IGNORED = -100
 """The label of tokens that do not count in the loss, as in torch."""
@@ -195,9 +196,10 @@ class Conversations:
 
         try:
             return AutoTokenizer.from_pretrained(self._tokenizer_name)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            line = next(filter(None, str(error).splitlines()), type(error).__name__)
-            raise ConfigurationError(f"the tokenizer {self._tokenizer_name!r} cannot be read: {line}") from error
+        except Exception as error:  # the library raises errors of many types
+            raise ConfigurationError(
+                f"the tokenizer {self._tokenizer_name!r} cannot be read: {one_line(error)}"
+            ) from error
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key not in ("_bytes", "_tokenizer")}

@@ -23,6 +23,7 @@ from chimera.data.readers.sources import existing_file
 
 _PIECE = 1 << 20  # characters that are tokenized at a time
 _BYTES = 256
+_MOST_TEXT = 300  # characters
 
 
 class Tokenization(Protocol):
@@ -75,8 +76,14 @@ class _OfLibrary:
         raise NotImplementedError
 
     def tokens(self, text: Path) -> Iterator[NDArray[Any]]:
-        tokenizer = _tokenizer(self.file(text))
-        return (np.array(tokenizer.encode(piece, add_special_tokens=False).ids, np.uint32) for piece in pieces(text))
+        file = self.file(text)
+        tokenizer = _tokenizer(file)
+        for piece in pieces(text):
+            try:
+                numbers = tokenizer.encode(piece, add_special_tokens=False).ids
+            except Exception as error:  # the library raises plain exceptions
+                raise DataError(f"the tokenizer in {file} cannot encode {text}: {one_line(error)}") from error
+            yield np.array(numbers, np.uint32)
 
     def names(self, text: Path) -> tuple[str, ...]:
         tokenizer = _tokenizer(self.file(text))
@@ -167,6 +174,11 @@ def pieces(text: Path) -> Iterator[str]:
         raise DataError(f"{text} is not a complete gzip file: {error}") from error
 
 
+def one_line(error: Exception) -> str:
+    """Return the beginning of the text of a library's error in one line; its type if it has no text."""
+    return " ".join(str(error).split())[:_MOST_TEXT] or type(error).__name__
+
+
 def digest(path: Path) -> bytes:
     """Return the SHA-256 of a file, 32 bytes."""
     with path.open("rb") as file:
@@ -193,9 +205,8 @@ def _of_gguf(path: Path) -> Any:
         raise MissingExtraError("a tokenizer in the format GGUF", "transformers", "text") from error
     try:
         return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).backend_tokenizer
-    except (OSError, ValueError, KeyError, ImportError) as error:  # ImportError: the package gguf is missing
-        line = next(filter(None, str(error).splitlines()), type(error).__name__)
-        raise DataError(f"the tokenizer in {path} cannot be read: {line}") from error
+    except Exception as error:  # many types, also if the package gguf is missing
+        raise DataError(f"the tokenizer in {path} cannot be read: {one_line(error)}") from error
 
 
 def _of_json(path: Path) -> Any:

@@ -180,6 +180,7 @@ def _name(factory: Any) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the exception's type and the first line of its message."""
-    line = str(error).strip().partition("\n")[0]
+    """Return the exception's type and the first line of its message; if that ends with a colon, also the second line."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    line = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
     return f"{type(error).__name__}: {line}" if line else type(error).__name__

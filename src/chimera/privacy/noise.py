@@ -18,6 +18,8 @@ TAIL = 12.0
 _WORD = (1 << 64) - 1
 _CHUNK = 1 << 16  # elements drawn at once
 _DOWN = 1 - 2.0**-22  # factor that keeps the norm within the bound despite rounding
+_LEAST = 2.0**-126  # least factor: smaller numbers of float32 have fewer bits, and would round up
+_SCALINGS = 4  # at most: three from the largest norm of float32 to its smallest number, and one for rounding
 
 
 class Source(Protocol):
@@ -48,10 +50,19 @@ class SystemNoise:
 
 def clip(update: Flat, norm: float) -> float:
     """Scale an update, shape (n,), in place, to an L2 norm of at most ``norm``; return its norm before."""
-    had = math.sqrt(float(np.einsum("i,i->", update, update, dtype=np.float64)))
-    if had > norm:
-        update *= np.float32(norm / had * _DOWN)
+    had = reached = _norm(update)
+    for _ in range(_SCALINGS):
+        if reached <= norm:
+            return had
+        update *= np.float32(max(norm / reached * _DOWN, _LEAST))
+        reached = _norm(update)
+    if not reached <= norm:  # the bound is below the resolution of float32
+        update[:] = 0
     return had
+
+
+def _norm(update: Flat) -> float:
+    return math.sqrt(float(np.einsum("i,i->", update, update, dtype=np.float64)))
 
 
 def add_noise(update: Flat, deviation: float, rng: Source) -> None:

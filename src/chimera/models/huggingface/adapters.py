@@ -118,8 +118,10 @@ def adapted(module: Any, config: Any, freeze_a: bool = False) -> Any:
         }
         raise ConfigurationError(
             f"the adapter does not fit {type(module).__name__}: {first_line(error)}; set targets (in a table 'peft': "
-            f"target_modules) to some of its layers: {', '.join(sorted(layers))}"
+            f"target_modules) to 'all-linear', or to some of its layers: {', '.join(sorted(layers))}"
         ) from error
+    if not any(parameter.numel() for parameter in made.parameters() if parameter.requires_grad):
+        raise ConfigurationError(f"the adapter of {type(module).__name__} has no parameters: increase its size")
     for part in made.modules():
         if isinstance(part, ModulesToSaveWrapper):
             part.register_forward_pre_hook(_as_float32)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from chimera.core.errors import ConfigurationError, did_you_mean
+from chimera.core.errors import ChimeraError, ConfigurationError, did_you_mean
 from chimera.core.named_places import located
 from chimera.core.registry import check_code_allowed
 from chimera.models.huggingface.tasks import LibraryTask
@@ -70,20 +72,62 @@ class Source:
         config = self._configuration(task, count_outputs)
         kind = torch.float32 if dtype == "fp32" else torch.bfloat16
         if self.new:
-            module = auto.from_config(config, trust_remote_code=self.trust_remote_code)
+            with self._errors_of("a new model cannot be made", config):
+                module = auto.from_config(config, trust_remote_code=self.trust_remote_code)
+            _check_sizes(module)
             return module.to(kind)
         extend_limit(_WEIGHTS_PER_BYTE * _bytes_in(self._folder))
-        how = {"gguf_file": self.gguf_file} if self.gguf_file else {"use_safetensors": True}
-        module, found = auto.from_pretrained(
-            self._folder, config=config, dtype=kind, trust_remote_code=self.trust_remote_code, output_loading_info=True,
-            ignore_mismatched_sizes=task.classes, **how,
-        )  # fmt: skip
+        with self._errors_of(f"the weights of the model {self.path!r} cannot be read", config):
+            module, found = auto.from_pretrained(
+                self._folder, config=config, dtype=kind, trust_remote_code=self.trust_remote_code, output_loading_info=True,
+                ignore_mismatched_sizes=True, **self._weights,
+            )  # fmt: skip
+        _check_sizes(module)
+        self._check_found(found, task, f"{module.base_model_prefix}.")
+        module.name_or_path = module.config._name_or_path = self.path  # not the place of the cache: peft writes it
+        return module
+
+    def _check_found(self, found: Mapping[str, Any], task: LibraryTask, base: str) -> None:
+        """Refuse weights of other shapes, or for another task.
+
+        Heads of classes may be new. Their names do not begin with ``base``.
+        """
+        other = [
+            (name, *shapes) for name, *shapes in found["mismatched_keys"] if not task.classes or name.startswith(base)
+        ]
+        if other:
+            name, *shapes = min(other)
+            stored, made = (tuple(shape) for shape in shapes)
+            raise ConfigurationError(
+                f"the model {self.path!r} holds {name!r} of shape {stored}, and its configuration needs {made}: remove the "
+                "options in the table 'config' that change it, or set from = \"config\" for new weights"
+            )
         if found["missing_keys"] and not task.classes:
             raise ConfigurationError(
                 f"the model {self.path!r} has no weights for {min(found['missing_keys'])!r}: it was trained for another task"
             )
-        module.name_or_path = module.config._name_or_path = self.path  # not the place of the cache: peft writes it
-        return module
+
+    @contextmanager
+    def _errors_of(self, what: str, config: Any = None) -> Iterator[None]:
+        """Raise ConfigurationError, with the reason in one line, in place of the errors of the library."""
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Initializing zero-element")  # `_check_sizes` refuses them
+                yield
+        except ChimeraError:
+            raise
+        except Exception as error:  # many types
+            if str(error).startswith("Unrecognized configuration class"):
+                raise ConfigurationError(
+                    f"{what}: transformers has no model of type {config.model_type!r} for this task; set another task"
+                ) from error
+            hint = "; if the file is incomplete, download it again" if self.gguf_file else ""
+            raise ConfigurationError(f"{what}: {first_line(error)}{hint}") from error
+
+    @property
+    def _weights(self) -> dict[str, Any]:
+        """The options that select the file of the weights."""
+        return {"gguf_file": self.gguf_file} if self.gguf_file else {"use_safetensors": True}
 
     def save_tokenizer(self, folder: Path) -> None:
         """Write the tokenizer into a folder, if one is known.
@@ -115,18 +159,18 @@ class Source:
             return None
         from transformers import AutoTokenizer
 
-        try:
+        with self._errors_of(f"the tokenizer {self.tokenizer or self.path!r} cannot be read"):
             return AutoTokenizer.from_pretrained(folder, **options)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            raise ConfigurationError(
-                f"the tokenizer {self.tokenizer or self.path!r} cannot be read: {first_line(error)}"
-            ) from error
 
     @cached_property
     def _folder(self) -> Path:
         """The folder on this machine, downloaded if it is a name of the hub."""
         code = ("*.py",) if self.trust_remote_code else ()
-        return _local(self.path or "", (*_FILES, *code, *((self.gguf_file,) if self.gguf_file else ())))
+        folder = _local(self.path or "", (*_FILES, *code, *((self.gguf_file,) if self.gguf_file else ())))
+        if self.gguf_file and not (folder / self.gguf_file).is_file():
+            known = ", ".join(sorted(file.name for file in folder.glob("*.gguf"))) or "none"
+            raise ConfigurationError(f"the model {self.path!r} has no file {self.gguf_file!r}; its GGUF files: {known}")
+        return folder
 
     def _configuration(self, task: LibraryTask, count_outputs: Callable[[], int]) -> Any:
         from transformers import AutoConfig
@@ -143,13 +187,16 @@ class Source:
                     f"transformers has no model_type {model_type!r}: {first_line(error)}"
                 ) from error
             _check_known(config, options)
-            return AutoConfig.for_model(model_type, **options)
+            with self._errors_of("the options in the table 'config' cannot be used"):
+                return AutoConfig.for_model(model_type, **options)
         place = located(self.path) if located(self.path).is_file() else self._folder
         how = {"gguf_file": self.gguf_file} if self.gguf_file else {}
-        config = AutoConfig.from_pretrained(place, trust_remote_code=self.trust_remote_code, **how)
+        with self._errors_of(f"the configuration of the model {self.path!r} cannot be read"):
+            config = AutoConfig.from_pretrained(place, trust_remote_code=self.trust_remote_code, **how)
         _check_known(config, options)
-        for name, value in options.items():
-            setattr(config, name, value)
+        with self._errors_of("the options in the table 'config' cannot be used"):
+            for name, value in options.items():
+                setattr(config, name, value)
         return config
 
 
@@ -164,6 +211,18 @@ def _check_known(config: Any, options: dict[str, Any]) -> None:
             kind = type(config).__name__
             raise ConfigurationError(
                 f"the configuration {kind} has no option {name!r}{did_you_mean(name, known)} see the documentation of {kind}"
+            )
+
+
+def _check_sizes(module: Any) -> None:
+    """Raise ConfigurationError if a configuration leaves out all layers, or all elements of a parameter."""
+    if (layers := getattr(module.config, "num_hidden_layers", None)) is not None and layers < 1:
+        raise ConfigurationError(f"the configuration of the model has {layers} layers: at least 1 is needed")
+    for name, parameter in module.named_parameters():
+        if not parameter.numel():
+            raise ConfigurationError(
+                f"the parameter {name!r} of the model has shape {tuple(parameter.shape)}: increase the size in its "
+                "configuration that is 0, such as vocab_size or num_labels"
             )
 
 

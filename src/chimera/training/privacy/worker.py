@@ -93,6 +93,7 @@ LEAVES: Mapping[str, Reduce] = {
 OUTSIDE = (
     "the number of rows of a client that has its own data",
     "whether the update of a client was finite",
+    "names of columns, categories and classes of a node that has its own data, and statistics that its owner gives",
     "sums of metrics over rows that a node never trains on, if its owner gives them",
     "which clients were called and answered, and when",
     "the class of an error in a worker",
@@ -150,15 +151,23 @@ class PrivateWorker:
 def _closed(ask: Callable[..., Any], call: str, *given: Any, **named: Any) -> Any:
     """Return the result of a call; of an error, which may quote data, release its class only.
 
-    Errors of the protocol, of lost actors and of the settings contain no data and are released unchanged.
+    The texts of errors of the protocol, of lost actors, of limits and of the settings contain no data. They are released
+    without causes and notes, which may.
     """
     try:
         return ask(*given, **named)
-    except (PrivacyError, ActorLost, TimeLimitError):
-        raise
     except Exception as error:
-        if isinstance(error, ConfigurationError) and not isinstance(error, DataError):
-            raise
-        _log.exception("a call of a private worker failed: %s", call)
+        released = error.with_traceback(None) if _has_no_data(error) else None
+        if released is None or error.__context__ is not None:
+            _log.exception("a call of a private worker failed: %s", call)
         kind = type(error).__name__
-    raise PrivacyError(f"{kind} in {call} of a private worker; the text is only in the log of the worker")
+    if released is None:
+        raise PrivacyError(f"{kind} in {call} of a private worker; the text is only in the log of the worker")
+    released.__cause__ = released.__context__ = None
+    released.__dict__.pop("__notes__", None)
+    raise released
+
+
+def _has_no_data(error: Exception) -> bool:
+    of_settings = isinstance(error, ConfigurationError) and not isinstance(error, DataError)
+    return of_settings or isinstance(error, PrivacyError | ActorLost | TimeLimitError)

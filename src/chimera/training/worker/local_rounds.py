@@ -134,6 +134,8 @@ class LocalRounds:
         if rejected is None and not all_finite(sent):
             rejected = Rejected(self._rank, first, fault(sent, "the change of the weights"))
         if rejected is not None:
+            if self._privacy is not None:  # its step would reveal which batch is at fault
+                rejected = Rejected(self._rank, first, rejected.why)
             return [rejected] * messages
         if self._privacy is not None:
             return self._private(sent, first)  # private strategies enclose no vector

@@ -1,0 +1,74 @@
+"""Errors and rejections of private workers: they reveal their class, and nothing of the rows that caused them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from chimera.core.errors import ConfigurationError, TimeLimitError
+from chimera.core.message import Encoded
+from chimera.data.order import ShardOrder
+from chimera.engines.failure import Failure
+from chimera.models.torch_model import TorchModel
+from chimera.testing.poison import MARK, Fragile, digits
+from chimera.training.messages.rejection import Rejected
+from chimera.training.optimizers.optimizer import OptimizerSettings
+from chimera.training.privacy.settings import Privacy
+from chimera.training.privacy.worker import NOT_FINITE, PrivateWorker
+from chimera.training.worker.learner import Learner
+
+ROW = "row 17: patient Smith"
+STEPS, BATCH, FIRST = 4, 8, 40
+
+
+class Quoting(Learner):
+    """A learner whose errors quote a row of its data: in a cause, a note, or a context."""
+
+    def step(self) -> int:
+        """Raise an error of the settings that another error has caused."""
+        try:
+            raise ValueError(ROW)
+        except ValueError as cause:
+            error = ConfigurationError("the labels do not fit the option classes")
+            error.add_note(ROW)
+            raise error from cause
+
+    def samples(self) -> int:
+        """Raise an error of a limit while another one is handled."""
+        try:
+            raise ValueError(ROW)
+        finally:
+            raise TimeLimitError("the call took longer than 3 s")
+
+
+def worker(learner: type[Learner] = Learner, poisoned: int | None = None) -> PrivateWorker:
+    """Return a private worker; the batch of one local step is poisonous."""
+    data, order = digits({}).train, ShardOrder(np.arange(64), batch_size=BATCH, seed=0, rank=0)
+    if poisoned is not None:
+        inputs = data.inputs.copy()
+        inputs[order.batch(FIRST + poisoned), 0] = MARK
+        data = replace(data, inputs=inputs)
+    options = {"optimizer": OptimizerSettings("sgd", {"lr": 0.1}), "privacy": Privacy(clip=0.1, noise=2.0)}
+    return PrivateWorker(0, TorchModel(Fragile, seed=0), data, order, learner=learner, **options)
+
+
+@pytest.mark.parametrize("call", ["step", "samples"])
+def test_an_error_leaves_a_private_worker_without_causes_and_notes(call: str) -> None:
+    """Engines send the traceback of an error, which holds the texts of its causes."""
+    with pytest.raises((ConfigurationError, TimeLimitError)) as caught:
+        getattr(worker(Quoting), call)()
+    failure = Failure(caught.value, "worker 0", call)
+    raised = failure.exception()
+    assert failure.summary in ("the labels do not fit the option classes", "the call took longer than 3 s")
+    assert ROW not in f"{failure.traceback} {raised} {raised.__cause__} {vars(raised)}"
+
+
+@pytest.mark.parametrize("poisoned", range(STEPS))
+def test_a_rejection_does_not_reveal_the_step_whose_batch_is_at_fault(poisoned: int) -> None:
+    made = worker(poisoned=poisoned)
+    made.take_part(1)
+    weights = made._learner._model.parameters().copy()
+    answer = made.delta(Encoded("identity", len(weights), (weights,)), steps=STEPS, first=FIRST)
+    assert answer == [Rejected(0, FIRST, NOT_FINITE)]
