@@ -246,7 +246,7 @@ def test_a_browser_shows_names_as_text(browser: str, place: Federation, page: Pa
         lambda db: db.execute("INSERT INTO members VALUES ('1', 'node', ?, 'f', 1.0, NULL)", (f"{hostile}<b>n</b>",))
     )
     state.report(
-        [Seen(f"{hostile}<b>n</b>", 4.0, 5.0, f"{hostile}1", here=False)],
+        [Seen(f"{hostile}<b>n</b>", 4.0, 5.0, f"{hostile}1", False, Budget(1.999, 8.0, 1e-5, "rows"))],
         [SeenRun(f"<i>{RUN}", "<b>alice</b>", hostile, "<u>mlp</u>", 3, 0.5, False, 1, 2, 3)],
     )
     state.close()
@@ -254,6 +254,7 @@ def test_a_browser_shows_names_as_text(browser: str, place: Federation, page: Pa
     for tag in ("<b>", "<img", "<i>", "<u>"):
         assert tag not in shows
     assert "&lt;b&gt;alice&lt;/b&gt;" in shows
+    assert ">6 of 8<" in shows  # rounded down
     assert 'id="lock" hidden=""' in shows
     assert (place.folder / "hub" / TOKEN).is_file()
     shows = shown(browser, page.address, tmp_path / "other", "this page asks for its token")
