@@ -3,8 +3,9 @@
 ``rounds``: three nodes train an MLP by FedAvg, with 10 local steps of 32 samples. The same code of nodes runs behind a web
 server (engine ``http``, in clear), behind a hub (engine ``federation``, mutual TLS), and behind a hub with the gate of a real
 node: a policy, its ledger and its audit log, on the disk of ``--folder``. The three variants alternate; the table shows medians
-of rounds per second, the ratio of the time of a round to that of engine ``http``, and the processor time of a round in driver,
-hub and nodes. ``idle``: nodes that are connected to a hub and have no calls; the table shows memory and processor of the hub.
+of rounds per second, and the processor time of a round in driver, hub and nodes. It also has the ratios of the time and of the
+processor time of a round to those of engine ``http`` in the same turn. ``idle``: nodes that are connected to a hub and have no
+calls; the table shows memory and processor of the hub.
 Run it on an idle machine::
 
     python benchmarks/federation.py rounds [--turns 5] [--rounds 200] [--hidden 64] [--noise 2] [--checkpoint-every 10]
@@ -230,9 +231,12 @@ def rounds(given: argparse.Namespace) -> None:
                 spent = [
                     statistics.median(each) * 1000 for each in zip(*(value.spent_s for value in values), strict=True)
                 ]
+                used = zip(found["http"], values, strict=True)
+                times = statistics.median(sum(value.spent_s) / sum(base.spent_s) for base, value in used)
                 shown = f"{statistics.median(rates):8.1f} rounds/s, a round takes {ratio:.2f} times as long"
                 parts = zip(("driver", "hub", "nodes"), spent, strict=True)
-                shown += f", {sum(spent):.2f} ms of processor (" + ", ".join(f"{k} {v:.2f}" for k, v in parts) + ")"
+                own = ", ".join(f"{part} {value:.2f}" for part, value in parts)
+                shown += f", {sum(spent):.2f} ms of processor ({own}), {times:.2f} times as much"
                 print(f"{name:12} {shown}  {[round(rate, 1) for rate in rates]}")
             print(f"medians of {turns} turns; load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")
         finally:

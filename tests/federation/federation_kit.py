@@ -120,11 +120,13 @@ class Federation:
     def join(self, role: Any, name: str) -> Credentials:
         return join(self.url, self.code(role, name), self.folder / name)
 
-    def node(self, credentials: Credentials | str, gate: Decides | None = None, kinds: Any = KINDS) -> Running:
+    def node(
+        self, credentials: Credentials | str, gate: Decides | None = None, kinds: Any = KINDS, budget: Any = None
+    ) -> Running:
         """Start a node, and wait until it is connected or has ended."""
         known = self.join("node", credentials) if isinstance(credentials, str) else credentials
         connected = threading.Event()
-        service = Service(known, kinds, gate or AllowAll(), connected.set)
+        service = Service(known, kinds, gate or AllowAll(), connected.set, budget=budget)
         running = Running(service.run)
         while not connected.wait(0.01) and running.error is None:
             pass

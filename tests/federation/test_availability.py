@@ -182,6 +182,51 @@ def test_a_run_with_too_few_nodes_pauses_and_goes_on(nodes: Nodes) -> None:
     assert run.cost.rounds == 40
 
 
+class Leaves(AllowAll):
+    """A gate that counts updates. At one of them, and not at its repetition, it calls a function, and the update waits."""
+
+    def __init__(self, method: str = "delta", at: int = 0, leave: Callable[[], None] = lambda: None) -> None:
+        self.updates, self._method, self._at, self._leave = 0, method, at, leave
+
+    def request(self, requester: Requester, call: Call) -> Decision:
+        if call.method != self._method:
+            return super().request(requester, call)
+        self.updates += 1
+        if self.updates == self._at:
+            threading.Thread(target=self._leave).start()
+        return Later("hours", 1) if self._at and self.updates >= self._at else super().request(requester, call)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "method", "options"),
+    [
+        ({"name": "fed-avg", "local_steps": 2}, "delta", {}),
+        ({"name": "fed-avg", "local_steps": 2}, "delta", {"privacy": {"clip": 1.0, "noise": 1.0}}),
+        ({"name": "parameter-server"}, "gradient", {}),
+    ],
+)
+def test_a_round_ends_without_a_node_that_leaves_during_it(
+    nodes: Nodes, strategy: Any, method: str, options: Any
+) -> None:
+    north = Leaves(method)
+    nodes.start("north", gate=north)
+    nodes.start("west")
+    nodes.start("south", gate=Leaves(method, 4, lambda: nodes.stop("south")))
+    run = train(nodes.engine(min_nodes=2), strategy=strategy, rounds=8, max_restarts=0, **options)
+    assert joined(run) == ["worker lost worker 1"]
+    assert (run.cost.rounds, run.cost.lost_rounds, north.updates) == (8, 0, 8)
+
+
+def test_a_round_that_too_few_nodes_end_is_repeated(nodes: Nodes) -> None:
+    north = Leaves()
+    nodes.start("north", gate=north)
+    nodes.start("south", gate=Leaves("delta", 4, lambda: nodes.stop("south")))
+    when = When({}, {"waits for 1 more node": lambda: nodes.start("west")})
+    run = train(nodes.engine(min_nodes=2), when, rounds=8, max_restarts=0)
+    assert "worker joined worker 2" in joined(run)
+    assert (run.cost.rounds, run.cost.lost_rounds, north.updates) == (8, 1, 9)
+
+
 def test_a_run_that_does_not_replace_nodes_names_the_option_that_it_misses(nodes: Nodes) -> None:
     nodes.start(*NAMES)
     when = When({2: lambda: nodes.stop("south")})

@@ -27,6 +27,7 @@ from chimera.engines.federation.wire.frames import (
     Answer,
     Ask,
     Beat,
+    Budget,
     Done,
     Hello,
     More,
@@ -67,12 +68,19 @@ def test_arbitrary_headers_are_a_frame_or_a_data_error(fields: list[Any]) -> Non
         Hello(1, "b", "v"), Hello(1, "b", "v", RUN), Present({"node-0": "b"}, ["node-1"]), Beat(), ASK, More(RUN, 1, "n", 3),
         Took(RUN, 1, "n", 3), ANSWER, Done(RUN, "n", 3, [5, 6]), Refused("no"), Revoked([b"x" * 32]),
         Progress(RUN, "fed-avg", "mlp", 3, 0.5), Renew(), Renewed("no"),
+        Budget(1.5, None, 1e-5, "rows"),
     ],
     ids=lambda header: type(header).__name__,
 )  # fmt: skip
 def test_each_frame_is_read_as_it_was_written(header: Any) -> None:
     read, payload = frames.unpack(frames.pack(header, b"payload"))
     assert (read, bytes(payload)) == (header, b"payload")
+
+
+@pytest.mark.parametrize("spent", [-1.0, float("nan"), float("inf"), "1"])
+def test_an_epsilon_that_is_no_number_is_refused(spent: Any) -> None:
+    with pytest.raises(DataError):
+        frames.unpack(frames.pack(Budget(spent, 8.0, 1e-5, "rows")))
 
 
 def test_a_later_version_may_append_fields() -> None:
@@ -187,6 +195,7 @@ def test_frames_that_a_role_may_not_send_end_its_connection(place: Federation, t
         Hello(1, "b", "v", RUN),
         Revoked([b"x" * 32]),
         Progress(OTHER, "fed-avg", "mlp", 3),
+        Budget(1.0, 8.0, 1e-5, "rows"),
     ):
         hostile = Hostile(place, driver, RUN)
         hostile.send(wrong)

@@ -20,6 +20,7 @@ from tests.jobs.test_page import BROWSERS, shown
 
 import chimera
 from chimera.core.errors import ConfigurationError
+from chimera.engines.federation.wire.frames import Budget
 from chimera.federation.hub.page import data
 from chimera.federation.hub.page.serving import TOKEN, PageServer, place_of
 from chimera.federation.hub.sightings import DAY_S, Seen, SeenRun
@@ -70,14 +71,14 @@ def test_the_page_shows_nodes_and_runs(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def _shows_nodes_and_runs(place: Federation, page: PageServer) -> None:
-    place.node("a")
+    place.node("a", budget=lambda: Budget(3.0, 8.0, 1e-5, "rows"))
     place.join("node", "b")
     with place.engine(nodes=["a"]) as engine:
         engine.declare({"strategy": {"name": "fed-avg"}, "model": {"name": "mlp"}, "rounds": 8})
         counter = engine.spawn(Counter)
         assert engine.get(counter.add(2), LIMIT_S) == 2
         engine.report(4, 0.5)
-        while not ((told := found(page))["runs"] and told["runs"][0]["rounds"] and told["nodes"][0]["here_s"]):
+        while not ((told := found(page))["runs"] and told["runs"][0]["rounds"] and told["nodes"][0]["epsilon"]):
             pass
     (run,) = told["runs"]
     assert (run["requester"], run["state"], run["strategy"], run["model"]) == ("alice", "running", "fed-avg", "mlp")
@@ -87,12 +88,15 @@ def _shows_nodes_and_runs(place: Federation, page: PageServer) -> None:
     a, b = told["nodes"]
     assert (a["name"], a["state"], a["version"]) == ("a", "connected", chimera.__version__)
     assert (b["name"], b["state"], b["seen_s"], b["presence"]) == ("b", "away", None, [])
+    assert a["epsilon"] == {"left": 5.0, "limit": 8.0, "delta": 1e-5, "protects": "rows"}
+    assert b["epsilon"] is None
     ((_, until),) = a["presence"]
     assert until == 1.0
     place.stop_hub()
     (run,) = found(page)["runs"]
     assert run["state"] == "ended"
-    assert [node["state"] for node in found(page)["nodes"]] == ["away", "away"]
+    nodes = found(page)["nodes"]
+    assert [(node["state"], node["epsilon"]) for node in nodes] == [("away", a["epsilon"]), ("away", None)]
 
 
 def test_the_command_serves_the_page_until_it_ends(tmp_path: Path) -> None:
@@ -180,6 +184,20 @@ def test_presence_of_the_last_day(tmp_path: Path) -> None:
     state.close()
 
 
+@pytest.mark.parametrize(
+    ("spent", "limit", "left"),
+    [(2.0, 8.0, 6.0), (9.0, 8.0, 0.0), (None, 8.0, 0.0), (None, None, None), (1.0, None, None)],
+)
+def test_epsilon_of_the_last_report(tmp_path: Path, spent: Any, limit: Any, left: Any) -> None:
+    state, now_s = state_with(tmp_path, "a")
+    seen = Seen("a", now_s[0], now_s[0], "1")
+    state.report([seen._replace(budget=Budget(spent, limit, 1e-5, "rows"))], [])
+    assert data.page(state, now_s[0])["nodes"][0]["epsilon"]["left"] == left
+    state.report([seen], [])  # its policy does not release epsilon any more
+    assert data.page(state, now_s[0])["nodes"][0]["epsilon"] is None
+    state.close()
+
+
 def test_sums_of_a_run_grow_over_restarts_of_the_hub_and_its_state_follows(tmp_path: Path) -> None:
     state, now_s = state_with(tmp_path)
     state.report([], [SeenRun("r", "alice", "fed-avg", "mlp", 3, 0.3, False, 5, 10, 20)])
@@ -197,7 +215,7 @@ def test_a_file_of_a_former_version_opens(tmp_path: Path) -> None:
     state, _ = state_with(tmp_path, "a")
     state.close()
     with closing(sqlite3.connect(tmp_path / "hub.sqlite", isolation_level=None)) as db:
-        for table in ("stays", "progress"):
+        for table in ("stays", "progress", "budgets"):
             db.execute(f"DROP TABLE {table}")
         db.execute("INSERT INTO runs VALUES ('r', 'alice', 1.0, 2.0)")
     state = State(tmp_path)
@@ -228,7 +246,7 @@ def test_a_browser_shows_names_as_text(browser: str, place: Federation, page: Pa
         lambda db: db.execute("INSERT INTO members VALUES ('1', 'node', ?, 'f', 1.0, NULL)", (f"{hostile}<b>n</b>",))
     )
     state.report(
-        [Seen(f"{hostile}<b>n</b>", 4.0, 5.0, f"{hostile}1", here=False)],
+        [Seen(f"{hostile}<b>n</b>", 4.0, 5.0, f"{hostile}1", False, Budget(1.999, 8.0, 1e-5, "rows"))],
         [SeenRun(f"<i>{RUN}", "<b>alice</b>", hostile, "<u>mlp</u>", 3, 0.5, False, 1, 2, 3)],
     )
     state.close()
@@ -236,6 +254,7 @@ def test_a_browser_shows_names_as_text(browser: str, place: Federation, page: Pa
     for tag in ("<b>", "<img", "<i>", "<u>"):
         assert tag not in shows
     assert "&lt;b&gt;alice&lt;/b&gt;" in shows
+    assert ">6 of 8<" in shows  # rounded down
     assert 'id="lock" hidden=""' in shows
     assert (place.folder / "hub" / TOKEN).is_file()
     shows = shown(browser, page.address, tmp_path / "other", "this page asks for its token")

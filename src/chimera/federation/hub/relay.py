@@ -21,6 +21,7 @@ from chimera.engines.federation.wire.frames import (
     Answer,
     Ask,
     Beat,
+    Budget,
     Done,
     Header,
     Hello,
@@ -55,7 +56,7 @@ class Guest:
     serial, fingerprint : serial number and SHA-256 of its certificate.
     port : sends frames to the guest.
     hello : its first frame.
-    progress : the last report of a driver.
+    progress, budget : the last report of a driver, of a node.
     full : the port of its last frame, if too many bytes wait there; its next frame waits then.
     renewed_s : time of its last request for a new certificate, by a monotonic clock.
     """
@@ -65,6 +66,7 @@ class Guest:
         self.port, self.hello = port, hello
         self.since_s, self.heard_s = time.time(), time.monotonic()
         self.progress: Progress | None = None
+        self.budget: Budget | None = None
         self.full: Port | None = None
         self.renewed_s = -math.inf
 
@@ -185,7 +187,7 @@ class Relay:
         if places.get(key) is guest:
             del places[key]
             if guest.role == "node":
-                self._left[guest.name] = Seen(guest.name, guest.since_s, time.time(), guest.hello.version, here=False)
+                self._left[guest.name] = _seen(guest, here=False)
                 self._tell(Present({}, [guest.name]))
             else:
                 self._left_drivers[key] = guest
@@ -219,6 +221,9 @@ class Relay:
             return
         if isinstance(header, Progress) and header.run == guest.hello.run:
             guest.progress = header
+            return
+        if isinstance(header, Budget) and guest.role == "node":
+            guest.budget = header
             return
         to = self._receiver(guest, header)
         if to is None:
@@ -279,9 +284,12 @@ class Relay:
     def seen(self) -> list[Seen]:
         """Return the nodes that are connected, and those that have left since the last call."""
         left, self._left = self._left, {}
-        now_s = time.time()
-        here = [Seen(each.name, each.since_s, now_s, each.hello.version) for each in self.nodes.values()]
+        here = [_seen(each) for each in self.nodes.values()]
         return [*(seen for name, seen in left.items() if name not in self.nodes), *here]
+
+
+def _seen(node: Guest, *, here: bool = True) -> Seen:
+    return Seen(node.name, node.since_s, time.time(), node.hello.version, here, node.budget)
 
 
 async def _hello(connection: Any) -> Header:

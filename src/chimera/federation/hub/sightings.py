@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 from typing import NamedTuple
 
+from chimera.engines.federation.wire.frames import Budget
+
 TABLES = """
     CREATE TABLE IF NOT EXISTS stays (
         name TEXT NOT NULL, since_s REAL NOT NULL, until_s REAL NOT NULL, PRIMARY KEY (name, since_s)
@@ -12,6 +14,9 @@ TABLES = """
     CREATE TABLE IF NOT EXISTS progress (
         run TEXT PRIMARY KEY, strategy TEXT NOT NULL, model TEXT NOT NULL, rounds INTEGER NOT NULL, fraction REAL,
         ended INTEGER NOT NULL, calls INTEGER NOT NULL, bytes_in INTEGER NOT NULL, bytes_out INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS budgets (
+        name TEXT PRIMARY KEY, spent REAL, most REAL, delta REAL NOT NULL, protects TEXT NOT NULL
     ) WITHOUT ROWID
 """
 """Tables that files of former versions lack, and that former versions ignore."""
@@ -27,6 +32,7 @@ class Seen(NamedTuple):
     ----------
     since_s, seen_s : start of its last connection, and time at which it was seen last, in seconds since 1970.
     here : whether it is connected.
+    budget : its last report about epsilon; None: its policy does not release it, or it has not reported yet.
     """
 
     name: str
@@ -34,6 +40,7 @@ class Seen(NamedTuple):
     seen_s: float
     version: str
     here: bool = True
+    budget: Budget | None = None
 
 
 class SeenRun(NamedTuple):
@@ -85,9 +92,16 @@ def note(db: sqlite3.Connection, now_s: float, nodes: list[Seen], runs: list[See
     db.executemany("INSERT OR REPLACE INTO presence VALUES (?, ?, ?, ?)", rows)
     for node in nodes:
         _stay(db, node)
+    _note_budgets(db, nodes)
     db.execute("DELETE FROM stays WHERE until_s < ?", (now_s - DAY_S,))
     if runs:
         _note_runs(db, runs, now_s)
+
+
+def budgets(db: sqlite3.Connection) -> dict[str, Budget]:
+    """Return the last report of each node that reports its budget of epsilon."""
+    rows = db.execute("SELECT name, spent, most, delta, protects FROM budgets")
+    return {name: Budget(*rest) for name, *rest in rows}
 
 
 def stays_since(db: sqlite3.Connection, since_s: float) -> dict[str, list[tuple[float, float]]]:
@@ -108,6 +122,14 @@ def last_runs(db: sqlite3.Connection, most: int) -> list[KnownRun]:
         "ORDER BY r.seen_s DESC, r.since_s DESC LIMIT ?"
     )
     return [KnownRun(*row)._replace(ended=bool(row[8])) for row in db.execute(query, (most,))]
+
+
+def _note_budgets(db: sqlite3.Connection, nodes: list[Seen]) -> None:
+    """Replace the reports of the nodes. A node whose policy releases no epsilon any more has none."""
+    db.executemany("DELETE FROM budgets WHERE name = ?", [(node.name,) for node in nodes if node.budget is None])
+    told = [(each.name, each.budget) for each in nodes if each.budget is not None]
+    rows = [(name, each.spent, each.limit, each.delta, each.protects) for name, each in told]
+    db.executemany("INSERT OR REPLACE INTO budgets VALUES (?, ?, ?, ?, ?)", rows)
 
 
 def _stay(db: sqlite3.Connection, node: Seen) -> None:

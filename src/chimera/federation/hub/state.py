@@ -11,8 +11,18 @@ from typing import Any, NamedTuple
 
 from chimera.core.errors import ConfigurationError, ConflictError
 from chimera.core.sqlite import SQLiteConnection, SQLiteFormat
-from chimera.engines.federation.wire.frames import NAME
-from chimera.federation.hub.sightings import DAY_S, TABLES, KnownRun, Seen, SeenRun, last_runs, note, stays_since
+from chimera.engines.federation.wire.frames import NAME, Budget
+from chimera.federation.hub.sightings import (
+    DAY_S,
+    TABLES,
+    KnownRun,
+    Seen,
+    SeenRun,
+    budgets,
+    last_runs,
+    note,
+    stays_since,
+)
 from chimera.federation.identity.authority import DAYS, Issued, Role
 from chimera.federation.identity.invitations import LASTS_S
 
@@ -214,6 +224,10 @@ class State:
     def stays(self) -> dict[str, list[tuple[float, float]]]:
         """Return when each node was connected in the last 24 hours: pairs of seconds since 1970."""
         return self._db.read(lambda db: stays_since(db, self._clock() - DAY_S))
+
+    def budgets(self) -> dict[str, Budget]:
+        """Return the budgets of epsilon that nodes have reported, by name."""
+        return self._db.read(budgets)
 
     def runs(self, most: int) -> list[KnownRun]:
         """Return the runs that were seen last, the last one first."""

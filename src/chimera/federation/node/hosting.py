@@ -15,6 +15,7 @@ from chimera.engines.federation.credentials import AUTHORITY, CERTIFICATE, KEY, 
 from chimera.federation.data.gives import Gives
 from chimera.federation.data.learner import node_actors
 from chimera.federation.data.loading import loaded
+from chimera.federation.node.budget import budget_of
 from chimera.federation.node.revocations import Revocations
 from chimera.federation.node.service import Service, serve
 from chimera.federation.policy.gate import Gate
@@ -59,7 +60,8 @@ def serve_node(
     training = int((~own.test).sum())
     kinds = certified(node_actors(own, gives_of(policy)), member)
     with closing(Gate(policy, folder, rows=lambda: training, participants=participants, revoked=revoked)) as gate:
-        serve(Service(credentials, kinds, gate, lambda: joined(credentials), on_held, revoked, renewed))
+        budget = budget_of(policy, gate.spent)
+        serve(Service(credentials, kinds, gate, lambda: joined(credentials), on_held, revoked, renewed, budget))
 
 
 def gives_of(policy: Policy) -> Gives:

@@ -9,12 +9,13 @@ from typing import Any
 
 from chimera.core.errors import ActorLost, PrivacyError, UnavailableError
 from chimera.engines.federation.credentials import Credentials
-from chimera.engines.federation.wire.frames import PROTOCOL, REVISION, Ask, Header, Hello, Revoked
+from chimera.engines.federation.wire.frames import PROTOCOL, REVISION, Ask, Budget, Header, Hello, Revoked
 from chimera.engines.federation.wire.link import Link, ignore_ends
 from chimera.engines.federation.wire.pages import keep_pages
 from chimera.engines.http.hosting.dispatch import actor_of, dispatch, refusal
 from chimera.engines.http.hosting.host import Host
 from chimera.engines.http.hosting.hosted_actor import Reply, error_reply
+from chimera.federation.node.budget import BudgetReports
 from chimera.federation.node.calls import Calls, Finished
 from chimera.federation.node.revocations import Revocations
 from chimera.federation.node.store import Kept, Store
@@ -41,6 +42,7 @@ class Service:
     on_held : called with the number and the requester of each run that waits for the administrator.
     revocations : learns which certificates are revoked; default: those of the folder.
     renewed : called with each renewed certificate of the node, in PEM.
+    budget : returns the budget of epsilon for the hub; None: the hub gets no report.
     """
 
     def __init__(
@@ -52,12 +54,13 @@ class Service:
         on_held: Callable[[int, str], None] | None = None,
         revocations: Revocations | None = None,
         renewed: Callable[[bytes], None] = lambda _: None,
+        budget: Callable[[], Budget] | None = None,
     ) -> None:
         self._credentials, self._gate, self._joined = credentials, gate, joined
         self._host = Host(kinds, forget_after_s=_FORGET_S)
         self._reader, self._on_held = CallReader(), on_held
         self._revocations = revocations or Revocations(credentials.folder)
-        self._renewed = renewed
+        self._renewed, self._budget = renewed, budget
         self._held: set[tuple[str, int]] = set()
         self._waiting: dict[tuple[str, int], int] = {}  # sizes of the calls that wait, by run and number
 
@@ -70,11 +73,14 @@ class Service:
         """
         self._loop = asyncio.get_running_loop()
         self._store = Store(self._credentials.folder)
-        self._calls = _Told(self._store, self._run, self._joined, self._revocations)
+        reports = BudgetReports(self._budget)
+        self._calls = _Told(self._store, self._run, self._joined, self._revocations, reports)
         hello = Hello(PROTOCOL, secrets.token_hex(8), __version__, revision=REVISION)
+        reporting = asyncio.create_task(reports.run())
         try:
             await Link(self._credentials, hello, self._calls, self._renewed).run()
         finally:
+            reporting.cancel()
             self._calls.close()
             self._host.close()
             self._store.close()
@@ -154,15 +160,22 @@ def _refused(decision: Refused) -> Reply:
 
 
 class _Told(Calls):
-    """Calls, and the hub's own messages: the connection is open, or certificates are revoked."""
+    """Calls, and messages between node and hub: the connection is open, certificates are revoked, and the budget."""
 
-    def __init__(self, store: Store, run: Any, report: Callable[[], None], revocations: Revocations) -> None:
+    def __init__(
+        self, store: Store, run: Any, report: Callable[[], None], revocations: Revocations, budget: BudgetReports
+    ) -> None:
         super().__init__(store, run)
-        self._report, self._revocations = report, revocations
+        self._report, self._revocations, self._budget = report, revocations, budget
 
     def joined(self, port: Any, present: Any) -> None:
         super().joined(port, present)
+        self._budget.joined(port, present)
         self._report()
+
+    def parted(self) -> None:
+        super().parted()
+        self._budget.parted()
 
     def received(self, header: Header, payload: memoryview) -> None:
         if isinstance(header, Revoked):

@@ -16,7 +16,7 @@ import msgspec
 
 from chimera.core.errors import ConfigurationError, PrivacyError
 from chimera.core.private import make_folder
-from chimera.federation.policy import decisions
+from chimera.federation.policy import accounts, decisions
 from chimera.federation.policy.admission import arguments_agree, is_well_formed, run_refusal
 from chimera.federation.policy.decisions import Request
 from chimera.federation.policy.declared import Declared
@@ -109,6 +109,10 @@ class Gate:
         text = msgspec.json.encode({**asdict(self._policy.privacy), "metrics": self._policy.release.metrics}).decode()
         if db.execute("SELECT privacy FROM bounds").fetchone() != (text,):
             db.execute("INSERT OR REPLACE INTO bounds VALUES (1, ?)", (text,))
+
+    def spent(self) -> float:
+        """Return epsilon of the updates of all requesters; infinite if no noise bounds it."""
+        return self._ledger.read(lambda db: accounts.epsilon(db, self._policy.privacy.delta))
 
     def request(self, requester: Requester, call: Call) -> Decision:
         """Decide whether a call may run. A call that spends epsilon is reserved before, on the disk before an answer leaves.

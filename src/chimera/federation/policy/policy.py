@@ -126,18 +126,20 @@ class Limits:
 
 @dataclass(frozen=True)
 class Release:
-    """The table ``[release]``: values that may leave the node besides updates. Epsilon does not cover it.
+    """The table ``[release]``: values that may leave the node besides updates. Epsilon does not cover them.
 
     Attributes
     ----------
     sample_rows : whether rows of the data may leave.
     statistics : whether sums, counts and bounds of columns may leave.
     metrics : names of the metrics of the node's test rows that may leave.
+    epsilon : whether the hub, and the readers of its page, may know the spent epsilon and the budget of all requesters.
     """
 
     sample_rows: bool = False
     statistics: bool = False
     metrics: tuple[str, ...] = ()
+    epsilon: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+from chimera.core.counted import counted
 from chimera.core.engine import Engine
 from chimera.core.errors import ActorLost, TooFewWorkersError
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
@@ -28,6 +29,7 @@ class Gather:
     workers : living workers in rank order. A change replaces the list.
     unreported : events since the last report, as `Notifier.events` takes them. The caller that reports the events empties the
         list.
+    continues : whether a round ends without the workers that die during it: on an engine whose runs do not need all nodes.
     """
 
     unreported: list[tuple[str, str, str]]
@@ -46,6 +48,7 @@ class Gather:
         """Start without stragglers."""
         self._engine, self._monitor, self._min_workers = engine, monitor, min_workers
         option = "min_nodes" if getattr(engine, "min_nodes", None) == min_workers else "min_workers"
+        self.continues = getattr(engine, "min_nodes", None) is not None
         self._bound = f"fewer than {option} = {min_workers}"  # the larger one of both options
         self.unreported = []
         self._late: dict[str, Any] = {}  # refs of workers that still compute a result for which no caller waits
@@ -61,15 +64,17 @@ class Gather:
         Parameters
         ----------
         ask : calls a worker and returns its refs.
-        quorum : the share of the workers whose results are awaited, 0 to 1. With 1 and no time limit, the call does not wait.
+        quorum : the share of the workers whose results are awaited, 0 to 1. With 1 and no time limit, the call does not wait,
+            unless the run `continues`.
         timeout_s : seconds after which the results that have arrived are returned.
 
         Raises
         ------
+        ActorLost : a run that `continues` has fewer than ``min_workers`` results.
         TooFewWorkersError : fewer than ``min_workers`` answered within ``timeout_s``.
         """
         if quorum == 1 and timeout_s is None:
-            return [ask(worker) for worker in self.workers]
+            return [*self.soonest(self.workers, ask).values()]
         answers = self._asked(self.workers, ask, max(math.ceil(quorum * len(self.workers)), 1), timeout_s)
         if len(answers) < self._min_workers:
             came = f"{len(answers)} of {len(self.workers)} workers answered in {timeout_s} s"
@@ -85,16 +90,36 @@ class Gather:
     ) -> dict[str, Any]:
         """Call the free workers among ``workers``, and return the first ``count`` results, by name, in rank order.
 
-        Without ``count`` and ``timeout_s``, call all and wait for nothing.
+        Without ``count`` and ``timeout_s``, call all and wait for nothing. If the run `continues`, wait for all that do not
+        die.
 
         Raises
         ------
-        ActorLost : no worker answered, and at least one is dead.
+        ActorLost : no worker answered, and at least one is dead. Also if a run that `continues` has too few results.
         TooFewWorkersError : no worker answered within ``timeout_s``.
         """
         if count is None and timeout_s is None:
-            return {worker.name: ask(worker) for worker in workers}
+            return self._of_survivors(workers, ask) if self.continues else {w.name: ask(w) for w in workers}
         return self.until(_any, workers, ask, count or len(workers), timeout_s)
+
+    def _of_survivors(self, workers: Sequence[Any], ask: Callable[[Any], Any]) -> dict[str, Any]:
+        """Return the results of the workers that do not die; raise ActorLost if the round has to be repeated with others."""
+        answers = self._asked(workers, ask, len(workers), None)
+        if len(answers) < min(self._min_workers, len(workers)):
+            raise ActorLost(
+                f"{', '.join(sorted(self._dead()))} died: {counted(len(answers), 'worker')} left in the round"
+            )
+        return answers
+
+    @property
+    def departed(self) -> set[str]:
+        """The names of the workers without which a round of a run that `continues` has ended, or will end."""
+        return self._dead() & {worker.name for worker in self.workers} if self.continues else set()
+
+    def raise_departed(self) -> None:
+        """Raise ActorLost if a worker has departed."""
+        if departed := self.departed:
+            raise ActorLost(f"{', '.join(sorted(departed))} died")
 
     def until(
         self,

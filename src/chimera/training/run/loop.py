@@ -130,6 +130,7 @@ class TrainingLoop(RunState):
                         self._in_round = False
                         self._count()
                         self._interrupted = False
+                        self._cluster.raise_departed()
                     saved = self._evaluate_and_save()
                     if (reason is None and self._notifier.events(self._recovery.grow())) or saved:
                         # A run that resumes here restarts the strategy. This run does so, too, for the same weights.
@@ -181,7 +182,7 @@ class TrainingLoop(RunState):
             max_seconds = self._budget.max_seconds
             time_is_over = max_seconds is not None and self._meter.seconds() >= max_seconds
             asked = self._interrupt.requested or self._stop_requested() or self._recovery.arrived
-            if asked or time_is_over or self._overdue() or (by_time and self._snapshot_due()):
+            if asked or self._cluster.departed or time_is_over or self._overdue() or (by_time and self._snapshot_due()):
                 horizon = in_flight.issued
 
     def _end(self, in_flight: InFlight, count: int) -> None:

@@ -16,8 +16,9 @@ import msgspec
 from chimera.core.errors import DataError
 
 PROTOCOL = 1
-REVISION = 1
-"""Frames that both sides may send beyond the first version: 1 adds `Revoked`, `Progress`, `Renew` and `Renewed`."""
+REVISION = 2
+"""Frames that both sides may send beyond the first version: 1 adds `Revoked`, `Progress`, `Renew` and `Renewed`, and 2 adds
+`Budget`."""
 CHUNK = 1 << 20
 """Maximum size of a payload, in bytes."""
 WINDOW = 4
@@ -41,6 +42,7 @@ Name = Annotated[str, msgspec.Meta(pattern=NAME)]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 _Text = Annotated[str, msgspec.Meta(max_length=300)]
 _Label = Annotated[str, msgspec.Meta(max_length=63)]
+_Epsilon = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
 _Path = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
@@ -214,8 +216,38 @@ class Renewed(_Frame, frozen=True, tag=23):
     reason: _Text = ""
 
 
+class Budget(_Frame, frozen=True, tag=24):
+    """A node whose policy releases it reports its budget of epsilon to the hub, for the page of the hub.
+
+    Attributes
+    ----------
+    spent : epsilon of the updates of all requesters; None if no noise bounds it.
+    limit : the budget for all requesters; None if there is none.
+    delta, protects : the delta and the unit of epsilon, see `chimera.federation.policy.policy.PrivacyBounds`.
+    """
+
+    spent: _Epsilon | None
+    limit: _Epsilon | None
+    delta: Annotated[float, msgspec.Meta(gt=0, lt=1)]
+    protects: Literal["rows", "node"]
+
+
 Header: TypeAlias = (
-    Hello | Present | Beat | Ask | More | Took | Answer | Done | Refused | Waits | Revoked | Progress | Renew | Renewed
+    Hello
+    | Present
+    | Beat
+    | Ask
+    | More
+    | Took
+    | Answer
+    | Done
+    | Refused
+    | Waits
+    | Revoked
+    | Progress
+    | Renew
+    | Renewed
+    | Budget
 )
 
 _encoder = msgspec.msgpack.Encoder()

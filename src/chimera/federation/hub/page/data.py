@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from chimera.engines.federation.wire.frames import Budget
 from chimera.federation.hub.sightings import DAY_S, KnownRun
 from chimera.federation.hub.state import HERE_S, Member, State
 
@@ -20,17 +21,19 @@ def page(state: State, now_s: float | None = None) -> dict[str, Any]:
     now_s : the time; default: that of the clock.
     """
     now_s = time.time() if now_s is None else now_s
-    stays = state.stays()
+    stays, budgets = state.stays(), state.budgets()
     members = [member for member in state.members() if member.role == "node"]
     return {
         "now_s": now_s,
-        "nodes": [_node(member, stays.get(member.name, []), now_s) for member in members[:_MOST_NODES]],
+        "nodes": [
+            _node(each, stays.get(each.name, []), budgets.get(each.name), now_s) for each in members[:_MOST_NODES]
+        ],
         "more_nodes": max(len(members) - _MOST_NODES, 0),
         "runs": [_run(run, now_s) for run in state.runs(_MOST_RUNS)],
     }
 
 
-def _node(member: Member, stays: list[tuple[float, float]], now_s: float) -> dict[str, Any]:
+def _node(member: Member, stays: list[tuple[float, float]], budget: Budget | None, now_s: float) -> dict[str, Any]:
     begin_s = now_s - DAY_S
     state = member.state(now_s)
     parts = [(max(since_s, begin_s), until_s) for since_s, until_s in stays]
@@ -43,8 +46,15 @@ def _node(member: Member, stays: list[tuple[float, float]], now_s: float) -> dic
         "here_s": member.here_s if state == "connected" else None,
         "seen_s": member.seen_s,
         "version": member.version,
+        "epsilon": None if budget is None or state == "revoked" else _epsilon(budget),
         "presence": [] if state == "revoked" else [[(a - begin_s) / DAY_S, (b - begin_s) / DAY_S] for a, b in parts],
     }
+
+
+def _epsilon(budget: Budget) -> dict[str, Any]:
+    """Return a budget for the page: ``left`` is None if there is no limit."""
+    left = None if budget.limit is None else 0.0 if budget.spent is None else max(budget.limit - budget.spent, 0.0)
+    return {"left": left, "limit": budget.limit, "delta": budget.delta, "protects": budget.protects}
 
 
 def _run(run: KnownRun, now_s: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ const time = s => {
 };
 
 function drawNodes(page) {
-  const [body, cells] = head(at("nodes"), ["node", "state", "for", "last 24 hours", "last seen", "version", "member since"], {
+  const [body, cells] = head(at("nodes"), ["node", "state", "for", "last 24 hours", "last seen", "epsilon left", "version", "member since"], {
     "last 24 hours": "strip",
   });
   const hours = make("div", undefined, cells["last 24 hours"], "hours");
@@ -36,11 +36,16 @@ function drawNodes(page) {
       node.seen_s === null ? "never" : node.state === "connected" ? "now" : `${span(page.now_s - node.seen_s)} ago`,
       row,
     ).title = time(node.seen_s);
+    const budget = node.epsilon,
+      left = budget && (budget.left === null ? "no limit" : `${Math.floor(100 * budget.left) / 100} of ${budget.limit}`);
+    make("td", left || "", row).title = budget
+      ? `of all requesters, at delta ${budget.delta}, protects = "${budget.protects}"`
+      : "the policy of this node does not release it";
     make("td", node.version, row);
     make("td", time(node.member_s), row);
   }
-  if (page.more_nodes) emptyRow(body, `and ${count(page.more_nodes, "further node")}`, 7);
-  if (!page.nodes.length) emptyRow(body, "no nodes yet: chimera hub invite NAME", 7);
+  if (page.more_nodes) emptyRow(body, `and ${count(page.more_nodes, "further node")}`, 8);
+  if (!page.nodes.length) emptyRow(body, "no nodes yet: chimera hub invite NAME", 8);
 }
 
 function drawRuns(page) {
