@@ -13,6 +13,7 @@ import numpy as np
 from chimera.core.batch import Batch, inputs_of, leaves, targets_of
 from chimera.core.errors import DataError
 from chimera.data.readers.arrays import Task
+from chimera.data.sample_lists import has_lists, lists_as_arrays, mismatch_in
 from chimera.data.scaling import Scaling
 
 Collate = Callable[[list[Any]], Batch]
@@ -92,6 +93,8 @@ class FirstBatch(ABC):
 def collated(samples: list[Any], collate: Collate | None, name: str, numbers: Sequence[int]) -> Batch:
     """Return samples as a batch; ``collate`` is torch's ``default_collate`` if it is None.
 
+    Without ``collate``, lists of numbers in samples become arrays, such as the columns of a Hugging Face data set.
+
     Raises
     ------
     DataError : the samples do not fit together; the error names the data set ``name`` and the ``numbers`` of the samples.
@@ -100,12 +103,15 @@ def collated(samples: list[Any], collate: Collate | None, name: str, numbers: Se
         from torch.utils.data import default_collate
 
         collate = default_collate
+        if has_lists(samples[0]):
+            samples = list(map(lists_as_arrays, samples))
     try:
         batch = collate(samples)
-    except (RuntimeError, TypeError, ValueError, KeyError) as error:
+    except (RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
+        cause = mismatch_in(samples, numbers) or _line(error)
         raise DataError(
-            f"samples {numbers[0]} to {numbers[-1]} of {name!r} cannot be collated into a batch: {_line(error)}; give "
-            "a collate function, such as one that pads samples of different lengths"
+            f"samples {numbers[0]} to {numbers[-1]} of {name!r} cannot be collated into a batch: {cause}; give "
+            "a collate function, such as one that pads: chimera.SampleDataset(data, collate=function)"
         ) from error
     return tuple(batch) if type(batch) is list else batch  # default_collate returns tuples as lists
 

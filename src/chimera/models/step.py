@@ -103,7 +103,16 @@ class DefaultStep:
                 del given[key]
             if len(given) == 1 and not _accepts(module, *given):
                 return module(*given.values())
-            return module(**given)
+            try:
+                return module(**given)
+            except TypeError as error:
+                unknown = next((name for name in given if not _accepts(module, name)), None)
+                if unknown is None:
+                    raise
+                raise ConfigurationError(
+                    f"{type(module).__name__}.forward has no parameter {unknown!r}: leave this column out of the samples, or "
+                    "give a step of your own"
+                ) from error
         return module(batch)
 
 
