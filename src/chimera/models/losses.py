@@ -91,6 +91,8 @@ class Loss:
         if self.targets == "classes":
             if targets.ndim == 2 and targets.shape[1] == 1 and len(shape) == 2:
                 targets = targets[:, 0]
+            elif shape == targets.shape and len(shape) > 1 and not targets.is_floating_point():
+                targets = self._probabilities(targets)
             elif len(shape) > 2:
                 outputs = classes_second(outputs, targets)
         elif shape != targets.shape:
@@ -111,6 +113,15 @@ class Loss:
         if self.targets == "any":
             return targets
         raise DataError(f"the loss {self.name!r} needs targets of the outputs' shape {shape}, these have shape {given}")
+
+    def _probabilities(self, targets: Tensor) -> Tensor:
+        """Return one-hot rows of integers as probabilities of classes."""
+        if not ((targets >= 0) & (targets <= 1)).all() or not (targets.sum(1) == 1).all():
+            raise DataError(
+                f"the loss {self.name!r} needs one class index per sample or rows with one 1 and else 0, not other integers "
+                f"of shape {tuple(targets.shape)}: for several labels per sample, use 'bce-with-logits'"
+            )
+        return targets.float()
 
     def _mistake(self, outputs: Tensor, targets: Tensor) -> str | None:
         if len(outputs) != len(targets):
@@ -216,12 +227,21 @@ def make_loss(loss: str | LossFunction, task: Task | None = None) -> Loss:
     function, targets, meant, metrics = _NAMED[name]
     if task is not None and task != meant:
         fitting = ", ".join(name for name, known in _NAMED.items() if known[2] == task)
-        raise ConfigurationError(f"the loss {name!r} is for {meant}, the task is {task}; losses for it: {fitting}")
+        advice = "; class labels must be integers or texts" if task == "regression" else ""
+        raise ConfigurationError(
+            f"the loss {name!r} is for {meant}, the task is {task}; losses for it: {fitting}{advice}"
+        )
     if isinstance(loss, str):
         import torch.nn.functional
 
         loss = cast("LossFunction", getattr(torch.nn.functional, function))
     return Loss(name, loss, targets, meant, metrics)
+
+
+def takes_values(loss: str | LossFunction, columns: int) -> bool:
+    """Return whether a loss of a classification also takes real numbers in this many columns: probabilities of classes."""
+    made = make_loss(loss)
+    return made.name == "bce-with-logits" or (made.name == "cross-entropy" and columns > 1)
 
 
 def _name_of(loss: LossFunction) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from chimera.codecs.codec import CODECS
@@ -12,6 +13,7 @@ from chimera.core.counted import counted
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import RowData, TrainingData
+from chimera.data.indicators import check_default_loss, check_probabilities
 from chimera.data.nodes import NodesData
 from chimera.data.partition import Partitioner
 from chimera.data.provider import DataProvider, PartitionedData, WorkerData
@@ -220,6 +222,8 @@ def model_of(model: Any, train: TrainingData, seed: int) -> Model:
     about: dict[str, Any] = {"input_shape": train.input_shape, "outputs": lambda: train.outputs, "task": train.task}
     if hasattr(train, "counts"):  # a text data set: the count of each word
         about["counts"] = train.counts
-    if isinstance(model, str | Mapping):
-        return build_model(*named(model), seed=seed, **about)
-    return as_model(model, seed=seed, **about)
+    about |= {"seed": seed, "check_default_loss": partial(check_default_loss, train)}
+    made = build_model(*named(model), **about) if isinstance(model, str | Mapping) else as_model(model, **about)
+    if getattr(getattr(made, "loss", None), "name", None) == "bce-with-logits":
+        check_probabilities(train)
+    return made
