@@ -70,7 +70,7 @@ class FirstBatch(ABC):
     @property
     def input_type(self) -> Literal["float32", "int64"]:
         """The type of the first array of the inputs: integers or real numbers."""
-        first = np.asarray(as_host_array(next(leaves(inputs_of(self.first)))))
+        first = np.asarray(as_host_array(self._first_leaf()))
         return "int64" if first.dtype.kind in "iu" else "float32"
 
     @property
@@ -87,7 +87,16 @@ class FirstBatch(ABC):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of the first array of one input."""
-        return tuple(next(leaves(inputs_of(self.first))).shape[1:])
+        return tuple(self._first_leaf().shape[1:])
+
+    def _first_leaf(self) -> Any:
+        found = next(leaves(inputs_of(self.first)), None)
+        if found is None:
+            raise DataError(
+                f"a batch of {self.name!r}, of type {type(self.first).__name__}, has no array or tensor: give a collate "
+                "function that returns a tuple, a mapping or a dataclass"
+            )
+        return found
 
 
 def collated(samples: list[Any], collate: Collate | None, name: str, numbers: Sequence[int]) -> Batch:
@@ -113,7 +122,10 @@ def collated(samples: list[Any], collate: Collate | None, name: str, numbers: Se
             f"samples {numbers[0]} to {numbers[-1]} of {name!r} cannot be collated into a batch: {cause}; give "
             "a collate function, such as one that pads: chimera.SampleDataset(data, collate=function)"
         ) from error
-    return tuple(batch) if type(batch) is list else batch  # default_collate returns tuples as lists
+    if type(batch) is not list:
+        return batch
+    *inputs, last = batch  # default_collate returns tuples as lists
+    return (*inputs, last[0] if inputs and type(last) is list and len(last) == 1 else last)
 
 
 @contextmanager

@@ -38,8 +38,8 @@ def check_default_loss(train: TrainingData) -> None:
     )
 
 
-def check_probabilities(train: TrainingData) -> None:
-    """Check the targets in memory for ``bce-with-logits``.
+def check_probabilities(train: TrainingData, loss: str) -> None:
+    """Check the targets in memory for a loss of probabilities, such as ``bce-with-logits``.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def check_probabilities(train: TrainingData) -> None:
         return
     low, high = float(train.targets.min()), float(train.targets.max())
     if low < 0 or high > 1:
-        raise DataError(f"the loss 'bce-with-logits' needs targets from 0 to 1, these go from {low:g} to {high:g}")
+        raise DataError(f"the loss {loss!r} needs targets from 0 to 1, these go from {low:g} to {high:g}")
 
 
 def _targets(train: TrainingData) -> Any:

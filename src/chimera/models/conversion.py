@@ -18,7 +18,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.registry import checked_options, load_object
 from chimera.models.instantiation import instantiate
 from chimera.models.linear_estimator import estimator_task
-from chimera.models.losses import LossFunction, takes_values
+from chimera.models.losses import INDICATOR_LOSSES, LossFunction, takes_values
 from chimera.models.metrics import Metrics
 from chimera.models.model import MODELS, Model, Task
 from chimera.models.sklearn_model import SklearnModel
@@ -74,7 +74,7 @@ def build_model(
             importlib.import_module(entry.requires)  # before the call, so that the seed reaches it
         thing = _call(
             entry.factory, own, name, input_shape, _output_count(outputs, adapter_options), task, seed, counts,
-            single_logit=adapter_options.get("loss") == "bce-with-logits",
+            single_logit=adapter_options.get("loss") in INDICATOR_LOSSES,
         )  # fmt: skip
     about: dict[str, Any] = {"task": task, "outputs": outputs, "input_shape": input_shape, "seed": seed}
     return as_model(thing, check_default_loss=check_default_loss, **about, **adapter_options)
@@ -205,7 +205,7 @@ def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 def _output_count(outputs: Outputs, adapter_options: Mapping[str, Any]) -> Outputs:
     """Return the number of outputs: 1, not 2, if two classes are trained as a single logit."""
-    return 1 if adapter_options.get("loss") == "bce-with-logits" and _count(outputs) == 2 else outputs
+    return 1 if adapter_options.get("loss") in INDICATOR_LOSSES and _count(outputs) == 2 else outputs
 
 
 def _count(outputs: Outputs) -> int:

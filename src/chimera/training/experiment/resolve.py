@@ -21,6 +21,7 @@ from chimera.data.scaling import Standardize
 from chimera.data.split import DATASETS, Split
 from chimera.models.compute import Compute
 from chimera.models.conversion import as_model, build_model
+from chimera.models.losses import INDICATOR_LOSSES
 from chimera.models.model import MODELS, Model
 from chimera.strategies.strategy import Strategy
 from chimera.training.aggregation.aggregation import AGGREGATIONS
@@ -224,6 +225,7 @@ def model_of(model: Any, train: TrainingData, seed: int) -> Model:
         about["counts"] = train.counts
     about |= {"seed": seed, "check_default_loss": partial(check_default_loss, train)}
     made = build_model(*named(model), **about) if isinstance(model, str | Mapping) else as_model(model, **about)
-    if getattr(getattr(made, "loss", None), "name", None) == "bce-with-logits":
-        check_probabilities(train)
+    loss = getattr(getattr(made, "loss", None), "name", None)
+    if loss in INDICATOR_LOSSES:
+        check_probabilities(train, loss)
     return made
