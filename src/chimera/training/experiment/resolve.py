@@ -14,6 +14,8 @@ from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import RowData, TrainingData
 from chimera.data.indicators import check_default_loss, check_probabilities
+from chimera.data.lazy import lazy_dataset
+from chimera.data.nested_arrays import is_nested
 from chimera.data.nodes import NodesData
 from chimera.data.partition import Partitioner
 from chimera.data.provider import DataProvider, PartitionedData, WorkerData
@@ -69,6 +71,12 @@ def open_engine(engine: Any, preload: Sequence[str]) -> tuple[Engine, bool]:
 
 def _is_named(data: Any) -> bool:
     return isinstance(data, str) or (isinstance(data, Mapping) and "name" in data)
+
+
+def arrays_by_name(data: Any) -> Any:
+    """Return a mapping of arrays, such as ``{"x": inputs, "labels": labels}``, as a data set; other data are unchanged."""
+    arrays = isinstance(data, dict) and not isinstance(data.get("name"), str) and is_nested(data)
+    return lazy_dataset(data, {}) if arrays else data
 
 
 def split_of(data: Any, seed: int, standardize: Standardize = "auto") -> Split:
