@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, DataError
 from chimera.data.iterable import IterableSamples
+from chimera.data.samples import SampleDataset
 from chimera.data.split import DATASETS
 from chimera.data.stream_provider import StreamData
 
@@ -97,3 +98,27 @@ def test_a_stream_continues_from_its_state_unless_it_has_a_shuffle_buffer(
                 found = after.take(order.batch(step), (0, rank, step))
                 assert found["x"].tolist() == expected["x"].tolist()
                 assert found["label"].tolist() == expected["label"].tolist()
+
+
+@pytest.mark.parametrize("form", [None, "torch", "numpy"])
+def test_a_data_set_given_directly_trains_alike_in_each_format(rows: Any, form: str | None) -> None:
+    data = SampleDataset(rows.select_columns(["x", "label"]).with_format(form))
+    batch = data.take(np.array([3, 5]))
+    assert np.asarray(batch["x"]).tolist() == [[3.0, 1.0], [5.0, 1.0]]
+    assert np.asarray(batch["label"]).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ([[1, 2], [3], [4, 5]], r"'x' is of shape \(2,\) in sample 0 and of shape \(1,\) in sample 1; give a collate"),
+        ([[[1], [2, 3]], [[3]], [[4]]], "'x' is a list of length 2 in sample 0 and of shape .* in sample 1"),
+        ([1.0, None, 2.0], "'x' is a value in sample 0 and None in sample 1"),
+        ([None, None, None], "'x' is None in sample 0"),
+    ],
+)
+def test_a_column_that_cannot_be_a_batch_is_named(column: Any, message: str) -> None:
+    data = SampleDataset(datasets.Dataset.from_dict({"x": column, "label": [0, 1, 0]}), name="mine")
+    with pytest.raises(DataError, match=message) as caught:
+        data.take(np.arange(3))
+    assert "\n" not in str(caught.value)

@@ -135,6 +135,9 @@ def test_a_key_of_the_lines_groups_them(read: Any) -> None:
             {"max_tokens": 4},
             "line 2: no token of an answer .* first 4 tokens",
         ),
+        ({"prompt": "a", "completion": ""}, {}, "line 2: an answer is empty, .*: write the answer, or remove the line"),
+        ({"prompt": "a", "completion": " \n"}, {}, "line 2: an answer is empty"),
+        ({"messages": [say("user", "a"), say("assistant", "")]}, {}, "line 2: an answer is empty"),
         ({"messages": [say("user", "a")]}, {"templated": False}, "line 2: the tokenizer .* has no chat template"),
     ],
 )

@@ -179,3 +179,28 @@ def test_tensors_in_memory_stay_arrays() -> None:
 def test_a_lazy_data_set_can_be_pickled() -> None:
     data = pickle.loads(pickle.dumps(SampleDataset(Labelled(12)).subset(np.array([3, 4]))))
     assert numbers(data.take(np.array([1]), (1,))).shape == (1, 3)
+
+
+def test_lists_of_numbers_are_arrays_and_lists_of_tensors_are_several_inputs() -> None:
+    samples: list[Any] = [([1.0, 2.0], [[3, 4]], [torch.zeros(2), torch.ones(2)], 7)] * 3
+    first, second, several, label = SampleDataset(samples).take(np.arange(3))
+    assert first.tolist() == [[1.0, 2.0]] * 3
+    assert second.shape == (3, 1, 2)
+    assert [part.shape for part in several] == [(3, 2), (3, 2)]
+    assert label.tolist() == [7] * 3
+
+
+@pytest.mark.parametrize("target", [[3], (3,), torch.tensor([3]), [torch.tensor(3)]], ids=str)
+def test_a_target_in_a_list_of_one_is_a_target(target: Any) -> None:
+    inputs, targets = SampleDataset([(torch.zeros(2), target)] * 4).take(np.arange(4))
+    assert np.asarray(targets).ravel().tolist() == [3] * 4
+    assert inputs.shape == (4, 2)
+
+
+def test_a_batch_of_an_unknown_class_is_refused_in_one_line() -> None:
+    class Pair:
+        def __init__(self, samples: list[Any]) -> None:
+            self.samples = samples
+
+    with pytest.raises(DataError, match=r"of type Pair, has no array or tensor: give a collate function"):
+        _ = SampleDataset([1, 2], collate=Pair).input_shape

@@ -166,6 +166,7 @@ def test_predictions_for_several_inputs() -> None:
     [
         (Plain, {}, {"x": X}, "returned no loss, and the batch (a mapping with 'x') has no targets"),
         (Plain, {"step": lambda _m, _b: 3.0}, (X, Y), "without a loss: return a scalar tensor"),
+        (Plain, {}, {"x": X, "text": ["a"] * N, "labels": Y}, "Plain.forward has no parameter 'text': leave this"),
         (lambda: nn.Conv1d(2, 2, 1), {}, (t(X.reshape(N, 2, 2)), t(TOKENS[:, :2] % 2)), "fit both"),
     ],
 )

@@ -410,7 +410,7 @@ def test_seed_determines_the_weights_and_global_generators_are_unchanged():
         (lambda: TorchModel(nn.LazyLinear(3)), "'weight' has no shape yet"),
         (
             lambda: TorchModel(mlp, loss="hinge-of-doom"),
-            "unknown loss 'hinge-of-doom'; known: bce-with-logits, cross-entropy",
+            "unknown loss 'hinge-of-doom'; known: bce, bce-with-logits, cross-entropy",
         ),
         (
             lambda: TorchModel(mlp, metrics=("acuracy",)),

@@ -9,7 +9,7 @@ run's own processes have written, on a channel that no other user can write to:
 - `engines/local`, `engines/shared_memory/mailboxes`: descriptions of calls and messages (marshal, plain values), through the
   same memory and pipes.
 - `engines/mpi`: the same between the ranks of one MPI job of one user.
-- `models/flat_module`: a module within such a value, so that its parameters are sent once.
+- `models/module_pickling`: a module within such a value, so that its parameters are sent once.
 - `models/pickling`: whether a model can be pickled; nothing is loaded.
 - `remote`: results of functions on workers that the same program started.
 - `data/stream`: a copy of a data set of this process, whose pickle leaves no process.

@@ -13,6 +13,7 @@ import numpy as np
 from chimera.core.batch import Batch, inputs_of, leaves, targets_of
 from chimera.core.errors import DataError
 from chimera.data.readers.arrays import Task
+from chimera.data.sample_lists import has_lists, lists_as_arrays, mismatch_in
 from chimera.data.scaling import Scaling
 
 Collate = Callable[[list[Any]], Batch]
@@ -69,7 +70,7 @@ class FirstBatch(ABC):
     @property
     def input_type(self) -> Literal["float32", "int64"]:
         """The type of the first array of the inputs: integers or real numbers."""
-        first = np.asarray(as_host_array(next(leaves(inputs_of(self.first)))))
+        first = np.asarray(as_host_array(self._first_leaf()))
         return "int64" if first.dtype.kind in "iu" else "float32"
 
     @property
@@ -86,11 +87,22 @@ class FirstBatch(ABC):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of the first array of one input."""
-        return tuple(next(leaves(inputs_of(self.first))).shape[1:])
+        return tuple(self._first_leaf().shape[1:])
+
+    def _first_leaf(self) -> Any:
+        found = next(leaves(inputs_of(self.first)), None)
+        if found is None:
+            raise DataError(
+                f"a batch of {self.name!r}, of type {type(self.first).__name__}, has no array or tensor: give a collate "
+                "function that returns a tuple, a mapping or a dataclass"
+            )
+        return found
 
 
 def collated(samples: list[Any], collate: Collate | None, name: str, numbers: Sequence[int]) -> Batch:
     """Return samples as a batch; ``collate`` is torch's ``default_collate`` if it is None.
+
+    Without ``collate``, lists of numbers in samples become arrays, such as the columns of a Hugging Face data set.
 
     Raises
     ------
@@ -100,14 +112,20 @@ def collated(samples: list[Any], collate: Collate | None, name: str, numbers: Se
         from torch.utils.data import default_collate
 
         collate = default_collate
+        if has_lists(samples[0]):
+            samples = list(map(lists_as_arrays, samples))
     try:
         batch = collate(samples)
-    except (RuntimeError, TypeError, ValueError, KeyError) as error:
+    except (RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
+        cause = mismatch_in(samples, numbers) or _line(error)
         raise DataError(
-            f"samples {numbers[0]} to {numbers[-1]} of {name!r} cannot be collated into a batch: {_line(error)}; give "
-            "a collate function, such as one that pads samples of different lengths"
+            f"samples {numbers[0]} to {numbers[-1]} of {name!r} cannot be collated into a batch: {cause}; give "
+            "a collate function, such as one that pads: chimera.SampleDataset(data, collate=function)"
         ) from error
-    return tuple(batch) if type(batch) is list else batch  # default_collate returns tuples as lists
+    if type(batch) is not list:
+        return batch
+    *inputs, last = batch  # default_collate returns tuples as lists
+    return (*inputs, last[0] if inputs and type(last) is list and len(last) == 1 else last)
 
 
 @contextmanager

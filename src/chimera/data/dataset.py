@@ -123,6 +123,7 @@ class Dataset:
         """
         if isinstance(source, Dataset):
             return source
+        source = sources.with_frames(source)
         options = table.TableOptions(target, drop, labels, groups, is_test=like is not None)
         found = sources.pairs(source, options, header=header)
         if len(found) > 1:

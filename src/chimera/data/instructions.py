@@ -22,6 +22,8 @@ from chimera.data.tokenization import one_line
 IGNORED = -100
 """The label of tokens that do not count in the loss, as in torch."""
 
+_EMPTY = "an answer is empty, so the model would only learn to end: write the answer, or remove the line"
+
 Labels = str | Callable[[Mapping[str, Any]], Any] | None
 
 
@@ -155,6 +157,8 @@ class Conversations:
         )
 
     def _texts(self, prompt: str, completion: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        if not completion.strip():
+            raise DataError(_EMPTY)
         asked = self._tokenizer(prompt)["input_ids"]
         answer = self._tokenizer(completion, add_special_tokens=False)["input_ids"]
         end = self._tokenizer.eos_token_id
@@ -172,6 +176,9 @@ class Conversations:
         for number, message in enumerate(messages):
             if number < first or message["role"] != "assistant":
                 continue
+            calls = message.keys() - {"role", "content"}  # such as a call of a tool, whose message has no text
+            if not message["content"].strip() and not calls:
+                raise DataError(_EMPTY)
             before, upto = self._templated(messages[:number], asks=True), self._templated(messages[: number + 1])
             if tokens[: len(upto)] != upto or upto[: len(before)] != before:
                 raise DataError("the chat template changes earlier messages: give 'prompt' and 'completion' as texts")

@@ -70,7 +70,7 @@ class Split:
         """
         if standardize not in (True, False, "auto"):
             raise ConfigurationError(f"standardize must be true, false or 'auto', not {standardize!r}")
-        whole = cls._read(source, reading)
+        whole = cls._read(sources.with_frames(source), reading)
         split = whole if isinstance(whole, Split) else cls._split_off_test(whole, test_fraction, seed)
         if limit is not None:
             split = split.limited(limit, seed)

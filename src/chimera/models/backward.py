@@ -30,6 +30,7 @@ class BackwardPass:
     def __init__(self, flat: FlatModule, forward: ForwardPass, scaler: LossScaler | None = None) -> None:
         self._flat, self._forward, self._scaler = flat, forward, scaler
         self._seed: int | None = None
+        self._complete = False  # whether the parameters were checked after a forward pass
         self._kept: NDArray[np.float64] | None = None  # state of a scaler that is not made yet
 
     def loss_scale(self) -> NDArray[np.float64] | None:
@@ -96,6 +97,13 @@ class BackwardPass:
     def _of_piece(self, batch: Batch, share: float = 1.0) -> float:
         """Add ``share`` times the gradient of a piece of a batch; return ``share`` times its loss."""
         loss = self._forward(batch).loss
+        if not hasattr(loss, "numel"):
+            raise ConfigurationError(
+                f"the loss {self._forward.loss.name!r} must return a scalar tensor, it returned {type(loss).__name__}"
+            )
+        if not self._complete:
+            self._flat.check_complete()
+            self._complete = True
         if share != 1.0:
             loss = loss * share
         if loss.numel() != 1:

@@ -18,7 +18,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.registry import checked_options, load_object
 from chimera.models.instantiation import instantiate
 from chimera.models.linear_estimator import estimator_task
-from chimera.models.losses import LossFunction
+from chimera.models.losses import INDICATOR_LOSSES, LossFunction, takes_values
 from chimera.models.metrics import Metrics
 from chimera.models.model import MODELS, Model, Task
 from chimera.models.sklearn_model import SklearnModel
@@ -40,6 +40,7 @@ def build_model(
     task: Task,
     seed: int,
     counts: NDArray[np.int64] | None = None,
+    check_default_loss: Callable[[], None] | None = None,
 ) -> Model:
     """Return the model ``name`` for a data set.
 
@@ -51,6 +52,7 @@ def build_model(
     input_shape, outputs, task, seed, counts : passed to a factory that has parameters of these names, unless the user set
         them. ``outputs`` is the number of classes or target columns; ``counts`` is the number of samples of each class, if
         known. A factory that does not always need the outputs has a parameter ``count_outputs``, a function that returns them.
+    check_default_loss : see `as_model`.
 
     Raises
     ------
@@ -72,9 +74,10 @@ def build_model(
             importlib.import_module(entry.requires)  # before the call, so that the seed reaches it
         thing = _call(
             entry.factory, own, name, input_shape, _output_count(outputs, adapter_options), task, seed, counts,
-            single_logit=adapter_options.get("loss") == "bce-with-logits",
+            single_logit=adapter_options.get("loss") in INDICATOR_LOSSES,
         )  # fmt: skip
-    return as_model(thing, task=task, outputs=outputs, input_shape=input_shape, seed=seed, **adapter_options)
+    about: dict[str, Any] = {"task": task, "outputs": outputs, "input_shape": input_shape, "seed": seed}
+    return as_model(thing, check_default_loss=check_default_loss, **about, **adapter_options)
 
 
 def as_model(
@@ -88,11 +91,13 @@ def as_model(
     buffers: str | None = None,
     step: str | Step | None = None,
     seed: int = 0,
+    check_default_loss: Callable[[], None] | None = None,
 ) -> Model:
     """Return a `Model` for a torch module, a scikit-learn estimator, a `Model`, or a class or function that returns one.
 
     A class or function is called under ``seed``, with those of ``input_shape``, ``outputs``, ``task`` and ``seed`` that it has
     parameters for. ``loss``, ``metrics``, ``buffers`` and ``step`` are as in `TorchModel`; their defaults depend on the task.
+    ``check_default_loss`` raises if the default loss for values does not fit the targets.
 
     Raises
     ------
@@ -103,13 +108,11 @@ def as_model(
         thing = _call(thing, {}, name, input_shape, outputs, task, seed)
     what = type(thing).__name__
     if _is_module(thing):
-        from chimera.models.torch_model import TorchModel
-
-        loss = loss if loss is not None else "cross-entropy" if task == "classification" else "mse"
         step = load_object(step) if isinstance(step, str) else step
-        return TorchModel(
-            thing, loss=loss, step=step, metrics=metrics, task=task, buffers=buffers or "average", seed=seed
-        )
+        return _torch_model(
+            thing, task, outputs, loss, check_default_loss,
+            step=step, metrics=metrics, buffers=buffers or "average", seed=seed,
+        )  # fmt: skip
     given = {"loss": loss, "metrics": metrics, "buffers": buffers, "step": step}
     if _is_estimator(thing):
         _refuse(given, ("loss", "buffers", "step"), f"{what} is a scikit-learn estimator: set its own parameters")
@@ -123,6 +126,27 @@ def as_model(
         f"cannot make a model of {thing!r} ({what}): give a torch.nn.Module, a scikit-learn estimator with partial_fit, "
         "an object with the methods of chimera.models.model.Model, or a class or function that makes one of these"
     )
+
+
+def _torch_model(
+    module: Any,
+    task: Task,
+    outputs: Outputs,
+    loss: str | LossFunction | None,
+    check_default_loss: Callable[[], None] | None,
+    **options: Any,
+) -> Model:
+    from chimera.models.lightning.hooks import is_lightning
+    from chimera.models.torch_model import TorchModel
+
+    if loss is None:
+        own = options["step"] is not None or is_lightning(module)
+        if task == "regression" and check_default_loss is not None and not own:
+            check_default_loss()
+        loss = "cross-entropy" if task == "classification" else "mse"
+    if task == "regression" and takes_values(loss, _count(outputs)):
+        return TorchModel(module, loss=loss, **options)  # the loss determines the task
+    return TorchModel(module, loss=loss, task=task, **options)
 
 
 def _estimator_model(
@@ -181,7 +205,7 @@ def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 def _output_count(outputs: Outputs, adapter_options: Mapping[str, Any]) -> Outputs:
     """Return the number of outputs: 1, not 2, if two classes are trained as a single logit."""
-    return 1 if adapter_options.get("loss") == "bce-with-logits" and _count(outputs) == 2 else outputs
+    return 1 if adapter_options.get("loss") in INDICATOR_LOSSES and _count(outputs) == 2 else outputs
 
 
 def _count(outputs: Outputs) -> int:

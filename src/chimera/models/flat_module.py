@@ -13,9 +13,9 @@ import numpy as np
 from chimera.core.device import copy_to
 from chimera.core.errors import ConfigurationError
 from chimera.core.parameters import Flat, Layout
-from chimera.core.pickling import ByValuePickler, Unpickler
 from chimera.models.flat_gradient import FlatGradient
 from chimera.models.frozen_parameters import FrozenParameters
+from chimera.models.module_pickling import ModulePickler, ModuleUnpickler
 
 if TYPE_CHECKING:
     import torch
@@ -156,6 +156,16 @@ class FlatModule:
         if not same or list(map(self._address, self._parameters)) != self._addresses:
             self._bind_parameters()
 
+    def check_complete(self) -> None:
+        """Raise ConfigurationError if a trainable parameter was made since, such as in the first forward pass."""
+        known = set(self.layout.names)
+        for name, parameter in self.module.named_parameters():
+            if parameter.requires_grad and name not in known:
+                raise ConfigurationError(
+                    f"the parameter {name!r} was made in forward, so the run does not train it: make it in __init__, or run "
+                    "the module on a batch before the run"
+                )
+
     @property
     def gradient(self) -> Flat:
         """The vector of all gradients, zero until a backward pass."""
@@ -225,7 +235,7 @@ class FlatModule:
             )
         self.rebind()
         file = io.BytesIO()
-        _ModulePickler(file, [*self._parameters, *self._shared.parameters]).dump(self.module)
+        ModulePickler(file, [*self._parameters, *self._shared.parameters]).dump(self.module)
         return {
             "module": file.getvalue(),
             "memory": self.memory,
@@ -247,28 +257,8 @@ class FlatModule:
             vars(parameter).update(marks)
         self._shared = state["shared"]
         known = [*self._parameters, *self._shared.parameters]
-        self.module = _ModuleUnpickler(io.BytesIO(state["module"]), known).load()
+        self.module = ModuleUnpickler(io.BytesIO(state["module"]), known).load()
         self._set_places(list(self.layout.names))
-
-
-class _ModulePickler(ByValuePickler):  # type: ignore[misc]
-    """Writes an index in place of each flat or shared parameter: torch's own pickling would write the whole vector for each."""
-
-    def __init__(self, file: io.BytesIO, parameters: list[nn.Parameter]) -> None:
-        super().__init__(file, protocol=5)
-        self._places = {id(parameter): index for index, parameter in enumerate(parameters)}
-
-    def persistent_id(self, thing: Any) -> int | None:
-        return self._places.get(id(thing))
-
-
-class _ModuleUnpickler(Unpickler):
-    def __init__(self, file: io.BytesIO, parameters: list[nn.Parameter]) -> None:
-        super().__init__(file)
-        self._parameters = parameters
-
-    def persistent_load(self, index: int) -> nn.Parameter:
-        return self._parameters[index]
 
 
 def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -276,12 +266,21 @@ def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
     places: dict[int, str] = {}
     none = True
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ConfigurationError(
+            "a module that torch.jit made cannot be trained: give the module before it, and compile=True if needed"
+        )
     for name, parameter in module.named_parameters():
         if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
             raise ConfigurationError(f"the parameter {name!r} has no shape yet: run the module on a batch first")
         if not parameter.requires_grad:
             continue
         none = False
+        if parameter.dtype.is_complex:
+            raise ConfigurationError(
+                f"the parameter {name!r} is {parameter.dtype}; parameters must be torch.float32: make it of "
+                "torch.view_as_real, and call torch.view_as_complex in forward"
+            )
         if parameter.dtype != torch.float32:
             raise ConfigurationError(
                 f"the parameter {name!r} is {parameter.dtype}; parameters must be torch.float32: call module.float()"
@@ -296,4 +295,5 @@ def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
             )
         yield name, parameter
     if none:
-        raise ConfigurationError(f"{type(module).__name__} has no parameter that requires a gradient: nothing to train")
+        what = f"{type(module).__name__} has no parameter that requires a gradient"
+        raise ConfigurationError(f"{what}: nothing to train; if forward makes its layers, run it on a batch before")

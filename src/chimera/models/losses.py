@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from chimera.core.batch import mapped
 from chimera.core.errors import ConfigurationError, DataError, UnknownNameError
 from chimera.core.registry import load_object
 from chimera.models.model import Task
@@ -70,27 +71,36 @@ class Loss:
         if kind not in "biuf":
             raise DataError(f"targets must be numbers, not of type {targets.dtype}: encode labels as 0, 1, ...")
         if kind == "f" and self.targets == "classes" and (targets.ndim == 1 or targets.shape[1] == 1):
-            raise DataError(f"the loss {self.name!r} needs class indices as targets, not type {targets.dtype}")
+            raise DataError(
+                f"the loss {self.name!r} needs class indices as targets, not type {targets.dtype}: give integers or texts"
+            )
         whole = kind != "f" and self.targets != "values"
         return as_tensor(targets, INT64 if whole else FLOAT32)
 
     def cast(self, targets: Tensor) -> Tensor:
         """Return targets that are a tensor in the type that the loss needs."""
+        if not hasattr(targets, "is_floating_point"):  # a nesting, see `__call__`
+            return cast("Tensor", mapped(self.cast, targets))
         if self.targets == "values":
             return targets.float()
         return targets if targets.is_floating_point() else targets.long()
 
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss.
+    def __call__(self, outputs: Any, targets: Any) -> Tensor:
+        """Return the loss. A function of the user also gets outputs or targets that are a nesting of tensors.
 
         Raises
         ------
         DataError : targets that do not fit the outputs.
+        ConfigurationError : several outputs, for a loss of one.
         """
+        if not (hasattr(outputs, "shape") and hasattr(targets, "shape")):
+            return self._of_nesting(outputs, targets)
         shape = outputs.shape
         if self.targets == "classes":
             if targets.ndim == 2 and targets.shape[1] == 1 and len(shape) == 2:
                 targets = targets[:, 0]
+            elif shape == targets.shape and len(shape) > 1 and not targets.is_floating_point():
+                targets = self._probabilities(targets)
             elif len(shape) > 2:
                 outputs = classes_second(outputs, targets)
         elif shape != targets.shape:
@@ -110,20 +120,50 @@ class Loss:
             return targets.reshape(shape)
         if self.targets == "any":
             return targets
-        raise DataError(f"the loss {self.name!r} needs targets of the outputs' shape {shape}, these have shape {given}")
+        advice = "; if they are class labels, give integers" if len(given) == 1 and shape[:1] == given else ""
+        raise DataError(
+            f"the loss {self.name!r} needs targets of the outputs' shape {shape}, these have shape {given}{advice}"
+        )
+
+    def _of_nesting(self, outputs: Any, targets: Any) -> Tensor:
+        if isinstance(targets, tuple | list) and targets and isinstance(targets[0], str):
+            raise DataError(f"targets must be numbers, not texts such as {targets[0]!r}: encode labels as 0, 1, ...")
+        if self.targets == "any":
+            return self.function(outputs, targets)
+        what, found = ("targets", targets) if hasattr(outputs, "shape") else ("outputs", outputs)
+        raise ConfigurationError(
+            f"the loss {self.name!r} needs one tensor of {what}, not a {type(found).__name__}: give a loss function or a step "
+            "of your own"
+        )
+
+    def _probabilities(self, targets: Tensor) -> Tensor:
+        """Return one-hot rows of integers as probabilities of classes."""
+        if not ((targets >= 0) & (targets <= 1)).all() or not (targets.sum(1) == 1).all():
+            raise DataError(
+                f"the loss {self.name!r} needs one class index per sample or rows with one 1 and else 0, not other integers "
+                f"of shape {tuple(targets.shape)}: for several labels per sample, use 'bce-with-logits'"
+            )
+        return targets.float()
 
     def _mistake(self, outputs: Tensor, targets: Tensor) -> str | None:
         if len(outputs) != len(targets):
             return f"the model made {len(outputs)} outputs for a batch of {len(targets)} targets"
+        if self.name == "bce" and not ((outputs >= 0) & (outputs <= 1)).all():
+            return "the loss 'bce' needs outputs from 0 to 1, as after a sigmoid: for others use 'bce-with-logits'"
         if self.targets == "classes" and not targets.is_floating_point() and outputs.ndim > 1:
             counted = targets[targets != IGNORED]
             if not len(counted):
                 return None
             low, high, classes = int(counted.min()), int(counted.max()), outputs.shape[1]
+            if classes == 1:
+                return f"the loss {self.name!r} needs an output for each class: for one output use 'bce-with-logits'"
             if low < 0 or high >= classes:
                 return f"the model has {classes} outputs: classes must be 0 to {classes - 1}, targets go from {low} to {high}"
         return None
 
+
+INDICATOR_LOSSES = ("bce", "bce-with-logits")
+"""Losses of one output for each class, or of one output for two classes."""
 
 IGNORED = -100
 """The class index of targets that do not count, as in torch."""
@@ -171,6 +211,7 @@ def as_tensor(array: NDArray[Any], dtype: np.dtype[Any]) -> Tensor:
 _ACCURACY = ("accuracy",)
 _VALUES = ("mse", "r2")
 _NAMED: dict[str, tuple[str, Literal["classes", "values"], Task, tuple[str, ...]]] = {
+    "bce": ("binary_cross_entropy", "values", "classification", _ACCURACY),
     "bce-with-logits": ("binary_cross_entropy_with_logits", "values", "classification", _ACCURACY),
     "cross-entropy": ("cross_entropy", "classes", "classification", _ACCURACY),
     "huber": ("huber_loss", "values", "regression", _VALUES),
@@ -182,6 +223,7 @@ _NAMED: dict[str, tuple[str, Literal["classes", "values"], Task, tuple[str, ...]
 
 
 _MODULES = {
+    "BCELoss": "bce",
     "BCEWithLogitsLoss": "bce-with-logits",
     "CrossEntropyLoss": "cross-entropy",
     "HuberLoss": "huber",
@@ -207,16 +249,26 @@ def make_loss(loss: str | LossFunction, task: Task | None = None) -> Loss:
         loss = load_object(loss)
     if isinstance(loss, str) and loss not in _NAMED:
         raise UnknownNameError("loss", loss, _NAMED)
+    if isinstance(loss, type):  # such as CrossEntropyLoss
+        loss = cast("LossFunction", loss())
     if not isinstance(loss, str) and not callable(loss):
         raise ConfigurationError(f"a loss must be a name or a function (outputs, targets), not {loss!r}")
     name = loss if isinstance(loss, str) else _name_of(loss)
+    reduction = getattr(loss, "reduction", None) or getattr(loss, "keywords", {}).get("reduction")
+    if reduction in ("sum", "none"):
+        raise ConfigurationError(
+            f"the loss {name!r} has reduction={reduction!r}: a run needs the mean over a batch, 'mean'"
+        )
     if name not in _NAMED:
         known = task or "regression"
         return Loss(name, cast("LossFunction", loss), "any", known, _OF_FUNCTIONS[known], task is not None)
     function, targets, meant, metrics = _NAMED[name]
     if task is not None and task != meant:
         fitting = ", ".join(name for name, known in _NAMED.items() if known[2] == task)
-        raise ConfigurationError(f"the loss {name!r} is for {meant}, the task is {task}; losses for it: {fitting}")
+        advice = "; class labels must be integers or texts" if task == "regression" else ""
+        raise ConfigurationError(
+            f"the loss {name!r} is for {meant}, the task is {task}; losses for it: {fitting}{advice}"
+        )
     if isinstance(loss, str):
         import torch.nn.functional
 
@@ -224,9 +276,18 @@ def make_loss(loss: str | LossFunction, task: Task | None = None) -> Loss:
     return Loss(name, loss, targets, meant, metrics)
 
 
+def takes_values(loss: str | LossFunction, columns: int) -> bool:
+    """Return whether a loss of a classification also takes real numbers in this many columns: probabilities of classes."""
+    made = make_loss(loss)
+    return made.name in INDICATOR_LOSSES or (made.name == "cross-entropy" and columns > 1)
+
+
 def _name_of(loss: LossFunction) -> str:
-    """Return the name in `_NAMED` of a loss module of torch, or the name of a function or class."""
+    """Return the name in `_NAMED` of a loss module or function of torch, or the name of a function or class."""
     kind = type(loss)
+    if getattr(loss, "__module__", None) == "torch.nn.functional":
+        function = getattr(loss, "__name__", "")
+        return next((name for name, known in _NAMED.items() if known[0] == function), function)
     if kind.__module__ == "torch.nn.modules.loss" and kind.__name__ in _MODULES:
         return _MODULES[kind.__name__]
     return str(getattr(loss, "__name__", kind.__name__))

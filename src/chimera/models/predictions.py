@@ -17,6 +17,8 @@ def predictions_of(outputs: Tensor, task: Task, loss: str) -> NDArray[Any]:
     """Return classes, shape (n,), or values, shape (n,) or (n, k); ``loss`` is the name of the loss."""
     if task == "regression":
         values = outputs
+    elif loss == "bce":
+        values = (outputs > 0.5).long()
     elif loss == "bce-with-logits" or outputs.ndim == 1 or outputs.shape[1] == 1:
         values = (outputs > 0).long()
     else:

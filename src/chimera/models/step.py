@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from chimera.core.batch import Batch, inputs_of, target_key, targets_of
+from chimera.core.batch import TARGET_KEYS, Batch, inputs_of, target_key, targets_of
 from chimera.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -103,8 +103,28 @@ class DefaultStep:
                 del given[key]
             if len(given) == 1 and not _accepts(module, *given):
                 return module(*given.values())
-            return module(**given)
-        return module(batch)
+            try:
+                return module(**given)
+            except TypeError as error:
+                unknown = next((name for name in given if not _accepts(module, name)), None)
+                if unknown is None:
+                    raise
+                advice = "leave this column out of the samples, or give a step of your own"
+                if key is None:
+                    advice += f"; targets need one of the names {', '.join(TARGET_KEYS)}"
+                raise ConfigurationError(
+                    f"{type(module).__name__}.forward has no parameter {unknown!r}: {advice}"
+                ) from error
+        try:
+            return module(batch)
+        except TypeError as error:
+            if hasattr(batch, "shape"):
+                raise
+            name = type(batch).__name__
+            raise ConfigurationError(
+                f"{type(module).__name__}.forward got a batch of type {name}, whose inputs are not known: give (inputs, "
+                "targets), a mapping, or a step of your own"
+            ) from error
 
 
 def outputs_of(module: nn.Module, inputs: Any) -> Tensor:
@@ -115,8 +135,24 @@ def outputs_of(module: nn.Module, inputs: Any) -> Tensor:
 
 def _called(module: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, tuple | list):
-        return module(*inputs)
+        try:
+            return module(*inputs)
+        except TypeError as error:
+            if _takes(module, len(inputs)):
+                raise
+            raise ConfigurationError(
+                f"{type(module).__name__}.forward does not take {len(inputs)} arguments, all parts of a sample but the last: "
+                "leave parts out of the samples, or give a step of your own"
+            ) from error
     return module(**inputs) if isinstance(inputs, Mapping) else module(inputs)
+
+
+def _takes(module: nn.Module, count: int) -> bool:
+    try:
+        inspect.signature(module.forward).bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
 
 def _accepts(module: nn.Module, key: str) -> bool:

@@ -49,9 +49,9 @@ class TorchModel(TorchEvaluation):
     module_or_factory : an ``nn.Module``, or a function without arguments (such as a class) that returns one. A
         ``LightningModule`` trains by its own steps, see `LightningStep`; ``loss`` then only decides how outputs become
         predictions.
-    loss : ``cross-entropy``, ``nll``, ``bce-with-logits``, ``mse``, ``l1``, ``huber``, ``smooth-l1``, a loss module of torch,
-        such as ``CrossEntropyLoss`` with class weights, or a function ``(outputs, targets) -> scalar tensor``, the mean over
-        the batch.
+    loss : ``cross-entropy``, ``nll``, ``bce``, ``bce-with-logits``, ``mse``, ``l1``, ``huber``, ``smooth-l1``, a loss module
+        of torch, such as ``CrossEntropyLoss`` with class weights, or a function ``(outputs, targets) -> scalar tensor``, the
+        mean over the batch.
     step : ``step(module, batch)`` returns the mean loss, ``(loss, outputs)``, or a mapping with ``loss``; tensors are on the
         module's device. Default: see `DefaultStep`.
     metrics : names (``accuracy``, ``top-5-accuracy``, ``f1``, ``auroc``, ``perplexity``, ``mse``, ``mae``, ``rmse``, ``r2``),

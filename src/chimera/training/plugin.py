@@ -26,7 +26,7 @@ def named(plugin: Named) -> tuple[str, dict[str, Any]]:
         return plugin, {}
     options = dict(plugin)
     if not isinstance(name := options.pop("name", None), str):
-        raise ConfigurationError(f"{dict(plugin)!r} needs a 'name'")
+        raise ConfigurationError(f"a table with the keys {', '.join(map(repr, plugin)) or 'none'} needs a 'name'")
     return name, options
 
 

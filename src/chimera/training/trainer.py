@@ -13,6 +13,7 @@ from chimera.models.compute import Precision
 from chimera.strategies.strategy import Strategy
 from chimera.training.artifacts.folder import RunFolder
 from chimera.training.artifacts.result import Run
+from chimera.training.experiment.resolve import arrays_by_name
 from chimera.training.experiment.resources import GivenResources
 from chimera.training.experiment.settings import Settings
 from chimera.training.fault_tolerance.settings import OnWorkerLoss
@@ -197,6 +198,7 @@ class Trainer:
                 "track": list(track),
             }
         )
+        data = arrays_by_name(data)
         folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
         self._execution = Execution(settings, folder, model=model, data=data, engine=engine)
         self.callbacks, self.progress = list(callbacks), progress

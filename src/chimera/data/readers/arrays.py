@@ -34,6 +34,10 @@ def as_array(value: Any, what: str) -> NDArray[Any]:
     ------
     DataError : the value is a ragged list, or holds objects, complex numbers or dates.
     """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise DataError(
+            f"the {what} have {int(np.ma.getmaskarray(value).sum())} masked values: fill them in by filled()"
+        )
     if is_tensor(value):
         array = _of_tensor(value, what)
     elif isinstance(value, list | tuple) and len(value) and is_tensor(value[0]):

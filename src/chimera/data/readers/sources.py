@@ -33,6 +33,7 @@ class Raw(NamedTuple):
 
 
 _KINDS = "a pair (inputs, targets) of arrays, tensors or lists, a torch data set, a pandas frame, or a CSV or .npz file"
+_TABLES = ("polars", "pyarrow")
 _INPUTS, _TARGETS = ("inputs", "x"), ("targets", "y")
 
 
@@ -40,6 +41,22 @@ def is_frame(value: Any) -> bool:
     """Return whether ``value`` is a pandas frame, without importing pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, pandas.DataFrame)
+
+
+def with_frames(source: Any) -> Any:
+    """Return a table of polars or pyarrow as a pandas frame, also in a pair; other sources are unchanged.
+
+    Raises
+    ------
+    DataError : a sparse matrix of SciPy.
+    """
+    if isinstance(source, tuple | list) and len(source) == 2:
+        parts = map(with_frames, source)
+        return tuple(parts) if isinstance(source, tuple) else list(parts)
+    if hasattr(source, "toarray") and hasattr(source, "nnz"):
+        raise DataError("a sparse matrix of SciPy has no rows that can be read: convert it by toarray()")
+    library = type(source).__module__.partition(".")[0]
+    return source.to_pandas() if library in _TABLES and hasattr(source, "to_pandas") else source
 
 
 def has_own_targets(value: Any) -> bool:
@@ -124,10 +141,21 @@ def _of_frame(frame: Any, options: table.TableOptions) -> Raw:
 def _of_pair(pair: Pair, options: table.TableOptions) -> Raw:
     inputs, targets = pair
     if is_frame(inputs):
+        _check_index(inputs, targets)
         return _labelled(
             Raw(options.without_columns(inputs), targets), inputs, options, partial(inputs.to_dict, "records")
         )
     return _labelled(Raw(inputs, targets), inputs, options, lambda: zip(inputs, targets, strict=True))
+
+
+def _check_index(frame: Any, targets: Any) -> None:
+    """Raise DataError if targets are a series or frame with the rows of a frame in another order."""
+    if not hasattr(targets, "isna") or len(targets) != len(frame) or frame.index.equals(targets.index):
+        return
+    if frame.index.is_unique and targets.index.is_unique and not len(frame.index.difference(targets.index)):
+        raise DataError(
+            "the inputs and targets have the same index in another order: align them by targets.loc[inputs.index]"
+        )
 
 
 def _labelled(raw: Raw, source: Any, options: table.TableOptions, samples: Callable[[], Iterable[Any]]) -> Raw:

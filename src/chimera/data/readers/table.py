@@ -207,6 +207,9 @@ def features(frame: Any, like: Sequence[str] | None = None) -> tuple[NDArray[np.
     A text column becomes one-hot columns named ``column=text``. ``like`` are the names of the train part: the test part gets
     the same columns, and a text that the train part does not have is 0 in all of them.
     """
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise DataError(f"the table has several columns {str(twice[0])!r}: rename or drop all but one")
     blocks, names = [], []
     for name in frame.columns:
         block, own = _encoded(str(name), frame[name], like)
@@ -228,7 +231,7 @@ def categories(name: str, series: Any) -> list[Any] | None:
     import pandas.api.types as kinds
 
     _check_complete(name, series)
-    series = series.infer_objects()
+    series = _inferred(series)
     if kinds.is_numeric_dtype(series.dtype) and not kinds.is_complex_dtype(series.dtype):
         return None
     if isinstance(series.dtype, _categorical()):
@@ -247,7 +250,7 @@ def check_categories(name: str, known: Collection[Any], series: Any) -> None:
 
 def _encoded(name: str, series: Any, like: Sequence[str] | None) -> tuple[NDArray[Any], list[str]]:
     own = categories(name, series)
-    series = series.infer_objects()
+    series = _inferred(series)
     if own is None:
         with np.errstate(over="ignore"):  # a value that is too large becomes infinite, and is reported later
             return series.to_numpy(np.float32)[:, np.newaxis], [name]
@@ -270,12 +273,21 @@ def target_values(target: Any) -> tuple[NDArray[Any], tuple[str, ...] | None]:
         return target.to_numpy(), None
     name = str(target.name)
     _check_complete(name, target)
-    target = target.infer_objects()
+    target = _inferred(target)
     if isinstance(target.dtype, _categorical()):
         return np.array(_texts(name, target)), tuple(str(category) for category in target.cat.categories)
     if target.dtype.kind in "biuf":
         return target.to_numpy({"b": np.bool_, "f": np.float64}.get(target.dtype.kind, np.int64)), None
     return np.array(_texts(name, target)), None
+
+
+def _inferred(series: Any) -> Any:
+    """Return a series with the type of its values; decimals become real numbers."""
+    import pandas.api.types as kinds
+
+    series = series.infer_objects()
+    decimal = series.dtype.kind == "O" and kinds.infer_dtype(series) == "decimal"
+    return series.astype(np.float64) if decimal else series
 
 
 def _check_complete(name: str, series: Any) -> None:
@@ -292,7 +304,10 @@ def _texts(name: str, series: Any) -> list[str]:
 
     kind = kinds.infer_dtype(series)
     if kind not in ("string", "categorical"):
-        raise DataError(f"the column {name!r} holds {kind} values: only numbers, Booleans and texts can be used")
+        raise DataError(
+            f"the column {name!r} holds {kind} values: only numbers, Booleans and texts can be used: convert it, or leave "
+            "it out (drop)"
+        )
     return [str(text) for text in series]
 
 

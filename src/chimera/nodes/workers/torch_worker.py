@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError, MissingExtraError
 from chimera.models.instantiation import first_line, instantiate
-from chimera.models.losses import LossFunction, make_loss
+from chimera.models.losses import INDICATOR_LOSSES, LossFunction, make_loss
 from chimera.models.model import MODELS, Task
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Table, numeric_array
@@ -198,14 +198,14 @@ class TorchWorker(GradientWorker):
         )
 
     def _outputs(self, classes: int) -> int:
-        return 1 if self._loss_name == "bce-with-logits" and classes == 2 else classes
+        return 1 if self._loss_name in INDICATOR_LOSSES and classes == 2 else classes
 
     def _probabilities(self, outputs: Tensor) -> Tensor:
         """Return the probability of each class, shape (n, classes)."""
         import torch
 
         if outputs.ndim == 1 or outputs.shape[1] == 1:
-            second = torch.sigmoid(outputs.reshape(-1, 1))
+            second = outputs.reshape(-1, 1) if self._loss_name == "bce" else torch.sigmoid(outputs.reshape(-1, 1))
             return torch.cat([1 - second, second], 1)
         return outputs.exp() if self._loss_name == "nll" else outputs.softmax(1)
 

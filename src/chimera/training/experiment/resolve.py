@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from chimera.codecs.codec import CODECS
@@ -12,6 +13,9 @@ from chimera.core.counted import counted
 from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ConfigurationError
 from chimera.data.dataset import RowData, TrainingData
+from chimera.data.indicators import check_default_loss, check_probabilities
+from chimera.data.lazy import lazy_dataset
+from chimera.data.nested_arrays import is_nested
 from chimera.data.nodes import NodesData
 from chimera.data.partition import Partitioner
 from chimera.data.provider import DataProvider, PartitionedData, WorkerData
@@ -19,6 +23,7 @@ from chimera.data.scaling import Standardize
 from chimera.data.split import DATASETS, Split
 from chimera.models.compute import Compute
 from chimera.models.conversion import as_model, build_model
+from chimera.models.losses import INDICATOR_LOSSES
 from chimera.models.model import MODELS, Model
 from chimera.strategies.strategy import Strategy
 from chimera.training.aggregation.aggregation import AGGREGATIONS
@@ -66,6 +71,12 @@ def open_engine(engine: Any, preload: Sequence[str]) -> tuple[Engine, bool]:
 
 def _is_named(data: Any) -> bool:
     return isinstance(data, str) or (isinstance(data, Mapping) and "name" in data)
+
+
+def arrays_by_name(data: Any) -> Any:
+    """Return a mapping of arrays, such as ``{"x": inputs, "labels": labels}``, as a data set; other data are unchanged."""
+    arrays = isinstance(data, dict) and not isinstance(data.get("name"), str) and is_nested(data)
+    return lazy_dataset(data, {}) if arrays else data
 
 
 def split_of(data: Any, seed: int, standardize: Standardize = "auto") -> Split:
@@ -220,6 +231,9 @@ def model_of(model: Any, train: TrainingData, seed: int) -> Model:
     about: dict[str, Any] = {"input_shape": train.input_shape, "outputs": lambda: train.outputs, "task": train.task}
     if hasattr(train, "counts"):  # a text data set: the count of each word
         about["counts"] = train.counts
-    if isinstance(model, str | Mapping):
-        return build_model(*named(model), seed=seed, **about)
-    return as_model(model, seed=seed, **about)
+    about |= {"seed": seed, "check_default_loss": partial(check_default_loss, train)}
+    made = build_model(*named(model), **about) if isinstance(model, str | Mapping) else as_model(model, **about)
+    loss = getattr(getattr(made, "loss", None), "name", None)
+    if loss in INDICATOR_LOSSES:
+        check_probabilities(train, loss)
+    return made

@@ -1,0 +1,69 @@
+"""Targets that are rows of 0 and 1, one column for each class: checks of the loss that trains on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from chimera.core.batch import targets_of
+from chimera.core.errors import DataError
+from chimera.data.collation import as_host_array
+from chimera.data.dataset import Dataset, TrainingData
+from chimera.data.samples import SampleDataset
+
+_WHERE = "(for a module: chimera.TorchModel(module, loss=...))"
+_EXAMINED = 32  # samples of a data set that is read one by one
+
+
+def check_default_loss(train: TrainingData) -> None:
+    """Check that a loss for values is meant, if the user named no loss.
+
+    Raises
+    ------
+    DataError : all targets are 0 or 1 in two or more columns: they are classes.
+    """
+    targets = _targets(train)
+    if targets is None or targets.ndim != 2 or targets.shape[1] < 2 or not _are_indicators(targets):
+        return
+    columns = targets.shape[1]
+    if (targets.sum(1) == 1).all():
+        raise DataError(
+            f"the targets are one-hot rows of {columns} classes: give class indices, targets.argmax(1), or name the loss, "
+            f"'cross-entropy', 'bce-with-logits', or 'mse' to predict the values {_WHERE}"
+        )
+    raise DataError(
+        f"the targets are 0 or 1 in {columns} columns: name the loss, 'bce-with-logits' for several labels per sample, or "
+        f"'mse' to predict the values {_WHERE}"
+    )
+
+
+def check_probabilities(train: TrainingData, loss: str) -> None:
+    """Check the targets in memory for a loss of probabilities, such as ``bce-with-logits``.
+
+    Raises
+    ------
+    DataError : a target is below 0 or above 1.
+    """
+    if not isinstance(train, Dataset) or train.classes is not None:
+        return
+    low, high = float(train.targets.min()), float(train.targets.max())
+    if low < 0 or high > 1:
+        raise DataError(f"the loss {loss!r} needs targets from 0 to 1, these go from {low:g} to {high:g}")
+
+
+def _targets(train: TrainingData) -> Any:
+    """Return the targets in memory, or those of a few samples; None if there are none of real numbers."""
+    if train.task != "regression":
+        return None
+    if isinstance(train, Dataset):
+        return train.targets
+    if not isinstance(train, SampleDataset) or not _are_indicators(targets_of(train.first)):
+        return None
+    rows = np.unique(np.linspace(0, len(train) - 1, _EXAMINED).astype(np.int64))
+    return np.asarray(as_host_array(targets_of(train.take(rows))))
+
+
+def _are_indicators(targets: Any) -> bool:
+    found = np.asarray(as_host_array(targets))
+    return bool(((found[:64] == 0) | (found[:64] == 1)).all() and ((found == 0) | (found == 1)).all())

@@ -1,0 +1,71 @@
+"""Tables and arrays of other libraries: pyarrow, decimals, masks, sparse matrices, and frames with unclear rows or columns."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+import torch
+from torch import nn
+
+import chimera
+from chimera.core.errors import DataError
+from chimera.data.split import Split
+
+N = 40
+LABELS = np.arange(N) % 2
+INPUTS = np.random.default_rng(0).normal(size=(N, 2)) + 3 * LABELS[:, None]
+FRAME = pd.DataFrame({"a": INPUTS[:, 0], "b": INPUTS[:, 1], "y": LABELS})
+
+
+def rows(split: Split) -> Any:
+    return np.sort(np.concatenate([split.train.values_of("inputs"), split.test.values_of("inputs")]), axis=0)  # type: ignore[union-attr]
+
+
+def test_a_table_of_pyarrow_is_read_like_a_frame() -> None:
+    table = pytest.importorskip("pyarrow").Table.from_pandas(FRAME)
+    assert np.array_equal(rows(Split.of(table)), rows(Split.of(FRAME)))
+    inputs = FRAME[["a", "b"]]
+    pair = (pytest.importorskip("pyarrow").Table.from_pandas(inputs), FRAME["y"])
+    assert np.array_equal(rows(Split.of(pair)), rows(Split.of(FRAME)))
+
+
+def test_decimals_are_real_numbers() -> None:
+    exact = FRAME.assign(b=[Decimal(str(value)) for value in FRAME["b"]])
+    assert np.array_equal(rows(Split.of(exact)), rows(Split.of(FRAME)))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ((scipy.sparse.csr_matrix(INPUTS), LABELS), r"sparse matrix of SciPy .*: convert it by toarray\(\)"),
+        ((np.ma.masked_array(INPUTS, INPUTS > 1e9), LABELS), None),
+        ((np.ma.masked_greater(INPUTS, INPUTS.max() - 1e-9), LABELS), r"the inputs have 1 masked values: fill them"),
+        (pd.concat([FRAME[["a"]], FRAME], axis=1), "the table has several columns 'a': rename or drop all but one"),
+        (FRAME.assign(b=pd.date_range("2020", periods=N)), "holds datetime64 values: .*: convert it, or leave it out"),
+        ((FRAME[["a", "b"]].iloc[::-1], FRAME["y"]), r"the same index in another order: align them by targets.loc"),
+        ((FRAME[["a", "b"]], FRAME["y"].reset_index(drop=True)), None),
+        ((FRAME[["a", "b"]].iloc[::-1], FRAME["y"].to_numpy()), None),
+    ],
+)
+def test_what_cannot_be_read_is_named(source: Any, message: str | None) -> None:
+    if message is None:
+        assert len(rows(Split.of(source))) == N
+        return
+    with pytest.raises(DataError, match=message) as caught:
+        Split.of(source)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mapping_of_arrays_trains() -> None:
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"engine": "simulated", "workers": 2, "batch_size": 8, "epochs": 20, "progress": False}
+    data = {"input": INPUTS, "labels": LABELS}
+    run = chimera.train(nn.Linear(2, 2), data, optimizer={"name": "adam", "lr": 0.1}, **options)
+    assert run.metrics["accuracy"] > 0.9
+    with pytest.raises(chimera.core.errors.ConfigurationError, match="a table with the keys 'input' needs a 'name'"):
+        chimera.train(nn.Linear(2, 2), {"input": "x"}, **options)

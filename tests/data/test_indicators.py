@@ -1,0 +1,84 @@
+"""Targets of 0 and 1 in several columns: the losses that train on them, and the errors without a loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset as TorchDataset
+
+import chimera
+from chimera.core.errors import DataError
+
+N = 96
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(0, 3, N)
+INPUTS = (RNG.normal(size=(N, 4)) * 0.3 + 2 * np.eye(4)[LABELS]).astype(np.float32)
+ONE_HOT = np.eye(3, dtype=int)[LABELS]
+SEVERAL = ONE_HOT | np.roll(ONE_HOT, 1, axis=1) * (INPUTS[:, 3:] > 0)
+MLP = {"name": "mlp", "hidden": [8]}
+
+
+class Samples(TorchDataset):  # type: ignore[type-arg]
+    def __init__(self, targets: Any) -> None:
+        self.goals = targets
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, row: int) -> Any:
+        return INPUTS[row], self.goals[row]
+
+
+def train(model: Any, data: Any) -> dict[str, float]:
+    options: dict[str, Any] = {"engine": "simulated", "workers": 2, "batch_size": 16, "epochs": 10, "seed": 1}
+    return chimera.train(model, data, optimizer={"name": "adam", "lr": 0.05}, progress=False, **options).metrics
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(4, 3)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.bool_, np.float64])
+def test_one_hot_targets_need_a_named_loss(kind: Any) -> None:
+    for model in (linear(), MLP):
+        with pytest.raises(DataError, match=r"one-hot rows of 3 classes: give class indices, targets.argmax\(1\)"):
+            train(model, (INPUTS, ONE_HOT.astype(kind)))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_several_labels_need_a_named_loss(lazy: bool) -> None:
+    targets = SEVERAL.astype(np.float32)
+    with pytest.raises(DataError, match="0 or 1 in 3 columns: name the loss, 'bce-with-logits'"):
+        train(linear(), Samples(targets) if lazy else (INPUTS, targets))
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "bce-with-logits"])
+def test_named_losses_train_on_one_hot_rows(loss: str) -> None:
+    assert train(MLP | {"loss": loss}, (INPUTS, ONE_HOT))["accuracy"] > 0.9
+
+
+def test_a_named_loss_trains_on_real_labels_and_refuses_those_outside_its_range() -> None:
+    labels = (LABELS > 0).astype(np.float64)
+    assert train(MLP | {"loss": "bce-with-logits"}, (INPUTS, labels))["accuracy"] > 0.9
+    for model in (MLP | {"loss": "bce-with-logits"}, chimera.TorchModel(nn.Linear(4, 1), loss="bce-with-logits")):
+        with pytest.raises(DataError, match="needs targets from 0 to 1, these go from -1 to 1"):
+            train(model, (INPUTS, 2 * labels - 1))
+
+
+def test_samples_with_one_hot_integers_train_like_class_indices_and_other_integers_are_refused() -> None:
+    found = train(linear(), Samples(ONE_HOT))
+    assert found["loss"] == pytest.approx(train(linear(), Samples(LABELS))["loss"], abs=0.05)
+    with pytest.raises(DataError, match=r"for several labels per sample, use 'bce-with-logits'"):
+        train(linear(), Samples(SEVERAL))
+
+
+def test_values_to_predict_are_not_classes() -> None:
+    for targets in (ONE_HOT * [1, 2, 1], ONE_HOT + 1, INPUTS[:, :2].astype(int), INPUTS[:, :3]):
+        model = nn.Linear(4, targets.shape[1])
+        assert "r2" in train(model, (INPUTS, targets))
+    assert "r2" in train(MLP | {"loss": "mse"}, (INPUTS, ONE_HOT))
