@@ -26,6 +26,7 @@ from chimera.inference.disk_guard import DiskWatch
 from chimera.inference.gateway import fixed_address
 from chimera.inference.local_workers import LocalWorkers, WorkerProcesses, one_thread
 from chimera.inference.managed_process import ManagedProcess
+from chimera.inference.memory import available_bytes, check_memory, fitting
 from chimera.inference.policies.policy import POLICIES, check_fair_by
 from chimera.inference.preload import AUTO, ahead, awaited
 from chimera.inference.worker import fork_client, fork_protocol
@@ -63,13 +64,15 @@ def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str],
     Raises
     ------
     MissingExtraError : a required package is not installed.
-    ConfigurationError : the policy is unknown, the folder cannot be written, its cluster already runs, or the address cannot be
-        used.
+    ConfigurationError : the policy is unknown, the memory does not hold the workers, the folder cannot be written, its cluster
+        already runs, or the address cannot be used.
     """
     require_web("a cluster for inference", "inference")
     POLICIES.create(options.policy)
     check_fair_by(options.fair_by)
     keep_s(options.keep_days)
+    available = None if options.ray else available_bytes()
+    check_memory(options.workers, "--workers", available)
     folder.create()
     if options.ray:
         from chimera.engines.ray.session import Session
@@ -83,6 +86,8 @@ def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str],
         folder.set_bounds(options.workers, most, FIRST_VERSION if voters and most > options.workers else 0)
         many = f"{len(voters)} voters" if voters else f"a coordinator, its standbys ({options.standbys})"
         say(f"{many} and workers ({options.workers}) run from {folder.path}; Ctrl-C ends them")
+        if available is not None and (fit := fitting(available)) < most:
+            say(f"the memory holds about {fit} of the {most} workers; more are not started")
         if address:
             say(f"the coordinator is at {address}; requests need the token in {folder.path / 'token'}")
             if not is_loopback(options.host):
