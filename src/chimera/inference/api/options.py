@@ -8,8 +8,10 @@ from typing import Any
 import orjson
 
 from chimera.core.errors import ConfigurationError
+from chimera.inference.client import with_version
 from chimera.inference.models import check
 from chimera.inference.pieces import MAX_QUERIES
+from chimera.web.versions import is_unknown
 
 MAX_RESERVE = 1000
 """Maximum number of workers that are reserved for a served model."""
@@ -29,7 +31,12 @@ def checked_model(model: Mapping[str, Any], *, code: bool) -> dict[str, Any]:
     ConfigurationError : the table is invalid, or has a value that answers in JSON cannot contain, such as an integer of more
         than 64 bits: the views of all jobs would fail.
     """
-    table = check(model, code=code)
+    try:
+        table = check(model, code=code)
+    except ConfigurationError as error:
+        if is_unknown(str(error)):
+            raise ConfigurationError(with_version(str(error))) from error
+        raise
     try:
         orjson.dumps(table)
     except (TypeError, RecursionError) as error:
