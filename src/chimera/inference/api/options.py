@@ -19,6 +19,10 @@ MAX_WEIGHT = 1e6
 """Maximum weight of a job; the minimum is its reciprocal."""
 MAX_SECONDS = 30 * 24 * 3600.0
 """Maximum of the time limit of batches, and of a latency target."""
+MAX_TEXT = 4096
+"""Maximum number of characters of a text in the table of a model, such as a path; logs and errors repeat it."""
+MAX_TABLE_BYTES = 1 << 20
+"""Maximum size of the table of a model, as JSON; each list of the jobs contains it."""
 MAX_NAME = 100
 """Maximum number of characters in the name of a job."""
 
@@ -28,8 +32,8 @@ def checked_model(model: Mapping[str, Any], *, code: bool) -> dict[str, Any]:
 
     Raises
     ------
-    ConfigurationError : the table is invalid, or has a value that answers in JSON cannot contain, such as an integer of more
-        than 64 bits: the views of all jobs would fail.
+    ConfigurationError : the table is invalid or too large, or has a value that answers in JSON cannot contain, such as an
+        integer of more than 64 bits: the views of all jobs would fail.
     """
     try:
         table = check(model, code=code)
@@ -37,10 +41,19 @@ def checked_model(model: Mapping[str, Any], *, code: bool) -> dict[str, Any]:
         if is_unknown(str(error)):
             raise ConfigurationError(with_version(str(error))) from error
         raise
+    for key, value in table.items():
+        if isinstance(value, str) and len(value) > MAX_TEXT:
+            raise ConfigurationError(
+                f"the model's {key!r} has {len(value):,} characters; at most {MAX_TEXT:,} are allowed"
+            )
     try:
-        orjson.dumps(table)
+        size = len(orjson.dumps(table))
     except (TypeError, RecursionError) as error:
         raise ConfigurationError(f"the model's table has a value that JSON cannot contain: {error}") from error
+    if size > MAX_TABLE_BYTES:
+        raise ConfigurationError(
+            f"the model's table has {size:,} bytes; at most {MAX_TABLE_BYTES:,} are allowed: write large values to a file"
+        )
     return table
 
 
