@@ -35,6 +35,7 @@ from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.models import read
 
 LIBRARIES = ("torch", "transformers", "safetensors")
+LOOK_S = 0.02  # between two questions whether there is a result
 
 
 @contextmanager
@@ -59,7 +60,7 @@ def first_results_s(client: Client, jobs: list[str], since_s: float) -> list[flo
         for job in jobs:
             if job not in found and client.job(job)["finished"]:
                 found[job] = time.monotonic() - since_s
-        time.sleep(0.05)
+        time.sleep(LOOK_S)
     return [found[job] for job in jobs]
 
 

@@ -27,9 +27,11 @@ from chimera.core.errors import (
 from chimera.engines.http import wire
 from chimera.inference.journal.records import InputFile
 from chimera.inference.pieces import MAX_BYTES, MAX_QUERY_BYTES, check_key, pieces, size_of
-from chimera.web import request
+from chimera.web import request, versions
 from chimera.web.client import PATIENCE_S, TRY_S, WebClient, quoted
 
+UP, DOWN = "chimera infer up", "chimera infer down"
+"""The commands that start and stop a cluster in the default folder."""
 _POLL_S = 0.2
 _COPIED_BYTES = 16 << 20  # smaller files are copied, so that they may change after the submission
 _ENDED = ("done", "failed", "cancelled")
@@ -43,7 +45,7 @@ class Client(WebClient):
     address : returns the coordinator's address, such as ``http://127.0.0.1:40123``, or None while there is no coordinator.
     token : token of the cluster.
     patience_s : seconds for which a request is retried.
-    up : the command that starts the cluster, for messages.
+    up, down : the commands that start and stop the cluster, for messages.
     """
 
     def __init__(
@@ -52,7 +54,8 @@ class Client(WebClient):
         token: str,
         *,
         patience_s: float = PATIENCE_S,
-        up: str = "chimera infer up",
+        up: str = UP,
+        down: str = DOWN,
     ) -> None:
         super().__init__(
             address,
@@ -60,6 +63,7 @@ class Client(WebClient):
             prefix="/v1/infer",
             server_name="the coordinator",
             up=up,
+            down=down,
             patience_s=patience_s,
         )
 
@@ -264,6 +268,11 @@ class Client(WebClient):
                 raise TimeLimitError(f"job {job}: {row['finished']} of {row['queries']} queries after {timeout_s:g} s")
             time.sleep(_POLL_S)
         return row
+
+
+def with_version(message: str) -> str:
+    """Return an error of the coordinator about a message that it does not know, with its version."""
+    return versions.of_server(message, DOWN, UP)
 
 
 def outcome(row: Mapping[str, Any]) -> str:

@@ -162,7 +162,7 @@ class ClusterFolder(Folder):
 
     def client(self) -> Client:
         """Return a client of the cluster."""
-        return Client(self.leader, self.token(), up=self._up)
+        return Client(self.leader, self.token(), up=self._up, down=f"{self._down} --cluster {self.path}")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:

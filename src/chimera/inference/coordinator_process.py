@@ -15,6 +15,7 @@ from chimera.inference.autoscale import INTERVAL_S, Autoscale, ScaleCopy
 from chimera.inference.candidate import Candidate
 from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.journal.journal import Journal
+from chimera.inference.memory import available_bytes
 from chimera.inference.periodic import Periodic
 from chimera.inference.remote_workers.protocol import PATH as DIAL
 from chimera.inference.remote_workers.protocol import worker_token
@@ -105,13 +106,17 @@ def _serve(options: argparse.Namespace) -> str | None:
     if options.voters:
         periodic.append(Periodic("the number of workers", INTERVAL_S, ScaleCopy(candidate.leader, folder).copy))
     host = options.voter.rpartition(":")[0].strip("[]") if options.voter else "127.0.0.1"
+
+    def free_memory() -> int | None:
+        return None if options.ray or options.voters else available_bytes()  # else workers of other machines, too
+
     app = create_app(
         title=f"Chimera inference {options.name}",
         settings=access,
         routers=[
             jobs_router(candidate.leader, candidate.rows),
             submissions_router(candidate.leader),
-            cluster_router(candidate.leader, folder),
+            cluster_router(candidate.leader, folder, free_memory),
             dial_router(candidate.leader, candidate.remote, shares_models=options.fetch_models),
             page_router(candidate.leader, history, folder.path / "logs"),
             serving_router(asker),

@@ -1,4 +1,4 @@
-"""The guard of the disk with a cluster's journal: it warns before the disk is full."""
+"""The guard of the disk with a cluster's journal: it warns before the disk is full, and notices a missing folder."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ WARN_BYTES, WARN_SHARE = 1 << 30, 0.1
 RESERVED_BYTES, RESERVED_SHARE = 256 << 20, 0.05
 """New submissions are refused below this free space, so that results of accepted jobs can still be stored."""
 _CHECK_S = 1.0
+_MISSING = 3  # checks without the folder after which it is gone; a shared file system may lack it for a moment
 
 
 class DiskGuard:
@@ -58,11 +59,18 @@ class DiskGuard:
 
 
 class DiskWatch:
-    """The disk of a cluster's folder. The supervisor checks it; it starts no process, and a check may print a warning."""
+    """The disk and the folder of a cluster. The supervisor checks them; no process is started, and a check may print a warning.
+
+    Attributes
+    ----------
+    gone : whether the folder was moved or deleted.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._guard = folder, DiskGuard(folder)
         self._warned, self._checked_s = False, 0.0
+        self._missing = 0
+        self.gone = False
 
     def start(self) -> None:
         """Do nothing."""
@@ -72,6 +80,9 @@ class DiskWatch:
         if time.monotonic() < self._checked_s + _CHECK_S:
             return
         self._checked_s = time.monotonic()
+        is_there = (self._folder / "lock").exists()  # processes may create the folder again, with their logs only
+        self._missing = 0 if is_there else self._missing + 1
+        self.gone = self._missing >= _MISSING
         warning = self._guard.warning()
         if warning and not self._warned:
             say(f"warning: {warning} for {self._folder}; on a full disk the cluster stops until there is space")

@@ -173,6 +173,8 @@ def _paths(files: Any, root: str, name: str) -> list[str]:
         if not found:
             raise DataError(f"no file matches {name!r}")
     else:
+        if Path(name).exists():
+            raise DataError(f"{name!r} is neither a regular file nor a folder")
         raise DataError(f"there is no file or folder {name!r}")
     for path in found:
         input_files.check(path)

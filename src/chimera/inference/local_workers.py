@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from chimera.core.processes import THREAD_VARIABLES
 from chimera.inference.cluster_folder import ClusterFolder
+from chimera.inference.memory import WORKER_BYTES, available_bytes, fitting
 from chimera.inference.preload import awaited
 
 if TYPE_CHECKING:
     from chimera.inference.managed_process import ManagedProcess
 
 _ADJUST_S = 0.25  # between two reads of the number of workers
+_SETTLE_S = 10.0  # from the start of a worker until it has taken its memory
 AT_ONCE = 16
 """Maximum number of workers that start between two checks of the supervisor, which must notice signals meanwhile."""
 
@@ -29,10 +31,24 @@ class LocalWorkers:
     wanted : returns N.
     make : makes the process of a worker from its name.
     prefix : text before all names.
+    available : returns the bytes of memory that new workers can use; None: unknown. No worker starts without memory.
+    adjust_s, settle_s : seconds between two reads of N, and from the start of a worker until it has taken its memory.
     """
 
-    def __init__(self, wanted: Callable[[], int], make: Callable[[str], ManagedProcess], *, prefix: str = "") -> None:
+    def __init__(
+        self,
+        wanted: Callable[[], int],
+        make: Callable[[str], ManagedProcess],
+        *,
+        prefix: str = "",
+        available: Callable[[], int | None] = available_bytes,
+        adjust_s: float = _ADJUST_S,
+        settle_s: float = _SETTLE_S,
+    ) -> None:
         self._wanted, self._make, self._prefix = wanted, make, prefix
+        self._available, self._adjust_s, self._settle_s = available, adjust_s, settle_s
+        self._started_s: list[float] = []  # of workers that have not taken their memory yet
+        self._short = self._short_reported = False
         self._there: dict[str, ManagedProcess] = {}
         self._leaving: dict[str, ManagedProcess] = {}
         self._adjusted_s = 0.0
@@ -46,9 +62,13 @@ class LocalWorkers:
         """Restart dead workers; start and dismiss workers if their number was changed."""
         for each in self._there.values():
             each.check(say)
-        if time.monotonic() < self._adjusted_s + _ADJUST_S:
+        if time.monotonic() < self._adjusted_s + self._adjust_s:
             return
-        if self._adjust():
+        is_adjusted = self._adjust()
+        if self._short and not self._short_reported:
+            say(f"the memory holds no more than {len(self._there)} workers, of the {self._wanted()} that are wanted")
+        self._short_reported = self._short
+        if is_adjusted:
             before, self._reported = self._reported, len(self._there)
             if before not in (None, self._reported):
                 say(f"the cluster has {self._reported} workers now, instead of {before}")
@@ -83,12 +103,26 @@ class LocalWorkers:
         self._dismiss([name for name in self._there if name not in names])
         missing = [name for name in names if name not in self._there]
         startable = [name for name in missing if name not in self._leaving]  # a worker that leaves keeps its name
-        for name in startable[:AT_ONCE]:
+        fit = self._fit(len(startable))
+        for name in startable[: min(fit, AT_ONCE)]:
             self._there[name] = self._make(name)
             self._there[name].start()
+            self._started_s.append(time.monotonic())
+        self._short = fit < len(startable) and not self._started_s
+        if self._short:
+            startable = missing = missing[:fit]
         if len(startable) <= AT_ONCE:
             self._adjusted_s = time.monotonic()
         return len(missing) <= AT_ONCE and missing == startable
+
+    def _fit(self, count: int) -> int:
+        """Return how many of ``count`` more workers fit in the memory, besides those that have not taken theirs yet."""
+        now_s = time.monotonic()
+        self._started_s = [started_s for started_s in self._started_s if now_s < started_s + self._settle_s]
+        available = self._available() if count else None
+        if available is None:
+            return count
+        return min(count, fitting(available - len(self._started_s) * WORKER_BYTES, 0))
 
     def _dismiss(self, names: Sequence[str]) -> None:
         for name in names:

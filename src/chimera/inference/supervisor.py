@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from chimera.core.address import is_loopback
-from chimera.core.errors import ChimeraError
+from chimera.core.errors import ChimeraError, ConfigurationError, UnavailableError
 from chimera.core.extras import require_web
 from chimera.core.private import UMASK
 from chimera.engines.parent_watch import exit_with_parent
@@ -26,6 +26,7 @@ from chimera.inference.disk_guard import DiskWatch
 from chimera.inference.gateway import fixed_address
 from chimera.inference.local_workers import LocalWorkers, WorkerProcesses, one_thread
 from chimera.inference.managed_process import ManagedProcess
+from chimera.inference.memory import available_bytes, check_memory, fitting
 from chimera.inference.policies.policy import POLICIES, check_fair_by
 from chimera.inference.preload import AUTO, ahead, awaited
 from chimera.inference.worker import fork_client, fork_protocol
@@ -63,13 +64,17 @@ def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str],
     Raises
     ------
     MissingExtraError : a required package is not installed.
-    ConfigurationError : the policy is unknown, the folder cannot be written, its cluster already runs, or the address cannot be
-        used.
+    ConfigurationError : the policy is unknown, the memory does not hold the workers, the folder cannot be written, its cluster
+        already runs, or the address cannot be used.
+    UnavailableError : the folder was moved or deleted while the cluster ran.
     """
     require_web("a cluster for inference", "inference")
-    POLICIES.create(options.policy)
+    if not callable(getattr(POLICIES.create(options.policy), "choose", None)):
+        raise ConfigurationError(f"the policy {options.policy!r} has no method choose(contenders, workers)")
     check_fair_by(options.fair_by)
     keep_s(options.keep_days)
+    available = None if options.ray else available_bytes()
+    check_memory(options.workers, "--workers", available)
     folder.create()
     if options.ray:
         from chimera.engines.ray.session import Session
@@ -83,6 +88,8 @@ def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str],
         folder.set_bounds(options.workers, most, FIRST_VERSION if voters and most > options.workers else 0)
         many = f"{len(voters)} voters" if voters else f"a coordinator, its standbys ({options.standbys})"
         say(f"{many} and workers ({options.workers}) run from {folder.path}; Ctrl-C ends them")
+        if available is not None and (fit := fitting(available)) < most:
+            say(f"the memory holds about {fit} of the {most} workers; more are not started")
         if address:
             say(f"the coordinator is at {address}; requests need the token in {folder.path / 'token'}")
             if not is_loopback(options.host):
@@ -91,8 +98,14 @@ def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str],
                 )
             if sys.stdout.isatty():  # others may read a file or a log
                 say(f"the page: {address}/#token={folder.token()} (the address holds the token: keep it to yourself)")
-        members = [DiskWatch(folder.path), *_workers(folder, options), *_coordinators(folder, options)]
-        _supervise(members, say, stopped=lambda: bool(ended))
+        disk = DiskWatch(folder.path)
+        members = [disk, *_workers(folder, options), *_coordinators(folder, options)]
+        _supervise(members, say, stopped=lambda: bool(ended) or disk.gone)
+        if disk.gone:
+            raise UnavailableError(
+                f"the folder {folder.path} was moved or deleted while its cluster ran: the cluster has ended; start it again "
+                "with the present place of the folder"
+            )
 
 
 def is_here(address: str) -> bool:
@@ -105,9 +118,21 @@ def is_here(address: str) -> bool:
         return False
 
 
+def _absolute(policy: str) -> str:
+    """Return the name of a policy for processes with another working directory: the path of a file is made absolute."""
+    place, _, name = policy.rpartition(":")
+    return f"{Path(place).expanduser().absolute()}:{name}" if place.endswith(".py") else policy
+
+
 def _coordinators(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]:
     """Return the processes of the coordinator and its standbys."""
-    command = ["chimera.inference.coordinator_process", "--cluster", str(folder.path), "--policy", options.policy]
+    command = [
+        "chimera.inference.coordinator_process",
+        "--cluster",
+        str(folder.path),
+        "--policy",
+        _absolute(options.policy),
+    ]
     command += ["--fair-by", options.fair_by]
     command += ["--ray", options.ray] if options.ray else []
     kept_s = keep_s(options.keep_days)

@@ -20,7 +20,7 @@ from chimera.core.errors import (
     UnavailableError,
 )
 from chimera.engines.http import wire
-from chimera.web import request
+from chimera.web import request, versions
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class WebClient:
     token : the cluster's token.
     prefix : prefix of all paths.
     server_name : name of the leader in messages.
-    up : the command that starts the cluster, for messages.
+    up, down : the commands that start and stop the cluster, for messages.
     patience_s : seconds for which a request is retried.
     first_s : the same before the first answer, when the address may be wrong; default: ``patience_s``.
     """
@@ -53,12 +53,14 @@ class WebClient:
         prefix: str,
         server_name: str,
         up: str,
+        down: str,
         patience_s: float = PATIENCE_S,
         first_s: float | None = None,
     ) -> None:
         self._first_s, self._is_known = patience_s if first_s is None else first_s, False
         self._address, self._token, self._patience_s = address, token, patience_s
         self._prefix, self._server_name, self._up = prefix, server_name, up
+        self._restart = versions.restart(down, up)
 
     def request_json(
         self,
@@ -83,7 +85,15 @@ class WebClient:
             document = None
         if not isinstance(document, dict):
             raise RunError(f"{path}: the answer of {self._server_name} is not a JSON object")
-        return document
+        return _Document(document, lambda key: self._incomplete(path, key))
+
+    def _incomplete(self, path: str, key: str) -> ChimeraError:
+        """Return the exception for an answer without a key, such as that of another version."""
+        return RunError(self._with_versions(f"{path}: the answer of {self._server_name} has no {key!r}"))
+
+    def _with_versions(self, message: str) -> str:
+        address = self._address()
+        return message if address is None else versions.compared(message, address, self._restart)
 
     def with_retries(self, send: Callable[[], T]) -> T:
         """Call ``send``, and return its result. Call it again while no process answers."""
@@ -138,6 +148,8 @@ class WebClient:
             )
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
             return (UnavailableError if name == "QueueFullError" else _NoLeaderError)(message)
+        if status in versions.REFUSALS:
+            message = self._with_versions(message)
         kinds = {
             404: ConfigurationError,
             409: ConflictError,
@@ -146,6 +158,18 @@ class WebClient:
             507: NoSpaceError,
         }
         return kinds.get(status, RunError)(message)
+
+
+class _Document(dict[str, Any]):
+    """An answer, in which a missing key is the error of ``missing``."""
+
+    def __init__(self, document: dict[str, Any], missing: Callable[[str], ChimeraError]) -> None:
+        super().__init__(document)
+        self._missing = missing
+
+    def __missing__(self, key: str) -> Any:
+        """Raise the error."""
+        raise self._missing(key)
 
 
 class _NoLeaderError(UnavailableError):

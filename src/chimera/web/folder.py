@@ -110,6 +110,8 @@ class Folder:
             ) from error
         if not token:
             raise ConfigurationError(f"the token of the cluster, {self.path / 'token'}, is empty")
+        if not token.isprintable() or " " in token:
+            raise ConfigurationError(f"the token of the cluster, {self.path / 'token'}, is not one line without spaces")
         return token
 
     @contextlib.contextmanager
@@ -178,7 +180,7 @@ def lock_holder(file: Path) -> int | None:
                 except BlockingIOError:
                     return int(json.loads(lock.read())["pid"])
                 return None
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError):
             time.sleep(0.02)  # its new holder has not written its id yet

@@ -13,6 +13,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.inference.api.job_routes import PREFIX, known_fields
 from chimera.inference.cluster_folder import MAX_WORKERS, ClusterFolder, Scale
 from chimera.inference.coordinator.coordinator import Coordinator
+from chimera.inference.memory import check_memory
 from chimera.web.background import in_thread
 from chimera.web.body import answer, read_object, required
 from chimera.web.routing import documented, plain_router
@@ -30,13 +31,16 @@ _SCALE: dict[str, Any] = {
 }
 
 
-def cluster_router(leader: Callable[[], Coordinator], folder: ClusterFolder) -> APIRouter:
+def cluster_router(
+    leader: Callable[[], Coordinator], folder: ClusterFolder, available: Callable[[], int | None] = lambda: None
+) -> APIRouter:
     """Return the routes.
 
     Parameters
     ----------
     leader : returns the coordinator; raises `NotCoordinator` if this process is not the coordinator.
     folder : folder of the cluster, with the number of workers. `chimera infer up` follows it.
+    available : returns the bytes of memory for new workers; None: unknown, as if they run on other machines.
     """
     router = plain_router(prefix=PREFIX, tags=["inference"])
 
@@ -54,6 +58,8 @@ def cluster_router(leader: Callable[[], Coordinator], folder: ClusterFolder) -> 
 
         def apply() -> None:
             leader().check_leads()
+            scale = folder.scale()
+            check_memory(least, "the number of workers", available(), 0 if scale is None else scale.count)
             folder.set_bounds(least, most, time.time_ns() // 1_000_000)
 
         await in_thread(apply)

@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from chimera.core.errors import DataError
 from chimera.inference.api import operations, views
+from chimera.inference.client import with_version
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.journal.records import Accepted
 from chimera.inference.results import stored
@@ -124,7 +125,9 @@ def known_fields(body: dict[str, Any], *names: str, besides: tuple[str, ...] = (
     unknown = [name for name in body if name not in names and name not in besides]
     if unknown:
         raise DataError(
-            f"unknown fields: {', '.join(map(repr, unknown))}; allowed fields: {', '.join((*besides, *names))}"
+            with_version(
+                f"unknown fields: {', '.join(map(repr, unknown))}; allowed fields: {', '.join((*besides, *names))}"
+            )
         )
     return {name: body[name] for name in names if name in body}
 

@@ -8,8 +8,10 @@ from typing import Any
 import orjson
 
 from chimera.core.errors import ConfigurationError
+from chimera.inference.client import with_version
 from chimera.inference.models import check
 from chimera.inference.pieces import MAX_QUERIES
+from chimera.web.versions import is_unknown
 
 MAX_RESERVE = 1000
 """Maximum number of workers that are reserved for a served model."""
@@ -17,6 +19,10 @@ MAX_WEIGHT = 1e6
 """Maximum weight of a job; the minimum is its reciprocal."""
 MAX_SECONDS = 30 * 24 * 3600.0
 """Maximum of the time limit of batches, and of a latency target."""
+MAX_TEXT = 4096
+"""Maximum number of characters of a text in the table of a model, such as a path; logs and errors repeat it."""
+MAX_TABLE_BYTES = 1 << 20
+"""Maximum size of the table of a model, as JSON; each list of the jobs contains it."""
 MAX_NAME = 100
 """Maximum number of characters in the name of a job."""
 
@@ -26,14 +32,28 @@ def checked_model(model: Mapping[str, Any], *, code: bool) -> dict[str, Any]:
 
     Raises
     ------
-    ConfigurationError : the table is invalid, or has a value that answers in JSON cannot contain, such as an integer of more
-        than 64 bits: the views of all jobs would fail.
+    ConfigurationError : the table is invalid or too large, or has a value that answers in JSON cannot contain, such as an
+        integer of more than 64 bits: the views of all jobs would fail.
     """
-    table = check(model, code=code)
     try:
-        orjson.dumps(table)
+        table = check(model, code=code)
+    except ConfigurationError as error:
+        if is_unknown(str(error)):
+            raise ConfigurationError(with_version(str(error))) from error
+        raise
+    for key, value in table.items():
+        if isinstance(value, str) and len(value) > MAX_TEXT:
+            raise ConfigurationError(
+                f"the model's {key!r} has {len(value):,} characters; at most {MAX_TEXT:,} are allowed"
+            )
+    try:
+        size = len(orjson.dumps(table))
     except (TypeError, RecursionError) as error:
         raise ConfigurationError(f"the model's table has a value that JSON cannot contain: {error}") from error
+    if size > MAX_TABLE_BYTES:
+        raise ConfigurationError(
+            f"the model's table has {size:,} bytes; at most {MAX_TABLE_BYTES:,} are allowed: write large values to a file"
+        )
     return table
 
 

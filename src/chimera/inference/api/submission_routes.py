@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from chimera.core.errors import DataError
 from chimera.inference.api import operations
 from chimera.inference.api.job_routes import CHANGES, JOB, PREFIX, known_fields
+from chimera.inference.client import with_version
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.journal.records import InputFile
 from chimera.inference.pieces import MAX_PIECE_BYTES, check_key
@@ -131,7 +132,7 @@ def submissions_router(leader: Callable[[], Coordinator]) -> APIRouter:
         try:
             end = msgspec.convert(body, _End)
         except msgspec.ValidationError as error:
-            raise DataError(f"invalid body: {error}") from error
+            raise DataError(with_version(f"invalid body: {error}")) from error
         job = await in_thread(lambda: leader().submissions.accept(key, count, end.files, end.chunks))
         return answer(request, {"job": job})
 

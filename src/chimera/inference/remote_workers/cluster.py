@@ -27,6 +27,7 @@ from chimera.inference.remote_workers.protocol import (
     Next,
     Report,
 )
+from chimera.version import __version__
 from chimera.web.folder import token_for
 
 PATIENCE_S = 15.0
@@ -118,7 +119,11 @@ class ClusterAddress:
                 self._refused(found.status, _reason(found))
                 return None
             following = msgspec.convert(wire.unpack(found.body), Next)
-        except (Unreachable, TimeLimitError, InvalidAnswer, DataError, msgspec.ValidationError) as error:
+        except msgspec.ValidationError as error:
+            connection.failed()
+            self._lost(f"its answer is not known to Chimera {__version__} ({error}): use one version on all machines")
+            return None
+        except (Unreachable, TimeLimitError, InvalidAnswer, DataError) as error:
             if str(error) != ENDED:
                 connection.failed()
                 self._lost(str(error))

@@ -13,6 +13,7 @@ from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.local_workers import LocalWorkers, WorkerProcesses
 from chimera.inference.managed_process import ManagedProcess
 from chimera.inference.membership import Members
+from chimera.inference.memory import available_bytes, check_memory
 from chimera.inference.preload import AUTO
 from chimera.inference.remote_workers.cluster import ClusterAddress
 from chimera.inference.remote_workers.dialer import Dialer
@@ -60,11 +61,13 @@ def join(folder: ClusterFolder, cluster: ClusterAddress, options: MachineOptions
     Raises
     ------
     MissingExtraError : a required package is not installed.
-    ConfigurationError : the name or the folder cannot be used or is in use, or the cluster refuses the token.
+    ConfigurationError : the name or the folder cannot be used or is in use, the memory does not hold the workers, or the
+        cluster refuses the token.
     UnavailableError : the cluster cannot be reached at the start.
     """
     require_web("a worker for inference", "inference")
     check_name(options.name)
+    check_memory(options.workers, "--workers", available_bytes())
     folder.create()
     signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from chimera.core.errors import ConfigurationError, ConflictError, DataError
 from chimera.engines.http import wire
+from chimera.inference.client import with_version
 from chimera.inference.coordinator.coordinator import Coordinator
 from chimera.inference.remote_workers.files import SharedModels, check_is_needed, read_piece
 from chimera.inference.remote_workers.pool import RemoteWorkers
@@ -97,7 +98,7 @@ def _read(body: dict[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
-        raise DataError(f"invalid body: {error}") from error
+        raise DataError(with_version(f"invalid body: {error}")) from error
 
 
 async def _next(session: Session, report: Report) -> Piece | None:

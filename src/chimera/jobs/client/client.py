@@ -51,7 +51,14 @@ class Client(WebClient):
         first_s: float | None = None,
     ) -> None:
         super().__init__(
-            address, token, prefix="/v1/jobs", server_name="the daemon", up=up, patience_s=PATIENCE_S, first_s=first_s
+            address,
+            token,
+            prefix="/v1/jobs",
+            server_name="the daemon",
+            up=up,
+            down="chimera cluster down",
+            patience_s=PATIENCE_S,
+            first_s=first_s,
         )
 
     @classmethod
