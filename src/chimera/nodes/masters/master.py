@@ -12,6 +12,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 
 from chimera.engines.http import HttpEngine
 from chimera.nodes.masters import schemas
+from chimera.nodes.masters.outcome import report
 from chimera.nodes.metrics import NodeMetrics
 from chimera.nodes.settings import Settings, read_settings
 from chimera.nodes.table import Table
@@ -117,6 +118,9 @@ class Master(ABC):
         try:
             body = self.fit()
             ok = True
+        except Exception as error:
+            report(f"the fit failed: {' '.join(str(error).split()) or type(error).__name__}", ok=False)
+            raise
         finally:
             self._fitting.release()
             metrics.count_fit(ok=ok)
