@@ -240,9 +240,7 @@ def test_a_model_is_created_only_for_as_many_classes_as_the_weights_are_for(tmp_
         assert (status, message) == (422, "weights has 12 numbers: too few for 100000 classes")
         body["classes"] = ["a" * 100_000, *(f"b{i:04}" for i in range(999))]
         worker.read()
-        status, _, message = error_of(
-            ask(worker.app(), "POST", STEP, json=body | {"weights": [[0.0] * 4] * 1000})
-        )
+        status, _, message = error_of(ask(worker.app(), "POST", STEP, json=body | {"weights": [[0.0] * 4] * 1000}))
         assert (status, message) == (422, "classes has texts that are too long")
         assert tracemalloc.get_traced_memory()[1] < 100_000_000
     finally:
