@@ -134,6 +134,7 @@ def test_labels_keep_their_type() -> None:
         ("a,b\n1,nan\n3,4\n", "y\n1\n2\n", "X_train.csv, row 1: the column 'b' has no value"),
         ("a,b\n1,2\n3,old\n", "y\n1\n2\n", "X_train.csv, row 2, column 'b': 'old' is not a number"),
         ("a,b\n1,2\ninf,3\n", "y\n1\n2\n", "X_train.csv, row 2, column 'a': 'inf' is not finite"),
+        ("a,b\n1,2\n" + "9" * 400 + ",3\n", "y\n1\n2\n", "X_train.csv, row 2, column 'a': '9+' is not finite"),
         ("a,b\n1,2\n3,4\n", "y\n1\n", "X_train.csv has 2 rows but tree1/y_train.csv has 1"),
         ("a,b\n1,2\n3,4\n", "y\n1\nx\n", "y_train.csv, row 2, column 'y': 'x' is not a number"),
         ("a,b\n1,2\n3,4\n", "y,z\n1,2\n1,\n", "y_train.csv, row 2: the column 'z' has no value"),

@@ -231,7 +231,10 @@ def _numeric(path: Path, name: str, column: Any) -> NDArray[np.float64]:
     import pandas
 
     _check_complete(path, name, column)
-    values = pandas.to_numeric(column, errors="coerce").to_numpy(np.float64)
+    try:
+        values = pandas.to_numeric(column, errors="coerce").to_numpy(np.float64)
+    except OverflowError:  # a whole number beyond the range of float64
+        values = np.array([float(text) if _is_number(text) else np.nan for text in map(str, column)])
     finite = np.isfinite(values)
     if not finite.all():
         index = int(np.argmin(finite))
