@@ -99,7 +99,9 @@ def test_an_unexpected_error_shows_only_its_class_and_the_log_has_the_traceback(
 def test_unknown_paths_and_methods_and_invalid_bodies_have_the_common_error_form() -> None:
     app = app_with_routes()
     assert error_of(ask(app, "GET", "/nowhere"))[0] == 404
-    assert error_of(ask(app, "DELETE", "/v1/named"))[0] == 405
+    refused = ask(app, "DELETE", "/v1/named")
+    assert (error_of(refused)[0], refused.headers["allow"]) == (405, "POST")
+    assert ask(app, "PUT", "/health").headers["allow"] == "GET"
     for path in ("/v1/named", "/v1/named-in-a-thread"):
         assert error_of(ask(app, "POST", path, json={"name": "a"}))[:2] == (422, "RequestValidationError")
         assert error_of(ask(app, "POST", path, content=b"{", headers={"Content-Type": "application/json"}))[0] == 422

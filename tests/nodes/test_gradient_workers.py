@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,29 @@ def test_unsuitable_data_are_422(tmp_path: Path) -> None:
     message = error_of(ask(app, "POST", STEP, json={"weights": [0] * 4, "bias": [0]}))[2]
     assert "X_train.csv, row 1, column 'x0'" in message
     assert "exceeds the range of float32" in message
+
+
+@pytest.mark.parametrize("kind", ["local", "exact", "torch"])
+def test_a_model_is_created_only_for_as_many_classes_as_the_weights_are_for(tmp_path: Path, kind: str) -> None:
+    write_data(tmp_path / "tree1", X, TWO)
+    made = settings(tmp_path)
+    worker: Any = (
+        TorchWorker("mlp", settings=made)
+        if kind == "torch"
+        else SGDWorker("classifier", exact_gradient=kind == "exact", settings=made)
+    )
+    body = {"weights": [[0.0] * 4] * 3, "bias": [0.0] * 3, "classes": list(range(100_000))}
+    tracemalloc.start()
+    try:
+        status, _, message = error_of(ask(worker.app(), "POST", STEP, json=body))
+        assert (status, message) == (422, "weights has 12 numbers: too few for 100000 classes")
+        body["classes"] = ["a" * 100_000, *(f"b{i:04}" for i in range(999))]
+        worker.read()
+        status, _, message = error_of(ask(worker.app(), "POST", STEP, json=body | {"weights": [[0.0] * 4] * 1000}))
+        assert (status, message) == (422, "classes has texts that are too long")
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,18 @@ def test_a_node_continues_without_logs_if_the_folder_cannot_be_written(capsys: p
     assert Path("chimera_time.log").is_file()
 
 
+def test_a_full_disk_is_reported_once(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("chimera_time.log").symlink_to("/dev/full")
+    open_logs()
+    for _ in range(3):
+        log_latency(URL, "worker", 0.1)
+    place = Path("chimera_time.log").absolute()
+    reported = f"chimera: cannot write {place}: No space left on device; its records are lost\n"
+    assert capfd.readouterr().err == reported
+    close_logs()
+    assert not capfd.readouterr().err
+
+
 def test_an_import_opens_no_log_and_loads_no_web_library(tmp_path: Path) -> None:
     code = (
         "import sys, chimera, chimera.nodes, chimera.nodes.workers, chimera.utils\n"

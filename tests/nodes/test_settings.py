@@ -218,6 +218,20 @@ def test_an_invalid_file_is_refused(tmp_path, text, message):
     assert message in refused()
 
 
+@pytest.mark.parametrize("node", ["master", "worker"])
+def test_a_program_with_an_invalid_setting_ends_with_one_line(monkeypatch, capsys, node):
+    from chimera.nodes.masters import AggregationMaster
+    from chimera.nodes.workers import SGDWorker
+
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setenv("CHIMERA_WORKERS_PORT", "-5")
+    with pytest.raises(ConfigurationError) as caught:
+        AggregationMaster() if node == "master" else SGDWorker("regressor")
+    sys.excepthook(caught.type, caught.value, caught.tb)  # as Python does if the program does not catch it
+    allowed = "a port from 0 to 65535 (0: any free port)"
+    assert capsys.readouterr().err == f"error: CHIMERA_WORKERS_PORT: '-5' cannot be used; allowed: {allowed}\n"
+
+
 def test_the_default_name_of_a_worker_is_that_of_its_file(tmp_path):
     program = tmp_path / "my_tree.py"
     program.write_text("from chimera.nodes.settings import read_settings\nprint(read_settings().worker_name)\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ def test_rows_are_ordered_by_the_wanted_columns() -> None:
         (["a", "b"], [[1, "2"]], "contains '2'"),
         (["a", "b"], [[1, None]], "contains null"),
         (["a", "b"], [[True, False]], "contains True"),
+        (["a", "b"], [[True, 2.0]], "contains True"),
         (["a", "b"], [[1, 2**70]], "beyond 64 bits"),
         (["a", "b"], [[1, {}]], "contains {}"),
         (["a", "b"], np.array([["1", "2"]]), "type <U1"),
@@ -69,6 +71,24 @@ def test_rows_are_ordered_by_the_wanted_columns() -> None:
 def test_an_invalid_table_is_refused(columns: Any, rows: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         Table.of(columns, rows)
+
+
+def test_a_text_among_numbers_is_refused_before_memory_is_allocated() -> None:
+    rows = [["x" * 100_000, 1.0], *([1.0, 2.0] for _ in range(500))]
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="contains 'xxx"):
+            Table.of(["a", "b"], rows)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_message_lists_few_names_and_the_beginning_of_a_long_one() -> None:
+    with pytest.raises(DataError) as caught:
+        match_columns(["a"], ["x" * 100_000, *(f"c{i}" for i in range(1000))])
+    assert len(str(caught.value)) < 300
+    assert str(caught.value).endswith("'c8' and 991 more")
 
 
 def test_a_table_may_have_no_rows() -> None:
@@ -114,6 +134,7 @@ def test_labels_keep_their_type() -> None:
         ("a,b\n1,nan\n3,4\n", "y\n1\n2\n", "X_train.csv, row 1: the column 'b' has no value"),
         ("a,b\n1,2\n3,old\n", "y\n1\n2\n", "X_train.csv, row 2, column 'b': 'old' is not a number"),
         ("a,b\n1,2\ninf,3\n", "y\n1\n2\n", "X_train.csv, row 2, column 'a': 'inf' is not finite"),
+        ("a,b\n1,2\n" + "9" * 400 + ",3\n", "y\n1\n2\n", "X_train.csv, row 2, column 'a': '9+' is not finite"),
         ("a,b\n1,2\n3,4\n", "y\n1\n", "X_train.csv has 2 rows but tree1/y_train.csv has 1"),
         ("a,b\n1,2\n3,4\n", "y\n1\nx\n", "y_train.csv, row 2, column 'y': 'x' is not a number"),
         ("a,b\n1,2\n3,4\n", "y,z\n1,2\n1,\n", "y_train.csv, row 2: the column 'z' has no value"),

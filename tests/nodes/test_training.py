@@ -251,6 +251,15 @@ def test_columns_are_matched_by_name(tmp_path: Path) -> None:
     np.testing.assert_array_equal(flat(straight), flat(mixed))
 
 
+def other_columns() -> tuple[Dataset, Dataset]:
+    names = ["other", *COLUMNS[1:]]
+    train, test = (
+        Dataset.of(pd.DataFrame(inputs, columns=names).assign(y=targets), target="y")
+        for inputs, targets in (TRAIN, TEST)
+    )
+    return train, test
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -259,9 +268,10 @@ def test_columns_are_matched_by_name(tmp_path: Path) -> None:
             r"the model of tree[12] differs from the driver's: its tensors are 8x30 \+ 8 .*, the driver's are 9x30",
         ),
         ({"data": ((X, np.zeros(len(X), int)), (X, np.zeros(len(X), int)))}, "tree[12] has rows of class '1'"),
+        ({"data": other_columns()}, "tree[12]: the columns do not match: missing: 'other'; unknown: 'x0'"),
         ({"on_worker_loss": "redistribute"}, "each node keeps its own"),
     ],
-    ids=["model", "classes", "redistribute"],
+    ids=["model", "classes", "columns", "redistribute"],
 )
 def test_mismatches_are_errors_of_one_line(tmp_path: Path, options: Any, message: str) -> None:
     with two_nodes(tmp_path) as urls, pytest.raises((DataError, ConfigurationError), match=message) as caught:

@@ -6,16 +6,15 @@ import contextlib
 import errno
 import signal
 import socket
-import sys
 import time
-from collections.abc import Callable, Sequence
-from types import TracebackType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError
 from chimera.core.stop_signals import exit_code_of_stop, handlers, terminable
 from chimera.nodes.health import health_problem
 from chimera.nodes.launchers.launcher import Launcher, LauncherError, Worker, choose_launcher, configured_workers
+from chimera.nodes.one_line import print_in_one_line
 from chimera.nodes.settings import Settings
 from chimera.nodes.startup_display import StartupDisplay
 from chimera.nodes.state import State
@@ -61,7 +60,7 @@ def run(master: Master, port: int = DEFAULT_PORT, launcher: str | None = None) -
     try:
         _run(master, port, launcher)
     except ChimeraError as error:
-        _print_without_traceback(error)
+        print_in_one_line(error)
         raise
     except KeyboardInterrupt as error:  # while the workers were starting
         raise SystemExit(exit_code_of_stop(error)) from None
@@ -196,16 +195,3 @@ def check_can_listen(host: str, port: int, node: str) -> None:
         in_use = error.errno == errno.EADDRINUSE
         why = "another process listens there" if in_use else error.strerror or str(error)
         raise ConfigurationError(f"{node} cannot listen on {host} port {port}: {why}; choose another port") from None
-
-
-def _print_without_traceback(error: ChimeraError) -> None:
-    """Print the message of this error without a traceback if the program does not catch it."""
-    before: Callable[..., Any] = sys.excepthook
-
-    def hook(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
-        if value is error:
-            print(f"error: {error}", file=sys.stderr)  # noqa: T201 - in place of the traceback
-        else:
-            before(kind, value, traceback)
-
-    sys.excepthook = hook

@@ -14,6 +14,19 @@ from typing import Annotated, Any, Literal, Self
 
 from chimera.core.address import Address
 from chimera.core.errors import ConfigurationError, MissingExtraError
+from chimera.nodes.allowed_values import (
+    FOLDER,
+    IMAGE,
+    MAX_CPU_SHARES,
+    MIN_CPU_SHARES,
+    NETWORK,
+    NODE,
+    REQUIREMENT,
+    TOKEN,
+    message_of,
+    variable_of,
+)
+from chimera.nodes.one_line import print_in_one_line
 from chimera.nodes.settings_file import FILE, MASTER_KEYS, TABLE, read_table
 from chimera.nodes.validators import is_host, parse_list, strict_integer, within_bounds
 
@@ -28,44 +41,6 @@ try:
     )
 except ModuleNotFoundError as error:
     raise MissingExtraError("a REST node", error.name or "pydantic_settings", "nodes") from None
-
-MIN_CPU_SHARES, MAX_CPU_SHARES = 2, 262_144  # the kernel's limits
-_NODE = re.compile(
-    r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
-)  # a file name that Docker also accepts as a host name
-_NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._-]+\])?([<>=!~]=?[A-Za-z0-9.*+!,<>=~-]+)?")
-_FOLDER = re.compile(r"(?!\.{1,2}$)[^/\0]+")
-_IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._/:@-]{0,254}")
-_TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")  # characters allowed in an Authorization header
-
-_ALLOWED = {
-    "network_name": "a name of letters, digits, '_', '.' and '-' that starts with a letter or digit",
-    "network_prefix": "the first three numbers of an IPv4 network, such as '192.168.10'",
-    "network_subnet_mask": "a whole number from 8 to 29",
-    "workers_nodes_names": "a list of different names (letters, digits, '-' and '_'), as JSON or a Python literal",
-    "workers_cpu_shares": f"a list of whole numbers from {MIN_CPU_SHARES} to {MAX_CPU_SHARES}, one for each worker",
-    "workers_mapped_ports": "a list of different ports from 1 to 65535, one for each worker",
-    "workers_addresses": "a list of different addresses such as 'http://host:5000', one for each worker",
-    "workers_host": "an IP address or a host name",
-    "workers_port": "a port from 0 to 65535 (0: any free port)",
-    "workers_endpoints_max_retries": "a whole number from 0 to 1000",
-    "workers_endpoints_timeout": "a number of seconds above 0, at most 86400",
-    "launcher": "'auto', 'docker' or 'process'",
-    "token": "1 to 4096 visible ASCII characters without spaces",
-    "tls_cert": "the path of an existing file",
-    "tls_key": "the path of an existing file",
-    "tls_client_ca": "the path of an existing file",
-    "insecure": "1 or 0",
-    "published_on_loopback": "1 or 0",
-    "base_image": "the name of a container image, such as 'python:3.12-slim'",
-    "image_packages": "a list of requirements such as 'torch>=2.6', as JSON or a Python literal",
-    "max_body_bytes": "a whole number of bytes, at least 1024",
-    "share_samples": "true or false",
-    "train_data": "the path of a folder",
-    "worker_name": "the name of a folder, without '/'",
-    "start_timeout": "a number of seconds above 0, at most 86400",
-}
 
 
 def _main_stem() -> str | None:
@@ -176,7 +151,7 @@ class Settings(BaseSettings):
     def _format(cls, value: str | None, info: Any) -> str | None:
         if value is None:
             return None
-        patterns = {"network_name": _NETWORK, "base_image": _IMAGE, "token": _TOKEN, "worker_name": _FOLDER}
+        patterns = {"network_name": NETWORK, "base_image": IMAGE, "token": TOKEN, "worker_name": FOLDER}
         pattern = patterns.get(info.field_name)
         if not (pattern.fullmatch(value) if pattern else is_host(value)):
             raise ValueError("wrong format")
@@ -195,14 +170,14 @@ class Settings(BaseSettings):
     @field_validator("workers_nodes_names")
     @classmethod
     def _names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not all(map(_NODE.fullmatch, value)) or len({name.lower() for name in value}) < len(value):
+        if not all(map(NODE.fullmatch, value)) or len({name.lower() for name in value}) < len(value):
             raise ValueError("not different names")
         return value
 
     @field_validator("image_packages")
     @classmethod
     def _packages(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not all(map(_REQUIREMENT.fullmatch, value)):
+        if not all(map(REQUIREMENT.fullmatch, value)):
             raise ValueError("not requirements")
         return value
 
@@ -239,7 +214,7 @@ class Settings(BaseSettings):
         of_workers = ("workers_addresses",) if self.workers_addresses else started_here
         counts = {name: len(getattr(self, name)) for name in ("workers_nodes_names", *of_workers)}
         if len(set(counts.values())) > 1:
-            lengths = ", ".join(f"{_variable(name)} has {count}" for name, count in counts.items())
+            lengths = ", ".join(f"{variable_of(name)} has {count}" for name, count in counts.items())
             raise ConfigurationError(f"the lists must have the same length, one element for each worker: {lengths}")
         for url in self.workers_addresses if self.token else ():
             Address.of(url).check_token_is_protected()
@@ -279,6 +254,22 @@ class Settings(BaseSettings):
         return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=table)
 
 
+def settings_of_program() -> Settings:
+    """Read the settings for a program that creates a node without a parameter ``settings``.
+
+    An invalid value ends the program with one line unless the program catches the error.
+
+    Raises
+    ------
+    ConfigurationError : see `read_settings`.
+    """
+    try:
+        return read_settings()
+    except ConfigurationError as error:
+        print_in_one_line(error)
+        raise
+
+
 def read_settings(**given: Any) -> Settings:
     """Read the current settings; ``given`` overrides the environment, which overrides `chimera.toml`.
 
@@ -295,16 +286,4 @@ def read_settings(**given: Any) -> Settings:
         return Settings(**given)
     except ValidationError as error:
         first = {one["loc"][:1]: one for one in reversed(error.errors())}  # one error of each field
-        raise ConfigurationError("; ".join(map(_message, reversed(first.values())))) from None
-
-
-def _message(error: Any) -> str:
-    if not error["loc"]:  # an error of `Settings._agree`, about several fields
-        return str(error["ctx"]["error"])
-    field = str(error["loc"][0])
-    value = "its value" if field == "token" else repr(error["input"])  # for a list, the invalid element
-    return f"{_variable(field)}: {value} cannot be used; allowed: {_ALLOWED[field]}"
-
-
-def _variable(field: str) -> str:
-    return f"CHIMERA_{field.upper()}"
+        raise ConfigurationError("; ".join(map(message_of, reversed(first.values())))) from None

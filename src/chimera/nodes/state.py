@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -55,10 +56,20 @@ class State:
         return False
 
     def write(self, content: dict[str, Any]) -> None:
-        """Write the state file."""
+        """Write the state file.
+
+        Raises
+        ------
+        ConfigurationError : the file cannot be written.
+        """
         new = self._file.with_suffix(".new")
-        write(new, (json.dumps({"pid": os.getpid(), **content}, indent=2) + "\n").encode())
-        new.replace(self._file)
+        try:
+            write(new, (json.dumps({"pid": os.getpid(), **content}, indent=2) + "\n").encode())
+            new.replace(self._file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                new.unlink()
+            raise ConfigurationError(f"nodes cannot write {self._file}: {error.strerror or error}") from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +18,8 @@ from chimera.data.readers.table import read_csv
 from chimera.models.model import Task
 
 X_FILE, Y_FILE = "X_train.csv", "y_train.csv"
+_NUMBERS = frozenset((int, float))
+_MOST_NAMES, _MOST_NAME = 10, 60  # column names in a message, and characters of each
 
 
 @dataclass(frozen=True)
@@ -72,14 +75,17 @@ def numeric_array(value: Any, name: str, dtype: type[np.floating[Any]] = np.floa
     """
     if not isinstance(value, list | tuple | np.ndarray):
         raise DataError(f"{name} must be a list of numbers")
+    if not isinstance(value, np.ndarray):
+        _check_numbers(value, name)
     try:
         array = np.asarray(value)
     except (ValueError, OverflowError, RecursionError) as error:
         raise DataError(f"{name}: all rows must have the same length and contain numbers only") from error
     if array.size == 0:
         return np.zeros(array.shape, dtype)
-    if array.dtype.kind not in "fiu":  # NumPy would convert texts and booleans to numbers
-        raise DataError(f"{name} contains {_non_number(value)}: only numbers are allowed")
+    if array.dtype.kind not in "fiu":
+        what = f"values of type {array.dtype}" if isinstance(value, np.ndarray) else "numbers beyond 64 bits"
+        raise DataError(f"{name} contains {what}: only numbers are allowed")
     with np.errstate(over="ignore", invalid="ignore"):
         array = np.ascontiguousarray(array, dtype)
     if not np.isfinite(array).all():
@@ -90,18 +96,33 @@ def numeric_array(value: Any, name: str, dtype: type[np.floating[Any]] = np.floa
     return array
 
 
-def _non_number(value: Any) -> str:
-    """Return a text for the first value in nested lists that is not a number."""
-    if isinstance(value, np.ndarray):
-        return f"values of type {value.dtype}"
+def _check_numbers(value: Any, name: str) -> None:
+    """Check that nested lists contain only numbers.
+
+    NumPy would convert booleans, and would give each number beside a text the size of this text.
+
+    Raises
+    ------
+    DataError : a value is not a number; the message shows it.
+    """
     left = [value]
     while left:
         part = left.pop()
-        if isinstance(part, list | tuple):
-            left.extend(reversed(part))
-        elif isinstance(part, bool) or not isinstance(part, int | float):
-            return "null" if part is None else repr(part)[:40]
-    return "numbers beyond 64 bits"
+        if set(map(type, part)) <= _NUMBERS:
+            continue
+        for one in part:
+            if not (isinstance(one, list | tuple) or _is_plain_number(one)):
+                raise DataError(f"{name} contains {_shown(one)}: only numbers are allowed")
+        left.extend(one for one in reversed(part) if isinstance(one, list | tuple))
+
+
+def _is_plain_number(value: Any) -> bool:
+    numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
+    return numeric or (isinstance(value, Real) and not isinstance(value, bool))
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else repr(value[:40] if isinstance(value, str | bytes) else value)[:40]
 
 
 def match_columns(wanted: Sequence[str], given: Sequence[str]) -> list[int]:
@@ -122,8 +143,15 @@ def match_columns(wanted: Sequence[str], given: Sequence[str]) -> list[int]:
     extra = [name for name in given if _plain(name) not in set(names)]
     twice = [name for name, count in Counter(map(_plain, given)).items() if count > 1]
     faults = {"missing": missing, "unknown": extra, "repeated": twice}
-    message = "; ".join(f"{what}: {', '.join(map(repr, found))}" for what, found in faults.items() if found)
+    message = "; ".join(f"{what}: {_listed(found)}" for what, found in faults.items() if found)
     raise DataError(f"the columns do not match: {message}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names for a message, long names truncated."""
+    shown = [repr(name[:_MOST_NAME] + ("..." if len(name) > _MOST_NAME else "")) for name in names[:_MOST_NAMES]]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _plain(name: str) -> str:
@@ -203,7 +231,10 @@ def _numeric(path: Path, name: str, column: Any) -> NDArray[np.float64]:
     import pandas
 
     _check_complete(path, name, column)
-    values = pandas.to_numeric(column, errors="coerce").to_numpy(np.float64)
+    try:
+        values = pandas.to_numeric(column, errors="coerce").to_numpy(np.float64)
+    except OverflowError:  # a whole number beyond the range of float64
+        values = np.array([float(text) if _is_number(text) else np.nan for text in map(str, column)])
     finite = np.isfinite(values)
     if not finite.all():
         index = int(np.argmin(finite))

@@ -89,7 +89,7 @@ def create_app(
     )
     app = _NodeApp(middleware, title=title, version=__version__, docs_url=None, redoc_url=None)
     app.state.metrics = counted
-    install_error_handlers(app)
+    install_error_handlers(app, (*protected, *unprotected))
     # This only documents the token in the OpenAPI pages; the middleware checks it.
     dependencies: list[Any] = [Depends(HTTPBearer(auto_error=False))] if settings.token else []
     for router in protected:

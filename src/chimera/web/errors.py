@@ -6,18 +6,18 @@ traceback; tracebacks are in the node's ``chimera_status.log``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import orjson
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from chimera.core.errors import (
     ActorLost,
@@ -185,18 +185,24 @@ def _one_line(error: RequestValidationError) -> str:
     return "; ".join(lines) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
 
 
-def _methods_at(app: FastAPI, path: str) -> list[str]:
-    routes = [route for route in app.routes if isinstance(route, Route) and route.path_regex.match(path)]
-    return sorted({method for route in routes for method in route.methods or ()})
+def _methods_at(routes: Iterable[BaseRoute], path: str) -> list[str]:
+    found = [route for route in routes if isinstance(route, Route) and route.path_regex.match(path)]
+    return sorted({method for route in found for method in route.methods or ()})
 
 
-def install_error_handlers(app: FastAPI) -> None:
-    """Let the app answer every exception with an error in the common form."""
+def install_error_handlers(app: FastAPI, routers: Sequence[APIRouter]) -> None:
+    """Let the app answer every exception with an error in the common form.
+
+    Parameters
+    ----------
+    routers : routers that the app includes; FastAPI does not list their routes among those of the app.
+    """
+    routes = [*app.routes, *(route for router in routers for route in router.routes)]
 
     async def answer(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException) and error.status_code == 405:
             # A route knows its own methods only; the header must list those of all routes with this path.
-            error.headers = {"Allow": ", ".join(_methods_at(app, request.url.path))}
+            error.headers = {"Allow": ", ".join(_methods_at(routes, request.url.path))}
         return response_to(error)
 
     for kind in (ChimeraError, HTTPException, RequestValidationError, Exception):

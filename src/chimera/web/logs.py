@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from logging.handlers import RotatingFileHandler
@@ -69,4 +70,31 @@ def log_latency(url: str, kind: str, seconds: float) -> None:
 
 
 class _Log(RotatingFileHandler):
-    """A file that `open_logs` opened; handlers of other code are not changed."""
+    """A file that `open_logs` opened; handlers of other code are not changed.
+
+    If it cannot be written, for example because the disk is full, one line on stderr reports this, not one for each record.
+    """
+
+    _failing = _failed = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        self._failed = False
+        super().emit(record)
+        self._failing = self._failed
+
+    def close(self) -> None:
+        """Close the file. Records that cannot be written are lost."""
+        with contextlib.suppress(OSError):
+            super().close()
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        """Report the first error of a row of errors."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        if not self._failing:
+            why = error.strerror or str(error)
+            sys.stderr.write(f"chimera: cannot write {self.baseFilename}: {why}; its records are lost\n")
+        self._failing = self._failed = True

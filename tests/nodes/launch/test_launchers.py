@@ -114,6 +114,15 @@ def test_the_last_lines_of_a_log(tmp_path):
     assert tail(log, None).startswith("one")
 
 
+def test_a_state_that_cannot_be_written_is_an_error_of_one_line(tmp_path):
+    (tmp_path / ".chimera/nodes.new").mkdir(parents=True)
+    with (
+        State(tmp_path) as state,
+        pytest.raises(ConfigurationError, match=r"cannot write .*nodes.json: Is a directory"),
+    ):
+        state.write({"master": "x"})
+
+
 def test_a_state_is_valid_while_its_process_holds_the_lock(tmp_path):
     assert read_state(tmp_path) is None
     with State(tmp_path) as state:

@@ -75,9 +75,12 @@ def document_of(answer: Answer) -> dict[str, Any]:
         elif answer.content_type == JSON:
             document = msgspec.json.decode(answer.body)
         else:
-            raise InvalidAnswer(f"the answer is of type {answer.content_type or 'none'!r}: {_begin(answer.body)}")
+            kind = f"of type {answer.content_type!r}" if answer.content_type else "without a type"
+            raise InvalidAnswer(f"an answer {kind} with status {answer.status}: {_begin(answer.body)}")
     except (msgspec.MsgspecError, DataError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidAnswer(f"the answer cannot be read ({type(error).__name__}): {_begin(answer.body)}") from error
+        raise InvalidAnswer(
+            f"an answer with status {answer.status} cannot be read ({type(error).__name__}): {_begin(answer.body)}"
+        ) from error
     if not isinstance(document, dict):
         raise InvalidAnswer(f"the answer is no JSON object: {_begin(answer.body)}")
     return document

@@ -12,7 +12,7 @@ from chimera.engines.http.failure import Refusal
 from chimera.nodes.masters.averaging import average
 from chimera.nodes.masters.estimator_actor import EstimatorActor, predict_body
 from chimera.nodes.masters.master import Master
-from chimera.nodes.masters.outcome import FailureReporter, outcome, report_fit
+from chimera.nodes.masters.outcome import FailureReporter, outcome, report, report_fit
 from chimera.nodes.settings import Settings
 from chimera.nodes.table import Table
 from chimera.web.errors import AllWorkersFailed, NotFittedError
@@ -50,12 +50,17 @@ class AggregationMaster(Master):
         AllWorkersFailed : no worker was fitted; the message states the reason for each.
         """
         engine, refs = self._call_all("fit")
-        engine.wait(list(refs.values()), count=len(refs))
-        _, failures = self._answers(engine, refs)
-        why = {name: str(error) for name, error in failures.items()}
+        why: dict[str, str] = {}
+        pending = list(refs.values())
+        while pending:  # a failure is reported at once: other workers may take long to fit
+            done, pending = engine.wait(pending)
+            _, failed = self._answers(engine, {name: ref for name, ref in refs.items() if ref in done})
+            for name, error in failed.items():
+                why[name] = str(error)
+                report(f"{name}: fit failed: {error}", ok=False)
         report_fit(refs, why)
-        if len(failures) == len(refs):
-            raise AllWorkersFailed(f"no worker was fitted: {_reasons(failures)}")
+        if len(why) == len(refs):
+            raise AllWorkersFailed(f"no worker was fitted: {'; '.join(why[name] for name in refs)}")
         self._fitted = True
         return {"fit": "ok", "workers": outcome("fit", refs, why)}
 

@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chimera.core.errors import DataError
+from chimera.nodes.masters.labels import kind_of, union
+
+_ROUNDING = 1e-3
 
 
 def average(predictions: Mapping[str, Mapping[str, Any]], rows: int) -> tuple[dict[str, Any], dict[str, str]]:
@@ -17,7 +20,7 @@ def average(predictions: Mapping[str, Mapping[str, Any]], rows: int) -> tuple[di
     Parameters
     ----------
     predictions : prediction of each worker, by its name: ``y_pred_rows``, shape (rows,) or (rows, k); or of a classifier
-        ``classes`` and ``y_proba_rows``, shape (rows, classes). All must have the kind and shape of the first.
+        ``classes`` and ``y_proba_rows``, shape (rows, classes). All must have the kind, shape and kind of labels of the first.
     rows : number of rows in the request.
 
     Raises
@@ -37,6 +40,11 @@ def average(predictions: Mapping[str, Mapping[str, Any]], rows: int) -> tuple[di
             left_out[worker] = f"it returned {len(array)} predictions for {rows} rows"
         elif not classifies and shape is not None and array.shape != shape:
             left_out[worker] = f"its predictions have the shape {array.shape}, but those of the first worker {shape}"
+        elif classifies and array.size and not (array.min() >= -_ROUNDING and array.max() <= 1 + _ROUNDING):
+            left_out[worker] = "its probabilities are not between 0 and 1"
+        elif classifies and fitting and kind_of(prediction["classes"]) != kind_of(fitting[0]["classes"]):
+            own, other = kind_of(prediction["classes"]), kind_of(fitting[0]["classes"])
+            left_out[worker] = f"its classes are {own}, but those of the first worker {other}"
         else:
             fitting.append(prediction)
             shape = array.shape
@@ -48,11 +56,12 @@ def average(predictions: Mapping[str, Mapping[str, Any]], rows: int) -> tuple[di
 
 
 def _mean(arrays: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    total = arrays[0].copy()
-    for array in arrays[1:]:
-        total += array
-    total /= len(arrays)
-    return total
+    with np.errstate(over="ignore"):
+        total = arrays[0].copy()
+        for array in arrays[1:]:
+            total += array
+        total /= len(arrays)
+    return total if np.isfinite(total).all() else np.sum([array / len(arrays) for array in arrays], 0)
 
 
 def _mean_of_classes(predictions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -70,18 +79,3 @@ def _mean_of_classes(predictions: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         return {"y_pred_rows": mean[:, 1].copy(), "classes": classes, "y_proba_rows": mean}
     best = [classes[index] for index in mean.argmax(1)]
     return {"y_pred_rows": best, "classes": classes, "y_proba_rows": mean}
-
-
-def union(labels: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the sorted union of the labels.
-
-    Raises
-    ------
-    DataError : some labels are texts and some are numbers.
-    """
-    every = {label for known in labels for label in known}
-    if len({isinstance(label, str) for label in every}) > 1:
-        raise DataError(
-            "some workers' classes are texts and some are numbers: use the same labels in all y_train.csv files"
-        )
-    return sorted(every)

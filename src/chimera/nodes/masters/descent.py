@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,19 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.core.engine import Resources
-from chimera.core.errors import ActorLost, ChimeraError, ConfigurationError, DataError, TooFewWorkersError
+from chimera.core.errors import ActorLost, DataError, TooFewWorkersError
 from chimera.core.parameters import Flat, Layout
-from chimera.data.provider import DataProvider
 from chimera.engines.http import HttpEngine
-from chimera.nodes.masters.averaging import union
+from chimera.nodes.masters.descent_actors import DescentActors, NoProvider
 from chimera.nodes.masters.gradient_actor import GradientActor, ParameterFormat, Sample
-from chimera.nodes.masters.gradient_server import GradientServer, Progress
+from chimera.nodes.masters.gradient_server import Progress
+from chimera.nodes.masters.labels import kind_of, union
 from chimera.nodes.masters.learning_rate import LearningRate
+from chimera.nodes.masters.outcome import report
 from chimera.nodes.table import match_columns
 from chimera.strategies.parameter_server import ParameterServer
 from chimera.strategies.strategy import Round
-from chimera.training.cluster.actors import Actors
 from chimera.training.cluster.cluster import TrainingCluster
 from chimera.training.cluster.heartbeat import HeartbeatMonitor
 from chimera.training.cluster.sharding import Sharding
@@ -78,6 +76,7 @@ class Descent:
     rate : learning rate for gradients.
     epsilon : stop when all elements of the mean are at most this in absolute value.
     max_iter : maximum number of rounds.
+    most_bytes : maximum size of the parameters, in bytes.
     """
 
     def __init__(
@@ -90,9 +89,10 @@ class Descent:
         rate: LearningRate,
         epsilon: float,
         max_iter: int,
+        most_bytes: int,
     ) -> None:
         self._engine, self._classifies, self._exact = engine, classifies, exact_gradient
-        self._rate, self._epsilon, self._max_iter = rate, epsilon, max_iter
+        self._rate, self._epsilon, self._max_iter, self._most_bytes = rate, epsilon, max_iter, most_bytes
         self._failures: dict[str, str] = {}
         self._left_out = Counter[str]()
         self._all = [engine.spawn(GradientActor, rank, name=name) for rank, name in enumerate(names)]
@@ -107,9 +107,9 @@ class Descent:
         NonFiniteError : the steps were too long, so that no gradient is finite.
         """
         samples = self._samples()
+        classes = self._classes(samples)
         columns = next(iter(samples.values())).columns
         first = next(iter(samples.values())).weights
-        classes = self._classes(samples)
         outputs = 1 if classes is None or len(classes) == 2 else len(classes)
         shape = (outputs, len(columns)) if first is None else (first.size,)
         biases = outputs if first is None else 0
@@ -124,31 +124,43 @@ class Descent:
                 worker.set_format(format_)
                 workers.append(worker)
         layout = Layout(("coef_", "intercept_"), (shape, (biases,)))
+        self._check_size(layout.size, len(columns), outputs)
         begin: NDArray[Any] = np.zeros(layout.size, np.float32 if self._exact else np.float64)
         begin = begin if first is None else first
         rate = self._rate if self._exact else _WHOLE_STEP
-        flat, steps = self._descend(_Actors(self._engine, workers, layout, begin, rate, self._epsilon))
+        flat, steps = self._descend(DescentActors(self._engine, workers, layout, begin, rate, self._epsilon))
         failures, left_out = dict(self._failures), dict(self._left_out)
         return FitResult(columns, classes, flat, first is not None, steps, self._exact, failures, left_out)
 
     def _samples(self) -> dict[Any, Sample]:
         """Return the data samples of the workers that answer, in order."""
-        refs = {worker: worker.sample() for worker in self._all}
+        workers = {worker.sample(): worker for worker in self._all}
         samples = {}
-        for worker, ref in refs.items():
-            try:
-                samples[worker] = self._engine.get(ref)
-            except ChimeraError as error:
-                self._failures[worker.name] = f"no data sample: {error}"
-                status().warning("%s: no data sample: %s", worker.name, error)
+        pending = list(workers)
+        while pending:
+            done, pending = self._engine.wait(pending)
+            for ref in done:
+                worker = workers[ref]
+                try:
+                    samples[worker] = self._engine.get(ref)
+                except ActorLost:
+                    self._note_failure(worker.name, f"no data sample: {self._engine.fate(worker)}")
         if not samples:
             raise self._all_failed()
-        return samples
+        return {worker: samples[worker] for worker in self._all if worker in samples}
 
     def _classes(self, samples: dict[Any, Sample]) -> tuple[Any, ...] | None:
         if not self._classifies:
             return None
-        classes = union([sample.labels for sample in samples.values()])
+        labelled = {worker: sample.labels for worker, sample in samples.items() if sample.labels}
+        if not labelled:
+            raise DataError("no worker reports a label: a classifier needs two classes")
+        first, kind = next((worker.name, kind_of(labels)) for worker, labels in labelled.items())
+        for worker, labels in labelled.items():
+            if kind_of(labels) != kind:
+                self._drop(worker, f"its labels are {kind_of(labels)}, but those of {first} are {kind}")
+                del samples[worker]
+        classes = union(sample.labels for sample in samples.values())
         if len(classes) < 2:
             raise DataError(f"all workers have the same single class {classes[0]!r}: a classifier needs two classes")
         return tuple(classes)
@@ -179,16 +191,28 @@ class Descent:
             np.float32 if self._exact else np.float64,
         )
 
+    def _check_size(self, size: int, columns: int, outputs: int) -> None:
+        """Check that the parameters fit into a request before memory for them is allocated."""
+        if size * (4 if self._exact else 8) > self._most_bytes:
+            raise DataError(
+                f"the model of {columns} columns and {outputs} outputs has {size} parameters: a request with them is longer "
+                f"than the {self._most_bytes} bytes that CHIMERA_MAX_BODY_BYTES allows"
+            )
+
     def _drop(self, worker: Any, why: str) -> None:
-        self._failures[worker.name] = why
-        status().warning("%s is dropped: %s", worker.name, why)
+        self._note_failure(worker.name, why)
         self._engine.kill(worker)
 
-    def _descend(self, actors: _Actors) -> tuple[Flat, int]:
+    def _note_failure(self, name: str, why: str) -> None:
+        """Record and report the failure of a worker at once: other workers may take long to answer."""
+        self._failures[name] = why
+        report(f"{name}: fit failed: {why}", ok=False)
+
+    def _descend(self, actors: DescentActors) -> tuple[Flat, int]:
         """Run the strategy's rounds until the descent is over. Lost workers are dropped."""
         engine = self._engine
         monitor, tolerance = HeartbeatMonitor(engine), FaultTolerance(on_worker_loss="drop")
-        sharding = Sharding(_NoProvider(), len(actors.workers), lambda _: 0)
+        sharding = Sharding(NoProvider(), len(actors.workers), lambda _: 0)
         cluster = TrainingCluster(engine, actors, sharding, monitor)
         recovery = Recovery(engine, cluster, monitor, tolerance)
         strategy, rejections = ParameterServer(), Rejections()
@@ -228,8 +252,8 @@ class Descent:
             for what, actor, _ in recovery.survive(error):
                 if actor:
                     fate = next((self._engine.fate(one) for one in self._engine.lost() if one.name == actor), actor)
-                    self._failures[actor] = fate
-                    status().warning("%s: %s", what, fate)
+                    self._note_failure(actor, fate)
+                    status().warning("%s", what)
         except ActorLost as another:
             if another is error:
                 raise
@@ -238,52 +262,6 @@ class Descent:
             raise self._all_failed() from none_left
 
     def _all_failed(self) -> AllWorkersFailed:
-        fates = "; ".join(
-            f"{worker.name}: {why}" if (why := self._failures.get(worker.name)) else self._engine.fate(worker)
-            for worker in self._all
-        )
-        return AllWorkersFailed(f"no worker is left: {fates}")
-
-
-class _Actors(Actors):
-    """The existing workers and the server of the cluster; see `Actors`."""
-
-    addressed = by_rows = False
-
-    def __init__(
-        self,
-        engine: HttpEngine,
-        workers: Sequence[Any],
-        layout: Layout,
-        first: NDArray[Any],
-        rate: LearningRate,
-        epsilon: float,
-    ) -> None:
-        self._engine, self.workers, self._layout = engine, workers, layout
-        self._first, self._rate, self._epsilon = first, rate, epsilon
-
-    def reserve_workers(self, count: int, timeout_s: float | None = None) -> None:
-        """See `Engine.reserve`; the workers exist already."""
-        self._engine.reserve([Resources()] * count, timeout_s)
-
-    def worker(self, rank: int, _: Any) -> Any:
-        """Return the worker of a rank."""
-        return self.workers[rank]
-
-    def servers(self, shards: int) -> list[Any]:
-        """Start all servers."""
-        return [self.server(index, shards) for index in range(shards)]
-
-    def server(self, index: int, shards: int) -> Any:
-        """Start the one server, with the initial parameters."""
-        if (index, shards) != (0, 1):
-            raise ConfigurationError(f"a master has one server: there is no server {index} of {shards}")
-        options: dict[str, Any] = {"rate": self._rate, "epsilon": self._epsilon}
-        return self._engine.spawn(GradientServer, self._first, self._layout, name="server 0", **options)
-
-
-class _NoProvider(DataProvider):
-    """A provider without data: workers read their own data."""
-
-    def orders(self, world_size: int, *, since: int = 0, begin: int = 0) -> list[Any]:  # noqa: ARG002
-        return list(itertools.repeat(None, world_size))
+        fates = {worker.name: self._failures.get(worker.name) or self._engine.fate(worker) for worker in self._all}
+        named = [why if why.startswith(f"{name} ") else f"{name}: {why}" for name, why in fates.items()]
+        return AllWorkersFailed(f"no worker is left: {'; '.join(named)}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chimera.engines.http import Route
 from chimera.engines.http.wire import Packed, pack
-from chimera.nodes.table import Table
+from chimera.nodes.masters.labels import read_labels
+from chimera.nodes.table import Table, numeric_array
 
 
 def predict_body(table: Table, **more: Any) -> bytes:
@@ -34,20 +34,18 @@ def _prediction(_: Any, document: dict[str, Any]) -> dict[str, Any]:
     """Validate an answer, and convert its numbers to arrays."""
     predicted = document["y_pred_rows"]
     if document.get("classes") is None:
-        return {"y_pred_rows": _finite("y_pred_rows", predicted)}
-    classes, rows = document["classes"], len(predicted)
-    labels = classes.tolist() if isinstance(classes, np.ndarray) else list(classes)
-    if not labels or not all(isinstance(label, str | bool | int | float) for label in labels):
-        raise ValueError("classes must be texts, numbers or booleans")
-    probabilities = _finite("y_proba_rows", document["y_proba_rows"]).reshape(rows, len(labels))
+        values = numeric_array(predicted, "y_pred_rows")
+        if values.ndim > 2:
+            raise ValueError(f"y_pred_rows has the shape {values.shape}")
+        return {"y_pred_rows": values}
+    labels = read_labels("classes", document["classes"])
+    if not labels or len(set(labels)) < len(labels):
+        raise ValueError("classes must be labels without repetition, at least one")
+    if not isinstance(predicted, list | tuple | np.ndarray):
+        raise ValueError("y_pred_rows must be a list")
+    rows = len(predicted)
+    probabilities = numeric_array(document["y_proba_rows"], "y_proba_rows").reshape(rows, len(labels))
     return {"classes": labels, "y_proba_rows": probabilities}
-
-
-def _finite(name: str, values: Any) -> NDArray[np.float64]:
-    array = np.asarray(values, np.float64)
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} contains values that are not finite")
-    return array
 
 
 class EstimatorActor:
@@ -66,7 +64,13 @@ class NetworkActor(EstimatorActor):
     """A worker that predicts with the network weights in the request."""
 
     def _answer(self, document: dict[str, Any]) -> dict[str, Any]:
-        return {"y_pred_rows": document["y_pred_rows"]} | _prediction(self, document)
+        predicted = _prediction(self, document)
+        if "classes" not in predicted:
+            return predicted
+        labels = read_labels("y_pred_rows", document["y_pred_rows"])
+        if not set(labels) <= set(predicted["classes"]):
+            raise ValueError("y_pred_rows contains labels that are not in classes")
+        return {"y_pred_rows": labels} | predicted
 
     routes: ClassVar[dict[str, Route]] = {
         "predict": Route(

@@ -14,6 +14,8 @@ from chimera.core.message import Encoded
 from chimera.core.parameters import Flat, all_finite
 from chimera.engines.http import Route
 from chimera.nodes.masters.gradient_server import exact_message
+from chimera.nodes.masters.labels import read_labels
+from chimera.nodes.table import match_columns, numeric_array
 from chimera.training.messages.rejection import Rejected
 
 
@@ -72,17 +74,19 @@ class GradientActor:
         self._step = step
 
     def _sample(self, document: dict[str, Any]) -> Sample:
-        columns, labels = document["X_train_sample_columns"], document["y_train_sample_rows"]
-        if not all(isinstance(name, str) for name in columns):
-            raise ValueError("X_train_sample_columns must be names")
-        plain = [label[0] if isinstance(label, list) else label for label in np.asarray(labels, object).tolist()]
-        if not all(isinstance(label, str | bool | int | float) for label in plain):
-            raise ValueError("y_train_sample_rows must be rows of one label each")
+        columns, targets = document["X_train_sample_columns"], document["y_train_sample_rows"]
+        if not (isinstance(columns, list | tuple) and columns and all(isinstance(name, str) for name in columns)):
+            raise ValueError("X_train_sample_columns must be a list of names, at least one")
+        match_columns(columns, columns)  # refuses repeated names
+        rows = targets.tolist() if isinstance(targets, np.ndarray) else targets
+        if not isinstance(rows, list | tuple):
+            raise ValueError("y_train_sample_rows must be a list of rows")
+        labels = read_labels("y_train_sample_rows", [row[0] if isinstance(row, list) else row for row in rows])
         weights, exact = document.get("weights"), document.get("exact_gradient")
-        if exact not in (None, True, False):
+        if not (exact is None or isinstance(exact, bool)):
             raise ValueError("exact_gradient must be true or false")
-        first = None if weights is None else np.array(weights, np.float32).reshape(-1)
-        return Sample(tuple(columns), tuple(plain), first, True if first is not None else exact)
+        first = None if weights is None else numeric_array(weights, "weights", np.float32).reshape(-1).copy()
+        return Sample(tuple(columns), tuple(labels), first, True if first is not None else exact)
 
     def _request(self, weights: Encoded) -> dict[str, Any]:
         format_ = self._format
@@ -127,7 +131,20 @@ class GradientActor:
 
 
 def _numbers(value: Any) -> Any:
-    """Return numbers from JSON, with NaN for null, because JSON cannot represent NaN and infinity."""
+    """Return numbers from JSON, with NaN for null, because JSON cannot represent NaN and infinity.
+
+    Raises
+    ------
+    ValueError : a value is neither a number nor null.
+    """
     if isinstance(value, np.ndarray):
         return value
-    return [_numbers(part) if isinstance(part, list) else math.nan if part is None else part for part in value]
+    return [_numbers(part) if isinstance(part, list) else _number(part) for part in value]
+
+
+def _number(value: Any) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r:.40} is not a number")
+    return value

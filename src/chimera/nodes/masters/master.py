@@ -12,8 +12,9 @@ from fastapi import APIRouter, FastAPI, Request, Response
 
 from chimera.engines.http import HttpEngine
 from chimera.nodes.masters import schemas
+from chimera.nodes.masters.outcome import report
 from chimera.nodes.metrics import NodeMetrics
-from chimera.nodes.settings import Settings, read_settings
+from chimera.nodes.settings import Settings, settings_of_program
 from chimera.nodes.table import Table
 from chimera.web.app import create_app
 from chimera.web.background import in_thread
@@ -33,7 +34,7 @@ class Master(ABC):
     """
 
     def __init__(self, prefix: str, settings: Settings | None) -> None:
-        self.settings = read_settings() if settings is None else settings
+        self.settings = settings_of_program() if settings is None else settings
         self._prefix = prefix
         self._fitting = threading.Lock()
 
@@ -117,6 +118,9 @@ class Master(ABC):
         try:
             body = self.fit()
             ok = True
+        except Exception as error:
+            report(f"the fit failed: {' '.join(str(error).split()) or type(error).__name__}", ok=False)
+            raise
         finally:
             self._fitting.release()
             metrics.count_fit(ok=ok)

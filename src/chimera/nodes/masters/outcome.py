@@ -21,12 +21,10 @@ def report(line: str, *, ok: bool = True) -> None:
 
 
 def report_fit(workers: Iterable[str], failures: Mapping[str, str]) -> None:
-    """Report which workers were fitted, and which failed and why."""
+    """Report which workers were fitted. Failures are reported when they occur."""
     names = list(workers)
     fitted = [name for name in names if name not in failures]
     report(f"fitted by {len(fitted)} of {len(names)} workers: {', '.join(fitted) or 'none'}")
-    for name, why in failures.items():
-        report(f"{name}: fit failed: {why}", ok=False)
 
 
 class FailureReporter:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from chimera.core.errors import ChimeraError, ConfigurationError
+from chimera.core.errors import ChimeraError, ConfigurationError, DataError
 from chimera.engines.http import HttpEngine
 from chimera.models.instantiation import first_line
 from chimera.models.linear_estimator import start_at_zero
@@ -116,6 +116,7 @@ class ParameterServerMaster(Master):
                 rate=self._rate,
                 epsilon=self._epsilon,
                 max_iter=self._max_iter,
+                most_bytes=self.settings.max_body_bytes,
             ).run()
         self._fit = trained, None if trained.network else self._predictor(trained)
         status().info("fitted in %d steps", trained.steps)
@@ -204,6 +205,8 @@ class ParameterServerMaster(Master):
                 worker = engine.spawn(NetworkActor, name=name)
                 try:
                     predicted = dict(engine.get(worker.predict(body)))
+                    if (count := len(predicted["y_pred_rows"])) != len(table.rows):
+                        raise DataError(f"it returned {count} predictions for {len(table.rows)} rows")
                 except ChimeraError as error:
                     failures[name] = str(error)
                 else:

@@ -15,6 +15,7 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 
+from chimera.core.counted import counted
 from chimera.core.errors import DataError, NonFiniteError
 from chimera.core.parameters import Flat, all_finite
 from chimera.models.model import Model, Task
@@ -29,6 +30,7 @@ from chimera.web.routing import documented, plain_router
 
 _SAMPLE_ROWS = 5
 _MAX_STEPS = 2**40
+_MOST_TEXT = 1 << 24  # characters of all labels, each as long as the longest
 _SLOW_S = 0.02  # a gradient that takes longer is computed in another thread, which costs about 0.1 ms
 
 
@@ -215,7 +217,7 @@ class GradientWorker(Worker):
         NonFiniteError : the result is not finite.
         """
         with self._lock:
-            problem = self._current(classes)
+            problem = self._current(classes, weights)
             shape = problem.load(weights, bias)
             began = time.perf_counter()
             gradient = problem.gradient(step)
@@ -223,12 +225,26 @@ class GradientWorker(Worker):
             cut = gradient.size - problem.biases
             return {"weights_gradients": gradient[:cut].reshape(shape).copy(), "bias_gradient": gradient[cut:].copy()}
 
-    def _current(self, classes: Any) -> LocalUpdate:
-        """Return the local update with these classes, the same object as before if classes and data have not changed."""
+    def most_classes(self, weights: int, width: int) -> int:  # noqa: ARG002 - subclasses use it
+        """Return the largest number of classes of a model with this many weights and inputs of this width."""
+        return weights
+
+    def _current(self, classes: Any, weights: Any = None) -> LocalUpdate:
+        """Return the local update with these classes, the same object as before if classes and data have not changed.
+
+        Raises
+        ------
+        DataError : the classes do not match the data, or are too many for the weights of the request. A model would otherwise
+            be created for any number of classes.
+        """
         data, key = self.read(), classes if classes is None else tuple(_plain_labels(classes))
         if self._problem and self._update_key and self._update_key[0] is data and self._update_key[1] == key:
             return self._problem
         labels = None
+        if key is not None and weights is not None:
+            size = numeric_array(weights, "weights").size
+            if len(key) > max(2, self.most_classes(size, data.X.shape[1])):
+                raise DataError(f"weights has {counted(size, 'number')}: too few for {len(key)} classes")
         if self.task == "classification":
             own = np.unique(data.y)
             labels = own if key is None else _sorted_labels(key, own)
@@ -291,6 +307,8 @@ def _sorted_labels(key: tuple[Any, ...], own: NDArray[Any]) -> NDArray[Any]:
     DataError : the classes have another type than the worker's labels, are not sorted, or lack one of its labels.
     """
     texts = [isinstance(label, str) for label in key]
+    if len(key) * max((len(label) for label in key if isinstance(label, str)), default=0) > _MOST_TEXT:
+        raise DataError("classes has texts that are too long")  # each label would have the size of the longest text
     if any(texts) != all(texts) or any(texts) != (own.dtype.kind == "U") or not key:
         raise DataError(f"classes must have the type of this worker's labels, such as {own[0].item()!r}")
     labels = np.array(key)

@@ -44,8 +44,12 @@ class NodeLearner(Learner):
         if not isinstance(schema, DriverSchema):
             raise DataError(f"{node.name} uses its own model and data: the driver cannot send them")
         with registered_names_only(None):  # the node's owner may give a model or loss by path; drivers may not
-            data = node.read()
-            problem = _problem(node, schema, data)
+            try:
+                problem = _problem(node, schema, node.read())
+            except DataError as error:
+                if str(error).startswith(f"{node.name} "):
+                    raise
+                raise DataError(f"{node.name}: {error}") from error  # the driver has several nodes
         schema.check(problem.model, node.name)
         dataset = Dataset(problem.inputs, problem.targets, schema.classes, name=node.name)
         super().__init__(rank, problem.model, dataset, bound_order(order, dataset, rank), **options)

@@ -67,6 +67,10 @@ class SGDWorker(GradientWorker):
         """See `GradientWorker.exact_gradient`."""
         return self._exact
 
+    def most_classes(self, weights: int, width: int) -> int:
+        """See `GradientWorker.most_classes`."""
+        return weights // width
+
     def _check_exact(self, estimator: Any) -> None:
         if not has_exact_gradient(estimator):
             raise ConfigurationError(

@@ -124,8 +124,8 @@ class TorchWorker(GradientWorker):
         """Return the gradient at these weights; see `GradientWorker.fit_step`."""
         return super().fit_step(weights, bias, self._classes if classes is None else classes, step)
 
-    def _network(self, classes: Any) -> Problem:
-        problem = self._current(classes)
+    def _network(self, classes: Any, weights: Any = None) -> Problem:
+        problem = self._current(classes, weights)
         assert isinstance(problem, Problem)
         return problem
 
@@ -140,7 +140,7 @@ class TorchWorker(GradientWorker):
         with self._lock:
             problem = self._problem
             if weights is not None:
-                problem = self._network(self._classes if classes is None else classes)
+                problem = self._network(self._classes if classes is None else classes, weights)
                 problem.load(weights, [])
             if not isinstance(problem, Problem) or not problem.loaded:
                 raise NotFittedError(f"{self.name} has no weights yet: train first, or send 'weights'")

@@ -14,7 +14,7 @@ from chimera.engines.http.hosting.host import Host
 from chimera.models.model import Task
 from chimera.nodes.actors import actors_router
 from chimera.nodes.metrics import NodeMetrics
-from chimera.nodes.settings import Settings, read_settings
+from chimera.nodes.settings import Settings, settings_of_program
 from chimera.nodes.workers.training_data import TrainingData
 from chimera.web.app import create_app, serve
 
@@ -33,7 +33,7 @@ class Worker(ABC):
     """
 
     def __init__(self, task: Task, settings: Settings | None) -> None:
-        self.settings = read_settings() if settings is None else settings
+        self.settings = settings_of_program() if settings is None else settings
         if not self.settings.worker_name:
             raise ConfigurationError(
                 "the worker has no name, because there is no main file: set CHIMERA_WORKER_NAME to the name of its data folder"

@@ -258,7 +258,7 @@ class HostedChannel(RemoteChannel):
         if answer.content_type != wire.CONTENT_TYPE:
             error = error_of(answer, f"{self.node.url}{self._path}") if answer.status >= 400 else None
             if error is None:
-                raise InvalidAnswer(f"the answer is of type {answer.content_type!r}")
+                raise InvalidAnswer(f"an answer of type {answer.content_type!r} with status {answer.status}")
             if answer.status == 404:
                 return Outcome(self.perish(f"at {self.node.url} was lost: the node does not know it ({error})"))
             return Outcome(raised(error))
