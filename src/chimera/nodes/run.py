@@ -18,7 +18,7 @@ from chimera.nodes.health import health_problem
 from chimera.nodes.launchers.launcher import Launcher, LauncherError, Worker, choose_launcher, configured_workers
 from chimera.nodes.settings import Settings
 from chimera.nodes.startup_display import StartupDisplay
-from chimera.nodes.state import State
+from chimera.nodes.state import SERVES, State
 from chimera.nodes.table import read_training_data
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _run(master: Master, port: int, launcher: str | None) -> None:
 
             def on_started() -> None:
                 state.write({**content, "serving": True})
-                display.echo(f"the master serves at {url}; Ctrl-C stops it and its workers")
+                display.echo(f"{SERVES} {url}; Ctrl-C stops it and its workers")
 
             with contextlib.suppress(KeyboardInterrupt):  # these stop the server normally
                 served = True
