@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -140,7 +140,7 @@ def init(
 
 def _detach(file: Path | None) -> None:
     from chimera.core.private import make_folder, opener
-    from chimera.nodes.state import FOLDER, read_state
+    from chimera.nodes.state import FOLDER, SERVES, read_state
 
     folder = file.resolve().parent if file else Path.cwd()
     if (state := read_state(folder)) is not None:
@@ -152,23 +152,25 @@ def _detach(file: Path | None) -> None:
         process = subprocess.Popen(  # noqa: S603 - the user's own Python and program, no shell
             command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
-    try:
-        state = _serving(folder, process)
-    except KeyboardInterrupt:
-        process.terminate()
-        raise
-    if state is None:
-        typer.echo(log.read_text(encoding="utf-8", errors="replace").rstrip(), err=True)
-        raise typer.Exit(process.returncode or 1)
-    typer.echo(f"the master serves at {state['master']} (process {state['pid']}); 'chimera nodes down' stops it")
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        try:
+            state = _serving(folder, process, lines)
+        except KeyboardInterrupt:
+            process.terminate()
+            raise
+        if state is None:
+            typer.echo(lines.read().rstrip(), err=True)
+            raise typer.Exit(process.returncode or 1)
+    typer.echo(f"{SERVES} {state['master']} (process {state['pid']}); 'chimera nodes down' stops it")
 
 
-def _serving(folder: Path, process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
-    """Wait until the master of this process serves, and return its state; None if the process ended."""
-    from chimera.nodes.state import read_state
+def _serving(folder: Path, process: subprocess.Popen[bytes], lines: TextIO) -> dict[str, Any] | None:
+    """Wait until the master of this process serves, print its lines, and return its state; None if the process ended."""
+    from chimera.nodes.state import SERVES, read_state
 
     while process.poll() is None:  # the master exits if the workers do not start in time
         state = read_state(folder)
+        typer.echo(lines.read().partition(SERVES)[0], nl=False)
         if state and state.get("serving"):
             return state
         time.sleep(POLL_S)

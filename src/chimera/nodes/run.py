@@ -17,7 +17,7 @@ from chimera.nodes.launchers.launcher import Launcher, LauncherError, Worker, ch
 from chimera.nodes.one_line import print_in_one_line
 from chimera.nodes.settings import Settings
 from chimera.nodes.startup_display import StartupDisplay
-from chimera.nodes.state import State
+from chimera.nodes.state import SERVES, State
 from chimera.nodes.table import read_training_data
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _run(master: Master, port: int, launcher: str | None) -> None:
 
             def on_started() -> None:
                 state.write({**content, "serving": True})
-                display.echo(f"the master serves at {url}; Ctrl-C stops it and its workers")
+                display.echo(f"{SERVES} {url}; Ctrl-C stops it and its workers")
 
             with contextlib.suppress(KeyboardInterrupt):  # these stop the server normally
                 served = True

@@ -15,6 +15,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.private import FILE, make_folder, write
 
 FOLDER = Path(".chimera")
+SERVES = "the master serves at"  # begins the line of a master that answers
 
 
 class State:

@@ -11,6 +11,8 @@ def test_up_status_logs_and_down_of_a_detached_master(folder):
     try:
         assert up.returncode == 0, up.stdout
         assert f"the master serves at http://localhost:{folder.port} (process " in up.stdout
+        assert all(f"{name}: ready at" in up.stdout for name in ("tree1", "tree2"))
+        assert "Ctrl-C" not in up.stdout  # in the line for a master of the foreground
         pids = folder.workers_pids()
         status = folder.chimera("nodes", "status")
         assert status.returncode == 0, status.stdout
