@@ -32,10 +32,10 @@ from slow_links_network import NEEDED, Inside, Link, Machines, counter, permitte
 from slow_links_tables import Found, show_ddp, show_ray, show_training
 
 TARGET, EVALUATE_EVERY = 0.95, 25
-MOST_STEPS = {"small": 800, "large": 400}  # of the runs to the target
+MAX_STEPS = {"small": 800, "large": 400}  # of the runs to the target
 STEPS = {"small": 63, "large": 8}  # of the measurements on a link
 ROUNDS = {"small": (40, 120), "large": (4, 12)}  # of Chimera: before the measurement, in all
-LONGEST_S = 400.0
+MAX_RUN_S = 400.0
 LINKS = ["0:0", "100:0", "100:20", "1000:0", "1000:20"]
 RAY_PORT = 6379
 QUIET = {
@@ -52,7 +52,7 @@ QUIET = {
 def run_ddp(machines: Machines, measurements: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Start a process on each machine, and return the figures of the first one."""
     first = machines.addresses["m0"]
-    shared = {"size": len(machines.addresses), "address": first, "timeout_s": LONGEST_S, "counter": counter()}
+    shared = {"size": len(machines.addresses), "address": first, "timeout_s": MAX_RUN_S, "counter": counter()}
     processes = [
         Inside(
             machines, place, "slow_links_ddp", json.dumps({**shared, "rank": rank, "measurements": measurements}),
@@ -61,7 +61,7 @@ def run_ddp(machines: Machines, measurements: list[dict[str, Any]]) -> list[dict
         for rank, place in enumerate(machines.addresses)
     ]  # fmt: skip
     try:
-        return [json.loads(processes[0].wait(1 + number, LONGEST_S)) for number in range(len(measurements))]
+        return [json.loads(processes[0].wait(1 + number, MAX_RUN_S)) for number in range(len(measurements))]
     finally:
         for process in processes:
             process.kill()
@@ -82,7 +82,7 @@ def ray_cluster(machines: Machines) -> Iterator[str]:
                 command = (*common, *how, "--node-ip-address", own)
                 nodes.append(Inside(machines, place, *command, CHIMERA_MACHINE=place, **QUIET))
                 lines = 1
-                while "Ray runtime started" not in nodes[-1].wait(lines, LONGEST_S):
+                while "Ray runtime started" not in nodes[-1].wait(lines, MAX_RUN_S):
                     lines += 1
             yield address
         finally:
@@ -99,7 +99,7 @@ def run_on_ray(machines: Machines, address: str, strategy: str, network: str) ->
     settings |= {"rounds": rounds, "log_every": begin}
     process = Inside(machines, "m0", "slow_links_chimera", json.dumps(settings), CHIMERA_MACHINE="m0", **QUIET)
     try:
-        return json.loads(process.wait(1, LONGEST_S))
+        return json.loads(process.wait(1, MAX_RUN_S))
     finally:
         process.kill()
 
@@ -121,7 +121,7 @@ def train(machines: Machines, networks: list[str], hooks: list[str]) -> dict[tup
     """Train to the target with each hook."""
     keys = [(network, hook) for network in networks for hook in hooks if hook != ALONE]
     until = {"target": TARGET, "evaluate_every": EVALUATE_EVERY}
-    wanted = [{"network": n, "hook": hook, "steps": MOST_STEPS[n], **until} for n, hook in keys]
+    wanted = [{"network": n, "hook": hook, "steps": MAX_STEPS[n], **until} for n, hook in keys]
     return dict(zip(keys, run_ddp(machines, wanted), strict=True))
 
 

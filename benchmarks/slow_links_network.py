@@ -23,7 +23,7 @@ __all__ = ["NEEDED", "Checked", "Inside", "Link", "Machines", "counter", "permit
 
 DEVICE = "eth0"
 PORT, CHECK_S, PINGS = 5201, 2.0, 30
-LARGEST_BURST, LEAST_BURST, BURST_S = 65536, 8192, 5e-4
+MAX_BURST, MIN_BURST, BURST_S = 65536, 8192, 5e-4
 
 
 class Link(NamedTuple):
@@ -78,7 +78,7 @@ class Machines(Namespaces):
 
     def _limit(self, place: str, device: str, mbit_s: float) -> None:
         """Limit a device to a rate. If Linux permits it, a packet takes at most half a millisecond."""
-        burst = int(min(max(mbit_s * 1e6 / 8 * BURST_S, LEAST_BURST), LARGEST_BURST)) if mbit_s else LARGEST_BURST
+        burst = int(min(max(mbit_s * 1e6 / 8 * BURST_S, MIN_BURST), MAX_BURST)) if mbit_s else MAX_BURST
         self.inside(place, "ip", "link", "set", device, "gso_max_size", str(burst))
         command = ["ip", "netns", "exec", self.name(place), "tc", "qdisc", "del", "dev", device, "root"]
         subprocess.run(command, check=False, capture_output=True)  # there may be none

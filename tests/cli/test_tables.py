@@ -145,7 +145,7 @@ def test_compare_and_train_on_real_terminals(experiment, tmp_path):
 
 
 def test_a_run_reports_to_callbacks_what_it_waits_for(experiment, tmp_path):
-    class Waits(chimera.Callback):
+    class CallPending(chimera.Callback):
         def __init__(self):
             self.told = []
 
@@ -155,6 +155,6 @@ def test_a_run_reports_to_callbacks_what_it_waits_for(experiment, tmp_path):
         def on_start(self, progress):
             self.told.append("start")
 
-    waits = Waits()
+    waits = CallPending()
     Experiment.load(experiment).trainer(callbacks=[waits], out=tmp_path / "out").fit()
     assert waits.told == ["the engine simulated", "the data digits", "2 workers on the engine simulated", "start"]

@@ -18,9 +18,9 @@ from chimera.codecs.held import Held
 from chimera.codecs.kernels import compiled, on_cpu, plain
 from chimera.codecs.kernels.layout import (
     ABSOLUTE,
-    APART,
     BLOCK,
     CHUNK,
+    PAIR_DISTANCE,
     SPAN,
     SQUARE,
     STREAMED,
@@ -174,11 +174,11 @@ def test_random_numbers_are_uniform_and_independent_of_their_neighbours() -> Non
         unit = (out >> 9) / 2.0**23 - 0.5
         error = 1 / np.sqrt(12 * size)
         assert abs(unit.mean()) < 5 * error
-        for lag in (1, 2, 16, APART, 2 * APART, 512, CHUNK):
+        for lag in (1, 2, 16, PAIR_DISTANCE, 2 * PAIR_DISTANCE, 512, CHUNK):
             assert abs(np.mean(unit[lag:] * unit[:-lag]) * 12) < 5 / np.sqrt(size)
         counts = np.bincount(out >> 24, minlength=256)
         assert ((counts - size / 256) ** 2).sum() / (size / 256) < 400  # chi square with 255 degrees of freedom
-        halves = (out >> 28).reshape(-1, 2, APART)  # elements that share a state
+        halves = (out >> 28).reshape(-1, 2, PAIR_DISTANCE)  # elements that share a state
         pairs = np.bincount((16 * halves[:, 0] + halves[:, 1]).reshape(-1), minlength=256)
         assert ((pairs - size / 512) ** 2).sum() / (size / 512) < 400
 

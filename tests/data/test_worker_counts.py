@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chimera.core.worker_counts import MOST_LABELS
+from chimera.core.worker_counts import MAX_LABELS
 from chimera.data.assignment import orders
 from chimera.data.dataset import Dataset
 from chimera.data.partition import PARTITIONERS
@@ -32,7 +32,7 @@ def test_all_samples_are_counted_once(labels: list[int], share: float | None) ->
     shown = {name: np.sum(np.array(labels) == int(name)) for name in found.labels}
     assert total[: len(shown)].tolist() == list(shown.values())
     assert len(shown) + found.more_labels == len(set(labels))
-    assert len(shown) <= MOST_LABELS
+    assert len(shown) <= MAX_LABELS
     assert all(each.counts and each.classes <= len(set(labels)) for each in found.workers)
     assert [each.test for each in found.workers] == (
         [None] * 3
@@ -52,7 +52,7 @@ def test_the_skew_is_0_for_equal_shares_and_largest_for_one_label_per_worker() -
 def test_many_workers_are_counted_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = np.random.default_rng(0).integers(0, 30, 400).astype(np.uint64)
     whole = counted("iid", labels, 40)
-    monkeypatch.setattr("chimera.data.worker_counts._MOST_COUNTS", 90)
+    monkeypatch.setattr("chimera.data.worker_counts._MAX_COUNTS", 90)
     pieces = counted("iid", labels, 40)
     assert pieces.workers == whole.workers
     assert pieces.skew == pytest.approx(whole.skew)

@@ -21,7 +21,7 @@ from browser_kit import Tab
 DOCS = Path(__file__).parents[2] / "docs"
 CHECKS = Path(__file__).with_name("page_checks.js").read_text(encoding="utf-8")
 WIDTHS = (1280, 400)
-LEAST_CONTRAST = 4.5
+MIN_CONTRAST = 4.5
 BUILD_LIMIT_S = 900  # most of it for the notebooks
 NEEDED = ("furo", "myst_nb", "sphinx", "sphinx_copybutton")
 
@@ -83,7 +83,7 @@ def visit(tab: Tab, root: str, page: str) -> Findings:
         for width in WIDTHS:
             tab.size(width)
             where = f"at {width} px, {scheme}: "
-            found.contrast += [where + each for each in tab.evaluate(f"pageChecks.contrast({LEAST_CONTRAST})")]
+            found.contrast += [where + each for each in tab.evaluate(f"pageChecks.contrast({MIN_CONTRAST})")]
             found.overflow += [where + each for each in tab.evaluate("pageChecks.overflow()")]
     found.console = tab.errors + tab.warnings
     found.elsewhere = [url for url in tab.requests if not url.startswith((root, "data:"))]

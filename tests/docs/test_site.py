@@ -10,7 +10,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 import pytest
 
 from browser_kit import Tab, browser
-from docs.site_kit import CHECKS, DOCS, LEAST_CONTRAST, Findings, build, served, skip_without_sphinx, visit
+from docs.site_kit import CHECKS, DOCS, MIN_CONTRAST, Findings, build, served, skip_without_sphinx, visit
 
 skip_without_sphinx()
 pytestmark = pytest.mark.long
@@ -93,7 +93,7 @@ def test_links_to_other_sites_are_well_formed_and_of_listed_hosts(pages: dict[st
 def found_on(tab: Tab) -> list[str]:
     """Return what is wrong with the page as it is now."""
     tab.evaluate(CHECKS)
-    checks = ("structure()", "overflow()", f"contrast({LEAST_CONTRAST})")
+    checks = ("structure()", "overflow()", f"contrast({MIN_CONTRAST})")
     return [problem for check in checks for problem in tab.evaluate(f"pageChecks.{check}")]
 
 

@@ -46,7 +46,7 @@ def node() -> Iterator[NodeProcess]:
 
 
 @pytest.fixture
-def mortal() -> Iterator[NodeProcess]:
+def ending_nodes() -> Iterator[NodeProcess]:
     """Start a node for one test, which kills it."""
     started = start_node()
     started.url()
@@ -64,27 +64,27 @@ def actors_on(url: str, engine: str) -> dict[str, Any]:
     return dict(msgspec.json.decode(answer.body)["actors"])
 
 
-def test_actors_go_to_the_node_that_has_fewest(node: NodeProcess, mortal: NodeProcess) -> None:
-    with HttpEngine(nodes=[node.url(), mortal.url()]) as engine:
+def test_actors_go_to_the_node_that_has_fewest(node: NodeProcess, ending_nodes: NodeProcess) -> None:
+    with HttpEngine(nodes=[node.url(), ending_nodes.url()]) as engine:
         pids = engine.get([engine.spawn(Relay).pid() for _ in range(4)], LIMIT_S)
-        assert pids == [node.process.pid, mortal.process.pid] * 2
+        assert pids == [node.process.pid, ending_nodes.process.pid] * 2
 
 
-def test_the_death_of_a_node_is_known_soon_also_to_the_idle(mortal: NodeProcess, node: NodeProcess) -> None:
-    with HttpEngine(nodes=[mortal.url(), node.url()]) as engine:
+def test_the_death_of_a_node_is_known_soon_also_to_the_idle(ending_nodes: NodeProcess, node: NodeProcess) -> None:
+    with HttpEngine(nodes=[ending_nodes.url(), node.url()]) as engine:
         busy, other, idle = (engine.spawn(Relay, name=name) for name in ("busy", "other", "idle"))
         engine.get([busy.echo(1), other.echo(1), idle.echo(1)], LIMIT_S)
         hung = busy.wait_for_ever(0)
         dependent = other.echo(hung)
-        mortal.process.kill()
+        ending_nodes.process.kill()
         for ref in (hung, dependent):
-            with pytest.raises(ActorLost, match=f"busy at {mortal.url()}"):
+            with pytest.raises(ActorLost, match=f"busy at {ending_nodes.url()}"):
                 engine.get(ref, KNOWN_WITHIN_S)
         until_s = time.monotonic() + KNOWN_WITHIN_S
         while len(engine.lost()) < 2 and time.monotonic() < until_s:
             engine.wait([other.wait_for_ever(0)] if not engine.lost() else [hung], timeout_s=0.05)
         assert sorted(actor.name for actor in engine.lost()) == ["busy", "idle"]
-        assert mortal.url() in engine.fate(idle)
+        assert ending_nodes.url() in engine.death_cause(idle)
         assert engine.get(engine.spawn(Counter).add(2), LIMIT_S) == 2  # on the living node
 
 
@@ -202,11 +202,11 @@ def test_calls_of_unknown_actors_leave_nothing_in_a_node() -> None:
         for number in range(100):
             with pytest.raises(ActorLost):
                 host.call(f"engine{number}-0", "count", wire.pack({"args": [], "kwargs": {}}), lambda _: None)
-        assert host._heard_s == {}
+        assert host._last_received_s == {}
 
 
 def test_only_the_classes_on_the_list_and_their_public_methods_are_for_strangers() -> None:
-    with contextlib.closing(Host({"counter": Counter}, most_actors=1)) as host:
+    with contextlib.closing(Host({"counter": Counter}, max_actors=1)) as host:
         for kind in ("builtins.eval", None, 7):
             with pytest.raises(ConfigurationError, match="counter"):
                 host.create("e.0", wire.pack({"kind": kind}), print)
@@ -501,7 +501,7 @@ def test_a_health_check_between_two_attempts_does_not_lose_the_actor() -> None:
             doubler = engine.spawn(Doubler)
             result, attempts, deadline_s = doubler.double(np.ones(2)), set(), time.monotonic() + LIMIT_S
             while len(attempts) < 4:
-                attempts.add(doubler._channel.sign_s)
+                attempts.add(doubler._channel.heartbeat_s)
                 assert time.monotonic() < deadline_s
                 assert engine.lost() == []
             with answering(GOOD, bound=bound):
@@ -525,16 +525,16 @@ def test_a_call_that_takes_too_long_is_its_own_error(node: NodeProcess) -> None:
         assert engine.lost() == []
 
 
-def test_a_node_that_is_stopped_is_silent_and_not_lost(mortal: NodeProcess) -> None:
-    with HttpEngine(nodes=[mortal.url()], health_every_s=0.2) as engine:
+def test_a_node_that_is_stopped_is_silent_and_not_lost(ending_nodes: NodeProcess) -> None:
+    with HttpEngine(nodes=[ending_nodes.url()], health_every_s=0.2) as engine:
         relay = engine.spawn(Relay)
         engine.get(relay.echo(1), LIMIT_S)
-        mortal.process.send_signal(signal.SIGSTOP)
+        ending_nodes.process.send_signal(signal.SIGSTOP)
         until_s = time.monotonic() + LIMIT_S
         while not engine.silent(1.0) and time.monotonic() < until_s:
             threading.Event().wait(0.02)
         assert (engine.silent(1.0), engine.lost()) == ([relay], [])
-        mortal.process.send_signal(signal.SIGCONT)
+        ending_nodes.process.send_signal(signal.SIGCONT)
         assert engine.get(relay.echo(2), LIMIT_S) == 2
 
 

@@ -250,7 +250,7 @@ def test_what_a_dead_caller_had_asked_for_stops_nobody_if_it_is_found_late(engin
     number = next(channel.actor for channel in engine._channels if channel.name == dead.name)
     engine.kill(dead)
     engine._relay.wake()  # it deletes the refs of dead actors; then a call has one of them as an argument
-    engine._relay.theirs.send(marshal.dumps([number, [], (1, "echo", None, [(9, 99)], [7], {}, None), []]))
+    engine._relay.actor_socket.send(marshal.dumps([number, [], (1, "echo", None, [(9, 99)], [7], {}, None), []]))
     assert engine.get(living.ask(3), timeout_s=30) == 3
 
 

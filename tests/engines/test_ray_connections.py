@@ -52,7 +52,7 @@ class Threads(Members):
         super().__init__(Costs(), f"key {rank}", [(f"key {each}", f"member {each}") for each in range(size)])
         self._dead = dead
 
-    def look_for_deaths(self) -> None:
+    def check_for_deaths(self) -> None:
         for name in self._dead:
             raise self.lose_to_death(name)
 

@@ -132,11 +132,11 @@ def test_messages_of_the_dead_stay_readable_while_their_group_is_in_use(engine: 
     value = np.arange(LARGE, dtype=np.float32)
     engine.wait([actors[0].send_and_end(group, True, value)], timeout_s=LIMIT_S)
     assert engine.lost() == [actors[0]]
-    engine._registry.look_for_deaths(at_once=True)
+    engine._registry.check_for_deaths(at_once=True)
     np.testing.assert_array_equal(engine.get(actors[1].wait_for(group, 0), timeout_s=LIMIT_S), value)
     before = file_bytes(engine)
     del group
-    engine._registry.look_for_deaths(at_once=True)
+    engine._registry.check_for_deaths(at_once=True)
     assert before - file_bytes(engine) >= NBYTES
 
 

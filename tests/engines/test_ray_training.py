@@ -14,7 +14,7 @@ import pytest
 import chimera
 from chimera.core.engine import ENGINES, Engine
 from chimera.models.torch_model import TorchModel
-from chimera.testing.poison import Fragile, digits, round_robin
+from chimera.testing.poison import NanOnPoison, digits, round_robin
 
 pytestmark = pytest.mark.long
 
@@ -60,7 +60,7 @@ def test_a_gradient_that_is_not_finite_is_left_out_on_ray_too(
 ) -> None:
     runs = [
         chimera.train(
-            TorchModel(Fragile, seed=0),
+            TorchModel(NanOnPoison, seed=0),
             digits({1: 40}, workers=2),
             engine=engine,
             workers=2,

@@ -13,7 +13,7 @@ import pandas as pd
 import chimera
 from chimera.data.split import DATASETS
 from chimera.engines.http.hosting.host import Host
-from chimera.federation.data.gives import Gives
+from chimera.federation.data.disclosure import Disclosure
 from chimera.federation.data.learner import node_actors
 from chimera.federation.data.loading import load
 from chimera.federation.data.own_data import OwnData
@@ -22,7 +22,7 @@ from chimera.web.app import create_app
 from nodes.served import serving, settings
 
 NAMES = ("north", "south", "west")
-USUAL = Gives()
+USUAL = Disclosure()
 MLP = {"name": "mlp", "hidden": [8]}
 
 
@@ -52,9 +52,11 @@ def thirds(frame: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 @contextmanager
-def nodes(folder: Path, data: Sequence[OwnData], gives: Gives | Sequence[Gives] = USUAL) -> Iterator[list[str]]:
+def nodes(
+    folder: Path, data: Sequence[OwnData], disclosure: Disclosure | Sequence[Disclosure] = USUAL
+) -> Iterator[list[str]]:
     """Serve a node for each of these data; yield the addresses."""
-    given = [gives] * len(data) if isinstance(gives, Gives) else gives
+    given = [disclosure] * len(data) if isinstance(disclosure, Disclosure) else disclosure
     with ExitStack() as stack:
         urls = []
         for own, each in zip(data, given, strict=True):

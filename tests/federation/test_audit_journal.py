@@ -41,7 +41,7 @@ def test_entries_are_written_while_the_program_runs(tmp_path: Path) -> None:
 
 
 def test_a_full_queue_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "_MOST_WAITING", 5)
+    monkeypatch.setattr(journal, "_MAX_WAITING", 5)
     opened = AuditJournal(tmp_path, every_s=60.0)
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda number: opened.note("asked", number=number), range(200)))
@@ -65,9 +65,9 @@ def test_a_full_disk_is_an_error_of_the_next_entry(tmp_path: Path, monkeypatch: 
     opened.close()
 
 
-def filled(folder: Path, numbers: range, most_bytes: int) -> None:
+def filled(folder: Path, numbers: range, max_bytes: int) -> None:
     """Write a line for each number, ten lines in each batch."""
-    opened = AuditJournal(folder, every_s=60.0, most_bytes=most_bytes)
+    opened = AuditJournal(folder, every_s=60.0, max_bytes=max_bytes)
     for number in numbers:
         opened._commit([Entry(time="2027-01-15T12:00:00Z", decision="relayed", number=number)])
     opened.close()
@@ -125,7 +125,7 @@ def test_a_process_that_ends_while_it_divides_the_log_loses_no_line(
         return work
 
     dividing = [False]
-    opened = AuditJournal(tmp_path, every_s=60.0, most_bytes=24_000)
+    opened = AuditJournal(tmp_path, every_s=60.0, max_bytes=24_000)
     set_aside = opened._log._set_aside
 
     def divide(*given: Any) -> None:
@@ -149,7 +149,7 @@ def test_a_process_that_ends_while_it_divides_the_log_loses_no_line(
 
 
 def test_a_command_beside_the_hub_adds_its_lines(tmp_path: Path) -> None:
-    hub = AuditJournal(tmp_path, every_s=60.0, most_bytes=16_000)
+    hub = AuditJournal(tmp_path, every_s=60.0, max_bytes=16_000)
     for number in range(60):
         hub._commit([Entry(time="2027-01-15T12:00:00Z", decision="relayed", number=number)])
         if number % 7 == 0:

@@ -17,7 +17,7 @@ pytest.importorskip("websockets")
 import chimera
 from chimera.core.errors import ConfigurationError, TooFewWorkersError
 from chimera.engines.federation.credentials import Credentials
-from chimera.federation.data.gives import Gives
+from chimera.federation.data.disclosure import Disclosure
 from chimera.federation.data.learner import node_actors
 from chimera.federation.policy.gate import Gate
 from chimera.federation.policy.requests import Call, Decision, Held, Later, Refused, Requester
@@ -40,7 +40,7 @@ class Nodes:
     def __init__(self, place: Federation, folder: Path) -> None:
         self.place = place
         data = written(folder, thirds(table()))
-        self.kinds = {own.node: node_actors(own, Gives()) for own in data}
+        self.kinds = {own.node: node_actors(own, Disclosure()) for own in data}
         self.credentials: dict[str, Credentials] = {name: place.join("node", name) for name in NAMES}
         self.running: dict[str, Running] = {}
         place.join("requester", "alice")

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("websockets")
 
 from chimera.core.errors import RunError
-from chimera.engines.federation.wire.frames import Budget, Present, unpack
+from chimera.engines.federation.wire.frames import Budget, ConnectedNodes, unpack
 from chimera.federation.node import budget as reports
 from chimera.federation.node.budget import BudgetReports, budget_of
 from chimera.federation.policy.requests import Allowed, Spending
@@ -69,12 +69,12 @@ def test_a_report_is_sent_once_on_each_connection_and_after_a_change(monkeypatch
             return answer  # type: ignore[no-any-return]
 
         told = BudgetReports(read)
-        told.joined(first, Present({}, revision=2))  # type: ignore[arg-type]
+        told.joined(first, ConnectedNodes({}, revision=2))  # type: ignore[arg-type]
         with pytest.raises(IndexError):
             await told.run()
         told.parted()
-        told.joined(second, Present({}, revision=2))  # type: ignore[arg-type]
-        told.joined(old, Present({}, revision=1))  # type: ignore[arg-type]
+        told.joined(second, ConnectedNodes({}, revision=2))  # type: ignore[arg-type]
+        told.joined(old, ConnectedNodes({}, revision=1))  # type: ignore[arg-type]
 
     asyncio.run(main())
     assert (first.sent, second.sent, old.sent) == ([REPORT, changed], [changed], [])

@@ -12,7 +12,7 @@ import pytest
 
 from chimera.core.errors import ChimeraError, DataError
 from chimera.federation.data import learner
-from chimera.federation.data.gives import Gives
+from chimera.federation.data.disclosure import Disclosure
 from chimera.training.nodes_data.description import Column, DataDescription, Statistics
 from chimera.training.nodes_data.evaluation import Measured
 from federation.data_kit import fit, nodes, table, thirds, written
@@ -41,7 +41,7 @@ LIES: dict[str, Callable[[DataDescription], Any]] = {
 @pytest.mark.parametrize("lie", [lie for lie in LIES if lie != "no description"])
 def test_a_false_description_is_refused(tmp_path: Path, lie: str) -> None:
     (own,) = written(tmp_path, thirds(table())[:1])
-    honest = learner.NodeDescriber(own, Gives()).describe()
+    honest = learner.NodeDescriber(own, Disclosure()).describe()
     honest.check()
     with pytest.raises(DataError, match="sent an invalid description of its data") as caught:
         LIES[lie](honest).check()
@@ -130,7 +130,7 @@ def test_a_node_whose_rows_change_before_it_joins_is_named(tmp_path: Path) -> No
 
     class Changed(honest):  # type: ignore[valid-type,misc]
         def describe(self) -> Any:
-            return replace(honest(south, self._gives).describe(), node=self._data.node)
+            return replace(honest(south, self._disclosure).describe(), node=self._data.node)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learner, "NodeDescriber", Changed)

@@ -20,7 +20,7 @@ from chimera.data.order import OwnOrder
 from chimera.engines.http import wire
 from chimera.engines.http.connection import Answer, Connection
 from chimera.engines.http.hosting.host import Host
-from chimera.federation.data.gives import Gives
+from chimera.federation.data.disclosure import Disclosure
 from chimera.federation.data.learner import node_actors
 from chimera.training.nodes_data.model_table import check_model_table, model_table
 from chimera.training.optimizers.optimizer import OptimizerSettings
@@ -75,7 +75,7 @@ def test_no_string_in_a_message_of_a_driver_causes_an_import_or_call(
     tmp_path: Path,
 ) -> None:
     names, sang = canary
-    host = Host(node_actors(written(tmp_path, small()[:1])[0], Gives()))
+    host = Host(node_actors(written(tmp_path, small()[:1])[0], Disclosure()))
     made = [body for method, body in messages if not method and wire.unpack(body)["kind"] == LEARNER][-1]
     first = {method: body for method, body in reversed(messages) if method and method != "describe"} | {"": made}
     strings = 0
@@ -100,7 +100,7 @@ def test_no_string_in_a_message_of_a_driver_causes_an_import_or_call(
 def answer(
     folder: Path,
     model: dict[str, Any],
-    gives: Gives | None = None,
+    disclosure: Disclosure | None = None,
     *,
     rule: Any = None,
     beside: dict[str, Any] | None = None,
@@ -120,7 +120,7 @@ def answer(
         plain = msgspec.to_builtins(schema)
         sent = _Raw("counterpart", {**plain, **beside, "request": {**plain["request"], **beside}})
     weights = Encoded("identity", 8, (np.zeros(8, np.float32),))
-    host = Host(node_actors(own, gives or Gives()))
+    host = Host(node_actors(own, disclosure or Disclosure()))
     try:
         reply = answered(
             host, "a.b", ("", wire.pack({"kind": LEARNER, "call": [[0, sent, None, OwnOrder(4, 1)], given]}))
@@ -163,7 +163,7 @@ def test_a_model_that_names_code_files_or_addresses_is_refused_at_the_node(
 ) -> None:
     (path, file), sang = canary
     for bad in BAD:
-        told = answer(tmp_path, PLACES[place](bad.format(path=path, file=file)), Gives(models={"mine": tmp_path}))
+        told = answer(tmp_path, PLACES[place](bad.format(path=path, file=file)), Disclosure(models={"mine": tmp_path}))
         failure = told["failure"]
         assert failure["kind"] in ("CodeRefusedError", "ConfigurationError"), (bad, failure)
         assert "\n" not in failure["summary"]
@@ -217,7 +217,7 @@ def test_a_plain_model_is_accepted(tmp_path: Path) -> None:
 def test_a_model_larger_than_the_driver_says_is_refused(tmp_path: Path) -> None:
     told = answer(tmp_path, {"name": "mlp", "hidden": [1 << 20, 1 << 20]})
     assert "more parameters than the driver's" in told["failure"]["summary"]
-    told = answer(tmp_path, {"name": "logistic-regression"}, Gives(most_parameters=7))
+    told = answer(tmp_path, {"name": "logistic-regression"}, Disclosure(most_parameters=7))
     assert "the model has 8 parameters, this node makes models of up to 7" in told["failure"]["summary"]
 
 
@@ -278,10 +278,10 @@ def model_folder(folder: Path, width: int = 4) -> Path:
 
 def test_nodes_train_a_model_from_a_folder_that_their_owners_put_there(tmp_path: Path) -> None:
     at = [model_folder(tmp_path / f"model {name}") for name in ("driver", "north", "south", "west")]
-    gives = [Gives(models={"risk": folder}) for folder in at[1:]]
+    disclosure = [Disclosure(models={"risk": folder}) for folder in at[1:]]
     model = {"name": "folder", "folder": "risk", "path": str(at[0])}
     data = written(tmp_path, thirds(table()))
-    with nodes(tmp_path, data, gives) as urls:
+    with nodes(tmp_path, data, disclosure) as urls:
         run = fit(urls, model, rounds=40)
         with pytest.raises(
             ConfigurationError, match=r"this node has no model 'other' in its table \[models\]; it has: risk"
@@ -289,9 +289,9 @@ def test_nodes_train_a_model_from_a_folder_that_their_owners_put_there(tmp_path:
             fit(urls, {**model, "folder": "other"}, rounds=1, out=tmp_path / "2")
     assert run.metrics["accuracy"] > 0.9
     assert set(run.metrics) == {"loss", "accuracy", "f1"}
-    other = replace(gives[2], models={"risk": model_folder(tmp_path / "wider", 5)})
+    other = replace(disclosure[2], models={"risk": model_folder(tmp_path / "wider", 5)})
     with (
-        nodes(tmp_path, data, [*gives[:2], other]) as urls,
+        nodes(tmp_path, data, [*disclosure[:2], other]) as urls,
         pytest.raises(DataError, match="the model of node 'west' differs from the driver's: its tensors are 5x30"),
     ):
         fit(urls, model, rounds=1, out=tmp_path / "3")
@@ -307,5 +307,5 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path, written_: str | None,
     (folder / "model.toml").unlink()
     if written_ is not None:
         (folder / "model.toml").write_text(written_)
-    told = answer(tmp_path, {"name": "folder", "folder": "mine"}, Gives(models={"mine": folder}))
+    told = answer(tmp_path, {"name": "folder", "folder": "mine"}, Disclosure(models={"mine": folder}))
     assert said in told["failure"]["summary"]

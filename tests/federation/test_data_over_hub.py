@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import chimera
-from chimera.federation.data.gives import Gives
+from chimera.federation.data.disclosure import Disclosure
 from chimera.federation.data.learner import node_actors
 from federation.data_kit import MLP, fit, nodes, table, thirds, written
 
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 def test_nodes_that_dial_out_give_the_same_run(tmp_path: Path, strategy: Any) -> None:
     from federation.federation_kit import federation
 
-    data, gives = written(tmp_path, thirds(table())), Gives(metrics="own")
-    with nodes(tmp_path, data, gives) as urls:
+    data, disclosure = written(tmp_path, thirds(table())), Disclosure(metrics="own")
+    with nodes(tmp_path, data, disclosure) as urls:
         expected = fit(urls, strategy=strategy, rounds=6)
     names = [own.node for own in data]
     with federation(tmp_path / "hub") as made:
         for own in data:
-            made.node(own.node, kinds=node_actors(own, gives))
+            made.node(own.node, kinds=node_actors(own, disclosure))
         made.join("requester", "alice")
         engine = {"name": "federation", "hub": made.url, "identity": str(tmp_path / "hub" / "alice"), "nodes": names}
         options = {"workers": 3, "optimizer": {"name": "sgd", "lr": 0.1}, "batch_size": 20, "out": tmp_path / "over"}

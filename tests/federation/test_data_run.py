@@ -16,9 +16,9 @@ import chimera
 from chimera.cli.main import app
 from chimera.core.errors import ConfigurationError
 from chimera.engines.http.engine import HttpEngine
-from chimera.federation.data.gives import Gives
+from chimera.federation.data.disclosure import Disclosure
 from chimera.federation.data.learner import OwnDataLearner
-from chimera.training.nodes_data.declared import MOST_ROUNDS
+from chimera.training.nodes_data.declared import MAX_ROUNDS
 from chimera.training.privacy.settings import Privacy
 from federation.data_kit import MLP, fit, nodes, table, thirds, written
 
@@ -75,7 +75,7 @@ def test_further_strategies_train_without_data_of_the_driver(tmp_path: Path, str
 
 def test_merged_metrics_equal_those_of_all_test_rows_at_one_place(tmp_path: Path) -> None:
     data = written(tmp_path, thirds(table()))
-    with nodes(tmp_path, data, Gives(metrics="own")) as urls:
+    with nodes(tmp_path, data, Disclosure(metrics="own")) as urls:
         run = fit(urls, {**MLP, "metrics": ["accuracy", "f1"]}, rounds=5, data={"name": "nodes", "standardize": False})
     whole = pd.concat([own.frame[own.test] for own in data])  # type: ignore[attr-defined]
     whole = whole[sorted(whole.columns)]
@@ -93,9 +93,9 @@ def test_merged_metrics_equal_those_of_all_test_rows_at_one_place(tmp_path: Path
 
 
 def test_figures_of_a_node_are_shown_only_if_the_node_gives_them(tmp_path: Path) -> None:
-    gives = [Gives(metrics="own"), Gives(metrics="merged"), Gives(metrics="none")]
+    disclosure = [Disclosure(metrics="own"), Disclosure(metrics="merged"), Disclosure(metrics="none")]
     data = written(tmp_path, thirds(table()))
-    with nodes(tmp_path, data, gives) as urls:
+    with nodes(tmp_path, data, disclosure) as urls:
         run = fit(urls, rounds=3, evaluate_every=1)
     assert [set(row["clients"]) for row in run.rows if "loss" in row] == [{"north"}] * 3
     for file in ("metrics.jsonl", "summary.json"):
@@ -108,9 +108,13 @@ def test_figures_of_a_node_are_shown_only_if_the_node_gives_them(tmp_path: Path)
 
 @pytest.mark.long
 def test_metrics_that_a_node_does_not_name_are_not_in_a_run(tmp_path: Path) -> None:
-    gives = [Gives("own"), Gives("own", named=("accuracy", "loss")), Gives("own", named=("accuracy",))]
+    disclosure = [
+        Disclosure("own"),
+        Disclosure("own", named=("accuracy", "loss")),
+        Disclosure("own", named=("accuracy",)),
+    ]
     model = {**MLP, "metrics": ["accuracy", "f1"]}
-    with nodes(tmp_path, written(tmp_path, thirds(table())), gives) as urls:
+    with nodes(tmp_path, written(tmp_path, thirds(table())), disclosure) as urls:
         run = fit(urls, model, rounds=3, target={"accuracy": 0.999}, evaluate_clients=True)
     fairness = {f"client_accuracy_{figure}" for figure in ("mean", "std", "worst_tenth")}
     assert set(run.metrics) == {"accuracy", *fairness}
@@ -124,8 +128,11 @@ def test_nodes_that_give_no_metrics_are_not_asked_for_them(tmp_path: Path, monke
     monkeypatch.setattr(
         OwnDataLearner, "measure", lambda self, *given: (asked.add(self._node), measure(self, *given))[1]
     )
-    data, gives = written(tmp_path, thirds(table())), [Gives("none"), Gives(), Gives(least_rows=1000)]
-    with nodes(tmp_path, data, gives) as urls:
+    data, disclosure = (
+        written(tmp_path, thirds(table())),
+        [Disclosure("none"), Disclosure(), Disclosure(least_rows=1000)],
+    )
+    with nodes(tmp_path, data, disclosure) as urls:
         run = fit(urls, rounds=2, data={"name": "nodes", "rows_per_node": 100})
     assert asked == {"south"}
     assert set(run.metrics) == {"loss", "accuracy"}
@@ -133,7 +140,7 @@ def test_nodes_that_give_no_metrics_are_not_asked_for_them(tmp_path: Path, monke
 
 @pytest.mark.long
 def test_a_run_without_metrics_of_any_node_trains(tmp_path: Path) -> None:
-    with nodes(tmp_path, written(tmp_path, thirds(table())), Gives(metrics="none")) as urls:
+    with nodes(tmp_path, written(tmp_path, thirds(table())), Disclosure(metrics="none")) as urls:
         run = fit(urls, rounds=3)
         with pytest.raises(
             ConfigurationError, match="target needs metrics, but no node gives metrics of its test rows"
@@ -155,7 +162,7 @@ def test_a_metric_that_needs_all_outputs_is_refused_by_name(tmp_path: Path) -> N
 def test_the_mean_over_nodes_of_such_a_metric_has_a_name_that_says_so(tmp_path: Path) -> None:
     data = written(tmp_path, thirds(table()))
     model = {**MLP, "metrics": ["accuracy", "auroc"]}
-    with nodes(tmp_path, data, Gives(metrics="own")) as urls:
+    with nodes(tmp_path, data, Disclosure(metrics="own")) as urls:
         run = fit(urls, model, rounds=20, data={"name": "nodes", "mean_of_nodes": ["auroc"]})
         with pytest.raises(ConfigurationError, match="'mean_of_nodes': 'accuracy' follows from sums"):
             fit(urls, model, rounds=1, data={"name": "nodes", "mean_of_nodes": ["accuracy"]}, out=tmp_path / "2")
@@ -185,7 +192,7 @@ def test_the_driver_declares_the_settings_that_nodes_decide_by(tmp_path: Path) -
         chimera.train(model, rounds=2, monitor="loss", target={"f1": 1.1}, privacy=privacy, **options)
         told = engine.told
         chimera.train("mlp", **{**options, "out": tmp_path / "2"})
-        assert engine.told["rounds"] == MOST_ROUNDS
+        assert engine.told["rounds"] == MAX_ROUNDS
         assert engine.told["privacy"] is None
     assert told.pop("privacy") == asdict(Privacy(**privacy))
     assert told == {
@@ -196,7 +203,7 @@ def test_the_driver_declares_the_settings_that_nodes_decide_by(tmp_path: Path) -
 @pytest.mark.long
 def test_personal_parameters_are_evaluated_at_their_node(tmp_path: Path) -> None:
     strategy = {"name": "fed-bn", "keep": ["0.bias"], "local_steps": 2}
-    with nodes(tmp_path, written(tmp_path, thirds(table())), Gives(metrics="own")) as urls:
+    with nodes(tmp_path, written(tmp_path, thirds(table())), Disclosure(metrics="own")) as urls:
         run = fit(urls, strategy=strategy, rounds=10, evaluate_clients=True)
     own = [each["accuracy"] for each in run.rows[-1]["clients"].values()]
     assert run.metrics["client_accuracy_mean"] == pytest.approx(np.mean(own))
@@ -205,7 +212,7 @@ def test_personal_parameters_are_evaluated_at_their_node(tmp_path: Path) -> None
 
 def test_secure_aggregation_and_merged_metrics(tmp_path: Path) -> None:
     options = {"strategy": {"name": "fed-avg", "local_steps": 2}, "rounds": 3}
-    with nodes(tmp_path, written(tmp_path, thirds(table())), Gives(metrics="own")) as urls:
+    with nodes(tmp_path, written(tmp_path, thirds(table())), Disclosure(metrics="own")) as urls:
         plain = fit(urls, **options)
         secure = fit(urls, privacy={"clip": 10.0, "secure_aggregation": True}, out=tmp_path / "secure", **options)
     assert secure.metrics["accuracy"] == pytest.approx(plain.metrics["accuracy"], abs=0.02)
@@ -220,7 +227,7 @@ def test_a_regression_merges_errors(tmp_path: Path) -> None:
     frame = pd.DataFrame(rng.normal(size=(300, 3)), columns=["a", "b", "c"])
     frame["y"] = frame["a"] - 2 * frame["b"] + 0.5
     data = written(tmp_path, [frame[:120], frame[120:]])
-    with nodes(tmp_path, data, Gives(statistics=True)) as urls:
+    with nodes(tmp_path, data, Disclosure(statistics=True)) as urls:
         run = fit(urls, "linear-regression", rounds=80)
     assert run.metrics["mse"] < 0.05
     whole = pd.concat([own.frame[own.test] for own in data])  # type: ignore[attr-defined]

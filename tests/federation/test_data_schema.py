@@ -15,7 +15,7 @@ import pytest
 from chimera.core.errors import ChimeraError, ConfigurationError, DataError
 from chimera.data.nodes import nodes as declare
 from chimera.data.scaling import Scaling
-from chimera.federation.data.gives import Gives
+from chimera.federation.data.disclosure import Disclosure
 from chimera.federation.data.learner import NodeDescriber
 from chimera.federation.data.loading import load
 from chimera.training.nodes_data.agreed import AgreedData
@@ -35,9 +35,9 @@ def people(rows: int = 60, seed: int = 0) -> pd.DataFrame:
     return frame
 
 
-def agreed(folder: Path, frames: list[pd.DataFrame], gives: Gives = USUAL, **declared: Any) -> AgreedData:
+def agreed(folder: Path, frames: list[pd.DataFrame], disclosure: Disclosure = USUAL, **declared: Any) -> AgreedData:
     data = written(folder, frames)
-    return agree(declare(**declared), [NodeDescriber(own, gives).describe() for own in data], MODEL)
+    return agree(declare(**declared), [NodeDescriber(own, disclosure).describe() for own in data], MODEL)
 
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]
@@ -112,7 +112,7 @@ def test_owners_may_declare_what_their_rows_lack(tmp_path: Path) -> None:
     """A driver then sees neither which labels nor which texts a node has."""
     frames = [people(seed=0), people(seed=1).assign(sex="f", ill="no")]
     data = written(tmp_path, frames, classes=["no", "yes"], categories={"sex": ["f", "m"]})
-    one, other = (NodeDescriber(own, Gives(rows=False, least_rows=1)).describe() for own in data)
+    one, other = (NodeDescriber(own, Disclosure(rows=False, least_rows=1)).describe() for own in data)
     assert replace(one, node="") == replace(other, node="")
     with nodes(tmp_path, data) as urls:
         run = fit(urls, MLP, strategy={"name": "fed-avg", "local_steps": 2}, rounds=3)
@@ -132,7 +132,7 @@ def test_owners_may_declare_what_their_rows_lack(tmp_path: Path) -> None:
 
 def test_merged_statistics_equal_those_of_all_training_rows(tmp_path: Path) -> None:
     frames = [people(seed=0), people(40, seed=1), people(seed=2)]
-    found = agreed(tmp_path, frames, Gives(statistics=True))
+    found = agreed(tmp_path, frames, Disclosure(statistics=True))
     data = written(tmp_path, frames)
     rows = pd.concat([own.frame[~own.test] for own in data])[["age", "dose"]]  # type: ignore[attr-defined]
     expected = Scaling.of(rows.to_numpy(np.float32))
@@ -145,17 +145,19 @@ def test_merged_statistics_equal_those_of_all_training_rows(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("gives", "declared", "said"),
+    ("disclosure", "declared", "said"),
     [
-        (Gives(), {}, "each node's own training rows"),
-        (Gives(statistics=True), {}, "statistics of the training rows of all nodes"),
-        (Gives(statistics=True), {"standardize": "each"}, "each node's own training rows"),
-        (Gives(), {"scaling": {"age": [60.0, 10.0], "dose": [1e-3, 1e-4]}}, "declared constants"),
-        (Gives(statistics=True), {"standardize": False}, "no scaling"),
+        (Disclosure(), {}, "each node's own training rows"),
+        (Disclosure(statistics=True), {}, "statistics of the training rows of all nodes"),
+        (Disclosure(statistics=True), {"standardize": "each"}, "each node's own training rows"),
+        (Disclosure(), {"scaling": {"age": [60.0, 10.0], "dose": [1e-3, 1e-4]}}, "declared constants"),
+        (Disclosure(statistics=True), {"standardize": False}, "no scaling"),
     ],
 )
-def test_data_json_says_by_what_columns_were_scaled(tmp_path: Path, gives: Gives, declared: Any, said: str) -> None:
-    with nodes(tmp_path, written(tmp_path, [people(), people(seed=1)]), gives) as urls:
+def test_data_json_says_by_what_columns_were_scaled(
+    tmp_path: Path, disclosure: Disclosure, declared: Any, said: str
+) -> None:
+    with nodes(tmp_path, written(tmp_path, [people(), people(seed=1)]), disclosure) as urls:
         run = fit(urls, MLP, rounds=1, data={"name": "nodes", **declared})
     held = json.loads((tmp_path / "run" / "data.json").read_text())
     assert held["scaled_by"] == said
@@ -166,16 +168,16 @@ def test_data_json_says_by_what_columns_were_scaled(tmp_path: Path, gives: Gives
 
 def test_statistics_that_a_node_does_not_give_are_not_in_its_description(tmp_path: Path) -> None:
     (own,) = written(tmp_path, [people()])
-    assert NodeDescriber(own, Gives()).describe().statistics is None
-    assert NodeDescriber(own, Gives(statistics=True, least_rows=100)).describe().statistics is None
-    assert NodeDescriber(own, Gives(rows=False)).describe().rows is None
-    assert NodeDescriber(own, Gives(least_rows=100)).describe().metrics == "none"
+    assert NodeDescriber(own, Disclosure()).describe().statistics is None
+    assert NodeDescriber(own, Disclosure(statistics=True, least_rows=100)).describe().statistics is None
+    assert NodeDescriber(own, Disclosure(rows=False)).describe().rows is None
+    assert NodeDescriber(own, Disclosure(least_rows=100)).describe().metrics == "none"
     with pytest.raises(ConfigurationError, match="node 'north' does not give the statistics of its columns"):
         agreed(tmp_path, [people(), people(seed=1)], standardize="statistics")
 
 
 def test_a_node_that_hides_its_number_of_rows_counts_as_declared(tmp_path: Path) -> None:
-    with nodes(tmp_path, written(tmp_path, [people(), people(seed=1)]), Gives(rows=False)) as urls:
+    with nodes(tmp_path, written(tmp_path, [people(), people(seed=1)]), Disclosure(rows=False)) as urls:
         with pytest.raises(
             ConfigurationError, match="node 'north' does not give its number of rows: set the number to assume"
         ):

@@ -161,7 +161,7 @@ def test_an_idle_actor_of_a_restarted_node_is_lost_soon(tmp_path: Path, processe
             node.process.kill()
             processes.append(node_process(tmp_path / "node-0", tmp_path / "log"))
             until(lambda: actor in engine.lost())
-            assert "does not know it" in engine.fate(actor)
+            assert "does not know it" in engine.death_cause(actor)
 
 
 @pytest.mark.long

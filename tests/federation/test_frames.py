@@ -24,27 +24,27 @@ from chimera.core.errors import DataError
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire import frames
 from chimera.engines.federation.wire.frames import (
+    Acknowledged,
     Answer,
-    Ask,
-    Beat,
+    BodyChunk,
     Budget,
+    CallRequest,
+    ConnectedNodes,
     Done,
+    Heartbeat,
     Hello,
-    More,
-    Present,
     Progress,
     Refused,
     Renew,
     Renewed,
     Revoked,
-    Took,
 )
 from chimera.engines.federation.wire.streams import Receiving, Sending
 from conformance.actors import Counter
 from federation.federation_kit import LIMIT_S, Federation, federation
 
 RUN, OTHER = "0" * 32, "1" * 32
-ASK = Ask(RUN, 1, "node-0", "POST", "/v1/chimera/actors/x", "t", 0)
+ASK = CallRequest(RUN, 1, "node-0", "POST", "/v1/chimera/actors/x", "t", 0)
 ANSWER = Answer(RUN, 1, "node-0", 200, "t", 0, 0)
 
 
@@ -65,9 +65,9 @@ def test_arbitrary_headers_are_a_frame_or_a_data_error(fields: list[Any]) -> Non
 @pytest.mark.parametrize(
     "header",
     [
-        Hello(1, "b", "v"), Hello(1, "b", "v", RUN), Present({"node-0": "b"}, ["node-1"]), Beat(), ASK, More(RUN, 1, "n", 3),
-        Took(RUN, 1, "n", 3), ANSWER, Done(RUN, "n", 3, [5, 6]), Refused("no"), Revoked([b"x" * 32]),
-        Progress(RUN, "fed-avg", "mlp", 3, 0.5), Renew(), Renewed("no"),
+        Hello(1, "b", "v"), Hello(1, "b", "v", RUN), ConnectedNodes({"node-0": "b"}, ["node-1"]), Heartbeat(), ASK,
+        BodyChunk(RUN, 1, "n", 3), Acknowledged(RUN, 1, "n", 3), ANSWER, Done(RUN, "n", 3, [5, 6]), Refused("no"),
+        Revoked([b"x" * 32]), Progress(RUN, "fed-avg", "mlp", 3, 0.5), Renew(), Renewed("no"),
         Budget(1.5, None, 1e-5, "rows"),
     ],
     ids=lambda header: type(header).__name__,
@@ -85,7 +85,7 @@ def test_an_epsilon_that_is_no_number_is_refused(spent: Any) -> None:
 
 def test_a_later_version_may_append_fields() -> None:
     head = msgspec.msgpack.encode([5, RUN, 1, "n", 3, "a new field"])
-    assert frames.unpack(len(head).to_bytes(2, "big") + head)[0] == More(RUN, 1, "n", 3)
+    assert frames.unpack(len(head).to_bytes(2, "big") + head)[0] == BodyChunk(RUN, 1, "n", 3)
 
 
 def test_a_frame_of_more_than_a_chunk_is_refused() -> None:
@@ -175,10 +175,10 @@ def test_frames_that_a_role_may_not_send_end_its_connection(place: Federation, t
     for wrong in (
         ASK,
         ANSWER,
-        Took(RUN, 1, "node-0", 1),
+        Acknowledged(RUN, 1, "node-0", 1),
         Done(RUN, "mallory", 1),
         Hello(1, "b", "v"),
-        Present({}),
+        ConnectedNodes({}),
         Refused("x"),
         Revoked([b"x" * 32]),
         Renewed(),
@@ -191,7 +191,7 @@ def test_frames_that_a_role_may_not_send_end_its_connection(place: Federation, t
         ANSWER,
         msgspec.structs.replace(ASK, run=OTHER),
         Done(OTHER, "node-0", 1),
-        Present({}),
+        ConnectedNodes({}),
         Hello(1, "b", "v", RUN),
         Revoked([b"x" * 32]),
         Progress(OTHER, "fed-avg", "mlp", 3),

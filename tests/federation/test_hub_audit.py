@@ -14,7 +14,7 @@ pytest.importorskip("websockets")
 
 from chimera.cli.main import app
 from chimera.core.errors import NoSpaceError
-from chimera.engines.federation.wire.frames import Answer, Ask, Done
+from chimera.engines.federation.wire.frames import Answer, CallRequest, Done
 from chimera.federation.audit import log
 from chimera.federation.audit.verify import verify
 from chimera.federation.hub import traffic
@@ -90,13 +90,13 @@ def test_a_hub_ends_when_its_audit_log_cannot_be_written(tmp_path: Path, monkeyp
     verify(tmp_path / "hub")
 
 
-def ask(number: int, run: str = RUN) -> Ask:
-    return Ask(run, number, "a", "POST", "/v1/chimera/actors/x/step", "t", 10, 0, "alice", "f")
+def ask(number: int, run: str = RUN) -> CallRequest:
+    return CallRequest(run, number, "a", "POST", "/v1/chimera/actors/x/step", "t", 10, 0, "alice", "f")
 
 
 def test_calls_without_an_answer_have_lines_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic, "_MOST_OPEN", 3)
-    monkeypatch.setattr(traffic, "_MOST_AWAY", 2)
+    monkeypatch.setattr(traffic, "_MAX_OPEN", 3)
+    monkeypatch.setattr(traffic, "_MAX_DISCONNECTED_RUNS", 2)
     said: list[tuple[str, int]] = []
     passes = Traffic(lambda decision, **entry: said.append((decision, entry["number"])))
     for number in range(5):
@@ -109,9 +109,9 @@ def test_calls_without_an_answer_have_lines_and_are_bounded(monkeypatch: pytest.
     assert (run.calls, run.bytes_in, run.bytes_out) == (1, 40, 7)
     for other in range(1, 5):
         passes.passed(ask(9, f"{other:032x}"), 10)
-    passes.tidy({RUN}, 1.0)
+    passes.drop_disconnected_runs({RUN}, 1.0)
     assert len(passes.runs) == 3
-    passes.tidy({RUN}, 1000.0)
+    passes.drop_disconnected_runs({RUN}, 1000.0)
     assert list(passes.runs) == [RUN]
     passes.passed(ask(7), 10)
     passes.close()

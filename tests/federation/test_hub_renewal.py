@@ -76,10 +76,10 @@ def test_a_certificate_is_renewed_after_two_thirds_of_its_lifetime(place: Federa
     assert member.mistake() == ""
     (known,) = place.hub.state.members()
     assert (known.name, known.revoked, len(place.hub.state.valid())) == ("m", False, 2)  # the former one stays valid
-    guests = place.hub._relay.guests()
+    guests = place.hub._relay.members()
     first = guests[0].serial
     guests[0].port.abort()
-    until(lambda: [guest for guest in place.hub._relay.guests() if guest.serial != first])
+    until(lambda: [guest for guest in place.hub._relay.members() if guest.serial != first])
     revoked = {(role, fingerprint_of(pem).hex()) for pem in (before, after)}
     assert set(place.hub.state.revoke("m")) == revoked
     assert not place.hub.state.valid()

@@ -14,8 +14,8 @@ pytest.importorskip("websockets")
 
 from chimera.cli.main import app
 from chimera.core.errors import ActorError, ActorLost, ConfigurationError, DataError, PrivacyError
-from chimera.engines.federation.wire.frames import MOST_REVOKED, PROTOCOL, Hello, Revoked
-from chimera.federation.hub.relay import Guest, Relay
+from chimera.engines.federation.wire.frames import MAX_REVOKED_CERTIFICATES, PROTOCOL, Hello, Revoked
+from chimera.federation.hub.relay import ConnectedMember, Relay
 from chimera.federation.hub.traffic import Traffic
 from chimera.federation.identity.authority import fingerprint_of
 from chimera.federation.node import revocations
@@ -76,22 +76,22 @@ class Port:
 
 def test_many_revocations_come_in_frames_of_bounded_size_and_none_twice() -> None:
     relay = Relay(Traffic(lambda *_, **__: None), lambda *_: b"")
-    many = [number.to_bytes(32, "big") for number in range(2 * MOST_REVOKED + 1)]
+    many = [number.to_bytes(32, "big") for number in range(2 * MAX_REVOKED_CERTIFICATES + 1)]
     relay.revoke(many[:-1])
     ports: dict[int, Any] = {}
     for revision in (0, 1):
         ports[revision] = Port()
         hello = Hello(PROTOCOL, "x", "0", revision=revision)
-        asyncio.run(relay._enter(Guest("node", f"n{revision}", "1", "f", ports[revision], hello)))
+        asyncio.run(relay._enter(ConnectedMember("node", f"n{revision}", "1", "f", ports[revision], hello)))
     relay.revoke(many)
     told = [frame.certificates for frame in ports[1].sent if isinstance(frame, Revoked)]
-    assert [len(each) for each in told] == [MOST_REVOKED, MOST_REVOKED, 1]
+    assert [len(each) for each in told] == [MAX_REVOKED_CERTIFICATES, MAX_REVOKED_CERTIFICATES, 1]
     assert [each for some in told for each in some] == many
     assert not [frame for frame in ports[0].sent if isinstance(frame, Revoked)]  # an older node cannot read it
 
 
 def test_the_list_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revocations, "_MOST", 3)
+    monkeypatch.setattr(revocations, "_MAX_REVOKED", 3)
     known = Revocations(tmp_path)
     known.learn([bytes([number]) * 32 for number in range(3)])
     with pytest.raises(DataError, match="more than 3"):

@@ -205,7 +205,7 @@ def test_sides_without_a_certificate_are_bounded_and_keep_no_member_out(
     from websockets.exceptions import ConnectionClosed
     from websockets.sync.client import connect
 
-    monkeypatch.setattr("chimera.federation.hub.server._MOST_JOINING", 3)
+    monkeypatch.setattr("chimera.federation.hub.server._MAX_UNAUTHENTICATED", 3)
     member = place.join("node", "hospital-a")
     tls = ssl.create_default_context(cafile=str(member.folder / "authority.pem"))
     url = f"wss{place.url.removeprefix('https')}/join"

@@ -19,7 +19,7 @@ from websockets.sync.client import connect
 
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.dialing import Dialler, proxy_for
-from chimera.engines.federation.wire.frames import GREETING, Hello, Present, Refused, greeting, unpack
+from chimera.engines.federation.wire.frames import GREETING, ConnectedNodes, Hello, Refused, greeting, unpack
 from conformance.actors import Counter
 from federation.federation_kit import LIMIT_S, Federation, Running, federation
 from federation.test_exactly_once import at
@@ -125,8 +125,8 @@ def test_a_greeting_may_be_in_the_request_or_in_the_first_frame(place: Federatio
     from chimera.engines.federation.wire.frames import REVISION, pack
 
     member = place.join("node", "node-0")
-    assert greet(place, member, greeting(HELLO)) == Present({}, revision=REVISION)
-    assert greet(place, member, None, pack(HELLO)) == Present({}, revision=REVISION)
+    assert greet(place, member, greeting(HELLO)) == ConnectedNodes({}, revision=REVISION)
+    assert greet(place, member, None, pack(HELLO)) == ConnectedNodes({}, revision=REVISION)
     refused = greet(place, member, "no greeting")
     assert isinstance(refused, Refused)
     assert "cannot be read" in refused.reason

@@ -19,7 +19,7 @@ from chimera.federation.identity.join import join
 from federation.processes import Process, hub_process
 
 MIB = 1 << 20
-MOST = 64 * MIB
+MAX_GROWTH = 64 * MIB
 SOURCE = bytes(range(256)) * (MIB // 256)
 
 
@@ -43,9 +43,9 @@ def test_a_large_body_passes_with_at_most_64_mib_beside_it(tmp_path: Path, size:
         at_rest = [int(node.line()), psutil.Process(hub.process.pid).memory_info().rss]
         told = json.loads(driver.line())
         assert told["same"]
-        assert told["peak"] - told["at_rest"] < size + MOST
-        assert peak(node.process.pid) - at_rest[0] < size + MOST
-        assert peak(hub.process.pid) - at_rest[1] < MOST
+        assert told["peak"] - told["at_rest"] < size + MAX_GROWTH
+        assert peak(node.process.pid) - at_rest[0] < size + MAX_GROWTH
+        assert peak(hub.process.pid) - at_rest[1] < MAX_GROWTH
     finally:
         for process in started:
             process.kill()

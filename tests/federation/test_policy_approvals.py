@@ -119,9 +119,9 @@ def test_a_run_without_noise_says_so(tmp_path: Path) -> None:
 
 
 def test_a_requester_cannot_fill_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chimera.federation.policy.decisions._MOST_HELD", 2)
+    monkeypatch.setattr("chimera.federation.policy.decisions._MAX_HELD_RUNS", 2)
     gate = gate_of(tmp_path, ASK)
     decisions = [gate.request(ALICE, Requests(name).start()) for name in "abc"]
-    assert decisions == [Held(1), Held(2), Refused(reasons.CROWD)]
+    assert decisions == [Held(1), Held(2), Refused(reasons.TOO_MANY_HELD_RUNS)]
     assert gate.request(BOB, Requests("d").start()) == Held(3)
     gate.close()

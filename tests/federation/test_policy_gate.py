@@ -472,7 +472,7 @@ def test_a_run_waits_for_the_administrator(tmp_path: Path) -> None:
 
 
 def test_refusals_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chimera.federation.policy.gate._MOST_REFUSALS", 3)
+    monkeypatch.setattr("chimera.federation.policy.gate._MAX_REFUSALS", 3)
     gate, run = gate_of(tmp_path), Requests()
     for _ in range(10):
         gate.request(MALLORY, run.start())
@@ -699,7 +699,7 @@ def test_errors_leave_without_texts_that_could_quote_data(caplog: pytest.LogCapt
 
 
 def test_a_node_serves_more_actors_than_it_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chimera.federation.policy.shares._MOST", 2)
+    monkeypatch.setattr("chimera.federation.policy.shares._MAX_RUNS", 2)
     gate, run = gate_of(tmp_path), Requests()
     begin(gate, run)
     actors = [f"worker{number}" for number in range(4)]
@@ -720,7 +720,7 @@ def test_a_node_serves_more_actors_than_it_remembers(tmp_path: Path, monkeypatch
 def test_masks_need_a_list_of_participants_again_if_the_node_has_forgotten_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chimera.federation.policy.shares._MOST", 1)
+    monkeypatch.setattr("chimera.federation.policy.shares._MAX_RUNS", 1)
     gate = gate_of(tmp_path, MASKED, participants=count_keys)
     run = Requests(settings=MASKED_SETTINGS)
     assert gate.request(ALICE, run.start()) == Allowed()
@@ -732,7 +732,7 @@ def test_masks_need_a_list_of_participants_again_if_the_node_has_forgotten_it(
 
 
 def test_the_reader_knows_the_kind_of_the_most_recent_actors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chimera.federation.policy.reading._MOST_ACTORS", 2)
+    monkeypatch.setattr("chimera.federation.policy.reading._MAX_ACTORS", 2)
     reader = CallReader()
     for actor in ("a", "b"):
         reader.read("r1", 1, actor, "", wire.pack({"kind": LEARNER, "call": [[], {}]}))

@@ -451,7 +451,7 @@ def test_nothing_leaves_that_the_policy_does_not_allow() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("remembered", [10_000, 2], ids=["all actors remembered", "two actors remembered"])
 def test_nothing_leaves_in_many_more_sequences(remembered: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chimera.federation.policy.shares._MOST", remembered)
+    monkeypatch.setattr("chimera.federation.policy.shares._MAX_RUNS", remembered)
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
     run_state_machine_as_test(
         Node, settings=settings(max_examples=400, stateful_step_count=60, suppress_health_check=checks)

@@ -18,7 +18,7 @@ from chimera.federation.identity.join import join
 from federation.processes import Process, hub_process, node_process
 from federation.test_exactly_once import Direct, Driver, expected, logged, rounds
 
-MOST_BYTES = 16 << 20  # of growth in the second half: a body for each kill would be 32 MB, and glibc keeps some memory
+MAX_BYTES = 16 << 20  # of growth in the second half: a body for each kill would be 32 MB, and glibc keeps some memory
 
 
 @pytest.fixture
@@ -62,5 +62,5 @@ def test_kills_of_the_hub_leave_no_memory_and_no_files(tmp_path: Path, processes
     assert vector.tobytes() == truth.tobytes()
     assert logged(tmp_path / "log") == expected(1, 5 * (kills + 1))
     for (bytes_before, *counts_before), (bytes_after, *counts_after) in zip(before, after, strict=True):
-        assert bytes_after - bytes_before < MOST_BYTES
+        assert bytes_after - bytes_before < MAX_BYTES
         assert all(now <= then + 2 for now, then in zip(counts_after, counts_before, strict=True))

@@ -6,7 +6,7 @@ import math
 
 from chimera.inference.journal import records
 from chimera.inference.policies.policy import POLICIES
-from chimera.inference.scheduling.autoscaling import CALM_S, QUEUE_S, Autoscaler, needed, queue_s
+from chimera.inference.scheduling.autoscaling import QUEUE_S, SCALE_DOWN_WINDOW_S, Autoscaler, needed, queue_s
 from chimera.inference.scheduling.scheduler import Scheduler
 
 
@@ -45,7 +45,7 @@ def test_it_grows_at_once_and_shrinks_to_what_the_last_minute_needed() -> None:
         return scaler.wanted(needed, least=2, most=8, now_s=now_s)
 
     assert [at(0, 0), at(1, 5), at(2, 50), at(3, 7), at(4, 0)] == [2, 5, 8, 8, 8]
-    assert at(2 + CALM_S, 0) == 8
-    assert at(2.5 + CALM_S, 0) == 7
-    assert at(3.5 + CALM_S, 3) == 3
-    assert at(4 + 2 * CALM_S, 0) == 2
+    assert at(2 + SCALE_DOWN_WINDOW_S, 0) == 8
+    assert at(2.5 + SCALE_DOWN_WINDOW_S, 0) == 7
+    assert at(3.5 + SCALE_DOWN_WINDOW_S, 3) == 3
+    assert at(4 + 2 * SCALE_DOWN_WINDOW_S, 0) == 2

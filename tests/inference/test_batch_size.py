@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera.inference.scheduling.batch_size import LONGEST_S, SHARE_S, UNMEASURED, BatchCost, batch_size
+from chimera.inference.scheduling.batch_size import MAX_FIXED_BATCH_S, SHARE_S, UNMEASURED, BatchCost, batch_size
 
 
 def measured(fixed_s, query_s, counts, noise=0.0):
@@ -73,7 +73,7 @@ def test_if_all_batches_have_one_size_another_is_tried_now_and_then():
 def test_a_batch_size_of_the_user_is_a_maximum():
     cost = measured(0.0, 0.06, [1, 8])
     assert size(cost, 5) == 5
-    assert size(cost, 500) == round(LONGEST_S / 0.06)
+    assert size(cost, 500) == round(MAX_FIXED_BATCH_S / 0.06)
     assert size(cost, 500, per_s=20.0) == 20 * SHARE_S
     assert size(cost, 2, per_s=0.0) == 1
 

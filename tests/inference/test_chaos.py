@@ -30,7 +30,7 @@ WORKERS = 6
 QUERIES = 2500
 SECONDS = (0.01, 0.02, 0.04)  # a query, of three jobs beside that of transformers
 COORDINATOR_S, WORKERS_S = 15.0, 3.0
-LEAST_KILLS = 3  # of the coordinator
+MIN_KILLS = 3  # of the coordinator
 STRIKES, STRIKES_S = 32, 90.0
 HANG_S = 3.0
 PATIENCE_S = 600.0
@@ -53,7 +53,7 @@ def test_ten_thousand_queries_survive_three_deaths_at_once_and_those_of_coordina
         jobs = [running.client.submit(running.model(seconds=seconds), list(range(QUERIES))) for seconds in SECONDS]
         classified = running.client.submit(bert, texts, max_workers=2)
         kills, killed_s = 0, [time.monotonic()] * 2
-        while kills < LEAST_KILLS or not all(ended(running, job) for job in [*jobs, classified]):
+        while kills < MIN_KILLS or not all(ended(running, job) for job in [*jobs, classified]):
             now_s = time.monotonic()
             if now_s > killed_s[0] + COORDINATOR_S:
                 kills += strike(running, "coordinator", signal.SIGKILL, chance)

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from chimera.inference.api import operations
 from chimera.inference.api.metrics import ClusterMetrics
-from chimera.inference.api.serving_routes import Asker
+from chimera.inference.api.serving_routes import QuerySender
 from chimera.inference.coordinator.coordinator import Coordinator, NotCoordinator
 from chimera.inference.journal.sqlite import SqliteJournal
 from chimera.inference.page import data
@@ -128,7 +128,7 @@ def test_the_dashboard_asks_for_metrics_that_exist(leader: Coordinator) -> None:
     submitted(leader, "first")
     metrics = Metrics()
     metrics.registry.register(ClusterMetrics(lambda: leader))
-    Asker(lambda: leader, metrics)
+    QuerySender(lambda: leader, metrics)
     page = metrics.page().decode()
     names = set(re.findall(r"^# TYPE (\w+) ", page, re.MULTILINE))
     dashboard = json.loads(DASHBOARD.read_text())

@@ -36,8 +36,17 @@ from chimera.inference.remote_workers.cluster import ClusterAddress, tls_context
 from chimera.inference.remote_workers.dialer import asked
 from chimera.inference.remote_workers.link import RemoteLink
 from chimera.inference.remote_workers.pool import RemoteWorkers
-from chimera.inference.remote_workers.protocol import GONE, LATE, PATH, PIECE_BYTES, Piece, Report, Wanted, worker_token
-from chimera.inference.remote_workers.session import Room, Session
+from chimera.inference.remote_workers.protocol import (
+    GONE,
+    LATE,
+    PATH,
+    PIECE_BYTES,
+    Piece,
+    PieceRequest,
+    Report,
+    worker_token,
+)
+from chimera.inference.remote_workers.session import AnswerBudget, Session
 from chimera.inference.results import stored
 from chimera.inference.worker.protocol import Collected, Finished, StaleEpoch, WorkerState
 from chimera.web.middleware import OPEN_PATHS
@@ -56,7 +65,7 @@ def called(session: Session, body: bytes, broken: list[str], timeout_s: float = 
 
 def test_requests_and_answers_of_any_size_pass_in_pieces_once() -> None:
     session, request, reply = (
-        Session("a.w0", A, Room(1 << 30)),
+        Session("a.w0", A, AnswerBudget(1 << 30)),
         os.urandom(3 * PIECE_BYTES + 1),
         os.urandom(2 * PIECE_BYTES),
     )
@@ -66,7 +75,7 @@ def test_requests_and_answers_of_any_size_pass_in_pieces_once() -> None:
         assert session.take() is None  # no other connection gets the same request
         whole = first.data
         while len(whole) < first.size:
-            more = session.more(Wanted(first.number, len(whole)))
+            more = session.more(PieceRequest(first.number, len(whole)))
             assert more is not None
             whole += more.data
         assert whole == request
@@ -77,12 +86,12 @@ def test_requests_and_answers_of_any_size_pass_in_pieces_once() -> None:
         assert not session.accept(pieces[0])  # the machine sends a piece again when a connection breaks
         assert session.accept(pieces[1])
         assert waiting.result(20) == Answer(200, JSON, reply)
-        assert session.more(Wanted(first.number, 0)) is None
+        assert session.more(PieceRequest(first.number, 0)) is None
         assert session.accept(pieces[1])  # an answer that no caller waits for any more
 
 
 def test_a_call_ends_when_nothing_arrives_and_when_the_worker_is_gone() -> None:
-    session = Session("a.w0", A, Room(1 << 30))
+    session = Session("a.w0", A, AnswerBudget(1 << 30))
     with pytest.raises(TimeLimitError, match=r"nothing has arrived from a\.w0"):
         called(session, b"", [], 0.05)
     for status, error in ((GONE, Unreachable), (LATE, TimeLimitError)):
@@ -103,7 +112,7 @@ def test_a_call_ends_when_nothing_arrives_and_when_the_worker_is_gone() -> None:
 
 
 def test_a_slow_request_is_alive_while_the_machine_reports_it() -> None:
-    session = Session("a.w0", A, Room(1000))
+    session = Session("a.w0", A, AnswerBudget(1000))
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(called, session, b"", [], 0.5)
         number = until(session.take).number
@@ -115,7 +124,7 @@ def test_a_slow_request_is_alive_while_the_machine_reports_it() -> None:
 
 
 def test_the_answers_that_arrive_at_once_are_bounded() -> None:
-    room = Room(1000)
+    room = AnswerBudget(1000)
     first, second = Session("a.w0", A, room), Session("a.w1", A, room)
     with ThreadPoolExecutor() as threads:
         calls = [threads.submit(called, each, b"", []) for each in (first, second)]

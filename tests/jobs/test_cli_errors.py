@@ -24,7 +24,7 @@ train = { workers = 1, rounds = 2, batch_size = 16, optimizer = { name = "sgd", 
 """
 SOON_S = 15.0  # ten times the usual duration; retries of an unreachable address would take twice as long
 
-Ask = Callable[..., Result]
+CallRequest = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterFolder]:
 
 
 @pytest.fixture
-def ask(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> Ask:
+def ask(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> CallRequest:
     """Run a command for that cluster, from the folder of the experiment."""
     monkeypatch.chdir(folder.path.parent)
     return lambda *words, at="cluster": CliRunner().invoke(app, [*words, "--folder", at])
@@ -65,7 +65,9 @@ def ask(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> Ask:
         ("train.workers=3", "the job needs 3 workers, and the cluster has 2"),
     ],
 )
-def test_an_invalid_experiment_is_not_submitted(ask: Ask, folder: ClusterFolder, setting: str, message: str) -> None:
+def test_an_invalid_experiment_is_not_submitted(
+    ask: CallRequest, folder: ClusterFolder, setting: str, message: str
+) -> None:
     done = ask("submit", "experiment.toml", "--set", setting)
     assert (done.exit_code, done.stdout) == (2, "")
     assert message in done.stderr
@@ -104,7 +106,7 @@ def test_an_invalid_experiment_is_not_submitted(ask: Ask, folder: ClusterFolder,
     ],
 )
 def test_an_error_is_one_line_with_its_exit_code_and_without_delay(
-    ask: Ask,
+    ask: CallRequest,
     folder: ClusterFolder,
     monkeypatch: pytest.MonkeyPatch,
     words: str,

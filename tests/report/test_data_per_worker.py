@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chimera.core.worker_counts import MOST_LABELS
+from chimera.core.worker_counts import MAX_LABELS
 from chimera.report.data_per_worker import data_per_worker
 from chimera.report.run_files import read_run
 
@@ -40,8 +40,8 @@ def test_a_run_without_the_file_has_no_section(runs: Any) -> None:
 
 
 def test_many_workers_and_labels_are_cut(runs: Any) -> None:
-    names = [f"class {place}" for place in range(MOST_LABELS)]
-    worker = {"samples": 63, "classes": 60, "counts": [3] * (MOST_LABELS + 1)}
+    names = [f"class {place}" for place in range(MAX_LABELS)]
+    worker = {"samples": 63, "classes": 60, "counts": [3] * (MAX_LABELS + 1)}
     workers = [{"worker": f"worker {rank}", **worker} for rank in range(1000)]
     html = section(runs, {"workers": workers, "labels": names, "more_labels": 40, "skew": 0.0})
     assert "At the start of the run, 1,000 workers: 63 samples each; the first 40 workers are shown" in html

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from chimera.report.html import write_report
 from chimera.report.run_files import read_run
 from chimera.report.word_plot import labels, width_of
-from chimera.report.word_vectors import MOST_WORDS, project_to_plane, read_words
+from chimera.report.word_vectors import MAX_WORDS, project_to_plane, read_words
 from report.test_html import BROWSERS, HOSTILE, Page
 
 LETTERS = np.array(list("abcdefghijklmnopqrstuvwxyz"))
@@ -40,26 +40,26 @@ def vectors_of(count, dimensions=8, seed=1):
 def test_the_most_frequent_words_are_read_with_their_rows(tmp_path, count):
     words, vectors, notes = some_words(count), vectors_of(count), []
     found = read_words(write(tmp_path, words, vectors), notes)
-    assert found.words == tuple(words[:MOST_WORDS])
-    assert found.ranks == tuple(range(1, min(count, MOST_WORDS) + 1))
-    np.testing.assert_allclose(found.vectors, vectors[:MOST_WORDS], rtol=1e-5)
+    assert found.words == tuple(words[:MAX_WORDS])
+    assert found.ranks == tuple(range(1, min(count, MAX_WORDS) + 1))
+    np.testing.assert_allclose(found.vectors, vectors[:MAX_WORDS], rtol=1e-5)
     assert notes == []
 
 
 def test_stop_words_and_their_rows_are_left_out(tmp_path):
     words, vectors = some_words(200), vectors_of(200)
     found = read_words(write(tmp_path, words, vectors, words[0:40:2]), [])
-    assert found.words == tuple(word for word in words if word not in words[0:40:2])[:MOST_WORDS]
+    assert found.words == tuple(word for word in words if word not in words[0:40:2])[:MAX_WORDS]
     np.testing.assert_allclose(found.vectors, vectors[[rank - 1 for rank in found.ranks]], rtol=1e-5)
 
 
 def test_nothing_after_the_words_that_are_drawn_is_read(tmp_path):
-    words, vectors, notes = some_words(MOST_WORDS), vectors_of(MOST_WORDS), []
+    words, vectors, notes = some_words(MAX_WORDS), vectors_of(MAX_WORDS), []
     write(tmp_path, words, vectors)
     for name in ("vocabulary.txt", "embeddings.csv"):
         with (tmp_path / name).open("ab") as file:
             file.write(b"\n\xff\xff not a row at all\n" + b"x" * (2 << 20))
-    assert len(read_words(tmp_path, notes).words) == MOST_WORDS
+    assert len(read_words(tmp_path, notes).words) == MAX_WORDS
     assert notes == []
 
 

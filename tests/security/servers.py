@@ -132,7 +132,7 @@ def inference(folder: Path, stack: ExitStack) -> Made:
     from chimera.inference.api.cluster_routes import cluster_router
     from chimera.inference.api.job_routes import jobs_router
     from chimera.inference.api.openai_routes import ERROR_FORMS, openai_router
-    from chimera.inference.api.serving_routes import Asker, serving_router
+    from chimera.inference.api.serving_routes import QuerySender, serving_router
     from chimera.inference.api.submission_routes import submissions_router
     from chimera.inference.candidate import Candidate
     from chimera.inference.cluster_folder import ClusterFolder
@@ -149,15 +149,15 @@ def inference(folder: Path, stack: ExitStack) -> Made:
     (folder / "token").write_text(TOKEN)
     candidate = Candidate("c0", cluster, "fair-share", ray=False, journal=lambda: SqliteJournal(cluster.journal))
     metrics, access = Metrics(), cluster.access()
-    asker = Asker(candidate.leader, metrics)
+    query_sender = QuerySender(candidate.leader, metrics)
     routers = [
         jobs_router(candidate.leader, candidate.rows),
         submissions_router(candidate.leader),
         cluster_router(candidate.leader, cluster),
         dial_router(candidate.leader, candidate.remote),
         page_router(candidate.leader, RateHistory(candidate.leader), folder / "logs"),
-        serving_router(asker),
-        openai_router(asker),
+        serving_router(query_sender),
+        openai_router(query_sender),
     ]
     app = create_app(
         title="inference",

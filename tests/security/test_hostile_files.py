@@ -33,12 +33,12 @@ from chimera.inference.inputs import queries
 from chimera.inference.models.images import open_image
 from chimera.training.artifacts.checkpoint import Checkpoints
 
-MOST_BYTES = 9 << 20
+MAX_BYTES = 9 << 20
 """What a reader may allocate for a hostile file in these tests, whose limit of unpacked bytes is lower than the true one."""
 
 
 @contextmanager
-def bounded(most: int = MOST_BYTES) -> Iterator[None]:
+def bounded(most: int = MAX_BYTES) -> Iterator[None]:
     """Raise `AssertionError` if the block allocates more bytes, touched or not."""
     tracemalloc.start()
     try:

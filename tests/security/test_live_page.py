@@ -135,7 +135,7 @@ def test_other_methods_are_refused(page: LivePage, method: str) -> None:
 
 def test_slow_and_many_connections_end(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
     monkeypatch.setattr(live, "_REQUEST_S", 0.5)
-    monkeypatch.setattr(live, "_MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(live, "_MAX_CONNECTIONS", 4)
     with page_of(run) as page, ExitStack() as stack:
         slow = [stack.enter_context(client(page).connected()) for _ in range(6)]
         for each in slow:

@@ -12,7 +12,7 @@ from chimera.core.message import Encoded
 from chimera.data.order import ShardOrder
 from chimera.engines.failure import Failure
 from chimera.models.torch_model import TorchModel
-from chimera.testing.poison import MARK, Fragile, digits
+from chimera.testing.poison import MARK, NanOnPoison, digits
 from chimera.training.messages.rejection import Rejected
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.privacy.settings import Privacy
@@ -51,7 +51,7 @@ def worker(learner: type[Learner] = Learner, poisoned: int | None = None) -> Pri
         inputs[order.batch(FIRST + poisoned), 0] = MARK
         data = replace(data, inputs=inputs)
     options = {"optimizer": OptimizerSettings("sgd", {"lr": 0.1}), "privacy": Privacy(clip=0.1, noise=2.0)}
-    return PrivateWorker(0, TorchModel(Fragile, seed=0), data, order, learner=learner, **options)
+    return PrivateWorker(0, TorchModel(NanOnPoison, seed=0), data, order, learner=learner, **options)
 
 
 @pytest.mark.parametrize("call", ["step", "samples"])

@@ -22,7 +22,7 @@ from chimera.data.split import DATASETS
 from chimera.models.torch_model import TorchModel
 from chimera.nodes.workers import TorchWorker
 from chimera.strategies.strategy import STRATEGIES
-from chimera.testing.poison import Fragile, digits, round_robin
+from chimera.testing.poison import NanOnPoison, digits, round_robin
 from chimera.training.experiment.resolve import model_of
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.privacy.settings import Privacy
@@ -143,7 +143,7 @@ def test_no_update_leaves_a_worker_under_faults_and_attacks(tmp_path: Path, secr
         tmp_path / "epochs", secrets, strategy=strategy, optimizer=LOCAL[2], privacy=MASKED, faults=faults, rounds=3
     )
     assert {("attack", "nothing"), ("batches_per_pass", "float")} <= kinds
-    poisoned = {"model": TorchModel(Fragile, seed=0), "data": digits({2: 300}, 3), "partition": round_robin}
+    poisoned = {"model": TorchModel(NanOnPoison, seed=0), "data": digits({2: 300}, 3), "partition": round_robin}
     secrets.clear()
     kinds |= check(
         tmp_path / "poisoned",

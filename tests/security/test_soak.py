@@ -28,7 +28,7 @@ from security.servers import SERVERS
 from security.test_routes import BODIES, FOREIGN, WRONG, Client
 
 REQUESTS = int(os.environ.get("CHIMERA_SOAK_REQUESTS", "10000"))
-MOST_GROWTH_BYTES = 128 << 20
+MAX_GROWTH_BYTES = 128 << 20
 SLOW = 50
 WORKER = """
 from torch import nn
@@ -190,7 +190,7 @@ def test_hostile_requests_change_no_bits_and_grow_no_server(tmp_path: Path) -> N
             assert Client(target.url).ask("/health")[0] == 200
             after = target.size()
             print(target.name, {key: after[key] - target.before[key] for key in after}, sorted(target.statuses))  # noqa: T201
-            assert after["bytes"] - target.before["bytes"] < MOST_GROWTH_BYTES, target
+            assert after["bytes"] - target.before["bytes"] < MAX_GROWTH_BYTES, target
             assert after["threads"] <= target.before["threads"] + 8, (target, after)
             assert after["descriptors"] <= target.before["descriptors"] + 16, (target, after)
         assert voters.process(0).poll() is None

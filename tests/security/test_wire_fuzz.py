@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from chimera.core.errors import DataError
 from chimera.core.message import Encoded
 from chimera.engines.http import wire
-from chimera.engines.http.wire_reader import MOST_VALUES
+from chimera.engines.http.wire_reader import MAX_VALUES
 
 HONEST: list[Any] = [
     {
@@ -88,8 +88,8 @@ def test_mutated_messages_are_decoded_or_rejected_for_minutes() -> None:
     "body",
     [
         file("[" * 20_000 + "]" * 20_000),
-        file("[" + "[]," * (MOST_VALUES // 2) + "[]]"),
-        file('{"t":[' + '{"d":{}},' * (MOST_VALUES // 3) + "0]}"),
+        file("[" + "[]," * (MAX_VALUES // 2) + "[]]"),
+        file('{"t":[' + '{"d":{}},' * (MAX_VALUES // 3) + "0]}"),
         file('{"s":[' + ",".join(str(i * ((1 << 61) - 1)) for i in range(50_000)) + "]}"),
         file("[" + ",".join(['{"s":[' + ",".join(str(i * ((1 << 61) - 1)) for i in range(256)) + "]}"] * 2_000) + "]"),
         file('{"i":"' + "9" * 1_000_000 + '"}'),
@@ -103,7 +103,7 @@ def test_mutated_messages_are_decoded_or_rejected_for_minutes() -> None:
 )  # fmt: skip
 def test_decompression_bombs_are_rejected(body: bytes) -> None:
     with pytest.raises(DataError):
-        wire.unpack(body, most_values=MOST_VALUES)
+        wire.unpack(body, max_values=MAX_VALUES)
 
 
 @pytest.mark.long
@@ -112,11 +112,11 @@ def test_a_valid_body_without_calls_may_have_many_values() -> None:
     body = wire.pack({"rows": rows})
     assert wire.unpack(body) == {"rows": rows}
     with pytest.raises(DataError, match="more than 1000000 values"):
-        wire.unpack(body, most_values=MOST_VALUES)
+        wire.unpack(body, max_values=MAX_VALUES)
 
 
 def test_packed_bodies_inside_a_body_share_its_bound() -> None:
-    one = wire.Packed(file("[" + "0," * (MOST_VALUES // 3) + "0]"))
-    assert len(wire.unpack(wire.pack([one, one]), most_values=MOST_VALUES)) == 2
+    one = wire.Packed(file("[" + "0," * (MAX_VALUES // 3) + "0]"))
+    assert len(wire.unpack(wire.pack([one, one]), max_values=MAX_VALUES)) == 2
     with pytest.raises(DataError, match="more than 1000000 values"):
-        wire.unpack(wire.pack([one, one, one]), most_values=MOST_VALUES)
+        wire.unpack(wire.pack([one, one, one]), max_values=MAX_VALUES)

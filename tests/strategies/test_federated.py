@@ -212,7 +212,7 @@ def test_the_normalisation_of_momentum_matches_torch(fit: Fit) -> None:
     for steps in range(1, 9):
         parameter.grad = torch.ones(1)
         optimizer.step()
-        assert nova._reach(steps) == pytest.approx(-parameter.item(), rel=1e-5)
+        assert nova._gradient_weight(steps) == pytest.approx(-parameter.item(), rel=1e-5)
 
 
 def expected_steps(name: str, gradients: np.ndarray) -> np.ndarray:

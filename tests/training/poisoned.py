@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from chimera.testing.poison import MARK, Fragile
+from chimera.testing.poison import MARK, NanOnPoison
 
 
 class NanGradient(torch.autograd.Function):
@@ -23,7 +23,7 @@ class NanGradient(torch.autograd.Function):
         return gradient.masked_fill(bad, float("nan")), None
 
 
-class Deceptive(Fragile):
+class Deceptive(NanOnPoison):
     """A network whose loss is always finite; only its gradient shows poisoned data."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,7 @@ BUDGETS: list[Any] = [
 """Calls for a step of a worker or server, and a round of the driver. On ``simulated``, all actors run in the driver."""
 VARIES = 1.03  # with the order of events
 DRIVER_VARIES = 1.15  # a driver checks for results more often if they arrive one by one
-LEAST = 0.85  # newer versions of Python call fewer functions for the same code
+MIN_RATIO = 0.85  # newer versions of Python call fewer functions for the same code
 
 
 @pytest.mark.takes("it counts the calls of a training program")
@@ -52,4 +52,4 @@ def test_a_step_takes_no_more_calls_than_its_budget(
             top = [f"{count:7.2f} {name}" for name, count in list(counted["functions"].items())[:40]]
             report = "\n".join([f"{role}: {counted['calls']:.1f} calls, and {most} are its budget", *top])
             varies = DRIVER_VARIES if role == "driver" and engine == "local" else VARIES
-            assert LEAST * most <= counted["calls"] <= varies * most, report
+            assert MIN_RATIO * most <= counted["calls"] <= varies * most, report

@@ -165,5 +165,5 @@ def test_a_run_goes_back_if_servers_completed_different_rounds_when_a_worker_die
         recovery = Recovery(engine, cluster, HeartbeatMonitor(engine), FaultTolerance(on_worker_loss="drop"))
         recovery.go_back = lambda: "the snapshot"
         engine.kill(cluster.workers[0])
-        events = [event for event, _, _ in recovery.survive(ActorLost("0 died"))]
+        events = [event for event, _, _ in recovery.recover(ActorLost("0 died"))]
     assert events == ["0 lost", *(["went back"] if rounds == (3, 4) else [])]

@@ -17,8 +17,8 @@ import mpi_kit
 from chimera.training.artifacts.checkpoint import Checkpoints
 
 PREEMPTIONS, EVERY_S, LIMIT_S = 10, 20.0, 900.0
-LEAST_GOODPUT = {"simulated": 0.9, "local": 0.9, "mpi": 0.9, "ray": 0.6}  # Ray itself takes seconds to start
-MOST_LOAD = 2.0  # for each processor; the run itself has four busy processes
+MIN_GOODPUT = {"simulated": 0.9, "local": 0.9, "mpi": 0.9, "ray": 0.6}  # Ray itself takes seconds to start
+MAX_LOAD = 2.0  # for each processor; the run itself has four busy processes
 NEVER = 10**9
 pytestmark = pytest.mark.slow
 
@@ -125,5 +125,5 @@ def test_a_run_preempted_ten_times_ends_with_the_same_bits(engine: str, strategy
     print(json.dumps(figures))  # noqa: T201 - shown with -s
     weights = [(each / "weights.safetensors").read_bytes() for each in (folder, tmp_path / "whole")]
     assert weights[0] == weights[1]
-    if os.getloadavg()[1] <= MOST_LOAD * (os.cpu_count() or 1):  # else other programs slow the start of each process
-        assert goodput >= LEAST_GOODPUT[engine]
+    if os.getloadavg()[1] <= MAX_LOAD * (os.cpu_count() or 1):  # else other programs slow the start of each process
+        assert goodput >= MIN_GOODPUT[engine]

@@ -24,7 +24,7 @@ from chimera.models.torch_model import TorchModel
 from chimera.privacy.accountant import Accountant
 from chimera.strategies.fed_avg import FedAvg
 from chimera.strategies.strategy import STRATEGIES
-from chimera.testing.poison import Fragile, digits, round_robin
+from chimera.testing.poison import NanOnPoison, digits, round_robin
 from chimera.training.messages import wire_types  # noqa: F401 - it lets the settings travel
 from chimera.training.messages.rejection import Applied
 from chimera.training.optimizers.optimizer import OptimizerSettings
@@ -168,7 +168,7 @@ def test_a_worker_killed_by_script_costs_at_most_one_round(private: Fit) -> None
 def test_a_non_finite_update_counts_as_a_dropout(private: Fit) -> None:
     run = private(
         privacy=NOISY,
-        model=TorchModel(Fragile, seed=0),
+        model=TorchModel(NanOnPoison, seed=0),
         data=digits({2: 300}, WORKERS),
         partition=round_robin,
         rounds=2,
@@ -180,7 +180,7 @@ def test_a_non_finite_update_counts_as_a_dropout(private: Fit) -> None:
 def test_a_run_without_enough_finite_updates_has_diverged(private: Fit) -> None:
     poison = digits(dict.fromkeys(range(WORKERS), 300), WORKERS)
     with pytest.raises(NonFiniteError, match="there is no other gradient"):
-        private(privacy=NOISY, model=TorchModel(Fragile, seed=0), data=poison, partition=round_robin)
+        private(privacy=NOISY, model=TorchModel(NanOnPoison, seed=0), data=poison, partition=round_robin)
 
 
 def test_over_selected_stragglers_are_left_out_of_the_sum(private: Fit) -> None:
@@ -235,7 +235,7 @@ def test_epsilon_accounts_for_the_noise_in_the_model_despite_dropouts(private: F
 
     The sum is divided by the five clients that were asked, so that the model does not reveal which of them responded.
     """
-    model, begun = TorchModel(Fragile, seed=0), TorchModel(Fragile, seed=0).parameters()
+    model, begun = TorchModel(NanOnPoison, seed=0), TorchModel(NanOnPoison, seed=0).parameters()
     run = private(
         privacy={"clip": 1e-6, "noise": 2e6, "on": on, "secure_aggregation": masks},
         strategy={**AVERAGED, "shards": 1},

@@ -14,7 +14,7 @@ from chimera.core.engine import ENGINES, Engine
 from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.data.assignment import orders
 from chimera.models.torch_model import TorchModel
-from chimera.testing.poison import Fragile, digits, round_robin
+from chimera.testing.poison import NanOnPoison, digits, round_robin
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.worker.learner import Learner
 from training.conftest import Fit
@@ -97,7 +97,7 @@ class Learners:
     def __init__(self, engine: Engine, count: int, codec: dict[str, Any], poison: dict[int, int] | None = None) -> None:
         split = digits(poison or {}, workers=count)
         self.engine, self.count = engine, count
-        self.given = engine.put(TorchModel(Fragile, seed=0)), engine.put(split.train)
+        self.given = engine.put(TorchModel(NanOnPoison, seed=0)), engine.put(split.train)
         self.orders = orders(round_robin, split.train, count, 16, 0)
         self.options = codec["name"], {name: value for name, value in codec.items() if name != "name"}
         self.all = [self.new(rank) for rank in range(count)]

@@ -20,7 +20,7 @@ from chimera.core.parameters import Flat, Layout, all_finite
 from chimera.data.assignment import orders
 from chimera.models.torch_model import TorchModel
 from chimera.strategies.strategy import STRATEGIES
-from chimera.testing.poison import Fragile, digits, round_robin
+from chimera.testing.poison import NanOnPoison, digits, round_robin
 from chimera.training.messages.rejection import Applied, Rejected, Rejections
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.server.parameter_shard import ParameterShard
@@ -56,7 +56,7 @@ DISTRIBUTED = [
 def poisoned(fit: Fit) -> Callable[..., chimera.Run]:
     """Train with three poisonous samples in the part of rank 2."""
 
-    def train(strategy: Any, name: str = "run", network: Any = Fragile, **options: Any) -> chimera.Run:
+    def train(strategy: Any, name: str = "run", network: Any = NanOnPoison, **options: Any) -> chimera.Run:
         settings = {
             "data": digits({2: 3}),
             "partition": round_robin,
@@ -109,7 +109,7 @@ def test_servers_and_all_reduce_reject_the_same_gradients(poisoned: Callable[...
 def test_replicas_stay_identical_after_repeated_steps(engine: str) -> None:
     workers, split = 4, digits({1: 40, 3: 2}, workers=4)
     with ENGINES.create(engine) as opened:
-        model, train = opened.put(TorchModel(Fragile, seed=0)), opened.put(split.train)
+        model, train = opened.put(TorchModel(NanOnPoison, seed=0)), opened.put(split.train)
         parts = orders(round_robin, split.train, workers, 16, 0)
         settings = OptimizerSettings("adam", {"lr": 0.01})
         learners = [opened.spawn(Learner, r, model, train, parts[r], optimizer=settings) for r in range(workers)]
@@ -125,7 +125,7 @@ def test_replicas_stay_identical_after_repeated_steps(engine: str) -> None:
 @pytest.mark.long
 def test_a_rejected_batch_does_not_change_the_worker(fit: Fit) -> None:
     def network() -> torch.nn.Module:
-        return Fragile(normalised=True)
+        return NanOnPoison(normalised=True)
 
     for strategy in ("parameter-server", "all-reduce"):
         model = TorchModel(network, seed=0, buffers="average")
@@ -144,7 +144,7 @@ def test_a_diverged_run_raises_a_one_line_error(fit: Fit, strategy: str, workers
     everywhere = digits(dict.fromkeys(range(3), 10_000))
     with pytest.raises(NonFiniteError, match=r"rank \d, step \d+: the loss is nan.*smaller learning rate") as caught:
         fit(
-            model=TorchModel(Fragile, seed=0),
+            model=TorchModel(NanOnPoison, seed=0),
             strategy=SHARDED.get(strategy, strategy),
             optimizer="sgd",
             data=everywhere,

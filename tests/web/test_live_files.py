@@ -175,7 +175,7 @@ def test_a_copy_is_bounded_and_has_no_other_files(tmp_path: Path, monkeypatch: p
     given["rows"]["trace"] = {**rows, "lines": "x" * (3 * PIECE_BYTES + 1)}
     with pytest.raises(RunError, match="too many lines"):
         copy.download()
-    monkeypatch.setattr(update, "MOST_COPIED", 7)
+    monkeypatch.setattr(update, "MAX_COPY_BYTES", 7)
     given["rows"]["trace"] = {**rows, "lines": "four\n", "at": 5}
     copy.download()
     given["rows"]["trace"] = {**rows, "lines": "four\n", "at": 10}

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from chimera.cli.list import FAMILIES, GIVEN, options_of
+from chimera.cli.list import FAMILIES, PASSED_BY_TRAINER, options_of
 from chimera.core.registry import Entry, load_object
 from chimera.models.conversion import ADAPTER_OPTIONS
 from chimera.training.experiment.toml import dump_toml
@@ -27,7 +27,7 @@ def family_of(name: str) -> list[Entry[Any]]:
 
 def options_in_files(family: str, entry: Entry[Any]) -> list[Option]:
     """Return the options of a plug-in that an experiment file may set, in the order of ``chimera list``."""
-    names = [re.split(r"=| \(", shown)[0] for shown in options_of(entry, GIVEN.get(family, ()))]
+    names = [re.split(r"=| \(", shown)[0] for shown in options_of(entry, PASSED_BY_TRAINER.get(family, ()))]
     found = options_of_plugin(entry.factory, names)
     if family == "models":  # the trainer passes the seed of the run unless the user sets one
         found = [_of_run(option) if option.name == "seed" else option for option in found]

@@ -20,7 +20,7 @@ from chimera.report.run_files import finite
 from chimera.version import __version__
 
 _DRAWS = 100
-_LONGEST = 200
+_MAX_CHARACTERS = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,13 +138,13 @@ def calibrate(
 def _source(run: MeasuredRun) -> Source:
     rounds_s = run.seconds_of_rounds()[0]
     return Source(
-        name=run.name[:_LONGEST],
-        engine=run.engine[:_LONGEST],
-        strategy=run.files.plugin("strategy")[:_LONGEST],
+        name=run.name[:_MAX_CHARACTERS],
+        engine=run.engine[:_MAX_CHARACTERS],
+        strategy=run.files.plugin("strategy")[:_MAX_CHARACTERS],
         workers=len(run.workers),
         batch_size=run.batch_size,
         processors=run.processors,
-        chimera=str(run.files.environment.get("chimera", ""))[:_LONGEST],
+        chimera=str(run.files.environment.get("chimera", ""))[:_MAX_CHARACTERS],
         round_s=finite(float(np.median(rounds_s))) if len(rounds_s) else 0.0,
         round_p95_s=finite(float(np.percentile(rounds_s, 95))) if len(rounds_s) else 0.0,
     )

@@ -13,7 +13,7 @@ from chimera.calibration.measured_run import WARM_UP, Calls, Floats, MeasuredRun
 
 PERIODS = 10
 """Consecutive periods into which the calls of one kind are divided: their differences show how the times drift."""
-_LEAST, _LEAST_TRANSFERS = 5, 3
+_MIN_CALLS, _MIN_TRANSFERS = 5, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Group:
 
 def periods_of(values: Floats) -> Floats:
     """Return the medians of consecutive periods; if there are few values, of fewer periods."""
-    count = max(1, min(PERIODS, len(values) // _LEAST))
+    count = max(1, min(PERIODS, len(values) // _MIN_CALLS))
     return np.array([np.median(part) for part in np.array_split(values, count)])
 
 
@@ -58,7 +58,7 @@ def batch_groups(run: MeasuredRun) -> Iterator[Group]:
         calls = run.training_calls(worker).after_warm_up()
         sizes, counts = np.unique(calls.samples, return_counts=True)
         for size, count in zip(sizes, counts, strict=True):
-            if count < max(_LEAST, 0.05 * len(calls)):
+            if count < max(_MIN_CALLS, 0.05 * len(calls)):
                 continue
             work_s = calls.work_s[calls.samples == size]
             batches = max(1.0, math.ceil(size / run.batch_size)) if run.batch_size else 1.0
@@ -69,14 +69,14 @@ def update_groups(run: MeasuredRun) -> Iterator[Group]:
     """Yield the updates of each server."""
     elements = run.elements_per_update()
     for (actor, name), calls in run.calls.items():
-        if name == "update" and len(calls) >= _LEAST and elements:
+        if name == "update" and len(calls) >= _MIN_CALLS and elements:
             yield _group(run, actor, calls.after_warm_up().work_s, elements=elements)
 
 
 def call_groups(run: MeasuredRun) -> Iterator[Group]:
     """Yield the calls without data and samples, which take the fixed time of a call."""
     kept = [calls for (_, name), calls in run.calls.items() if name not in ("__init__", "update") and _is_bare(calls)]
-    if sum(map(len, kept)) >= _LEAST:
+    if sum(map(len, kept)) >= _MIN_CALLS:
         work_s = np.concatenate([calls.work_s for calls in kept])
         order = np.argsort(np.concatenate([calls.start_s for calls in kept]))
         yield _group(run, "all actors", work_s[order])
@@ -85,7 +85,7 @@ def call_groups(run: MeasuredRun) -> Iterator[Group]:
 def transfer_groups(run: MeasuredRun) -> Iterator[Group]:
     """Yield the transfer times of calls without data, by actor and name."""
     for (actor, name), calls in run.calls.items():
-        if name != "__init__" and len(calls) >= _LEAST_TRANSFERS and not calls.bytes_in.any():
+        if name != "__init__" and len(calls) >= _MIN_TRANSFERS and not calls.bytes_in.any():
             yield _group(run, actor, calls.transfer_s)
 
 
@@ -106,7 +106,7 @@ class Rounds:
 def synchronous_rounds(run: MeasuredRun) -> Rounds | None:
     """Return the rounds that no other call interrupted; None if the run is not synchronous with one server."""
     updates = run.updates()
-    if updates is None or len(updates) <= _LEAST:
+    if updates is None or len(updates) <= _MIN_CALLS:
         return None
     calls = [run.training_calls(worker) for worker in run.workers]
     if any(abs(len(each) - len(updates)) > 1 for each in calls) or ("server 1", "update") in run.calls:
@@ -133,7 +133,7 @@ def draw(groups: Sequence[Group], rng: np.random.Generator) -> list[float]:
     """
     return [
         group.median(rng.integers(0, len(group.work_s), len(group.work_s)))
-        if len(group.work_s) >= _LEAST
+        if len(group.work_s) >= _MIN_CALLS
         else group.median() * float(np.exp(rng.normal(0.0, group.relative_error())))
         for group in groups
     ]

@@ -27,7 +27,7 @@ from chimera.training.server.parameter_shard import ParameterShard
 from chimera.training.worker.exchange import Exchange
 
 ROUNDS, _REPEATS = 40, 3
-_MOST_ELEMENTS, _MOST_WORKERS = 1 << 21, 4
+_MAX_ELEMENTS, _MAX_WORKERS = 1 << 21, 4
 """The longest measured vector, since times of longer vectors are on the same line; and the largest number of workers."""
 _VECTORS = 2
 
@@ -71,12 +71,12 @@ def codec_costs(texts: Sequence[str], elements: int, workers: int = 2, rounds: i
     if not texts:
         return {}
     [variation] = read_variations([f"codec={','.join(texts)}"])
-    side = math.isqrt(min(max(elements, 1), _MOST_ELEMENTS)) + 1
+    side = math.isqrt(min(max(elements, 1), _MAX_ELEMENTS)) + 1
     codecs = [_PLAIN, *map(_of, variation.choices)]
     for codec in codecs:
         CODECS.create(*codec)
     with Local() as engine:
-        measure = _exchanges(engine, (side, 2 * side), min(max(workers, 1), _MOST_WORKERS), rounds)
+        measure = _exchanges(engine, (side, 2 * side), min(max(workers, 1), _MAX_WORKERS), rounds)
         # Codecs alternate, so that other load of the machine affects all of them.
         parts = [{(codec[0], size): measure(codec, size) for codec in codecs for size in (side, 2 * side)}
                  for _ in range(_REPEATS)]  # fmt: skip

@@ -23,9 +23,9 @@ from chimera.engines.simulated.options import options
 from chimera.report.run_files import replace_file
 from chimera.training.experiment.toml import dump_toml
 
-_MOST_BYTES = 1 << 20
-_LARGEST_S = 1e6
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST_S)]
+_MAX_BYTES = 1 << 20
+_MAX_SECONDS = 1e6
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=_MAX_SECONDS)]
 Text = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
@@ -117,14 +117,14 @@ def read_engine(path: str | os.PathLike[str]) -> Calibration:
     path = Path(path)
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+            content = file.read(_MAX_BYTES + 1)
         tables = read_toml(content.decode())
     except OSError as error:
         raise ConfigurationError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
     except ValueError as error:
         raise ConfigurationError(f"{str(path)!r} is not a TOML file: {error}") from None
-    if len(content) > _MOST_BYTES:
-        raise ConfigurationError(f"{str(path)!r} is larger than {_MOST_BYTES >> 20} MiB: it is not of a calibration")
+    if len(content) > _MAX_BYTES:
+        raise ConfigurationError(f"{str(path)!r} is larger than {_MAX_BYTES >> 20} MiB: it is not of a calibration")
     if "calibration" not in tables:
         raise ConfigurationError(
             f"{str(path)!r} has no table [calibration]: give the file that 'chimera calibrate' has written"

@@ -67,23 +67,23 @@ def fit_elements(groups: Sequence[Group], medians: Sequence[float], call_s: floa
     return float(np.exp(np.mean(np.log(np.maximum(np.array(medians) - call_s, 1e-10) / elements))))
 
 
-def fit_network(sizes: Floats, waits: Floats, least_latency_s: float | None) -> tuple[float, float]:
+def fit_network(sizes: Floats, waits: Floats, min_latency_s: float | None) -> tuple[float, float]:
     """Return latency and seconds per byte: ``waits = 2 latency + seconds_per_byte * sizes``, both at least 0.
 
     Parameters
     ----------
     sizes, waits : bytes and seconds of messages on the path of a round, shape (runs,).
-    least_latency_s : latency that other calls show; None if it is not known. This latency is used if all messages have one
+    min_latency_s : latency that other calls show; None if it is not known. This latency is used if all messages have one
         size.
     """
     if not len(waits):
-        return least_latency_s or 0.0, 0.0
+        return min_latency_s or 0.0, 0.0
     if np.ptp(sizes) > 0.2 * sizes.max():
         fitted, _ = optimize.nnls(np.column_stack([np.full(len(sizes), 2.0), sizes / sizes.max()]), waits)
         return float(fitted[0]), float(fitted[1] / sizes.max())
-    if least_latency_s is None or not sizes.any():
+    if min_latency_s is None or not sizes.any():
         return float(np.mean(waits)) / 2, 0.0
-    latency_s = min(least_latency_s, float(np.mean(waits)) / 2)
+    latency_s = min(min_latency_s, float(np.mean(waits)) / 2)
     return latency_s, float(np.mean(waits - 2 * latency_s) / np.mean(sizes))
 
 

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.report.run_files import RunFiles, finite, read_run, read_trace
-from chimera.report.timeline import LARGEST, on_one_clock
+from chimera.report.timeline import MAX_NUMBER, on_one_clock
 
 Floats: TypeAlias = NDArray[np.float64]
 
-MOST_ROWS = 1_000_000
-_MOST_KINDS = 5000
+MAX_ROWS = 1_000_000
+_MAX_KINDS = 5000
 """Number of kinds of calls, by actor and name, that are read; rows of further kinds are left out."""
-_LARGEST_COUNT = 1 << 31
+_MAX_COUNT = 1 << 31
 WARM_UP = 3
 """Number of first calls of each kind of an actor that are left out: they load libraries, fill caches and compile."""
 _PARTS_OF_TRAINING = frozenset({"gradient", "update", "serve", "serve_each", "train_with_servers", "train"})
@@ -94,20 +94,20 @@ class MeasuredRun:
         """Samples of a batch; 0 if the experiment does not state them."""
         train = self.files.experiment.get("train")
         size = train.get("batch_size", 64) if isinstance(train, Mapping) else 0
-        return size if isinstance(size, int) and 0 < size < _LARGEST_COUNT else 0
+        return size if isinstance(size, int) and 0 < size < _MAX_COUNT else 0
 
     @property
     def processors(self) -> int:
         """Processors of the driver's host; 0 if not known."""
         count = self.files.environment.get("processors")
-        return count if isinstance(count, int) and 0 < count < _LARGEST_COUNT else 0
+        return count if isinstance(count, int) and 0 < count < _MAX_COUNT else 0
 
     def training_calls(self, worker: str) -> Calls:
         """Return the calls in which a worker processed samples; of several names, those of the most frequent one."""
         found = [calls for (actor, _), calls in self.calls.items() if actor == worker and calls.samples.any()]
         longest = max(found, key=len)
-        kept = longest.samples > 0
-        return Calls(*(column[kept] for column in vars(longest).values()))
+        has_samples = longest.samples > 0
+        return Calls(*(column[has_samples] for column in vars(longest).values()))
 
     def updates(self) -> Calls | None:
         """Return the updates of the first server; None if the run has no servers."""
@@ -124,7 +124,7 @@ class MeasuredRun:
         calls = sum(len(self.training_calls(worker)) for worker in self.workers)
         last = self.files.metrics[-1] if self.files.metrics else {}
         elements = finite(last.get("elements_up", 0.0))
-        return int(elements / calls) if calls and 0 < elements < LARGEST else 0
+        return int(elements / calls) if calls and 0 < elements < MAX_NUMBER else 0
 
     def round_ends(self) -> Floats:
         """Return the end times of rounds: of updates of the first server, or of steps of the first worker."""
@@ -132,7 +132,7 @@ class MeasuredRun:
         if updates is not None and len(updates):
             return np.sort(updates.end_s)
         calls = self.training_calls(self.workers[0])
-        most = max(MOST_ROWS // len(calls), 1)
+        most = max(MAX_ROWS // len(calls), 1)
         steps = np.clip(np.rint(calls.samples / max(self.batch_size, 1)), 1, most)
         parts = [
             start + (end - start) * np.arange(1, int(count) + 1) / count
@@ -188,14 +188,16 @@ def read_measured(run_dir: str | os.PathLike[str], *, allow_simulated: bool = Fa
             f"{where} did not finish: resume it with 'chimera train --resume', or give another run"
         )
     notes: list[str] = []
-    calls = columns(itertools.islice(read_trace(files.folder, notes), MOST_ROWS))
+    calls = columns(itertools.islice(read_trace(files.folder, notes), MAX_ROWS))
     if not calls:
         raise ConfigurationError(f"{where} has no trace: {files.folder / 'trace.jsonl'} is missing or empty")
     run = MeasuredRun(files, calls, tuple(notes))
     if not run.workers:
         private = files.summary.get("privacy") or files.experiment.get("train", {}).get("privacy")
-        why = " of a private run" if private else ""
-        raise ConfigurationError(f"the trace{why} of {where[4:]} has no samples: times per sample cannot be computed")
+        reason = " of a private run" if private else ""
+        raise ConfigurationError(
+            f"the trace{reason} of {where[4:]} has no samples: times per sample cannot be computed"
+        )
     if len(run.round_ends()) <= WARM_UP + 2:
         raise ConfigurationError(f"{where} has too few rounds: train for at least a hundred")
     if len(run.seconds_of_rounds()[0]) <= WARM_UP:
@@ -216,9 +218,9 @@ def columns(rows: Iterable[TraceRow]) -> dict[tuple[str, str], Calls]:
     reached: dict[str, float] = {}
     for row, start_s, end_s in on_one_clock(rows):
         key = row.actor, row.call
-        if row.error or not _usable(row) or (key not in found and len(found) >= _MOST_KINDS):
+        if row.error or not _usable(row) or (key not in found and len(found) >= _MAX_KINDS):
             continue
-        before = min(row.transfer_s, max(start_s - reached.get(row.actor, -LARGEST), 0.0))
+        before = min(row.transfer_s, max(start_s - reached.get(row.actor, -MAX_NUMBER), 0.0))
         reached[row.actor] = end_s
         work_s = max(end_s - start_s - row.wait_s - (row.transfer_s - before), 0.0)
         found[key].extend((start_s, end_s, work_s, before, row.samples, row.bytes_in, row.bytes_out))
@@ -232,4 +234,4 @@ def columns(rows: Iterable[TraceRow]) -> dict[tuple[str, str], Calls]:
 def _usable(row: TraceRow) -> bool:
     """Return whether the row of a call can be one of a real run."""
     counts = row.samples, row.bytes_in, row.bytes_out
-    return all(0 <= count < LARGEST for count in counts) and row.end_s >= row.start_s
+    return all(0 <= count < MAX_NUMBER for count in counts) and row.end_s >= row.start_s

@@ -18,7 +18,7 @@ from chimera.report.run_files import replace_file
 from chimera.report.safe_text import safe_text
 from chimera.report.units import in_seconds, number, significant
 
-_MOST_POINTS = 60
+_MAX_POINTS = 60
 
 
 def write_page(calibration: Calibration, path: str | os.PathLike[str]) -> Path:
@@ -75,7 +75,7 @@ def parameters_table(calibration: Calibration) -> str:
 
 
 def _fitted(points: Sequence[Point]) -> str:
-    usable = [point for point in points if point.measured_s > 0 and point.fitted_s > 0][:_MOST_POINTS]
+    usable = [point for point in points if point.measured_s > 0 and point.fitted_s > 0][:_MAX_POINTS]
     if not usable:
         return ""
     kinds = sorted({point.what for point in usable})

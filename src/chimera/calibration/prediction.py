@@ -23,7 +23,7 @@ from chimera.training.experiment.experiment import Experiment
 from chimera.training.plugin import label, named
 
 DRAWS, ROUNDS = 20, 100
-_MOST_DRAWS, _MOST_ROUNDS = 1000, 100_000
+_MAX_DRAWS, _MAX_ROUNDS = 1000, 100_000
 _FREE = frozenset({"identity"})
 _MANY_STEPS = "all-reduce"
 """The strategy that runs many steps in a single call."""
@@ -106,7 +106,7 @@ def predict(
     ------
     ConfigurationError : a setting cannot be used.
     """
-    for name, value, most in (("draws", draws, _MOST_DRAWS), ("rounds", rounds, _MOST_ROUNDS)):
+    for name, value, most in (("draws", draws, _MAX_DRAWS), ("rounds", rounds, _MAX_ROUNDS)):
         if not 1 <= value <= most:
             raise ConfigurationError(f"{name} must be 1 to {most}, not {value}")
     if processors is not None and processors < 0:

@@ -47,9 +47,9 @@ class StillModel:
         if self._gradient is None:
             gradient, loss = self._model.gradient(batch)
             self._gradient = gradient.copy(), loss
-            self._room = np.empty_like(gradient)
-        np.copyto(self._room, self._gradient[0])
-        return self._room, self._gradient[1]
+            self._buffer = np.empty_like(gradient)
+        np.copyto(self._buffer, self._gradient[0])
+        return self._buffer, self._gradient[1]
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
         """Return the metrics of the first evaluation."""

@@ -13,8 +13,8 @@ from scipy import special, stats
 from chimera.calibration.measured_run import Floats
 
 BINS = 64
-_LEAST = 8 * BINS
-_MOST_CORRELATED = 0.99
+_MIN_FACTORS = 8 * BINS
+_MAX_CORRELATION = 0.99
 _BETTER = 0.8
 """The empirical distribution is used if its distance to unseen calls is below this share of the log-normal distance."""
 
@@ -55,7 +55,7 @@ def fit_stragglers(factors: Floats, rounds: Sequence[Floats] = ()) -> Stragglers
     """
     logs = np.log(factors)
     spread = float(np.std(logs))
-    if len(factors) < _LEAST or spread == 0:
+    if len(factors) < _MIN_FACTORS or spread == 0:
         return Stragglers(spread, (), (0.0, 0.0), correlation_of(rounds))
     seen, unseen = logs[::2], logs[1::2]
     grid = stats.norm.ppf((np.arange(1000) + 0.5) / 1000) * np.std(seen)
@@ -83,7 +83,7 @@ def correlation_of(rounds: Sequence[Floats]) -> float:
             pairs: NDArray[np.float64] = np.corrcoef(scores.T)
         found += pairs[np.triu_indices(seconds.shape[1], 1)].tolist()
     known = [each for each in found if math.isfinite(each)]
-    return min(max(float(np.mean(known)), 0.0), _MOST_CORRELATED) if known else 0.0
+    return min(max(float(np.mean(known)), 0.0), _MAX_CORRELATION) if known else 0.0
 
 
 def moments(factors: tuple[float, ...], spread: float) -> tuple[float, float]:

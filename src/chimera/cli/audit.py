@@ -31,10 +31,10 @@ def verify(
     from chimera.federation.audit.verify import verify as verified
 
     found = verified(path)
-    said = "the last is that of the ledger" if found.compared else "the end was not compared with a ledger"
+    comparison = "the last is that of the ledger" if found.compared else "the end was not compared with a ledger"
     if found.removed:
         typer.echo(f"removed to keep the bound of the log: lines 1 to {found.removed}")
-    typer.echo(f"{counted(found.lines - found.removed, 'line')}, each follows the one before; {said}")
+    typer.echo(f"{counted(found.lines - found.removed, 'line')}, each follows the one before; {comparison}")
     typer.echo(f"SHA-256 of the last line: {found.head}")
     if found.unwritten:
         typer.echo(

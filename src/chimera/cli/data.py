@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from chimera.core.worker_counts import WorkerCount, WorkerCounts
     from chimera.training.inspection import Inspection
 
-_MOST_WORKERS = 20
-_MOST_LABELS = 4  # in the table; the picture has all
+_MAX_WORKERS = 20
+_MAX_LABELS = 4  # in the table; the picture has all
 _SIGNS = "abcdefghijklmnopqrst"
 _WIDEST = 100
 
@@ -67,7 +67,7 @@ def _show(found: Inspection) -> None:
         return
     counts = found.counts
     typer.echo(_sizes(counts))
-    shown = counts.workers[:_MOST_WORKERS]
+    shown = counts.workers[:_MAX_WORKERS]
     printed(table([_row(each, counts) for each in shown], _columns(counts), instead=JSON_INSTEAD))
     rest = len(counts.workers) - len(shown)
     if rest:
@@ -106,14 +106,14 @@ def _row(worker: WorkerCount, counts: WorkerCounts) -> dict[str, object]:
 
     largest = sorted(zip(worker.counts, counts.columns, strict=True), key=lambda pair: -pair[0])
     held = [f"{name}: {count:,}" for count, name in largest if count]
-    more = f"  and {len(held) - _MOST_LABELS} more" if len(held) > _MOST_LABELS else ""
+    more = f"  and {len(held) - _MAX_LABELS} more" if len(held) > _MAX_LABELS else ""
     return {
         "worker": worker.worker,
         "samples": f"{worker.samples:,}",
         "test": worker.test,
         "groups": groups_of(worker),
         "labels": worker.classes,
-        "counts": "  ".join(held[:_MOST_LABELS]) + more,
+        "counts": "  ".join(held[:_MAX_LABELS]) + more,
     }
 
 
@@ -124,17 +124,17 @@ def picture(counts: WorkerCounts, workers: Sequence[WorkerCount], width: int) ->
     """
     signs = _signs(counts)
     names = [each.worker for each in workers]
-    room = max(width - max(map(len, names)) - 3, 10)
+    bar_width = max(width - max(map(len, names)) - 3, 10)
     largest = max(1, *(each.samples for each in workers))
     what = "labels" if counts.columns else "samples"
-    lines = [f"{what} of each worker, {largest / room:.3g} samples per character"]
+    lines = [f"{what} of each worker, {largest / bar_width:.3g} samples per character"]
     keys = [f"{sign} {name}" for sign, name in zip(signs, counts.columns, strict=True) if sign != name]
     lines += [f"  {text}" for text in _wrapped(keys, width - 3)]
     for name, each in zip(names, workers, strict=True):
         bar, before, drawn = "", 0, 0
         for sign, count in zip(signs or ["#"], each.counts or (each.samples,), strict=True):
             before += count
-            end = round(before / largest * room)
+            end = round(before / largest * bar_width)
             bar += sign * (end - drawn)
             drawn = end
         lines.append(f"{name:<{max(map(len, names))}} |{bar}")

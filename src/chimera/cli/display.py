@@ -33,7 +33,7 @@ SHARE = 0.01  # maximum share of the driver's time for drawing
 QUIET_S = 10.0  # plain output prints a line at least this often
 EVENTS = 5  # number of events in the live view
 _BOLD = ("metrics", "lost workers", "lost rounds")
-_LEAST_VALUE = 24  # the width of figures beside their names
+_MIN_VALUE_WIDTH = 24  # the width of figures beside their names
 
 
 class Display(Callback):
@@ -65,13 +65,13 @@ class Display(Callback):
 
     def on_data(self, description: str) -> None:
         """Show the line about the data."""
-        self.say(description)
+        self.show_line(description)
 
     def on_notice(self, notice: str) -> None:
         """Show the line."""
-        self.say(notice)
+        self.show_line(notice)
 
-    def say(self, text: str) -> None:
+    def show_line(self, text: str) -> None:
         """Show a line that a process of the run printed."""
 
     def finish(self, summary: Mapping[str, Any], report: Path | str | None) -> None:
@@ -112,7 +112,7 @@ class PlainDisplay(Display):
         """Write the event as a line."""
         self._line(event_line(event, virtual=self._virtual))
 
-    def say(self, text: str) -> None:
+    def show_line(self, text: str) -> None:
         """Write a line that a process of the run printed."""
         self._line(text)
 
@@ -185,7 +185,7 @@ class LiveDisplay(Display):
         """Print the line above the view, folded at words."""
         self._console.print(notice, markup=False)
 
-    def say(self, text: str) -> None:
+    def show_line(self, text: str) -> None:
         """Print a line of a process of the run above the view."""
         self._console.print(text, markup=False, soft_wrap=True)
 
@@ -201,7 +201,7 @@ class LiveDisplay(Display):
             link = f" link {report.resolve().as_uri()}" if isinstance(report, Path) else ""  # browsers open no s3://
             rows.append(("report", Figures([Text(str(report), f"cyan{link}")])))
         names, values = zip(*rows, strict=True)
-        columns = TextColumn("", names, style="dim"), TextColumn("", values, importance=1, least=_LEAST_VALUE)
+        columns = TextColumn("", names, style="dim"), TextColumn("", values, importance=1, least=_MIN_VALUE_WIDTH)
         print_table(TextTable(columns, title=self._title, headings=False), self._console)
 
     def _draw(self, progress: Progress) -> None:

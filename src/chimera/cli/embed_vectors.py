@@ -60,10 +60,10 @@ def evaluate_files(
     rows = []
     for each in found:
         if isinstance(each, Similarities):
-            score, asked, what = f"Spearman {each.spearman:.3f}", each.pairs, "pairs"
+            score, count, what = f"Spearman {each.spearman:.3f}", each.pairs, "pairs"
         else:
-            score, asked, what = f"accuracy {each.accuracy:.1%}", each.questions, "questions"
-        known = f"{asked - each.unknown:,} of {asked:,} {what} have known words only"
+            score, count, what = f"accuracy {each.accuracy:.1%}", each.questions, "questions"
+        known = f"{count - each.unknown:,} of {count:,} {what} have known words only"
         rows.append({"file": each.name, "score": score, "known": known})
     printed(table(rows, (Shown("file", 0), Shown("score", 1), Shown("known", 2, least=24)), headings=False))
 

@@ -84,9 +84,9 @@ class PlainGrid(GridDisplay):
         """Write the event as a line."""
         self._line(cell, event_line(event, virtual=cell.is_virtual))
 
-    def on_end(self, cell: Cell, state: State, why: str) -> None:
+    def on_end(self, cell: Cell, state: State, reason: str) -> None:
         """Write the final state of the cell."""
-        self._line(cell, f"{state}: {why}" if why else state)
+        self._line(cell, f"{state}: {reason}" if reason else state)
 
     def on_interrupt(self) -> None:
         """Show that the runs stop and write their checkpoints."""
@@ -148,7 +148,7 @@ class LiveGrid(GridDisplay):
         """Count the event."""
         self._cells[cell.name].events += 1
 
-    def on_end(self, cell: Cell, state: State, why: str) -> None:  # noqa: ARG002 - the table in the end says why
+    def on_end(self, cell: Cell, state: State, reason: str) -> None:  # noqa: ARG002 - the table in the end says why
         """Set the final state of the cell."""
         self._cells[cell.name].state = state
 
@@ -177,10 +177,10 @@ class LiveGrid(GridDisplay):
 
     def picture(self) -> Group:
         """Return the view: the table of the cells and a note."""
-        room = max(self._console.height - _OTHER_LINES, 4)
+        max_lines = max(self._console.height - _OTHER_LINES, 4)
         lines = list(self._cells.values())
         ended = [line for line in lines if line.state not in ("running", "waiting")]
-        hidden = ended[: max(len(lines) - room, 0)]  # hide the cells that ended first
+        hidden = ended[: max(len(lines) - max_lines, 0)]  # hide the cells that ended first
         table = _table([line for line in lines if line not in hidden])
         more = f"and {len(hidden)} more that have ended\n" if hidden else ""
         return Group(table, Text(more, style="dim").append(self._note, style="yellow"))
@@ -188,7 +188,7 @@ class LiveGrid(GridDisplay):
 
 def _table(lines: Sequence[_Shown]) -> TextTable:
     """Return a row for each cell; its figures are from its last progress report."""
-    told = [dict(_figures(line.cell, line.progress)) if line.progress else {} for line in lines]
+    figures = [dict(_figures(line.cell, line.progress)) if line.progress else {} for line in lines]
     metrics = dict.fromkeys(name for line in lines for name in (line.progress.metrics if line.progress else ()))
     more = [name for name in metrics if name != "loss"]
     virtual = all(line.cell.is_virtual for line in lines)
@@ -198,7 +198,7 @@ def _table(lines: Sequence[_Shown]) -> TextTable:
     ]
 
     def figure(name: str, importance: int) -> TextColumn:
-        return TextColumn(name.replace("_", " "), [row.get(name, "") for row in told], importance, is_number=True)
+        return TextColumn(name.replace("_", " "), [row.get(name, "") for row in figures], importance, is_number=True)
 
     return TextTable(
         [

@@ -115,7 +115,7 @@ def up(
     """Start a coordinator, standbys and workers; run until Ctrl-C or `chimera infer down`."""
     from chimera.inference.cluster_folder import ClusterFolder
     from chimera.inference.cluster_options import ClusterOptions
-    from chimera.inference.supervisor import keep_up
+    from chimera.inference.supervisor import supervise
 
     least, most = bounds(workers, "--workers")
     if voters and standbys is not None:
@@ -129,7 +129,7 @@ def up(
         takes_code_by_default([*addresses, f"{host}:0"]) if code is None else code, host, port, most,
         () if ray else devices(gpus), fetch_models,
     )  # fmt: skip
-    keep_up(ClusterFolder(cluster), options, typer.echo)
+    supervise(ClusterFolder(cluster), options, typer.echo)
     typer.echo("all have ended")
 
 

@@ -80,8 +80,8 @@ def ask(
     cluster: Cluster = HERE,
 ) -> None:
     """Send queries to a served model, and print one JSON line for each."""
-    asked = [_parsed(query) for query in queries] if parse else queries
-    for query, answer in zip(asked, connected(cluster).ask(name, asked, timeout_s=timeout_s), strict=True):
+    parsed = [_parsed(query) for query in queries] if parse else queries
+    for query, answer in zip(parsed, connected(cluster).ask(name, parsed, timeout_s=timeout_s), strict=True):
         typer.echo(line({"query": query, **answer}))
 
 

@@ -193,11 +193,11 @@ def _show(update: Mapping[str, Any], display: Display, *, started: bool) -> None
 
     if "job" in update:
         row = update["job"]
-        display.say(f"job {row['job']} is {row['state']}" + (f": {row['reason']}" if row["reason"] else ""))
+        display.show_line(f"job {row['job']} is {row['state']}" + (f": {row['reason']}" if row["reason"] else ""))
         if what := _waits_for(row, started=started):
             display.on_wait(what)
     elif "log" in update:
-        display.say(update["log"])
+        display.show_line(update["log"])
     else:
         ((what, value),) = update["told"].items()
         if what == "wait":

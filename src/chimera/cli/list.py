@@ -28,7 +28,7 @@ FAMILIES = {
     "policies": "chimera.inference.policies.policy:POLICIES",
     "trackers": "chimera.training.tracking.tracker:TRACKERS",
 }
-GIVEN = {
+PASSED_BY_TRAINER = {
     "models": ("input_shape", "outputs", "count_outputs", "task", "counts")
 }  # the trainer passes these arguments, since it knows the data
 
@@ -58,7 +58,7 @@ def list_plugins(
         Shown("from", 6, style="magenta"),
     )
     for name in [family] if family else FAMILIES:
-        rows = [_row(entry, GIVEN.get(name, ())) for entry in load_object(FAMILIES[name]).entries()]
+        rows = [_row(entry, PASSED_BY_TRAINER.get(name, ())) for entry in load_object(FAMILIES[name]).entries()]
         known = [column for column in columns if any(row[column.key] for row in rows)]
         printed(table(rows, known, title=name, instead=FILE_INSTEAD))
         typer.echo()

@@ -94,9 +94,9 @@ def status(folder: Folder = Path()) -> None:
     well = True
     for name, where, url in nodes:
         tls_cert, tls_key = state.get("tls_cert") or None, state.get("tls_key") or None
-        why = health_problem(url, tls_cert=tls_cert, tls_key=tls_key) if url else "is starting"
-        well &= not why
-        rows.append({"node": name, "where": where, "address": url, "health": f"not well: {why}" if why else "ok"})
+        reason = health_problem(url, tls_cert=tls_cert, tls_key=tls_key) if url else "is starting"
+        well &= not reason
+        rows.append({"node": name, "where": where, "address": url, "health": f"not well: {reason}" if reason else "ok"})
     printed(table(rows, columns, instead=FILE_INSTEAD))
     if not well:
         raise typer.Exit(1)

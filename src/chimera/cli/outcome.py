@@ -16,8 +16,8 @@ _EVALUATED = "clients_evaluated_on"
 
 def _packing(summary: Mapping[str, Any]) -> str:
     """Return the bits per element of messages as text; empty unless a codec compressed some."""
-    found = [(way, summary.get(f"bits_per_element_{way}")) for way in ("up", "down")]
-    compressed = [f"{way} {bits:.3g}" for way, bits in found if bits is not None and bits != 32]
+    found = [(direction, summary.get(f"bits_per_element_{direction}")) for direction in ("up", "down")]
+    compressed = [f"{direction} {bits:.3g}" for direction, bits in found if bits is not None and bits != 32]
     return f"  bits per element: {', '.join(compressed)}" if compressed else ""
 
 

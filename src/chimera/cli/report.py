@@ -18,7 +18,7 @@ def report(
     """Write report.html from the files of a run, and print its path."""
     from chimera.core.errors import ConfigurationError
     from chimera.training.artifacts.download import REPORTED, local_copy
-    from chimera.training.artifacts.location import beside, folder_of
+    from chimera.training.artifacts.location import folder_of, path_in_run
 
     folder = folder_of(run_dir)
     if folder is not None and not folder.is_dir():
@@ -31,4 +31,4 @@ def report(
             from chimera.training.artifacts.object_store import ObjectStore
 
             ObjectStore(run_dir).put_file(path, path.name)
-    typer.echo(beside(run_dir, path.name))
+    typer.echo(path_in_run(run_dir, path.name))

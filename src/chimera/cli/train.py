@@ -130,7 +130,7 @@ def run_experiment(
                 run = trainer.fit()
         except KeyboardInterrupt as error:
             again = shlex.join([*command, "--out", str(trainer.location), "--resume"])
-            _say_interrupted(trainer.location, reason_of_stop(error), again)
+            _report_interruption(trainer.location, reason_of_stop(error), again)
             raise typer.Exit(exit_code_of_stop(error)) from None
         display.finish(run.summary(), _report_of(run.location))
         if as_json:
@@ -162,30 +162,33 @@ def _answers(alone: bool) -> Iterator[TextIO]:
             yield stdout
         return
     stdout.flush()
-    kept = os.dup(descriptor)
+    saved_descriptor = os.dup(descriptor)
     os.dup2(sys.stderr.fileno(), descriptor)
     try:
-        with contextlib.redirect_stdout(sys.stderr), os.fdopen(os.dup(kept), "w", encoding="utf-8") as answers:
+        with (
+            contextlib.redirect_stdout(sys.stderr),
+            os.fdopen(os.dup(saved_descriptor), "w", encoding="utf-8") as answers,
+        ):
             yield answers
     finally:
-        os.dup2(kept, descriptor)
-        os.close(kept)
+        os.dup2(saved_descriptor, descriptor)
+        os.close(saved_descriptor)
 
 
-def _say_interrupted(location: Path | str, why: str, again: str) -> None:
+def _report_interruption(location: Path | str, reason: str, again: str) -> None:
     from chimera.training.artifacts.checkpoint import Checkpoints
 
     checkpoints = Checkpoints(f"{location}/checkpoints").paths()
     if checkpoints:
-        typer.echo(f"{why}; the last checkpoint is {checkpoints[-1]}\nto resume: {again}", err=True)
+        typer.echo(f"{reason}; the last checkpoint is {checkpoints[-1]}\nto resume: {again}", err=True)
     else:
-        typer.echo(f"{why} before the first checkpoint", err=True)
+        typer.echo(f"{reason} before the first checkpoint", err=True)
 
 
 def _report_of(location: Path | str) -> Path | str:
-    from chimera.training.artifacts.location import beside
+    from chimera.training.artifacts.location import path_in_run
 
-    path = beside(location, "report.html")
+    path = path_in_run(location, "report.html")
     if isinstance(path, str) or path.exists():
         return path
     from chimera.core.errors import ChimeraError

@@ -73,8 +73,8 @@ class Delta(Codec):
             with np.errstate(over="ignore"):  # the codec rejects values that are not finite
                 difference = np.subtract(vector, old, out=self._scratch.array("difference", old.size, np.float32))
             message = _kept(self._inner.encode(difference, layout))
-            said = self._inner.decode_pieces(message, difference, self._scratch)
-            value, reference, total = _updated_reference(old, said, self._rate)
+            pieces = self._inner.decode_pieces(message, difference, self._scratch)
+            value, reference, total = _updated_reference(old, pieces, self._rate)
             meta = {"upon": held.number, "sum": total, "rate": self._rate}
         self.count += 1
         arrays = (header_of([message]), *message.arrays)
@@ -106,9 +106,9 @@ class Delta(Codec):
             if not all_finite(decoded):
                 raise CodecError("a delta message holds NaN or infinity")
             return decoded, Held(own, decoded.copy())
-        said = decode_pieces(inner, held.reference, Scratch())
+        pieces = decode_pieces(inner, held.reference, Scratch())
         value, reference, found = _updated_reference(
-            held.reference, said, rate, None if out is None else output_for(encoded, out)
+            held.reference, pieces, rate, None if out is None else output_for(encoded, out)
         )
         if found != total:
             raise CodecError(
@@ -139,7 +139,7 @@ class Delta(Codec):
 
 
 def _updated_reference(
-    reference: Flat, said: Iterator[tuple[slice, Flat]], rate: float, out: Flat | None = None
+    reference: Flat, pieces: Iterator[tuple[slice, Flat]], rate: float, out: Flat | None = None
 ) -> tuple[Flat, Flat, int]:
     """Return the vector of a message, the next reference, and the checksum of the last reference.
 
@@ -148,7 +148,7 @@ def _updated_reference(
     """
     value, total = np.empty_like(reference) if out is None else out, 0
     following = value if rate == 1 and out is None else np.empty_like(reference)
-    for where, decoded in said:
+    for where, decoded in pieces:
         old = reference[where]
         with np.errstate(over="ignore", invalid="ignore"):
             new = np.add(old, decoded, out=value[where])

@@ -64,9 +64,9 @@ class ErrorFeedback(Codec):
             left = total
             if _views(encoded, total):
                 left, self._spare = xp.empty_like(total) if self._spare is None else self._spare, total
-            for where, said in self._inner.decode_pieces(encoded, total, self._scratch):
+            for where, decoded in self._inner.decode_pieces(encoded, total, self._scratch):
                 with np.errstate(over="ignore"):
-                    piece = xp.subtract(total[where], said, out=left[where])
+                    piece = xp.subtract(total[where], decoded, out=left[where])
                 if not all_finite(piece):
                     raise CodecError("the residual of error feedback is not finite")
         except CodecError:

@@ -21,7 +21,7 @@ from chimera.core.parameters import Flat, Layout
 _SAMPLE = 1 << 14
 _ROUNDS, _STARTS = 30, 40
 _CLOSE = 1e-6
-_LARGEST = float(np.finfo(np.float32).max)
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @CODECS.register("loss-aware")
@@ -135,4 +135,4 @@ def _iterate(w: Flat, d: Flat | None, scale: float, table: NDArray[np.float32]) 
     """
     nothing = np.empty(0, np.float32)
     above, below = kernels(w).fit_table(w, nothing if d is None else d, np.float32(scale), table)
-    return (min(above / below, _LARGEST), above * above / below) if below > 0 else (0.0, 0.0)
+    return (min(above / below, _MAX_FLOAT32), above * above / below) if below > 0 else (0.0, 0.0)

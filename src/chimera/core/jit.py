@@ -46,15 +46,15 @@ def _one_process_at_a_time(compiled: Any) -> Any:
 @contextlib.contextmanager
 def _file_lock(path: str) -> Iterator[None]:
     """Wait for the lock of a file, up to a time limit, and hold it. The same process may hold it already, for a caller."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         if path not in _held:
             with contextlib.suppress(OSError):  # some file systems have no locks
                 file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                held.callback(os.close, file)
+                stack.callback(os.close, file)
                 _lock(file)
-                held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a process forked meanwhile still has the file open
+                stack.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a process forked meanwhile still has the file open
             _held.add(path)
-            held.callback(_held.discard, path)
+            stack.callback(_held.discard, path)
         yield
 
 

@@ -14,17 +14,17 @@ _PLACE = re.compile(r" - at `\$([.\w]*)`")
 
 def validation_message(error: msgspec.ValidationError, hint: Any) -> str:
     """Return msgspec's message about a value that is not a ``hint``, with the allowed words if there are a few."""
-    said = str(error)
-    place = _PLACE.search(said)
+    message = str(error)
+    place = _PLACE.search(message)
     for name in place[1].split(".")[1:] if place else ():
         hint = typing.get_type_hints(hint).get(name, Any) if isinstance(hint, type) else Any
-    words = ", ".join(map(repr, _words(hint))) if said.startswith("Invalid enum value") else ""
-    said = (
-        _PLACE.sub(lambda found: f", for {found[1][1:]}" if found[1] else "", said)
+    words = ", ".join(map(repr, _words(hint))) if message.startswith("Invalid enum value") else ""
+    message = (
+        _PLACE.sub(lambda found: f", for {found[1][1:]}" if found[1] else "", message)
         .replace(" | null", "")
         .replace("`", "")
     )
-    return f"{said}; it may be {words}" if words else said
+    return f"{message}; it may be {words}" if words else message
 
 
 def _words(hint: Any) -> Iterator[Any]:

@@ -8,7 +8,7 @@ import msgspec
 
 from chimera.core.counted import counted
 
-MOST_LABELS = 20
+MAX_LABELS = 20
 """Labels that are counted one by one; if there are more, the most frequent ones."""
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
@@ -42,7 +42,7 @@ class WorkerCounts(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes
     ----------
     workers : one for each worker, in rank order.
-    labels : the names of the counted labels: all, or the `MOST_LABELS` most frequent ones, in the order of their indices.
+    labels : the names of the counted labels: all, or the `MAX_LABELS` most frequent ones, in the order of their indices.
     more_labels : number of labels that are counted together because they are less frequent.
     skew : mean over the workers of the total variation distance between the labels of a worker and those of all
         samples: 0 if all workers have the same shares of labels, near 1 if each has other, rare labels. None if labels

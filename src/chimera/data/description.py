@@ -12,7 +12,7 @@ from chimera.data.samples import SampleDataset
 from chimera.data.split import Split
 from chimera.data.table_samples import TableSamples
 
-_MOST_NAMES = 5
+_MAX_NAMES = 5
 
 
 def described(split: Split) -> str:
@@ -50,10 +50,10 @@ def _targets(data: Dataset | TableSamples) -> str:
 
 def _marks(what: str, marks: RowLabels) -> str:
     """Return the number of labels or groups, and the column or function that they come from."""
-    said = counted(marks.count, what)
-    return said + (f" from {marks.source}" if marks.source else "") + (" (not an input)" if marks.dropped else "")
+    text = counted(marks.count, what)
+    return text + (f" from {marks.source}" if marks.source else "") + (" (not an input)" if marks.dropped else "")
 
 
 def _classes(names: tuple[str, ...]) -> str:
-    listed = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+    listed = ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
     return f"{counted(len(names), 'class', 'classes')}: {listed}"

@@ -159,11 +159,11 @@ class Conversations:
     def _texts(self, prompt: str, completion: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         if not completion.strip():
             raise DataError(_EMPTY)
-        asked = self._tokenizer(prompt)["input_ids"]
+        prompt_ids = self._tokenizer(prompt)["input_ids"]
         answer = self._tokenizer(completion, add_special_tokens=False)["input_ids"]
         end = self._tokenizer.eos_token_id
         answer = [*answer, *([] if end is None else [end])]
-        return np.array([*asked, *answer], np.int64), np.repeat([False, True], [len(asked), len(answer)])
+        return np.array([*prompt_ids, *answer], np.int64), np.repeat([False, True], [len(prompt_ids), len(answer)])
 
     def _conversation(self, messages: list[dict[str, Any]], first: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return tokens and places of answers, which are messages of the assistant from number ``first`` on."""

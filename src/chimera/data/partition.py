@@ -157,10 +157,10 @@ def _balanced_owners(sizes: Indices, world_size: int, rng: np.random.Generator) 
     """Return the worker of each group: the largest group goes first, to the worker with the fewest samples."""
     shuffled = rng.permutation(len(sizes))
     owners = np.zeros(len(sizes), np.int64)
-    held = [(0, place, worker) for place, worker in enumerate(rng.permutation(world_size).tolist())]  # sorted: a heap
+    heap = [(0, place, worker) for place, worker in enumerate(rng.permutation(world_size).tolist())]  # sorted: a heap
     for group in shuffled[np.argsort(-sizes[shuffled], kind="stable")].tolist():
-        samples, place, owners[group] = held[0]
-        heapq.heapreplace(held, (samples + int(sizes[group]), place, int(owners[group])))
+        samples, place, owners[group] = heap[0]
+        heapq.heapreplace(heap, (samples + int(sizes[group]), place, int(owners[group])))
     return owners
 
 
@@ -224,8 +224,8 @@ class Dirichlet:
         _check_classes("dirichlet", labels)
         _check("dirichlet", labels, world_size, least=self.min_samples)
         classes, places = np.unique(labels, return_inverse=True)
-        held = np.bincount(places, minlength=len(classes))
-        counts = (self._balanced if self.balanced else self._skewed)(held, world_size, rng)
+        class_sizes = np.bincount(places, minlength=len(classes))
+        counts = (self._balanced if self.balanced else self._skewed)(class_sizes, world_size, rng)
         shuffled = rng.permutation(len(labels))
         parts: list[list[Indices]] = [[] for _ in range(world_size)]
         for index in range(len(classes)):
@@ -234,12 +234,12 @@ class Dirichlet:
                 part.append(piece)
         return [np.concatenate(part) for part in parts]
 
-    def _balanced(self, held: Indices, world_size: int, rng: np.random.Generator) -> Indices:
+    def _balanced(self, class_sizes: Indices, world_size: int, rng: np.random.Generator) -> Indices:
         """Return counts, shape (world_size, classes): equal row sums, drawn without replacement, in rank order."""
-        left, counts = held.copy(), np.zeros((world_size, len(held)), np.int64)
-        sizes = np.diff(held.sum() * np.arange(world_size + 1) // world_size)
+        left, counts = class_sizes.copy(), np.zeros((world_size, len(class_sizes)), np.int64)
+        sizes = np.diff(class_sizes.sum() * np.arange(world_size + 1) // world_size)
         for rank, size in enumerate(sizes.tolist()):
-            mixture = _draw_dirichlet(self.alpha * held / held.sum(), rng)
+            mixture = _draw_dirichlet(self.alpha * class_sizes / class_sizes.sum(), rng)
             while size:
                 mixture = np.where(left > 0, mixture, 0.0)  # a class without samples left is removed from the mixture
                 if mixture.sum() < 1e-9:  # no class of the mixture is left: draw another one from the rest
@@ -250,9 +250,11 @@ class Dirichlet:
                 size -= int(drawn.sum())
         return counts
 
-    def _skewed(self, held: Indices, world_size: int, rng: np.random.Generator) -> Indices:
+    def _skewed(self, class_sizes: Indices, world_size: int, rng: np.random.Generator) -> Indices:
         """Return counts, shape (world_size, classes), each column divided by its own proportions."""
-        columns = [rng.multinomial(n, _draw_dirichlet(np.full(world_size, self.alpha), rng)) for n in held.tolist()]
+        columns = [
+            rng.multinomial(n, _draw_dirichlet(np.full(world_size, self.alpha), rng)) for n in class_sizes.tolist()
+        ]
         counts = np.stack(columns, axis=1).astype(np.int64)
         sizes = counts.sum(axis=1)
         for rank in np.flatnonzero(sizes < self.min_samples).tolist():

@@ -14,9 +14,9 @@ Standardize: TypeAlias = bool | Literal["auto"]
 Pieces: TypeAlias = Callable[[], Iterable[NDArray[Any]]]
 """A function that returns the rows of some values in order, cut into pieces; each call starts again."""
 
-LARGEST = 5.0
+MAX_FEATURE = 5.0
 """Larger features are standardized: gradient descent with a usual learning rate would diverge."""
-LARGEST_WHOLE = 20.0
+MAX_WHOLE_FEATURE = 20.0
 """The same if all values are whole numbers, such as grades, small counts, and pixels of 4-bit images."""
 RATIO = 1000.0
 """Features whose sizes differ by more are standardized. (Those of 8-bit images differ by at most 255.)"""
@@ -69,19 +69,19 @@ def needs_scaling(values: NDArray[Any] | Pieces) -> bool:
     """Return whether the features of a table, shape (n, k), are too large or too different in size to train well.
 
     The size of a feature is the root mean square of its values that are not 0, so that rare categories and dark pixels do not
-    count as small. The largest size must be at most `LARGEST` (`LARGEST_WHOLE` in tables of whole numbers), and at most `RATIO`
-    times the smallest.
+    count as small. The largest size must be at most `MAX_FEATURE` (`MAX_WHOLE_FEATURE` in tables of whole numbers), and at
+    most `RATIO` times the smallest.
     """
     blocks = _pieces_of(values)
     squares: Any = 0.0
-    held: Any = 0
+    nonzero: Any = 0
     for block in blocks():
         squares = squares + np.einsum("ij,ij->j", block, block, dtype=np.float64)
-        held = held + np.count_nonzero(block, axis=0)
-    sizes = np.sqrt(squares[held > 0] / held[held > 0])
-    if not sizes.size or sizes.max() <= min(LARGEST, RATIO * sizes.min()):
+        nonzero = nonzero + np.count_nonzero(block, axis=0)
+    sizes = np.sqrt(squares[nonzero > 0] / nonzero[nonzero > 0])
+    if not sizes.size or sizes.max() <= min(MAX_FEATURE, RATIO * sizes.min()):
         return False
-    if sizes.max() > min(LARGEST_WHOLE, RATIO * sizes.min()):
+    if sizes.max() > min(MAX_WHOLE_FEATURE, RATIO * sizes.min()):
         return True
     return not all(np.array_equal(block, np.rint(block)) for block in blocks())
 

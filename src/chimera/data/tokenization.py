@@ -23,7 +23,7 @@ from chimera.data.readers.sources import existing_file
 
 _PIECE = 1 << 20  # characters that are tokenized at a time
 _BYTES = 256
-_MOST_TEXT = 300  # characters
+_MAX_TEXT_CHARACTERS = 300  # characters
 
 
 class Tokenization(Protocol):
@@ -176,7 +176,7 @@ def pieces(text: Path) -> Iterator[str]:
 
 def one_line(error: Exception) -> str:
     """Return the beginning of the text of a library's error in one line; its type if it has no text."""
-    return " ".join(str(error).split())[:_MOST_TEXT] or type(error).__name__
+    return " ".join(str(error).split())[:_MAX_TEXT_CHARACTERS] or type(error).__name__
 
 
 def digest(path: Path) -> bytes:

@@ -9,13 +9,13 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.core.worker_counts import MOST_LABELS, WorkerCount, WorkerCounts
+from chimera.core.worker_counts import MAX_LABELS, WorkerCount, WorkerCounts
 from chimera.data.dataset import Dataset, TrainingData
 from chimera.data.row_labels import RowLabels, class_labels
 from chimera.data.samples import SampleDataset
 
-_MOST_GROUPS = 5
-_MOST_COUNTS = 1 << 20
+_MAX_GROUPS = 5
+_MAX_COUNTS = 1 << 20
 
 _Counted: TypeAlias = tuple[int | None, tuple[int, ...]]
 
@@ -67,7 +67,7 @@ class _Labels:
             values, places = np.unique(labels, return_inverse=True)
             names = tuple(map(str, values.tolist()))
         held = np.bincount(places, minlength=len(names))
-        shown = np.sort(np.argsort(-held, kind="stable")[: min(MOST_LABELS, np.count_nonzero(held))])
+        shown = np.sort(np.argsort(-held, kind="stable")[: min(MAX_LABELS, np.count_nonzero(held))])
         return cls(places, held, shown, tuple(names[place] for place in shown.tolist()))
 
     @property
@@ -83,7 +83,7 @@ class _Labels:
         """
         labels, distance = len(self.held), 0.0
         found: list[_Counted] = []
-        at_once = max(1, _MOST_COUNTS // labels)
+        at_once = max(1, _MAX_COUNTS // labels)
         for begin in range(0, len(held), at_once):
             part = held[begin : begin + at_once]
             sizes = np.array([len(rows) for rows in part])
@@ -101,4 +101,4 @@ class _Labels:
 
 def _groups(groups: RowLabels, rows: NDArray[Any]) -> dict[str, Any]:
     found = np.unique(groups.indices[rows])
-    return {"groups": len(found), "group_names": tuple(groups.names[i] for i in found[:_MOST_GROUPS].tolist())}
+    return {"groups": len(found), "group_names": tuple(groups.names[i] for i in found[:_MAX_GROUPS].tolist())}

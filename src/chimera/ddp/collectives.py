@@ -12,7 +12,7 @@ from chimera.core.parameters import Flat
 
 Bytes = NDArray[np.uint8]
 _PREFIX = 8  # the length of a message precedes it
-_LEAST_SLOT = 64
+_MIN_MESSAGE_BYTES = 64
 _SMALL = 1 << 16  # bytes
 _ALIGNED = 8  # bytes; messages are stored one after another
 
@@ -62,7 +62,7 @@ class Collectives:
         message : arrays of bytes, which are concatenated.
         slot : the number of bytes that all processes send at first. One collective is enough if no message is longer.
         """
-        slot = max(slot, _LEAST_SLOT)
+        slot = max(slot, _MIN_MESSAGE_BYTES)
         slot += -slot % _ALIGNED
         length = sum(map(len, message))
         own = self._reused("own", _PREFIX + max(slot, length))

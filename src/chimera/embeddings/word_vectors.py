@@ -38,8 +38,8 @@ class WordVectors:
             twice = next(word for place, word in enumerate(self.words) if self._index[word] != place)
             raise DataError(f"the word {twice!r} occurs twice")
         if not np.isfinite(table).all():
-            strange = self.words[int(np.flatnonzero(~np.isfinite(table).all(1))[0])]
-            raise DataError(f"the vector of {strange!r} has a value that is not a finite number")
+            unknown = self.words[int(np.flatnonzero(~np.isfinite(table).all(1))[0])]
+            raise DataError(f"the vector of {unknown!r} has a value that is not a finite number")
         table.flags.writeable = False
         self.vectors = table
         self._unit: NDArray[np.float32] | None = None
@@ -122,10 +122,10 @@ class WordVectors:
         """Return the row of the best answer to each analogy question, given as rows (a, b, c), shape (n, 3)."""
         found = np.empty(len(questions), np.int64)
         for begin in range(0, len(questions), _QUERIES):
-            asked = questions[begin : begin + _QUERIES]
-            minus, plus, base = (self.unit[asked[:, column]] for column in range(3))
+            batch = questions[begin : begin + _QUERIES]
+            minus, plus, base = (self.unit[batch[:, column]] for column in range(3))
             cosines = (plus - minus + base) @ self.unit.T
-            np.put_along_axis(cosines, asked, -np.inf, axis=1)
+            np.put_along_axis(cosines, batch, -np.inf, axis=1)
             found[begin : begin + _QUERIES] = cosines.argmax(1)
         return found
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from chimera.core.errors import ConfigurationError, RunError, TimeLimitError
 
-_homes: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+_engines: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 CONSTRUCT = "__init__"
 """Method name of the call that creates an actor."""
@@ -50,15 +50,15 @@ class ActorHandle:
         return f"<{type(self).__name__} {self.name}>"
 
 
-def receive_handles(home: Any) -> None:
-    """Register ``home``: it creates the handles that arrive in this process with the key ``home.key``."""
-    _homes[home.key] = home
+def receive_handles(engine: Any) -> None:
+    """Register ``engine``: it creates the handles that arrive in this process with the key ``engine.key``."""
+    _engines[engine.key] = engine
 
 
 def handle_of(key: str, name: str, place: tuple[Any, ...]) -> Any:
     """Return a handle on the pickled handle's actor; works in any process."""
-    home = _homes.get(key)
-    return ActorHandle(_Elsewhere(key, place), _Name(name)) if home is None else home.handle(*place)
+    engine = _engines.get(key)
+    return ActorHandle(_ForeignEngine(key, place), _Name(name)) if engine is None else engine.handle(*place)
 
 
 def foreign_handle(name: str) -> ConfigurationError:
@@ -70,7 +70,7 @@ class _Name(NamedTuple):
     name: str
 
 
-class _Elsewhere:
+class _ForeignEngine:
     """The engine of a handle in a process that is neither the driver nor an actor of that engine. Its calls raise."""
 
     def __init__(self, key: str, place: tuple[Any, ...]) -> None:

@@ -19,7 +19,7 @@ Key = TypeVar("Key")
 
 
 @dataclass
-class _Course:
+class _ActiveDisturbance:
     """Progress of a disturbance. A slowed process accumulates ``owed_s`` while it runs, and is stopped for that long."""
 
     disturbance: Disturbance
@@ -41,46 +41,46 @@ class Disturbances(Generic[Key]):
 
     def __init__(self, send: Callable[[Key, int], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._send, self._clock = send, clock
-        self._courses: dict[Key, _Course] = {}
+        self._active: dict[Key, _ActiveDisturbance] = {}
 
     def add(self, process: Key, disturbance: Disturbance) -> None:
         """Start a disturbance of a process, which replaces its current disturbance. Call `tick` after this."""
         now = self._clock()
-        stopped = process in self._courses and self._courses[process].stopped
-        self._courses[process] = _Course(disturbance, now + disturbance.for_s, now, now, stopped)
-        self._turn(process, self._courses[process], now)
+        stopped = process in self._active and self._active[process].stopped
+        self._active[process] = _ActiveDisturbance(disturbance, now + disturbance.for_s, now, now, stopped)
+        self._turn(process, self._active[process], now)
 
     def forget(self, process: Key) -> None:
         """Drop the disturbance of a process that has ended; send no signal."""
-        self._courses.pop(process, None)
+        self._active.pop(process, None)
 
     def tick(self) -> float | None:
         """Stop and continue the processes that are due; return the seconds until the next call, or None for never."""
         now = self._clock()
-        for process, course in list(self._courses.items()):
-            if now >= course.next_turn_s:
-                self._turn(process, course, now)
-        next_s = min((course.next_turn_s for course in self._courses.values()), default=float("inf"))
+        for process, active in list(self._active.items()):
+            if now >= active.next_turn_s:
+                self._turn(process, active, now)
+        next_s = min((active.next_turn_s for active in self._active.values()), default=float("inf"))
         return None if next_s == float("inf") else max(next_s - now, 0.0)
 
-    def _turn(self, process: Key, course: _Course, now: float) -> None:
-        over = now >= course.ends_s
+    def _turn(self, process: Key, active: _ActiveDisturbance, now: float) -> None:
+        over = now >= active.ends_s
         if over:
             stop, rest_s = False, 0.0
-        elif course.disturbance.what != "slow":
+        elif active.disturbance.what != "slow":
             stop, rest_s = True, float("inf")
         else:
-            spent_s = now - course.turned_s
-            course.owed_s += -spent_s if course.stopped else (course.disturbance.factor - 1) * spent_s
-            stop = course.owed_s > 0
-            rest_s = course.owed_s if stop else SLICE_S
-        course.turned_s, course.next_turn_s = now, min(now + rest_s, course.ends_s)
+            spent_s = now - active.turned_s
+            active.owed_s += -spent_s if active.stopped else (active.disturbance.factor - 1) * spent_s
+            stop = active.owed_s > 0
+            rest_s = active.owed_s if stop else SLICE_S
+        active.turned_s, active.next_turn_s = now, min(now + rest_s, active.ends_s)
         try:
-            if stop != course.stopped:
+            if stop != active.stopped:
                 self._send(process, signal.SIGSTOP if stop else signal.SIGCONT)
         except ProcessLookupError:
             over = True
-        course.stopped = stop
+        active.stopped = stop
         if over:
             self.forget(process)
 

@@ -24,8 +24,8 @@ class SuspendableThread:
     """
 
     def __init__(self) -> None:
-        self._go, self._back = threading.Lock(), threading.Lock()
-        self._go.acquire()
+        self._run_lock, self._halt_lock = threading.Lock(), threading.Lock()
+        self._run_lock.acquire()
         self._job: Callable[[], Outcome] | None = None
         self._error: BaseException | None = None
         self._halted = True
@@ -46,7 +46,7 @@ class SuspendableThread:
     def suspend(self) -> None:
         """Suspend the running job until `resume`. Only the job itself calls this."""
         self._halt()
-        self._go.acquire()
+        self._run_lock.acquire()
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -56,14 +56,14 @@ class SuspendableThread:
         self._await_halt()
         while self._job is not None:
             self.resume(Abandoned())
-        self._go.release()
+        self._run_lock.release()
         self.thread.join()
 
     def _switch(self) -> None:
-        back = self._back = threading.Lock()
+        back = self._halt_lock = threading.Lock()
         back.acquire()
         self._halted = False
-        self._go.release()
+        self._run_lock.release()
         try:
             back.acquire()
         except KeyboardInterrupt:
@@ -72,16 +72,16 @@ class SuspendableThread:
 
     def _await_halt(self) -> None:
         while not self._halted:
-            self._back.acquire(timeout=0.1)
+            self._halt_lock.acquire(timeout=0.1)
 
     def _halt(self) -> None:
-        back = self._back
+        back = self._halt_lock
         self._halted = True
         back.release()
 
     def _loop(self) -> None:
         while True:
-            self._go.acquire()
+            self._run_lock.acquire()
             if self._job is None:
                 return
             try:

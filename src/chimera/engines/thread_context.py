@@ -20,17 +20,17 @@ class ThreadContext(ActorContext):
 
     Attributes
     ----------
-    sign_s : time of the running call's last heartbeat, by the monotonic clock; None between calls.
+    heartbeat_s : time of the running call's last heartbeat, by the monotonic clock; None between calls.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.sign_s: float | None = None
+        self.heartbeat_s: float | None = None
 
     def alive(self) -> None:
         """Record a heartbeat."""
-        if self.sign_s is not None:
-            self.sign_s = time.monotonic()
+        if self.heartbeat_s is not None:
+            self.heartbeat_s = time.monotonic()
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:  # noqa: ARG002 - such actors hold no refs
         """Raise; engines whose actors have handles override it."""

@@ -75,7 +75,7 @@ def _serve(options: argparse.Namespace) -> str | None:
     from chimera.inference.api.job_routes import jobs_router
     from chimera.inference.api.metrics import ClusterMetrics
     from chimera.inference.api.openai_routes import ERROR_FORMS, openai_router
-    from chimera.inference.api.serving_routes import Asker, serving_router
+    from chimera.inference.api.serving_routes import QuerySender, serving_router
     from chimera.inference.api.submission_routes import submissions_router
     from chimera.inference.page.data import SAMPLE_S, RateHistory
     from chimera.inference.page.routes import bare_page_router, page_router
@@ -97,7 +97,7 @@ def _serve(options: argparse.Namespace) -> str | None:
     )  # fmt: skip
     metrics = Metrics()
     metrics.registry.register(ClusterMetrics(candidate.leader))
-    asker = Asker(candidate.leader, metrics)
+    query_sender = QuerySender(candidate.leader, metrics)
     history = RateHistory(candidate.leader)
     periodic = [
         Periodic("the rates", SAMPLE_S, history.sample),
@@ -119,8 +119,8 @@ def _serve(options: argparse.Namespace) -> str | None:
             cluster_router(candidate.leader, folder, free_memory),
             dial_router(candidate.leader, candidate.remote, shares_models=options.fetch_models),
             page_router(candidate.leader, history, folder.path / "logs"),
-            serving_router(asker),
-            openai_router(asker),
+            serving_router(query_sender),
+            openai_router(query_sender),
         ],
         public=[bare_page_router()],
         forwarded=options.forwarded,

@@ -75,8 +75,8 @@ class DiskWatch:
     def start(self) -> None:
         """Do nothing."""
 
-    def check(self, say: Callable[[str], None]) -> None:
-        """Pass a warning to ``say`` when the space becomes short, once each time."""
+    def check(self, notify: Callable[[str], None]) -> None:
+        """Pass a warning to ``notify`` when the space becomes short, once each time."""
         if time.monotonic() < self._checked_s + _CHECK_S:
             return
         self._checked_s = time.monotonic()
@@ -85,7 +85,7 @@ class DiskWatch:
         self.gone = self._missing >= _MISSING
         warning = self._guard.warning()
         if warning and not self._warned:
-            say(f"warning: {warning} for {self._folder}; on a full disk the cluster stops until there is space")
+            notify(f"warning: {warning} for {self._folder}; on a full disk the cluster stops until there is space")
         self._warned = bool(warning)
 
     def signal(self, number: signal.Signals) -> None:

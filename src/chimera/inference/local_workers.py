@@ -58,20 +58,20 @@ class LocalWorkers:
         """Start the first workers; `check` starts the others."""
         self._adjust()
 
-    def check(self, say: Callable[[str], None]) -> None:
+    def check(self, notify: Callable[[str], None]) -> None:
         """Restart dead workers; start and dismiss workers if their number was changed."""
         for each in self._there.values():
-            each.check(say)
+            each.check(notify)
         if time.monotonic() < self._adjusted_s + self._adjust_s:
             return
         is_adjusted = self._adjust()
         if self._short and not self._short_reported:
-            say(f"the memory holds no more than {len(self._there)} workers, of the {self._wanted()} that are wanted")
+            notify(f"the memory holds no more than {len(self._there)} workers, of the {self._wanted()} that are wanted")
         self._short_reported = self._short
         if is_adjusted:
             before, self._reported = self._reported, len(self._there)
             if before not in (None, self._reported):
-                say(f"the cluster has {self._reported} workers now, instead of {before}")
+                notify(f"the cluster has {self._reported} workers now, instead of {before}")
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all workers."""

@@ -65,7 +65,7 @@ class ManagedProcess:
             )
         self._pause.start(time.monotonic())
 
-    def check(self, say: Callable[[str], None]) -> None:
+    def check(self, notify: Callable[[str], None]) -> None:
         """Restart the process if it has ended."""
         now_s = time.monotonic()
         if self.process is None:
@@ -77,7 +77,7 @@ class ManagedProcess:
             return
         self._pause.exit(now_s)
         self._release()
-        say(f"{self.name} {describe_exit(code)}{self._reason()}; it is restarted")
+        notify(f"{self.name} {describe_exit(code)}{self._reason()}; it is restarted")
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process and its children."""

@@ -86,8 +86,8 @@ class Members:
                 make_folder(self._folder)
                 self._write(own)
             except OSError as error:
-                why = error.strerror or error
-                raise ConfigurationError(f"the members' folder {self._folder} cannot be written: {why}") from error
+                reason = error.strerror or error
+                raise ConfigurationError(f"the members' folder {self._folder} cannot be written: {reason}") from error
             self._own[name] = own
         return own
 

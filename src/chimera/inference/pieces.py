@@ -36,16 +36,16 @@ def check_key(key: str) -> None:
 
 def pieces(queries: Iterable[Any]) -> Iterator[tuple[int, list[Any], int]]:
     """Yield queries in pieces: the index of the first query, the queries, and their approximate bytes. They are read lazily."""
-    first, size, held = 0, 0, list[Any]()
+    first, size, chunk = 0, 0, list[Any]()
     for query in queries:
         more = size_of(query)
-        if held and (size + more > MAX_CHUNK_BYTES or len(held) == MAX_CHUNK_QUERIES):
-            yield first, held, size
-            first, size, held = first + len(held), 0, []
-        held.append(query)
+        if chunk and (size + more > MAX_CHUNK_BYTES or len(chunk) == MAX_CHUNK_QUERIES):
+            yield first, chunk, size
+            first, size, chunk = first + len(chunk), 0, []
+        chunk.append(query)
         size += more
-    if held:
-        yield first, held, size
+    if chunk:
+        yield first, chunk, size
 
 
 def packed_chunks(queries: Sequence[Any]) -> Iterator[tuple[int, int, bytes]]:

@@ -44,7 +44,7 @@ class Supervised(Protocol):
     def start(self) -> None:
         """Start its processes."""
 
-    def check(self, say: Callable[[str], None]) -> None:
+    def check(self, notify: Callable[[str], None]) -> None:
         """Restart processes that have died."""
 
     def signal(self, number: signal.Signals) -> None:
@@ -54,12 +54,12 @@ class Supervised(Protocol):
         """Wait until its processes have ended; kill them at the deadline."""
 
 
-def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str], None]) -> None:
+def supervise(folder: ClusterFolder, options: ClusterOptions, notify: Callable[[str], None]) -> None:
     """Run the cluster of a folder until SIGINT or SIGTERM. Main thread only.
 
     Parameters
     ----------
-    say : called with a line of text for each event.
+    notify : called with a line of text for each event.
 
     Raises
     ------
@@ -87,20 +87,22 @@ def keep_up(folder: ClusterFolder, options: ClusterOptions, say: Callable[[str],
         voters, most = options.voters, options.most_workers or options.workers
         folder.set_bounds(options.workers, most, FIRST_VERSION if voters and most > options.workers else 0)
         many = f"{len(voters)} voters" if voters else f"a coordinator, its standbys ({options.standbys})"
-        say(f"{many} and workers ({options.workers}) run from {folder.path}; Ctrl-C ends them")
+        notify(f"{many} and workers ({options.workers}) run from {folder.path}; Ctrl-C ends them")
         if available is not None and (fit := fitting(available)) < most:
-            say(f"the memory holds about {fit} of the {most} workers; more are not started")
+            notify(f"the memory holds about {fit} of the {most} workers; more are not started")
         if address:
-            say(f"the coordinator is at {address}; requests need the token in {folder.path / 'token'}")
+            notify(f"the coordinator is at {address}; requests need the token in {folder.path / 'token'}")
             if not is_loopback(options.host):
-                say(
+                notify(
                     f"other machines: chimera infer worker --join {address} --token-file (a copy of {folder.worker_token})"
                 )
             if sys.stdout.isatty():  # others may read a file or a log
-                say(f"the page: {address}/#token={folder.token()} (the address holds the token: keep it to yourself)")
+                notify(
+                    f"the page: {address}/#token={folder.token()} (the address holds the token: keep it to yourself)"
+                )
         disk = DiskWatch(folder.path)
         members = [disk, *_workers(folder, options), *_coordinators(folder, options)]
-        _supervise(members, say, stopped=lambda: bool(ended) or disk.gone)
+        _supervise(members, notify, stopped=lambda: bool(ended) or disk.gone)
         if disk.gone:
             raise UnavailableError(
                 f"the folder {folder.path} was moved or deleted while its cluster ran: the cluster has ended; start it again "
@@ -181,26 +183,26 @@ def local_workers(
     folder: ClusterFolder, wanted: Callable[[], int], workers: WorkerProcesses, *, prefix: str = ""
 ) -> tuple[ManagedProcess, LocalWorkers]:
     """Return the fork server of this machine's workers, and these workers; see `LocalWorkers`."""
-    requests, inbox = fork_protocol.sockets()
+    requests, request_socket = fork_protocol.sockets()
     fork_protocol.request(requests, fork_protocol.Request(ahead(workers.preload), fork=False)).close()
 
     def process(name: str) -> ManagedProcess:
         command, environment = workers.command(folder, name, requests.fileno()), workers.environment(name)
         return ManagedProcess(name, command, folder, environment, inherited=[requests])
 
-    command = fork_client.command(inbox.fileno())
-    forks = ManagedProcess(f"{prefix}forks", command, folder, one_thread(), inherited=[inbox])
+    command = fork_client.command(request_socket.fileno())
+    forks = ManagedProcess(f"{prefix}forks", command, folder, one_thread(), inherited=[request_socket])
     return forks, LocalWorkers(wanted, process, prefix=prefix)
 
 
-def _supervise(members: Sequence[Supervised], say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
+def _supervise(members: Sequence[Supervised], notify: Callable[[str], None], stopped: Callable[[], bool]) -> None:
     """Keep processes running until ``stopped`` returns True; then stop them all."""
     try:
         for each in members:
             each.start()
         while not stopped():
             for each in members:
-                each.check(say)
+                each.check(notify)
             time.sleep(_POLL_S)
     finally:
         for each in members:
@@ -231,7 +233,7 @@ def main() -> None:
     arguments = vars(parser.parse_args())
     folder = ClusterFolder(arguments.pop("cluster"))
     try:
-        keep_up(folder, ClusterOptions(**arguments), _print_line)
+        supervise(folder, ClusterOptions(**arguments), _print_line)
     except ChimeraError as error:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(1) from None

@@ -16,7 +16,7 @@ from chimera.models.forward import ForwardPass
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MOST_PARAMETERS = 32_768
+_MAX_PARAMETERS = 32_768
 """Above this, one product of matrices of one copy fills a core, and the memory of many copies makes a batch slower."""
 _AT_ONCE = 1 << 22  # parameters of all copies that are stepped together
 _ACTIVATIONS = "Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "LeakyReLU", "SiLU", "Softplus", "ELU"
@@ -60,7 +60,7 @@ class BatchedSteps:
         named = forward.loss.name in ("cross-entropy", "mse")
         if not (plain and trained and named and forward.plain) or flat.moved or forward.compute != Compute():
             return None
-        return cls(flat, forward) if flat.layout.size <= _MOST_PARAMETERS else None
+        return cls(flat, forward) if flat.layout.size <= _MAX_PARAMETERS else None
 
     def step(
         self, copies: NDArray[np.float32], inputs: NDArray[np.float32], targets: Flat, rate: float

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError
 
-_MOST_CLASSES = 1 << 20
+_MAX_CLASSES = 1 << 20
 
 
 class ClassCounts:
@@ -37,20 +37,20 @@ class ClassCounts:
         if targets.ndim > 1:
             if targets.ndim > 2 or not {*np.unique(targets).tolist(), *np.unique(predictions).tolist()} <= {0, 1}:
                 raise ConfigurationError("the metric 'f1' needs one class a row, or labels that are 0 or 1")
-            truth, said = targets.astype(bool), predictions.astype(bool)
-            self._merge(np.stack([(truth & said).sum(0), said.sum(0), truth.sum(0)]), several=True)
+            truth, predicted = targets.astype(bool), predictions.astype(bool)
+            self._merge(np.stack([(truth & predicted).sum(0), predicted.sum(0), truth.sum(0)]), several=True)
             return
         counted = targets != -100
-        truth, said = targets[counted].astype(np.int64), predictions[counted].astype(np.int64)
-        size = int(max(truth.max(initial=-1), said.max(initial=-1))) + 1
-        found = [np.bincount(rows, minlength=size) for rows in (truth[truth == said], said, truth)]
+        truth, predicted = targets[counted].astype(np.int64), predictions[counted].astype(np.int64)
+        size = int(max(truth.max(initial=-1), predicted.max(initial=-1))) + 1
+        found = [np.bincount(rows, minlength=size) for rows in (truth[truth == predicted], predicted, truth)]
         self._merge(np.stack(found), several=False)
 
     def f1(self) -> float:
         """Return F1 of class 1 for two classes, else the mean over the classes that are present or predicted."""
-        right, said, truth = self.counts
-        present = np.ones(len(right), bool) if self.several else said + truth > 0
-        scores = 2 * right / np.maximum(said + truth, 1)
+        right, predicted, truth = self.counts
+        present = np.ones(len(right), bool) if self.several else predicted + truth > 0
+        scores = 2 * right / np.maximum(predicted + truth, 1)
         if not self.several and not present[2:].any():
             return float(scores[1]) if len(scores) > 1 else 0.0
         return float(scores[present].mean()) if present.any() else 0.0
@@ -70,7 +70,7 @@ class ClassCounts:
         if not len(sums) or sums[0] == -1:
             return
         counts = sums[1:].reshape(3, -1)
-        if not (counts >= 0).all() or not (counts < 1 << 53).all() or counts.shape[1] > _MOST_CLASSES:
+        if not (counts >= 0).all() or not (counts < 1 << 53).all() or counts.shape[1] > _MAX_CLASSES:
             raise ValueError("they are no counts of classes")
         self._merge(counts.astype(np.int64), several=bool(sums[0]))
 

@@ -161,10 +161,10 @@ def _estimator_model(
     return SklearnModel(estimator, classes=classes, n_features=math.prod(input_shape), metrics=metrics, seed=seed)
 
 
-def _refuse(given: Mapping[str, Any], names: tuple[str, ...], why: str) -> None:
+def _refuse(given: Mapping[str, Any], names: tuple[str, ...], reason: str) -> None:
     for name in names:
         if given[name] is not None:
-            raise ConfigurationError(f"the option {name!r} cannot be set here: {why}")
+            raise ConfigurationError(f"the option {name!r} cannot be set here: {reason}")
 
 
 def _call(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LEAST = 1.0
+_MIN_SCALE = 1.0
 
 
 class LossScaler:
@@ -70,7 +70,7 @@ class LossScaler:
         if self.value >= before:
             self._finite_at = before
             return False
-        if before > _LEAST and math.isfinite(loss):
+        if before > _MIN_SCALE and math.isfinite(loss):
             return True
         self._scaler.update(self._finite_at)
         return False

@@ -201,8 +201,8 @@ class SklearnModel(MergedEvaluation):
             indices = np.minimum(np.searchsorted(classes, targets), len(classes) - 1)
             if np.array_equal(classes[indices], targets):
                 return indices
-        strange = np.setdiff1d(targets, classes)[0]
-        raise DataError(f"the targets contain {strange!r}, the classes are {', '.join(map(str, classes))}")
+        unknown = np.setdiff1d(targets, classes)[0]
+        raise DataError(f"the targets contain {unknown!r}, the classes are {', '.join(map(str, classes))}")
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
         """Return the objective as ``loss``, and the metrics, over a whole data set.

@@ -15,7 +15,7 @@ from chimera.core.errors import DataError
 
 MEAN = "_mean_of_nodes"
 """End of the name of a metric that is a mean over parts."""
-MOST_ROWS = 1 << 53
+MAX_ROWS = 1 << 53
 PackedSums: TypeAlias = Mapping[str, Sequence[float]]
 """The sums of the loss and of each metric as plain numbers, by name."""
 
@@ -78,8 +78,8 @@ class Sums:
         ------
         DataError : the sums are of other metrics, or have another form.
         """
-        if strange := sorted(set(packed) - {"loss", *self.known}):
-            raise DataError(f"the sums of an evaluation have other metrics: {', '.join(strange)[:200]}")
+        if unknown := sorted(set(packed) - {"loss", *self.known}):
+            raise DataError(f"the sums of an evaluation have other metrics: {', '.join(unknown)[:200]}")
         self.metrics = {name: metric for name, metric in self.metrics.items() if name in packed}
         self._has_loss = self._has_loss and "loss" in packed
         try:
@@ -87,7 +87,7 @@ class Sums:
             self.total, self.rows = self.total + float(total), self.rows + int(rows)
             for name, metric in self.metrics.items():
                 metric.add_sums(_numbers(packed[name]))
-            if "loss" in packed and not 0 < rows < MOST_ROWS:
+            if "loss" in packed and not 0 < rows < MAX_ROWS:
                 raise ValueError(f"they are of {rows} rows")
         except (TypeError, ValueError, OverflowError) as error:
             raise DataError(f"the sums of an evaluation have another form: {error}") from error
@@ -102,7 +102,7 @@ class MeanOfParts:
     def add_sums(self, sums: NDArray[np.float64]) -> None:
         """Add the value of a part times its rows, and its rows; both are 0 if the part has no value."""
         total, rows = sums.tolist()
-        if not math.isfinite(total) or not 0 <= rows < MOST_ROWS:
+        if not math.isfinite(total) or not 0 <= rows < MAX_ROWS:
             raise ValueError(f"they are of {rows} rows")
         self.total, self.rows = self.total + total, self.rows + rows
 

@@ -92,23 +92,23 @@ class TorchStage:
         """
         import torch
 
-        way = self._in_flight.pop(micro)
-        outputs = way.outputs
+        passing = self._in_flight.pop(micro)
+        outputs = passing.outputs
         if outputs is None:
             seen = (
                 self._model.buffers()
             )  # already updated by this micro-batch: recomputation must not update them again
             with self._count_saved(micro):
-                outputs = self._run_layers(way.inputs, way.seed, way.targets)
+                outputs = self._run_layers(passing.inputs, passing.seed, passing.targets)
             self._model.load_buffers(seen)
         given = (
-            torch.full_like(outputs, way.weight)
+            torch.full_like(outputs, passing.weight)
             if gradient is None
             else torch.from_numpy(np.array(gradient)).to(outputs.device)
         )
         outputs.backward(given)  # type: ignore[no-untyped-call]
         self._kept.pop(micro, None)
-        back = way.inputs.grad
+        back = passing.inputs.grad
         return np.empty(0, np.float32) if back is None else back.cpu().numpy()
 
     def gradient(self) -> Any:

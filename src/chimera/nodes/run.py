@@ -123,20 +123,20 @@ def wait_until_healthy(
     """
     begin = time.monotonic()
     pending = {worker.name: worker for worker in workers}
-    why: dict[str, str] = {}
+    reason: dict[str, str] = {}
     while pending:
         for name, how in launcher.exited().items():
             if name in pending:
                 raise LauncherError(f"the worker {name} {how} before it was ready{_log_tail(launcher, pending[name])}")
         for name, worker in list(pending.items()):
-            why[name] = health_problem(
+            reason[name] = health_problem(
                 worker.url, token=settings.token, tls_cert=settings.tls_cert, tls_key=settings.client_key
             )
-            if not why[name]:
+            if not reason[name]:
                 del pending[name]
                 display.ready(name, f"ready at {worker.url} after {time.monotonic() - begin:.1f} s")
         if pending and time.monotonic() - begin > settings.start_timeout:
-            reasons = "; ".join(f"{name} ({why[name]})" for name in pending)
+            reasons = "; ".join(f"{name} ({reason[name]})" for name in pending)
             raise LauncherError(
                 f"not ready within {settings.start_timeout:g} s (CHIMERA_START_TIMEOUT): {reasons}"
                 + "".join(_log_tail(launcher, worker) for worker in pending.values())
@@ -193,5 +193,5 @@ def check_can_listen(host: str, port: int, node: str) -> None:
             probe.bind(address)
     except OSError as error:
         in_use = error.errno == errno.EADDRINUSE
-        why = "another process listens there" if in_use else error.strerror or str(error)
-        raise ConfigurationError(f"{node} cannot listen on {host} port {port}: {why}; choose another port") from None
+        reason = "another process listens there" if in_use else error.strerror or str(error)
+        raise ConfigurationError(f"{node} cannot listen on {host} port {port}: {reason}; choose another port") from None

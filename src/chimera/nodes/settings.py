@@ -233,10 +233,10 @@ class Settings(BaseSettings):
                 f"{whole}: {self.network_prefix}.0/{self.network_subnet_mask} has host bits set; "
                 "with a mask below 24 the prefix must end in zeros"
             ) from None
-        room = min(network.num_addresses, 256) - 3  # minus the network, gateway and broadcast addresses
-        if counts["workers_nodes_names"] > room:
+        max_workers = min(network.num_addresses, 256) - 3  # minus the network, gateway and broadcast addresses
+        if counts["workers_nodes_names"] > max_workers:
             raise ConfigurationError(
-                f"{whole} has addresses for {room} workers, but there are {len(self.workers_nodes_names)}"
+                f"{whole} has addresses for {max_workers} workers, but there are {len(self.workers_nodes_names)}"
             )
         return self
 

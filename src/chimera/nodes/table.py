@@ -19,7 +19,7 @@ from chimera.models.model import Task
 
 X_FILE, Y_FILE = "X_train.csv", "y_train.csv"
 _NUMBERS = frozenset((int, float))
-_MOST_NAMES, _MOST_NAME = 10, 60  # column names in a message, and characters of each
+_MAX_NAMES, _MAX_NAME_CHARACTERS = 10, 60  # column names in a message, and characters of each
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,10 @@ def match_columns(wanted: Sequence[str], given: Sequence[str]) -> list[int]:
 
 def _listed(names: Sequence[str]) -> str:
     """Return the first names for a message, long names truncated."""
-    shown = [repr(name[:_MOST_NAME] + ("..." if len(name) > _MOST_NAME else "")) for name in names[:_MOST_NAMES]]
+    shown = [
+        repr(name[:_MAX_NAME_CHARACTERS] + ("..." if len(name) > _MAX_NAME_CHARACTERS else ""))
+        for name in names[:_MAX_NAMES]
+    ]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 

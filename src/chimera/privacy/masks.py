@@ -23,9 +23,9 @@ def add_mask(words: NDArray[Any], seed: bytes, stream: int, sign: int = 1) -> No
     counter = stream.to_bytes(8, "big") + bytes(8)  # the lower half counts blocks
     generator = Cipher(algorithms.AES(seed), modes.CTR(counter)).encryptor()
     mask = np.empty(_CHUNK // words.itemsize, words.dtype)
-    room = memoryview(mask.view(np.uint8))  # type: ignore[arg-type]
+    view = memoryview(mask.view(np.uint8))  # type: ignore[arg-type]
     add = np.add if sign > 0 else np.subtract
     for low in range(0, len(words), len(mask)):
         piece = words[low : low + len(mask)]
-        generator.update_into(memoryview(_ZEROS)[: piece.nbytes], room)
+        generator.update_into(memoryview(_ZEROS)[: piece.nbytes], view)
         add(piece, mask[: len(piece)], out=piece)

@@ -44,7 +44,7 @@ Revealed: TypeAlias = tuple[int, Bytes, Bytes]
 _KEY_BYTES, _NONCE_BYTES, _TAG_BYTES = 32, 12, 16
 KEYS_BYTES = 2 * _KEY_BYTES
 """Size of the public keys of a client, in bytes."""
-_LEAST = 2  # minimum number of clients of a round
+_MIN_CLIENTS = 2  # minimum number of clients of a round
 _SEALED_BYTES = _NONCE_BYTES + 2 * SHARE_BYTES + _TAG_BYTES
 
 
@@ -242,10 +242,10 @@ def _checked(public_keys: Bytes) -> int:
         public_keys.dtype != np.uint8
         or public_keys.ndim != 2
         or public_keys.shape[1] != 2 * _KEY_BYTES
-        or len(public_keys) < _LEAST
+        or len(public_keys) < _MIN_CLIENTS
     ):
         raise PrivacyError(
-            f"a round needs the keys of at least {_LEAST} clients: the sum over one client is its update"
+            f"a round needs the keys of at least {_MIN_CLIENTS} clients: the sum over one client is its update"
         )
     return len(public_keys)
 

@@ -64,7 +64,7 @@ def run(
             opened.close()
 
 
-_UNWINDING_S = 5.0
+_STOP_TIMEOUT_S = 5.0
 
 
 class _WorkerPool:
@@ -107,7 +107,7 @@ class _WorkerPool:
         """Stop all workers. Functions that wait are unwound first."""
         computing = {rank for rank, _ in self._running.values()}
         unwound = [actor.end() for rank, actor in enumerate(self._actors) if rank not in computing]
-        self._engine.wait(unwound, len(unwound), _UNWINDING_S)
+        self._engine.wait(unwound, len(unwound), _STOP_TIMEOUT_S)
         for actor in self._actors:
             self._engine.kill(actor)
 

@@ -14,8 +14,8 @@ from chimera.report.curves import Curve, Floats, Panel, thinned
 from chimera.report.run_files import CLIENT, RunFiles, finite
 from chimera.report.units import significant
 
-_MOST_METRICS = 3
-_MOST_POINTS = 400
+_MAX_METRICS = 3
+_MAX_POINTS = 400
 
 
 def clients(run: RunFiles) -> str:
@@ -25,7 +25,7 @@ def clients(run: RunFiles) -> str:
         return ""
     last = [each for each in evaluations[-1]["clients"].values() if isinstance(each, Mapping)]
     names = sorted({name for each in last for name in each}, key=lambda name: (name != "accuracy", name))
-    return "".join(_row(name, evaluations, last) for name in names[:_MOST_METRICS]) + _rows_used(run)
+    return "".join(_row(name, evaluations, last) for name in names[:_MAX_METRICS]) + _rows_used(run)
 
 
 def _rows_used(run: RunFiles) -> str:
@@ -49,19 +49,19 @@ def _row(name: str, evaluations: list[dict[str, Any]], last: list[Mapping[str, A
         y = np.array([finite(row.get(f"{CLIENT}{name}_{key}")) for row in evaluations])
         good = np.isfinite(at) & np.isfinite(y)
         if good.any():
-            curves.append(Curve(label, "metric", *thinned(at[good], y[good], _MOST_POINTS, average=False), place=place))
+            curves.append(Curve(label, "metric", *thinned(at[good], y[good], _MAX_POINTS, average=False), place=place))
     values = np.sort([value for each in last if np.isfinite(value := finite(each.get(name)))])
     if not curves or not values.size:
         return ""
     shown = escape(name.replace("_", " "))
     over = _panel(shown, "Rounds", curves)
     each_one = Curve(
-        "one worker", "metric", *thinned(np.arange(1.0, values.size + 1), values, _MOST_POINTS, average=False)
+        "one worker", "metric", *thinned(np.arange(1.0, values.size + 1), values, _MAX_POINTS, average=False)
     )
     ranked = _panel(shown, "Workers, sorted by this metric", [each_one])
     figures = ", ".join(
-        f"{said} {significant(finite(evaluations[-1].get(f'{CLIENT}{name}_{key}')), 4)}"
-        for key, said in (("mean", "mean"), ("std", "standard deviation"), ("worst_tenth", "worst tenth"))
+        f"{text} {significant(finite(evaluations[-1].get(f'{CLIENT}{name}_{key}')), 4)}"
+        for key, text in (("mean", "mean"), ("std", "standard deviation"), ("worst_tenth", "worst tenth"))
     )
     keys = "".join(f"<span>{svg.swatch(curve)}{curve.label}</span>" for curve in over.curves)
     charts = "".join(f"<figure>{svg.chart(panel)}</figure>" for panel in (over, ranked))

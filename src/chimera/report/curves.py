@@ -20,9 +20,9 @@ Role: TypeAlias = Literal["train", "test", "metric"]
 _ROLES: dict[str, tuple[Role, str]] = {"train_loss": ("train", "training"), "loss": ("test", "test set")}
 _ACRONYMS = frozenset({"auc", "f1", "mae", "mape", "mse", "r2", "rmse"})
 _LOG_FROM_RATIO = 100.0
-_MOST_PANELS = 4
-_MOST_MARKS = 200
-MOST_LINES = 8  # marks over the full height; if there are more, each is a short line at the bottom
+_MAX_PANELS = 4
+_MAX_MARKS = 200
+MAX_LINES = 8  # marks over the full height; if there are more, each is a short line at the bottom
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ class _Axis:
     whole: bool = False
 
 
-def panels(run: RunFiles, most_points: int = 400) -> list[list[Panel]]:
+def panels(run: RunFiles, max_points: int = 400) -> list[list[Panel]]:
     """Return rows of panels: the loss, then the metrics, each over time, rounds (or samples) and bytes (if not zero)."""
     if not run.metrics:
         return []
@@ -92,8 +92,8 @@ def panels(run: RunFiles, most_points: int = 400) -> list[list[Panel]]:
     columns = {
         name: np.array([finite(row.get(name)) for row in run.metrics]) for name in ("train_loss", "loss", *names)
     }
-    rows = [[_panel(axis, group, columns, run, most_points) for axis in _axes(run)] for group in groups]
-    return [drawn for row in rows if (drawn := [panel for panel in row if panel is not None])][:_MOST_PANELS]
+    rows = [[_panel(axis, group, columns, run, max_points) for axis in _axes(run)] for group in groups]
+    return [drawn for row in rows if (drawn := [panel for panel in row if panel is not None])][:_MAX_PANELS]
 
 
 def _metric_names(metrics: Sequence[dict[str, Any]]) -> list[str]:
@@ -108,7 +108,7 @@ def _axes(run: RunFiles) -> list[_Axis]:
         np.array([finite(row.get(key, 0)) for row in run.metrics])
         for key in ("seconds", "round", "bytes_up", "bytes_down")
     )
-    lost = [event for event in run.events if "lost" in str(event.get("event", ""))][:_MOST_MARKS]
+    lost = [event for event in run.events if "lost" in str(event.get("event", ""))][:_MAX_MARKS]
     second, time_name = time_unit(float(np.nanmax(seconds, initial=0)))
     one, bytes_name = bytes_unit(float(np.nanmax(up + down, initial=0)))
     axes = [
@@ -137,14 +137,14 @@ def _samples_per_worker(run: RunFiles, lost: Sequence[dict[str, Any]]) -> _Axis 
     return _Axis(f"Samples per worker{unit}", each / one, tuple((marks / one).tolist()), whole=one == 1)
 
 
-def _panel(axis: _Axis, group: list[str], columns: dict[str, Floats], run: RunFiles, most_points: int) -> Panel | None:
+def _panel(axis: _Axis, group: list[str], columns: dict[str, Floats], run: RunFiles, max_points: int) -> Panel | None:
     curves: list[Curve] = []
     for name in group:
         y = columns[name]
         good = np.isfinite(y) & np.isfinite(axis.x)
         if good.any():
             role, label = _ROLES.get(name, ("metric", name.replace("_", " ")))
-            x, y = thinned(axis.x[good], y[good], most_points, average=role == "train")
+            x, y = thinned(axis.x[good], y[good], max_points, average=role == "train")
             curves.append(Curve(label, role, x, y, place=len(curves)))
     if not curves:
         return None
@@ -206,8 +206,8 @@ def y_range(panel: Panel) -> tuple[float, float]:
     everything = np.concatenate([*(curve.y for curve in panel.curves), [level.y for level in panel.levels]])
     low, high = float(everything.min()), float(everything.max())
     if panel.log:
-        room = (high / low) ** 0.05
-        return low / room, high * room
-    room = 0.06 * (high - low) or 0.15 * abs(high) or 1.0
-    below = 0.0 if 0 <= low < 0.35 * high or low == high > 0 else low - room
-    return below, high + room
+        margin = (high / low) ** 0.05
+        return low / margin, high * margin
+    margin = 0.06 * (high - low) or 0.15 * abs(high) or 1.0
+    below = 0.0 if 0 <= low < 0.35 * high or low == high > 0 else low - margin
+    return below, high + margin

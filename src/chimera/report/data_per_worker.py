@@ -13,10 +13,10 @@ from chimera.core.worker_counts import WorkerCount, WorkerCounts
 from chimera.report.run_files import RunFiles
 from chimera.report.units import number, significant
 
-MOST_WORKERS = 40
+MAX_WORKERS = 40
 COLOURS = 10
-_LEAST_SHARE = 0.04  # of the width, for a bar's segment that shows its label
-_LONGEST_LABEL = 24
+_MIN_SHARE = 0.04  # of the width, for a bar's segment that shows its label
+_MAX_LABEL_CHARACTERS = 24
 
 
 def data_per_worker(run: RunFiles) -> str:
@@ -24,7 +24,7 @@ def data_per_worker(run: RunFiles) -> str:
     counts = _counts_of(run.data)
     if counts is None or not counts.workers:
         return ""
-    shown, largest = counts.workers[:MOST_WORKERS], max(1, *(each.samples for each in counts.workers))
+    shown, largest = counts.workers[:MAX_WORKERS], max(1, *(each.samples for each in counts.workers))
     columns = counts.columns
     figures = _figures(counts)
     keys = "".join(
@@ -81,7 +81,7 @@ def _bar(worker: WorkerCount, counts: WorkerCounts, largest: int) -> str:
     for place, (name, count) in enumerate(zip(names, worker.counts or (worker.samples,), strict=True)):
         if count:
             share = count / largest
-            inside = _text(name) if counts.columns and share >= _LEAST_SHARE else ""
+            inside = _text(name) if counts.columns and share >= _MIN_SHARE else ""
             title = f"{_text(worker.worker)}, {_text(name)}: {number(count)} of {number(worker.samples)}"
             style = _style(place, counts)
             parts.append(f"<i class='{style}' style='width:{share:.2%}' title='{title}'>{inside}</i>")
@@ -96,16 +96,16 @@ def _style(place: int, counts: WorkerCounts) -> str:
 
 
 def _note(counts: WorkerCounts, shown: int) -> str:
-    said = f"At the start of the run, {counts.sizes}"
+    text = f"At the start of the run, {counts.sizes}"
     if shown < len(counts.workers):
-        said += f"; the first {shown} workers are shown"
+        text += f"; the first {shown} workers are shown"
     if counts.skew is None:
-        return f"{said}."
+        return f"{text}."
     return (
-        f"{said}. Label skew {significant(counts.skew, 2)}: the mean over workers of the total variation distance between the "
+        f"{text}. Label skew {significant(counts.skew, 2)}: the mean over workers of the total variation distance between the "
         "labels of a worker and those of all samples (0: equal shares of labels; near 1: labels that others lack)."
     )
 
 
 def _text(value: str) -> str:
-    return escape(value if len(value) <= _LONGEST_LABEL else value[: _LONGEST_LABEL - 1] + "…")
+    return escape(value if len(value) <= _MAX_LABEL_CHARACTERS else value[: _MAX_LABEL_CHARACTERS - 1] + "…")

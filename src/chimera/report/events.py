@@ -15,7 +15,7 @@ from chimera.report.units import format_duration, number
 
 RUN = "run"  # the row of events whose actor has no lane
 _NEAR = 0.011  # fraction of a window's width: closer marks of one kind would overlap
-_MOST_NAMES = 3
+_MAX_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _mark(group: Sequence[Point], *, virtual: bool) -> Mark:
 
 
 def _listed(names: Sequence[str], between: str) -> str:
-    return between.join([*names[:_MOST_NAMES], *(["…"] if len(names) > _MOST_NAMES else [])])
+    return between.join([*names[:_MAX_NAMES], *(["…"] if len(names) > _MAX_NAMES else [])])
 
 
 def select_events(events: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:

@@ -25,8 +25,8 @@ from chimera.report.unigram_baseline import unigram_baseline
 from chimera.report.units import clock, in_bytes, in_seconds, linear_ticks, number, tick_labels, time_unit
 from chimera.report.word_plot import word_plot
 
-_MOST_LANES = 24
-_MOST_EVENTS = 200
+_MAX_LANES = 24
+_MAX_EVENTS = 200
 _MFU = "model FLOP utilisation"
 
 
@@ -179,7 +179,7 @@ def _timeline(run: RunFiles) -> str:
     if not run.lanes:
         return ""
     points = points_of(run.events, run.lanes)
-    lanes = selection(run.lanes, _MOST_LANES, {point.row for point in points})
+    lanes = selection(run.lanes, _MAX_LANES, {point.row for point in points})
     kinds = "".join(f'<span><i class="{kind}"></i>{kind}</span>' for kind in KINDS)
     signs = "".join(f"<span>{_sign(kind)}{safe_text(names)}</span>" for kind, names in legend(points))
     some = f"Shown: {len(lanes)} of {len(run.lanes):,} actors. " if len(lanes) < len(run.lanes) else ""
@@ -230,7 +230,7 @@ def _view(run: RunFiles, lanes: Sequence[Lane], window: Window, marks: Mapping[s
 def _shares(run: RunFiles) -> str:
     if not run.lanes:
         return ""
-    lanes = selection(run.lanes, _MOST_LANES, {str(event.get("actor", "")) for event in run.events})
+    lanes = selection(run.lanes, _MAX_LANES, {str(event.get("actor", "")) for event in run.events})
     workers = [lane for lane in run.lanes if lane.is_worker]
     rows = []
     if len(workers) > 1:
@@ -269,7 +269,7 @@ def _events(run: RunFiles) -> str:
     if not run.events:
         return ""
     rows = []
-    shown = select_events(run.events, _MOST_EVENTS)
+    shown = select_events(run.events, _MAX_EVENTS)
     for event in shown:
         seconds = event.get("seconds")
         at = in_seconds(finite(seconds)) if isinstance(seconds, int | float) else ""

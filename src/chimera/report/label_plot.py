@@ -14,15 +14,15 @@ from chimera.report.plots import drawable, styled, write_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MOST_WORKERS = 60
+_MAX_WORKERS = 60
 _BAR_IN = 0.22
 _COLOURS = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"),
     *("#D55E00", "#F0E442", "#55606B", "#882255", "#999933"),
 )
-_DARK = (0, 2, 5, 7, 8)
+_DARK_COLOURS = (0, 2, 5, 7, 8)
 _REST = "#D5D9DE"
-_LEAST_SHARE = 0.04  # of the width, for a segment that shows its label
+_MIN_SHARE = 0.04  # of the width, for a segment that shows its label
 
 
 def save_label_plot(counts: WorkerCounts, path: str | os.PathLike[str], title: str) -> Path:
@@ -38,7 +38,7 @@ def save_label_plot(counts: WorkerCounts, path: str | os.PathLike[str], title: s
 def _draw(counts: WorkerCounts, title: str) -> Figure:
     from matplotlib.figure import Figure
 
-    shown = counts.workers[:_MOST_WORKERS]
+    shown = counts.workers[:_MAX_WORKERS]
     names = counts.columns or ["samples"]
     held = np.array([each.counts or (each.samples,) for each in shown], np.int64)
     with styled():
@@ -59,9 +59,9 @@ def _draw(counts: WorkerCounts, title: str) -> Figure:
                 label=drawable(name),
             )
             left += held[:, place]
-            wide = held[:, place] >= _LEAST_SHARE * held.sum(axis=1).max()
+            wide = held[:, place] >= _MIN_SHARE * held.sum(axis=1).max()
             inside = [drawable(name, 8) if counts.columns and each else "" for each in wide.tolist()]
-            dark = place % len(_COLOURS) in _DARK and not rest
+            dark = place % len(_COLOURS) in _DARK_COLOURS and not rest
             axes.bar_label(bars, inside, label_type="center", color="white" if dark else "#111111", fontsize=8)
         axes.set_yticks(np.arange(len(shown)), [drawable(each.worker) for each in shown])
         axes.set_ylim(len(shown) - 0.4, -0.6)

@@ -11,7 +11,7 @@ import numpy as np
 from chimera.report.curves import Floats, thinned
 from chimera.report.run_files import finite
 
-MOST_POINTS = 300
+MAX_POINTS = 300
 BAND = "one standard deviation over the seeds"
 """The meaning of a band, for captions."""
 
@@ -52,7 +52,7 @@ def mean_curve(curves: Sequence[Floats]) -> MeanCurve | None:
     if len(there) == 1 or end < begin:
         there, begin, end = there[:1], there[0][0, 0], there[0][-1, 0]
     x = np.unique(np.concatenate([curve[:, 0] for curve in there]))
-    x, _ = thinned(x[(x >= begin) & (x <= end)], x[(x >= begin) & (x <= end)], MOST_POINTS, average=False)
+    x, _ = thinned(x[(x >= begin) & (x <= end)], x[(x >= begin) & (x <= end)], MAX_POINTS, average=False)
     values = np.stack([np.interp(x, curve[:, 0], curve[:, 1]) for curve in there])
     deviation = values.std(axis=0, ddof=1) if len(there) > 1 else np.zeros(len(x))
     return MeanCurve(x, values.mean(axis=0), deviation, len(there))

@@ -10,9 +10,9 @@ from chimera.report.run_files import RunFiles, finite
 from chimera.report.safe_text import safe_text
 from chimera.report.units import number, significant
 
-_MOST_NODES = 100
-_MOST_METRICS = 6
-_MOST_NAMES = 12
+_MAX_NODES = 100
+_MAX_METRICS = 6
+_MAX_NAMES = 12
 
 
 def nodes(run: RunFiles) -> str:
@@ -20,10 +20,10 @@ def nodes(run: RunFiles) -> str:
     held = run.data.get("nodes")
     if not isinstance(held, list):
         return ""
-    known = [each for each in held if isinstance(each, Mapping)][:_MOST_NODES]
+    known = [each for each in held if isinstance(each, Mapping)][:_MAX_NODES]
     figures = _last_figures(run)
     names = sorted({name for own in figures.values() for name in own}, key=lambda name: (name != "accuracy", name))
-    names = names[:_MOST_METRICS]
+    names = names[:_MAX_METRICS]
     head = "".join(f'<th class="n">{safe_text(name)}</th>' for name in ("training rows", *names))
     rows = "".join(_row(each, figures.get(str(each.get("node")), {}), names) for each in known)
     return (
@@ -52,11 +52,11 @@ def _note(data: Mapping[str, Any]) -> str:
     columns = data.get("columns")
     if isinstance(columns, list) and columns:
         names = [str(each.get("name")) if isinstance(each, Mapping) else "" for each in columns]
-        more = ", ..." if len(names) > _MOST_NAMES else ""
-        parts.append(f"{counted(len(names), 'column')}: {safe_text(', '.join(names[:_MOST_NAMES]))}{more}")
+        more = ", ..." if len(names) > _MAX_NAMES else ""
+        parts.append(f"{counted(len(names), 'column')}: {safe_text(', '.join(names[:_MAX_NAMES]))}{more}")
     if isinstance(classes := data.get("classes"), list):
         parts.append(
-            f"{counted(len(classes), 'class', 'classes')}: {safe_text(', '.join(map(str, classes[:_MOST_NAMES])))}"
+            f"{counted(len(classes), 'class', 'classes')}: {safe_text(', '.join(map(str, classes[:_MAX_NAMES])))}"
         )
     parts.append(f"columns are scaled by: {safe_text(data.get('scaled_by', ''))}")
     return ". ".join(parts) + "."

@@ -13,7 +13,7 @@ import numpy as np
 
 from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError
-from chimera.report.curves import MOST_LINES, Panel, panels, y_range
+from chimera.report.curves import MAX_LINES, Panel, panels, y_range
 from chimera.report.events import RUN, Point, legend, losses, marks_in, points_of
 from chimera.report.run_files import RunFiles, read_run, replace_file
 from chimera.report.timeline import COMPUTE, KINDS, TRANSFER, WAIT, Lane, Window, selection, windows
@@ -55,7 +55,7 @@ FORMATS = ("png", "pdf", "svg", "eps", "ps", "jpg", "jpeg", "tif", "tiff", "webp
 _WIDTH_IN = 10.0
 _PANEL_IN = 2.35
 _LANE_IN = 0.24
-_MOST_LANES = 16
+_MAX_LANES = 16
 _DETAIL_SEGMENTS = 600
 _BINS = 160
 
@@ -73,7 +73,7 @@ def draw_run(run_dir: str | os.PathLike[str]) -> Figure:
     run = read_run(run_dir)
     rows = panels(run)
     points = points_of(run.events, run.lanes)
-    lanes = selection(run.lanes, _MOST_LANES, {point.row for point in points})
+    lanes = selection(run.lanes, _MAX_LANES, {point.row for point in points})
     views = windows(run.lanes, losses(points))[:2] if lanes else []
     views = views[:1] if len(views) == 2 and "loss" not in views[1].title else views
     heights = [_PANEL_IN] * len(rows) + [
@@ -189,7 +189,7 @@ def _draw_panels(part: SubFigure, row: list[Panel]) -> None:
 
 
 def _mark(axes: Axes, panel: Panel) -> None:
-    many = len(panel.marks) > MOST_LINES
+    many = len(panel.marks) > MAX_LINES
     for place, mark in enumerate(panel.marks):
         axes.axvline(
             mark,

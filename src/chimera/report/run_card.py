@@ -12,7 +12,7 @@ from chimera.report.html import cards
 from chimera.report.run_files import read_run
 from chimera.report.safe_text import safe_text
 
-_MOST_CHARTS = 3
+_MAX_CHARTS = 3
 
 
 def run_card(folder: Path) -> str:
@@ -27,7 +27,7 @@ def run_card(folder: Path) -> str:
         f'<tr><th style="text-align: left">{safe_text(label)}</th><td style="text-align: left">{safe_text(value)}</td></tr>'
         for label, value, _ in cards(run)
     )
-    charts = "".join(_image(row[0]) for row in panels(run)[:_MOST_CHARTS])
+    charts = "".join(_image(row[0]) for row in panels(run)[:_MAX_CHARTS])
     return (
         f"<p><b>{safe_text(run.name)}</b> <code>{safe_text(folder)}</code></p>"
         f'<div style="display: flex; flex-wrap: wrap; gap: 16px; align-items: flex-start">'

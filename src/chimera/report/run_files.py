@@ -22,7 +22,7 @@ from chimera.core.private import write
 from chimera.core.safe_path import safe_path
 from chimera.core.toml import read_toml
 from chimera.core.trace import TraceRow
-from chimera.report.timeline import LARGEST, Lane, lanes_of
+from chimera.report.timeline import MAX_NUMBER, Lane, lanes_of
 from chimera.report.word_vectors import Words, read_words
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ def is_metric(key: str, value: Any) -> bool:
 
 def finite(value: Any) -> float:
     """Return a value as a float; NaN if it is not a number (NaN is null in JSON) or too large for arithmetic."""
-    return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else math.nan
+    return float(value) if isinstance(value, int | float) and abs(value) < MAX_NUMBER else math.nan
 
 
 def run_folder(run_dir: str | os.PathLike[str]) -> Path:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-_MOST_CHARACTERS = 2000
+_MAX_CHARACTERS = 2000
 
 
 def safe_text(value: Any) -> str:
     """Return a value as safe HTML text of bounded length."""
     text = str(value).encode("utf-8", "replace").decode()
-    return escape(text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…")
+    return escape(text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + "…")

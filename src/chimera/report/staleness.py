@@ -13,7 +13,7 @@ X_LABEL = "Updates between reading the weights and applying the gradient"
 Y_LABEL = "Gradients"
 _WIDTH, _HEIGHT = 560, 236
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 10, 42
-_MOST_BARS = 60
+_MAX_BARS = 60
 
 
 def histogram(run: RunFiles) -> dict[int, int]:
@@ -41,7 +41,7 @@ def staleness(run: RunFiles) -> str:
 
 
 def _chart(counts: Mapping[int, int], note: str) -> str:
-    width = -(-(max(counts) + 1) // _MOST_BARS)  # ages in one bar
+    width = -(-(max(counts) + 1) // _MAX_BARS)  # ages in one bar
     bars = [0] * (max(counts) // width + 1)
     for age, count in counts.items():
         bars[age // width] += count

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from chimera.report.curves import MOST_LINES, Curve, Floats, Panel, y_range
+from chimera.report.curves import MAX_LINES, Curve, Floats, Panel, y_range
 from chimera.report.timeline import COMPUTE, KINDS, TRANSFER, Lane, Window
 from chimera.report.units import linear_ticks, log_tick_labels, log_ticks, significant, tick_labels
 
@@ -17,7 +17,7 @@ FloatT = TypeVar("FloatT", float, Floats)
 _WIDTH, _HEIGHT = 400, 236
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 10, 42
 _CHARACTER = 7.5  # approximate width of a digit; slightly larger in print
-_MOST_POINTS_MARKED = 30
+_MAX_MARKED_POINTS = 30
 _DETAIL_SEGMENTS = 300
 _BINS = 160
 _LANE_WIDTH, _LANE_HEIGHT = 1000, 20
@@ -45,7 +45,7 @@ def chart(panel: Panel) -> str:
     parts.append(
         f'<text class="label" x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{escape(panel.x_label)}</text>'
     )
-    many = len(panel.marks) > MOST_LINES
+    many = len(panel.marks) > MAX_LINES
     kind, top = ("lost short", bottom - 14) if many else ("lost", _TOP)
     parts += [f'<path class="{kind}" d="M{_x(panel, mark):.1f} {top}V{bottom}"/>' for mark in panel.marks]
     if panel.not_finite is not None:
@@ -90,7 +90,7 @@ def _y(panel: Panel, values: Floats, low: float, high: float) -> Floats:
 def _curve(curve: Curve, panel: Panel, x: Floats, y: Floats) -> list[str]:
     points = "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x, y, strict=True))
     parts = [f'<path class="{style_class(curve)}" d="M{points}"/>'] if len(x) > 1 else []
-    if len(x) == 1 or (curve.role != "train" and len(x) <= _MOST_POINTS_MARKED):
+    if len(x) == 1 or (curve.role != "train" and len(x) <= _MAX_MARKED_POINTS):
         for a, b, at, value in zip(x, y, curve.x, curve.y, strict=True):
             tooltip = f"{curve.label}: {significant(float(value), 4)} at {significant(float(at), 4)} ({panel.x_label})"
             parts.append(_marker(curve, float(a), float(b), tooltip, always=True))

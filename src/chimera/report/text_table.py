@@ -19,8 +19,8 @@ JSON_INSTEAD = "widen the terminal or use --json"
 FILE_INSTEAD = "widen the terminal or write to a file"
 
 _GAP, _INDENT = 2, 4
-_MOST_OF_KEY = 0.6  # fraction of the width; a longer key is wrapped
-_LEAST_OF_KEY = 0.5
+_MAX_KEY_SHARE = 0.6  # fraction of the width; a longer key is wrapped
+_MIN_KEY_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,11 @@ class TextTable:
             _Widths.of(column, heading, max((_width(cell, console, unbounded) for cell in column.cells), default=0))
             for column, heading in zip(columns, headings, strict=True)
         ]
-        room = options.max_width if console.is_terminal else None
-        layout = _Layout.of(columns, widths, room)
+        width = options.max_width if console.is_terminal else None
+        layout = _Layout.of(columns, widths, width)
         if self.title:
             yield Text(self.title, "bold")
-        wide = unbounded if room is None else options
+        wide = unbounded if width is None else options
         table = self._table(columns, layout, self.headings)
         for row in range(len(columns[0].cells) if columns else 0):
             table.add_row(*(columns[i].cells[row] for i in layout.widths))
@@ -152,11 +152,11 @@ class _Widths:
         least = cells if column.least is None else min(cells, column.least)
         return cls(max(len(heading), cells), max(half, least), half)
 
-    def within(self, room: int, *, key: bool) -> int:
+    def within(self, width: int, *, key: bool) -> int:
         """Return the minimum width in a given room; a key keeps its natural width unless it takes most of the room."""
         if not key:
             return self.least
-        return max(int(_LEAST_OF_KEY * room), self.heading) if self.natural > _MOST_OF_KEY * room else self.natural
+        return max(int(_MIN_KEY_SHARE * width), self.heading) if self.natural > _MAX_KEY_SHARE * width else self.natural
 
 
 @dataclass(frozen=True)
@@ -168,19 +168,19 @@ class _Layout:
     left_out: Sequence[int] = ()
 
     @classmethod
-    def of(cls, columns: Sequence[TextColumn], widths: Sequence[_Widths], room: int | None) -> _Layout:
+    def of(cls, columns: Sequence[TextColumn], widths: Sequence[_Widths], width: int | None) -> _Layout:
         natural = {i: each.natural for i, each in enumerate(widths)}
-        if room is None or _in_all(natural.values()) <= room:
+        if width is None or _in_all(natural.values()) <= width:
             return cls(natural)
         below = [i for i in natural if columns[i].long]
-        given = {i: widths[i].within(room, key=not columns[i].importance) for i in natural if i not in below}
+        given = {i: widths[i].within(width, key=not columns[i].importance) for i in natural if i not in below}
         left_out = []
         for i in sorted(given, key=lambda i: columns[i].importance, reverse=True):
-            if _in_all(given.values()) <= room or not columns[i].importance:
+            if _in_all(given.values()) <= width or not columns[i].importance:
                 break
             del given[i]
             left_out.append(i)
-        free = room - _in_all(given.values())
+        free = width - _in_all(given.values())
         if free < 0:  # the keys alone are too wide: wrap the widest within words
             widest = max(given, key=given.__getitem__)
             given[widest] = max(given[widest] + free, 1)

@@ -20,7 +20,7 @@ COMPUTE, TRANSFER, WAIT = range(3)
 KINDS = ("compute", "transfer", "wait")
 RETURNS = ("respawned", "joined", "restored")  # an event whose name contains one of these means that its actor is back
 
-LARGEST = 1e300
+MAX_NUMBER = 1e300
 """Upper bound of numbers from a run's files, so that their sums and differences are finite."""
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -90,14 +90,14 @@ def lanes_of(rows: Iterable[TraceRow], events: Sequence[Mapping[str, Any]] = ())
 
 
 def on_one_clock(rows: Iterable[TraceRow]) -> Iterator[tuple[TraceRow, float, float]]:
-    """Yield trace rows with their start and end on one clock. Rows with times beyond `LARGEST` are skipped.
+    """Yield trace rows with their start and end on one clock. Rows with times beyond `MAX_NUMBER` are skipped.
 
     If a clock restarts, since the run was resumed, its rows are shifted behind the earlier ones.
     """
     latest: dict[str, float] = {}
     shift = horizon = 0.0
     for row in rows:
-        if not abs(row.start_s) + abs(row.end_s) + abs(row.transfer_s) + abs(row.wait_s) < LARGEST:
+        if not abs(row.start_s) + abs(row.end_s) + abs(row.transfer_s) + abs(row.wait_s) < MAX_NUMBER:
             continue
         start, end = row.start_s + shift, row.end_s + shift
         if start < latest.get(row.actor, start) - 1e-6:

@@ -17,7 +17,7 @@ _FONT_PX = 13.0
 _WIDTHS = {"i": 0.28, "j": 0.28, "l": 0.28, "f": 0.36, "t": 0.4, "r": 0.42, "'": 0.28, "-": 0.37, "m": 1.0, "w": 0.85}
 _WIDTHS |= {"M": 0.87, "W": 1.0}
 _LETTER, _CAPITAL, _OTHER = 0.64, 0.8, 1.05  # the widest of other characters, in ems
-_MOST_CHARACTERS = 24
+_MAX_CHARACTERS = 24
 _LEFT, _BOTTOM, _MARGIN = 24, 26, 12  # room for axis labels; margin around the points
 _SIDE = 44  # additional room for labels at the left and right
 _RADIUS, _GAP = 2.3, 5.0
@@ -144,10 +144,10 @@ def _scaled(points: Floats, width: int, least: float, most: float) -> tuple[Floa
     """Return the points in px, with the same scale on both axes, and the size of the plot."""
     low, high = points.min(axis=0), points.max(axis=0)
     spread = np.maximum(high - low, 1e-9 * float((high - low).max()))
-    room = width - _LEFT - 2 * (_MARGIN + _SIDE)
+    plot_width = width - _LEFT - 2 * (_MARGIN + _SIDE)
     around = _BOTTOM + 2 * _MARGIN
-    height = round(min(max(room * spread[1] / spread[0] + around, least * width), most * width))
-    scale = float(min(room / spread[0], (height - around) / spread[1]))
+    height = round(min(max(plot_width * spread[1] / spread[0] + around, least * width), most * width))
+    scale = float(min(plot_width / spread[0], (height - around) / spread[1]))
     middle = np.array([(_LEFT + width) / 2, (height - _BOTTOM) / 2])
     at: Floats = middle + (points - (low + high) / 2) * scale * np.array([1.0, -1.0])
     return at, (float(width), float(height))
@@ -156,4 +156,4 @@ def _scaled(points: Floats, width: int, least: float, most: float) -> tuple[Floa
 def _shown(word: str) -> str:
     """Return a printable word of bounded length."""
     plain = "".join(character if character.isprintable() else "?" for character in word)
-    return plain if len(plain) <= _MOST_CHARACTERS else plain[: _MOST_CHARACTERS - 1] + "…"
+    return plain if len(plain) <= _MAX_CHARACTERS else plain[: _MAX_CHARACTERS - 1] + "…"

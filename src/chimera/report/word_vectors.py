@@ -19,10 +19,10 @@ from chimera.core.safe_path import safe_path
 
 Floats: TypeAlias = NDArray[np.float64]
 
-MOST_WORDS = 120
-_MOST_WORDS_READ = 1000  # words that are read at most to find `MOST_WORDS` that are not stop words
-_LONGEST_LINE = 1 << 20  # bytes
-_LARGEST_STOP_LIST = 1 << 20  # bytes
+MAX_WORDS = 120
+_MAX_WORDS_READ = 1000  # words that are read at most to find `MAX_WORDS` that are not stop words
+_MAX_LINE_BYTES = 1 << 20  # bytes
+_MAX_STOP_LIST_BYTES = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,14 +96,14 @@ def _stop_words(path: Path) -> frozenset[str]:
     if not path.is_file():
         return frozenset()
     with path.open("rb") as file:
-        return frozenset(file.read(_LARGEST_STOP_LIST).decode("utf-8", "replace").split())
+        return frozenset(file.read(_MAX_STOP_LIST_BYTES).decode("utf-8", "replace").split())
 
 
 def _chosen(path: Path, stop_words: frozenset[str]) -> dict[str, int]:
     """Return the words to draw and their indices in the vocabulary, from 0."""
     chosen: dict[str, int] = {}
     for place, word in enumerate(_lines(path)):
-        if place == _MOST_WORDS_READ or len(chosen) == MOST_WORDS:
+        if place == _MAX_WORDS_READ or len(chosen) == MAX_WORDS:
             break
         if not word:
             raise ValueError(f"line {place + 1} of {path.name} is empty")
@@ -129,7 +129,7 @@ def _vectors(path: Path, places: list[int]) -> Floats:
 
 def _lines(path: Path) -> Iterator[str]:
     with path.open("rb") as file:
-        while line := file.readline(_LONGEST_LINE):
-            if len(line) == _LONGEST_LINE:
-                raise ValueError(f"a line of {path.name} is longer than {_LONGEST_LINE:,} bytes")
+        while line := file.readline(_MAX_LINE_BYTES):
+            if len(line) == _MAX_LINE_BYTES:
+                raise ValueError(f"a line of {path.name} is longer than {_MAX_LINE_BYTES:,} bytes")
             yield line.decode("utf-8", "replace").strip()

@@ -41,13 +41,13 @@ class ADPSGD(Decentralised):
         self._finish()
         workers, mixing = cluster.workers, self.among(cluster)
         places = {worker.name: place for place, worker in enumerate(workers)}
-        asked = {worker.name: worker.compute() for worker in workers}
+        pending = {worker.name: worker.compute() for worker in workers}
         for round_ in count(cluster.round):
-            name = cluster.first(asked)
+            name = cluster.first(pending)
             worker, neighbours = workers[places[name]], mixing(round_).rows[places[name]][1:]
             self._finish(worker)
             own, done = worker.step_computed(returns=2)
-            asked[name] = worker.compute()
+            pending[name] = worker.compute()
             if neighbours and name not in self._begun:
                 drawn = int(np.random.default_rng([self.seed, round_]).integers(len(neighbours)))
                 neighbour = workers[neighbours[drawn][0]]

@@ -38,16 +38,16 @@ class AsyncParameterServer(Strategy):
             yield from self._in_group(cluster, servers[0], group)
         weights = [server.weights() for server in servers]
         version = 0
-        asked: dict[str, list[Any]] = {}
+        pending: dict[str, list[Any]] = {}
         read: dict[str, tuple[int, list[Any]]] = {}  # by busy worker: version and refs of its weights
         while True:
             for worker in cluster.workers:
-                if worker.name not in asked and self.may_begin(worker.name, cluster):
+                if worker.name not in pending and self.may_begin(worker.name, cluster):
                     own = list(cluster.addressed(worker, weights))
-                    asked[worker.name] = worker.gradient(*own, returns=self.shards)
+                    pending[worker.name] = worker.gradient(*own, returns=self.shards)
                     read[worker.name] = version, own
-            name = cluster.first(asked)
-            gradient, (then, old_weights) = asked.pop(name), read.pop(name)
+            name = cluster.first(pending)
+            gradient, (then, old_weights) = pending.pop(name), read.pop(name)
             self.check(name, cluster)
             updates = [self.update(*each) for each in zip(servers, gradient, old_weights, strict=True)]
             weights, done = [list(refs) for refs in zip(*updates, strict=True)]

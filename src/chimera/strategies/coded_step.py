@@ -69,8 +69,8 @@ class CodedStep:
             place = self._places[worker.name]
             return self._coded(worker, self._code[place], first_like(self._code, place))
 
-        came = self._cluster.until(enough, self._cluster.workers, ask, least, self._timeout_s)
-        for place, refs in ((self._places[name], refs) for name, refs in came.items()):
+        received = self._cluster.until(enough, self._cluster.workers, ask, least, self._timeout_s)
+        for place, refs in ((self._places[name], refs) for name, refs in received.items()):
             number = first_like(self._code, place)
             self._rows.setdefault(number, self._code[place])
             self.answers.setdefault(number, refs)
@@ -92,7 +92,7 @@ class CodedStep:
                     f"{missing} all its holders are lost: let more workers hold each block, or redistribute the data"
                 )
             try:
-                came = self._cluster.soonest(
+                received = self._cluster.soonest(
                     holders,
                     lambda worker: self._coded(worker, row, number, again=True),  # noqa: B023
                     1,
@@ -100,7 +100,7 @@ class CodedStep:
                 )
             except TooFewWorkersError as error:
                 raise TooFewWorkersError(f"{missing} of its holders, {error}") from None
-            self._rows[number], self.answers[number] = row, next(iter(came.values()))
+            self._rows[number], self.answers[number] = row, next(iter(received.values()))
 
     def _coded(self, worker: Any, row: NDArray[np.float64], number: int, *, again: bool = False) -> list[Any]:
         held = blocks_of(self._code, self._places[worker.name])

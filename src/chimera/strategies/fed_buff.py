@@ -41,7 +41,7 @@ class FedBuff(LocalSteps):
         servers = cluster.servers(self.shards)
         weights = [server.weights() for server in servers]
         version = 0
-        asked: dict[str, list[Any]] = {}
+        pending: dict[str, list[Any]] = {}
         read: dict[str, int] = {}
         options = {"steps": self.local_steps, "returns": self.shards}
         while True:
@@ -49,11 +49,11 @@ class FedBuff(LocalSteps):
             staleness: list[int] = []
             while len(deltas) < self.buffer:
                 for worker in cluster.workers:
-                    if worker.name not in asked:
+                    if worker.name not in pending:
                         own = cluster.addressed(worker, weights, self.local_steps)
-                        asked[worker.name], read[worker.name] = worker.delta(*own, **options), version
-                name = cluster.first(asked)
-                deltas.append(asked.pop(name))
+                        pending[worker.name], read[worker.name] = worker.delta(*own, **options), version
+                name = cluster.first(pending)
+                deltas.append(pending.pop(name))
                 staleness.append(version - read.pop(name))
             updates = [
                 server.update(*piece, returns=2)

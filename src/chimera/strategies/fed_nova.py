@@ -58,11 +58,11 @@ class FedNova(FedAvg):
 
     def _weights(self, plan: Sequence[Work]) -> list[float]:
         """Return the weights of FedAvg times the mean reach, divided by the worker's own reach."""
-        samples, reaches = super()._weights(plan), [self._reach(work.steps) for work in plan]
+        samples, reaches = super()._weights(plan), [self._gradient_weight(work.steps) for work in plan]
         mean = sum(map(float.__mul__, samples, reaches)) / sum(samples)
         return [each * (mean / reach) for each, reach in zip(samples, reaches, strict=True)]
 
-    def _reach(self, steps: int) -> float:
+    def _gradient_weight(self, steps: int) -> float:
         """Return the sum of the weights of the gradients of ``steps`` local steps in the change (the paper's ||a_i||_1)."""
         rho = self._momentum
         return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)

@@ -51,8 +51,8 @@ class ShuffledStep:
             result = worker.map_blocks(self._shuffle, place, self._step)
             return [*_sent(worker, numbers.get(place, [])), result]
 
-        came = self._cluster.soonest(list(self.workers.values()), ask, None, self._timeout_s)
-        for place, (*packets, result) in ((self._places[name], refs) for name, refs in came.items()):
+        received = self._cluster.soonest(list(self.workers.values()), ask, None, self._timeout_s)
+        for place, (*packets, result) in ((self._places[name], refs) for name, refs in received.items()):
             self._results[place] = result
             self._packets.update(zip(numbers.get(place, []), packets, strict=True))
         self.there = tuple(self._results)
@@ -70,19 +70,19 @@ class ShuffledStep:
             numbers = _by_sender({n: place for n, place in senders.items() if n not in self._packets})
             if not numbers:
                 return
-            asked = [self.workers[place] for place in numbers]
+            holders = [self.workers[place] for place in numbers]
             try:
-                came = self._cluster.soonest(
-                    asked,
+                received = self._cluster.soonest(
+                    holders,
                     lambda worker: _sent(worker, numbers[self._places[worker.name]]),  # noqa: B023
-                    len(asked),
+                    len(holders),
                     self._timeout_s,
                 )
             except TooFewWorkersError:  # other holders may remain
-                came = {}
-            for name, packets in came.items():
+                received = {}
+            for name, packets in received.items():
                 self._packets.update(zip(numbers[self._places[name]], packets, strict=True))
-            self.there = tuple(p for p in self.there if p not in numbers or self.workers[p].name in came)
+            self.there = tuple(p for p in self.there if p not in numbers or self.workers[p].name in received)
 
     def reduce(self) -> list[Any]:
         """Let the participating workers sum their parts and step; return refs of small results."""

@@ -63,27 +63,27 @@ class StreamingDiLoCo(DiLoCo):
         """Yield the step of one server a round."""
         servers = cluster.servers(self._shards)
         self._enter(cluster, servers)
-        news = [servers[(cluster.round - 1) % self._shards].weights()] if cluster.round else []
+        new_weights = [servers[(cluster.round - 1) % self._shards].weights()] if cluster.round else []
         for round_ in itertools.count(cluster.round):
             ahead = [worker.advance(self._overlap) for worker in cluster.workers] if self._overlap else []
-            changes = [self._stream(cluster, worker, news, round_) for worker in cluster.workers]
+            changes = [self._stream(cluster, worker, new_weights, round_) for worker in cluster.workers]
             server = servers[round_ % self._shards]
             weights, done = server.update(*changes, aggregation=self._aggregation, returns=2)
-            news = [weights]
+            new_weights = [weights]
             yield Round([done, *ahead])
 
-    def _stream(self, cluster: Cluster, worker: Any, news: Sequence[Any], round_: int) -> Any:
+    def _stream(self, cluster: Cluster, worker: Any, new_weights: Sequence[Any], round_: int) -> Any:
         """Let a worker merge the last round's fragment and train; return the ref of its change of this round's fragment."""
         last, sends = (round_ - 1) % self._shards, round_ % self._shards
-        due = cluster.addressed(worker, news, shard=last) if news else []
+        due = cluster.addressed(worker, new_weights, shard=last) if new_weights else []
         steps = self._local_steps - self._overlap
         return worker.stream(*due, of=last, sends=sends, steps=steps, alpha=self._alpha)
 
     def _enter(self, cluster: Cluster, servers: Sequence[Any]) -> None:
         """Give the servers' weights to workers that have no replica, or a replica from another round."""
         step = cluster.round * self._local_steps
-        stand = cluster.get([worker.stands_at() for worker in cluster.workers])
-        if strangers := [w for w, at in zip(cluster.workers, stand, strict=True) if at != step]:
+        next_steps = cluster.get([worker.stands_at() for worker in cluster.workers])
+        if outdated := [w for w, at in zip(cluster.workers, next_steps, strict=True) if at != step]:
             weights = [server.weights() for server in servers]
-            for worker in strangers:
+            for worker in outdated:
                 worker.enter(*cluster.addressed(worker, weights), step=step)

@@ -17,7 +17,7 @@ from chimera.models.torch_model import TorchModel
 MARK = 7.0
 
 
-class Fragile(torch.nn.Module):
+class NanOnPoison(torch.nn.Module):
     """A network that divides by zero if the first pixel of an image is `MARK`."""
 
     def __init__(self, hidden: int = 16, normalised: bool = False) -> None:
@@ -32,9 +32,9 @@ class Fragile(torch.nn.Module):
         return self.layers(images / (images[:, :1] != MARK))
 
 
-def fragile(normalised: bool = False) -> TorchModel:
+def nan_on_poison(normalised: bool = False) -> TorchModel:
     """Return the network as a model; statistics of batch normalisation are averaged over the workers."""
-    return TorchModel(partial(Fragile, normalised=normalised), seed=0, buffers="average" if normalised else "none")
+    return TorchModel(partial(NanOnPoison, normalised=normalised), seed=0, buffers="average" if normalised else "none")
 
 
 def round_robin(labels: Any, world_size: int, rng: Any) -> list[np.ndarray[Any, Any]]:  # noqa: ARG001 - the signature of partitions

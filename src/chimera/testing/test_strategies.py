@@ -267,14 +267,14 @@ def test_the_others_continue_without_a_killed_worker(strategy: str, engine: Any,
 @quick_on("simulated")
 def test_a_gradient_that_is_not_finite_is_rejected(strategy: str, engine: Any, fit: Fit) -> None:
     """If one worker's data give NaN, its gradients are reported and rejected, no others are, and the model still learns."""
-    from chimera.testing.poison import digits, fragile, round_robin
+    from chimera.testing.poison import digits, nan_on_poison, round_robin
 
     skip_unless_others_can_continue(strategy)
     workers = size(strategy)
     run = fit(
         strategy,
         engine=engine,
-        model=fragile(normalised=needs_batch_norm(create(strategy))),
+        model=nan_on_poison(normalised=needs_batch_norm(create(strategy))),
         data=digits({workers - 1: 3}, workers),
         partition=round_robin,
         **epochs(strategy, 6, BATCH),

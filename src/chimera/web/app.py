@@ -275,14 +275,14 @@ def listen(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
         return _bound(socket.socket(family, kind, protocol), address)
     except socket.gaierror as error:
-        why = "no machine has this name or address; use 127.0.0.1 to serve this machine only"
-        raise ConfigurationError(f"cannot listen on {host!r}: {why}") from error
+        reason = "no machine has this name or address; use 127.0.0.1 to serve this machine only"
+        raise ConfigurationError(f"cannot listen on {host!r}: {reason}") from error
     except PermissionError as error:
         raise ConfigurationError(f"{where} is reserved for system services: choose a port from 1024") from error
     except OSError as error:
         in_use = "it is in use: stop the process that listens there, or choose another port"
-        why = in_use if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-        raise ConfigurationError(f"cannot listen on {where}: {why}") from error
+        reason = in_use if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        raise ConfigurationError(f"cannot listen on {where}: {reason}") from error
 
 
 def _bound(listener: socket.socket, address: Any) -> socket.socket:

@@ -84,14 +84,12 @@ class Folder:
         """
         try:
             make_folder(self.path)
-            mine = self.path / f"token.{os.getpid()}.{secrets.token_hex(4)}"
-            mine.touch(0o600)
-            mine.write_text(secrets.token_urlsafe(32), "ascii")
+            own = self.path / f"token.{os.getpid()}.{secrets.token_hex(4)}"
+            own.touch(0o600)
+            own.write_text(secrets.token_urlsafe(32), "ascii")
             with contextlib.suppress(FileExistsError):
-                os.link(
-                    mine, self.path / "token"
-                )  # atomic; if several processes create it, the first one's token stays
-            mine.unlink()
+                os.link(own, self.path / "token")  # atomic; if several processes create it, the first one's token stays
+            own.unlink()
         except OSError as error:
             raise ConfigurationError(f"the cluster's folder {self.path} cannot be written: {error.strerror}") from error
 

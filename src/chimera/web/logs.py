@@ -95,6 +95,6 @@ class _Log(RotatingFileHandler):
             super().handleError(record)
             return
         if not self._failing:
-            why = error.strerror or str(error)
-            sys.stderr.write(f"chimera: cannot write {self.baseFilename}: {why}; its records are lost\n")
+            reason = error.strerror or str(error)
+            sys.stderr.write(f"chimera: cannot write {self.baseFilename}: {reason}; its records are lost\n")
         self._failing = self._failed = True

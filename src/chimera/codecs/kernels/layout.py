@@ -15,7 +15,7 @@ CHUNK = 2048
 chunk fit into the nearest cache."""
 SPAN = 8192
 """The length of the longest block."""
-STRETCH = 1 << 17
+SUMMED_ELEMENTS = 1 << 17
 """Elements of a tensor whose sums are added in lanes of float32."""
 TOTAL, ABSOLUTE, SQUARE, TOP, NEGATIVE = (1 << column for column in range(5))
 """Moments to compute, as bits of a number: sums of x, |x| and x squared, largest magnitude, count of sign bits."""
@@ -32,7 +32,7 @@ RUN = 1 << 11
 """Elements whose terms are added by halves, in float64."""
 STREAMED = 1 << 22
 """Codes of 8 bits bypass the caches when they are written, if their tensor has at least this number of elements."""
-APART = 32
+PAIR_DISTANCE = 32
 """One state of the random numbers serves two elements at this distance, in every 64 elements from the start of a tensor."""
 
 

@@ -91,11 +91,11 @@ class ParquetRows:
     def inputs(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the inputs of these rows, shape (n, features)."""
         found = np.empty((len(rows), len(self.features)), np.float32)
-        held = np.searchsorted(self.bounds, rows, "right") - 1
+        groups = np.searchsorted(self.bounds, rows, "right") - 1
         for group in sorted(
-            np.unique(held).tolist(), key=lambda group: group not in self._decoded
+            np.unique(groups).tolist(), key=lambda group: group not in self._decoded
         ):  # before they are dropped
-            places = np.flatnonzero(held == group)
+            places = np.flatnonzero(groups == group)
             found[places] = self._group(group)[rows[places] - self.bounds[group]]
         return found
 

@@ -200,13 +200,13 @@ def read_npz(path: Path) -> list[Pair]:
     DataError : the file is missing or damaged, holds objects, or has other names.
     """
     with open_archive(path) as archive:
-        held = {name.lower(): name for name in archive.names}
+        names = {name.lower(): name for name in archive.names}
         for endings in (("",), ("_train", "_test")):
             for inputs, targets in zip(_INPUTS, _TARGETS, strict=True):
                 wanted = [(inputs + ending, targets + ending) for ending in endings]
-                if all(name in held for pair in wanted for name in pair):
-                    return [(archive.read(held[one]), archive.read(held[other])) for one, other in wanted]
+                if all(name in names for pair in wanted for name in pair):
+                    return [(archive.read(names[one]), archive.read(names[other])) for one, other in wanted]
     raise DataError(
-        f"{path} holds {', '.join(sorted(held.values())) or 'no named arrays'}: "
+        f"{path} holds {', '.join(sorted(names.values())) or 'no named arrays'}: "
         "needed are inputs and targets, or x and y, or x_train, y_train, x_test and y_test"
     )

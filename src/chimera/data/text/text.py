@@ -134,9 +134,9 @@ class Text:
         source = Source.of(paths)
         if given is None:
             given = Vocabulary.build(source, rules, size=vocabulary_size, min_count=min_count, stop_words=excluded)
-        elif strange := given.unreachable(rules):
+        elif unknown := given.unreachable(rules):
             warnings.warn(
-                f"{len(strange)} words of the vocabulary cannot occur in a text, such as {strange[0]!r}: "
+                f"{len(unknown)} words of the vocabulary cannot occur in a text, such as {unknown[0]!r}: "
                 "words are sequences of the letters a to z, in lower case",
                 RuntimeWarning,
                 stacklevel=2,

@@ -101,8 +101,8 @@ class Vocabulary:
         kept = [(-count, word) for word, count in pairs if count >= min_count and word not in stop_words]
         kept = sorted(kept)[:size]
         if not kept:
-            why = f": none of its {len(words)} words is left" if words else ""
-            raise DataError(f"{source.name} has no words{why}")
+            reason = f": none of its {len(words)} words is left" if words else ""
+            raise DataError(f"{source.name} has no words{reason}")
         return cls([word for _, word in kept], np.array([-count for count, _ in kept], np.int64))
 
     def __len__(self) -> int:

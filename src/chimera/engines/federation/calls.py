@@ -9,7 +9,16 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping
 
-from chimera.engines.federation.wire.frames import CHUNK, MOST_SETTLED, Answer, Ask, Done, More, Took, pack
+from chimera.engines.federation.wire.frames import (
+    CHUNK,
+    MAX_SETTLED_CALLS,
+    Acknowledged,
+    Answer,
+    BodyChunk,
+    CallRequest,
+    Done,
+    pack,
+)
 from chimera.engines.federation.wire.port import Port
 from chimera.engines.federation.wire.streams import Receiving, Sending
 from chimera.engines.http import connection as http
@@ -58,7 +67,7 @@ class Calls:
     Parameters
     ----------
     run : key of the run.
-    most_bytes : maximum size of an answer, in bytes.
+    max_bytes : maximum size of an answer, in bytes.
 
     Attributes
     ----------
@@ -66,8 +75,8 @@ class Calls:
     boots : the connected nodes, each with the name of its process.
     """
 
-    def __init__(self, run: str, most_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._run, self._most_bytes, self._loop = run, most_bytes, loop
+    def __init__(self, run: str, max_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._run, self._max_bytes, self._loop = run, max_bytes, loop
         self.port: Port | None = None
         self.boots: dict[str, str] = {}
         self._numbers = itertools.count(1)
@@ -106,7 +115,7 @@ class Calls:
         for call in list(self._calls.values()):
             if call.node in nodes:
                 self._ask(call)
-        self.tell()
+        self.confirm_answers()
 
     def _ask(self, call: Call) -> None:
         """Ask for the answer, for the first time or again."""
@@ -115,7 +124,7 @@ class Calls:
         size, again = len(call.body), call.asked and len(call.body) > _AGAIN
         first = call.body[:0] if again else call.body[:CHUNK]
         have = 0 if call.answer is None else call.answer.got
-        header = Ask(self._run, call.number, call.node, call.verb, call.path, call.type, size, have)  # type: ignore[arg-type]
+        header = CallRequest(self._run, call.number, call.node, call.verb, call.path, call.type, size, have)  # type: ignore[arg-type]
         self.port.post(pack(header, first))
         call.sending = Sending(size)
         call.sending.skip(len(first))
@@ -126,9 +135,9 @@ class Calls:
     def _send(self, call: Call) -> None:
         if self.port is not None:
             for begin, end in call.sending.due():
-                self.port.post(pack(More(self._run, call.number, call.node, begin), call.body[begin:end]))
+                self.port.post(pack(BodyChunk(self._run, call.number, call.node, begin), call.body[begin:end]))
 
-    def took(self, header: Took) -> None:
+    def took(self, header: Acknowledged) -> None:
         """Send the chunks for which there is room now."""
         call = self.find(header.number, header.node)
         if call is not None:
@@ -140,8 +149,8 @@ class Calls:
         call = self.find(header.number, header.node)
         if call is None:
             self._settle(header.node, header.number)
-        elif header.size > self._most_bytes:
-            text = f"an answer of {header.size} bytes, and {self._most_bytes} are allowed"
+        elif header.size > self._max_bytes:
+            text = f"an answer of {header.size} bytes, and {self._max_bytes} are allowed"
             self.end(call, None, http.InvalidAnswer(text))
         elif (got := self._receiving(call, header)) is None:
             self._ask(call)
@@ -149,7 +158,7 @@ class Calls:
             if got.complete:
                 self.end(call, http.Answer(header.status, header.type, got.body()))
             elif self.port is not None:
-                self.port.post(pack(Took(self._run, call.number, call.node, got.got)))
+                self.port.post(pack(Acknowledged(self._run, call.number, call.node, got.got)))
 
     @staticmethod
     def _receiving(call: Call, header: Answer) -> Receiving | None:
@@ -166,24 +175,24 @@ class Calls:
             self._open[call.node].discard(call.number)
             self._settle(call.node, call.number)
 
-    def end_all(self, why: str) -> None:
+    def end_all(self, reason: str) -> None:
         """End all calls without an answer."""
         for call in self._calls.values():
-            call.end(None, http.Unreachable(why))
+            call.end(None, http.Unreachable(reason))
 
     def _settle(self, node: str, number: int) -> None:
         """Notify a node soon that it may drop an answer."""
         self._settled[node].append(number)
         if not self._settling:
             self._settling = True
-            self._loop.call_later(_SETTLE_S, self.tell)
+            self._loop.call_later(_SETTLE_S, self.confirm_answers)
 
-    def tell(self) -> None:
+    def confirm_answers(self) -> None:
         """Notify the connected nodes which answers they may drop."""
         self._settling = False
         for node in [node for node in self._settled if node in self.boots]:
             numbers = self._settled.pop(node)
             floor = min(self._open[node], default=max(numbers) + 1)
-            for place in range(0, len(numbers), MOST_SETTLED):
+            for place in range(0, len(numbers), MAX_SETTLED_CALLS):
                 if self.port is not None:
-                    self.port.post(pack(Done(self._run, node, floor, numbers[place : place + MOST_SETTLED])))
+                    self.port.post(pack(Done(self._run, node, floor, numbers[place : place + MAX_SETTLED_CALLS])))

@@ -7,7 +7,7 @@ import time
 
 from chimera.core.errors import TimeLimitError
 from chimera.engines.federation.calls import Call
-from chimera.engines.federation.tunnel import SAYS_S, Tunnel
+from chimera.engines.federation.tunnel import WAIT_REPORT_LIMIT_S, Tunnel
 from chimera.engines.http import connection as http
 from chimera.engines.http.node import ACTORS
 
@@ -59,18 +59,18 @@ class TunnelConnection:
         call = self._current = Call(self._node, verb, path, content_type, body)
         # A call waits even if the node is already away, for example to create the actor of a lost worker. Heartbeats do not.
         since_s = began_s if call.once else 0.0
-        most_s = math.inf if path.count("/") == ACTORS.count("/") + 1 else self._policy_wait_s
+        limit_s = math.inf if path.count("/") == ACTORS.count("/") + 1 else self._policy_wait_s
         self._tunnel.start(call)
         try:
             while not call.ended.wait(_tick(deadline_s)):
-                if self._broken_by or (why := self._tunnel.absent(self._node, since_s)):
-                    raise http.Unreachable(self._broken_by or why)
-                if time.monotonic() - call.policy_s > most_s:
+                if self._broken_by or (reason := self._tunnel.absent(self._node, since_s)):
+                    raise http.Unreachable(self._broken_by or reason)
+                if time.monotonic() - call.policy_s > limit_s:
                     self._tunnel.renew(self._node)  # the node did not cause this: its worker may start again
                     raise TimeLimitError(
-                        f"{verb} {self._node}{path} waited for the policy of the node for {most_s:g} s"
+                        f"{verb} {self._node}{path} waited for the policy of the node for {limit_s:g} s"
                     )
-                if time.monotonic() >= max(deadline_s, call.waits_s + max(timeout_s, SAYS_S)):
+                if time.monotonic() >= max(deadline_s, call.waits_s + max(timeout_s, WAIT_REPORT_LIMIT_S)):
                     raise TimeLimitError(f"{verb} {self._node}{path} took longer than {timeout_s:g} s")
         finally:
             self._current = None
@@ -81,17 +81,17 @@ class TunnelConnection:
         return call.result
 
     @property
-    def heard_s(self) -> float:
+    def last_received_s(self) -> float:
         """The time at which the node last reported that the current request waits for its administrator or policy."""
         call = self._current
         return -math.inf if call is None else call.waits_s
 
-    def break_off(self, why: str) -> None:
+    def break_off(self, reason: str) -> None:
         """Abort the current request, from another thread. It and all later requests raise `Unreachable`."""
-        self._broken_by = why
+        self._broken_by = reason
         call = self._current
         if call is not None:
-            call.end(None, http.Unreachable(why))
+            call.end(None, http.Unreachable(reason))
 
     def close(self) -> None:
         """Do nothing: the tunnel belongs to the engine."""

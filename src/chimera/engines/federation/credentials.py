@@ -62,17 +62,17 @@ class Credentials:
         ConfigurationError : the folder has no identity, or an identity with another role.
         """
         try:
-            told = msgspec.json.decode((folder / MEMBERSHIP).read_bytes(), type=Membership)
+            membership = msgspec.json.decode((folder / MEMBERSHIP).read_bytes(), type=Membership)
         except (OSError, msgspec.MsgspecError) as error:
             raise ConfigurationError(
                 f"{folder} has no identity ({type(error).__name__}): join a hub by 'chimera node join URL --code CODE'"
             ) from error
-        if told.role != role:
-            raise ConfigurationError(f"{folder} has the identity of a {told.role}, and a {role} is needed here")
-        address = Address.of(hub or told.hub, "the address of the hub")
+        if membership.role != role:
+            raise ConfigurationError(f"{folder} has the identity of a {membership.role}, and a {role} is needed here")
+        address = Address.of(hub or membership.hub, "the address of the hub")
         if not address.secure:
             raise ConfigurationError(f"the hub {address.url} must have an address that begins with https://")
-        return cls(folder, address.url, told.role, told.name, told.own_certificate)
+        return cls(folder, address.url, membership.role, membership.name, membership.own_certificate)
 
     def websocket(self) -> str:
         """Return the address of the hub's route for this role."""

@@ -16,7 +16,7 @@ from chimera.core.errors import ConfigurationError, RunError
 from chimera.engines.http.engine import HttpEngine
 from chimera.engines.http.node import Node
 
-_LOOK_S = 0.5  # seconds between checks whether the user has stopped a waiting run
+_CHECK_INTERVAL_S = 0.5  # seconds between checks whether the user has stopped a waiting run
 
 
 @ENGINES.register("federation", requires="websockets", extra="federation")
@@ -155,13 +155,13 @@ class FederationEngine(HttpEngine):
 
     def there(self, actor: str) -> float | None:
         """Return the time since which the node of an actor is connected, on the clock `time.monotonic`; None if it is not."""
-        present, homes = self._tunnel.present(), self._placement.homes
-        if actor not in homes and self._names is None:
-            known = {node.url for node in homes.values()}
+        present, nodes_by_actor = self._tunnel.present(), self._placement.nodes_by_actor
+        if actor not in nodes_by_actor and self._names is None:
+            known = {node.url for node in nodes_by_actor.values()}
             if free := sorted(present.keys() - known):
                 self._nodes.append(self._node(free[0]))
                 self._placement.reserve(actor, self._nodes[-1])
-        return present.get(homes[actor].url) if actor in homes else None
+        return present.get(nodes_by_actor[actor].url) if actor in nodes_by_actor else None
 
     def wait_for(self, actors: Sequence[str], count: int = 1, stop: Callable[[], bool] = lambda: False) -> None:
         """Wait until the nodes of ``count`` of these actors are connected, or ``stop`` returns true; report the wait.
@@ -174,17 +174,17 @@ class FederationEngine(HttpEngine):
         def enough() -> bool:
             return sum(self.there(actor) is not None for actor in actors) >= count
 
-        said = enough()
-        while not self._tunnel.await_change(enough, _LOOK_S) and not stop():
-            if not said and self._tunnel.on_wait is not None:
+        reported = enough()
+        while not self._tunnel.await_change(enough, _CHECK_INTERVAL_S) and not stop():
+            if not reported and self._tunnel.on_wait is not None:
                 self._tunnel.on_wait(self._missing(actors, count))
-            said = True
+            reported = True
 
     def _missing(self, actors: Sequence[str], count: int) -> str:
         """Return a text about the nodes that a run waits for."""
         away = [actor for actor in actors if self.there(actor) is None]
-        homes = self._placement.homes
-        names = sorted(homes[actor].url for actor in away if actor in homes)
+        nodes_by_actor = self._placement.nodes_by_actor
+        names = sorted(nodes_by_actor[actor].url for actor in away if actor in nodes_by_actor)
         lacking = count - (len(actors) - len(away))
         nodes = counted(lacking, "more node")
         return f"{nodes}; not connected: {', '.join(names)}" if names else nodes

@@ -18,13 +18,13 @@ from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.wire.frames import (
     PROTOCOL,
     REVISION,
+    Acknowledged,
     Answer,
+    CallPending,
+    ConnectedNodes,
     Header,
     Hello,
-    Present,
     Progress,
-    Took,
-    Waits,
     pack,
 )
 from chimera.engines.federation.wire.link import HubRefusedError, Link, ignore_ends
@@ -33,7 +33,7 @@ from chimera.engines.federation.wire.port import Port
 from chimera.engines.http import connection as http
 from chimera.version import __version__
 
-SAYS_S = 10.0  # seconds; a node reports each second that a call waits for its administrator or policy
+WAIT_REPORT_LIMIT_S = 10.0  # seconds; a node reports each second that a call waits for its administrator or policy
 _REPORT_S = 1.0  # longest time between the progress of a run and its report to the hub
 
 
@@ -89,7 +89,7 @@ class Tunnel:
             if self._refused is not None:
                 raise self._refused
             if self._calls.port is None:
-                raise RunError(f"the hub {self._hub} cannot be reached: {self._link.why or 'no answer'}")
+                raise RunError(f"the hub {self._hub} cannot be reached: {self._link.reason or 'no answer'}")
             return set(self._calls.boots)
 
     def present(self) -> dict[str, float]:
@@ -113,7 +113,7 @@ class Tunnel:
     @property
     def held(self) -> bool:
         """Whether a call waits for the administrator or the policy of its node."""
-        since_s = time.monotonic() - SAYS_S
+        since_s = time.monotonic() - WAIT_REPORT_LIMIT_S
         return any(call.waits_s > since_s for call in self._calls.all())
 
     def renew(self, node: str) -> None:
@@ -156,12 +156,12 @@ class Tunnel:
         gone_s = max(self._gone_s.get(node, self._began_s), since_s)
         if node in self._calls.boots or time.monotonic() - gone_s < self._away_s:
             return ""
-        why = (
-            f"the hub {self._hub} cannot be reached: {self._link.why}"
+        reason = (
+            f"the hub {self._hub} cannot be reached: {self._link.reason}"
             if self._calls.port is None
             else "it is not connected"
         )
-        return f"{why} for {self._away_s:g} s"
+        return f"{reason} for {self._away_s:g} s"
 
     def close(self) -> None:
         """Close the connection, and end the thread."""
@@ -177,7 +177,7 @@ class Tunnel:
         """Whether calls wait for answers."""
         return bool(self._calls)
 
-    def joined(self, port: Port, present: Present) -> None:
+    def joined(self, port: Port, present: ConnectedNodes) -> None:
         """Repeat the calls without an answer."""
         with self._changed:
             self._calls.port, self._revision = port, present.revision
@@ -196,29 +196,29 @@ class Tunnel:
         """Handle a frame of the hub or of a node."""
         if isinstance(header, Answer):
             self._calls.answered(header, payload)
-        elif isinstance(header, Took):
+        elif isinstance(header, Acknowledged):
             self._calls.took(header)
-        elif isinstance(header, Present):
+        elif isinstance(header, ConnectedNodes):
             self._update(header)
-        elif isinstance(header, Waits) and (call := self._calls.find(header.number, header.node)) is not None:
+        elif isinstance(header, CallPending) and (call := self._calls.find(header.number, header.node)) is not None:
             call.waits_s = time.monotonic()
-            call.policy_s = min(call.policy_s, call.waits_s) if header.why else math.inf
-            self._say_waits(header)
+            call.policy_s = min(call.policy_s, call.waits_s) if header.reason else math.inf
+            self._report_waits(header)
 
-    def _say_waits(self, header: Waits) -> None:
+    def _report_waits(self, header: CallPending) -> None:
         node, asked = header.node, header.asked
-        if header.why:
+        if header.reason:
             hours, minutes = divmod(-(-header.wait_s // 60), 60)
-            what = "hours" if header.why == "hours" else "limits of a day"
+            what = "hours" if header.reason == "hours" else "limits of a day"
             text = f"the {what} of the policy of {node}, which allows requests again in {hours} h {minutes} min"
         else:
             text = f"the administrator of {node}, who decides about run {asked} there: chimera node approve {asked}"
-        why, now_s = (node, header.why or asked), time.monotonic()
-        said_s, self._waits[why] = self._waits.get(why, -math.inf), now_s
-        if now_s - said_s > SAYS_S and self.on_wait is not None:
+        reason, now_s = (node, header.reason or asked), time.monotonic()
+        reported_s, self._waits[reason] = self._waits.get(reason, -math.inf), now_s
+        if now_s - reported_s > WAIT_REPORT_LIMIT_S and self.on_wait is not None:
             self.on_wait(text)
 
-    def _update(self, present: Present) -> None:
+    def _update(self, present: ConnectedNodes) -> None:
         with self._changed:
             for name in present.gone:
                 if self._calls.boots.pop(name, None) is not None:
@@ -258,7 +258,7 @@ class Tunnel:
         self._calls.end_all(str(self._refused))
 
     def _stop(self) -> None:
-        self._calls.tell()
+        self._calls.confirm_answers()
         if self._progress is not None:
             self._progress = msgspec.structs.replace(self._progress, ended=True)
             self._send_progress()

@@ -17,9 +17,9 @@ from chimera.engines.http.wire import CONTENT_TYPE
 
 JSON = "application/json"
 ACCEPT = f"{CONTENT_TYPE}, {JSON}"
-_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _READ_BYTES = 1 << 18
-_MOST_BESIDE_BYTES = 1 << 20
+_MAX_HEAD_BYTES = 1 << 20
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # on Linux
 
 
@@ -55,16 +55,16 @@ class Connection:
     ----------
     token : token of every request; sent only over TLS or to this machine, see `Address.check_token_is_protected`.
     tls : TLS context for an https node; default: that of the system.
-    most_bytes : maximum size of an answer, in bytes.
+    max_bytes : maximum size of an answer, in bytes.
     """
 
     waits = False
-    heard_s = -math.inf
+    last_received_s = -math.inf
 
-    def __init__(self, address: Address, token: str | None, tls: ssl.SSLContext | None, most_bytes: int) -> None:
+    def __init__(self, address: Address, token: str | None, tls: ssl.SSLContext | None, max_bytes: int) -> None:
         if token:
             address.check_token_is_protected()
-        self._address, self._tls, self._most_bytes = address, tls, most_bytes
+        self._address, self._tls, self._max_bytes = address, tls, max_bytes
         self._socket: socket.socket | None = None
         self._broken_by: str | None = None
         authorization = f"Authorization: Bearer {token}\r\n" if token else ""
@@ -98,7 +98,7 @@ class Connection:
             raise TimeLimitError(f"{verb} {self._address.url}{path} took longer than {timeout_s:g} s") from error
         except OSError as error:
             self._drop()
-            raise Unreachable(self._broken_by or _said(error), here=error.errno in _NO_ROOM) from error
+            raise Unreachable(self._broken_by or _said(error), here=error.errno in _OUT_OF_RESOURCES) from error
         except InvalidAnswer as error:
             self._drop()
             if self._broken_by:
@@ -107,9 +107,9 @@ class Connection:
         left_s = max(deadline_s - time.monotonic(), 0.001)
         return self.request(verb, path, body, content_type, timeout_s=left_s, idempotent=False)
 
-    def break_off(self, why: str) -> None:
+    def break_off(self, reason: str) -> None:
         """Abort the current request, from another thread. It and all later requests raise `Unreachable`."""
-        self._broken_by = why
+        self._broken_by = reason
         opened = self._socket
         if opened is not None:
             with contextlib.suppress(OSError):
@@ -134,7 +134,7 @@ class Connection:
             _QUICK_ACK is not None
         ):  # otherwise a server that sends head and body separately waits 40 ms for the kernel's delayed acknowledgement
             opened.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
-        reading = _Reading(self._most_bytes)
+        reading = _Reading(self._max_bytes)
         while not reading.complete:
             left_s = deadline_s - time.monotonic()  # the time limit applies to the whole request
             if left_s <= 0:
@@ -182,12 +182,12 @@ class Connection:
 class _Reading:
     """An answer that is being received; httptools calls its methods."""
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, max_bytes: int) -> None:
         import httptools
 
         self._parser = httptools.HttpResponseParser(self)
         self._error = httptools.HttpParserError
-        self._most_bytes, self._size, self._came = most_bytes, 0, 0
+        self._max_bytes, self._size, self._received = max_bytes, 0, 0
         self._pieces: list[bytes] = []
         self._content_type = b""
         self._ends_with_connection, self._began, self._failed = True, False, ""
@@ -195,9 +195,9 @@ class _Reading:
 
     def take(self, data: bytes) -> None:
         """Parse received bytes; raise `InvalidAnswer` if they are not HTTP."""
-        self._came += len(data)
-        if self._came > _MOST_BESIDE_BYTES + (2 * self._most_bytes if self._began else 0):
-            raise InvalidAnswer(f"an answer of more than {self._came - len(data)} bytes beside its body")
+        self._received += len(data)
+        if self._received > _MAX_HEAD_BYTES + (2 * self._max_bytes if self._began else 0):
+            raise InvalidAnswer(f"an answer of more than {self._received - len(data)} bytes beside its body")
         try:
             self._parser.feed_data(data)
         except self._error as error:
@@ -240,8 +240,8 @@ class _Reading:
             self.complete, self.keeps_open = True, self._parser.should_keep_alive()
 
     def _check(self, size: int) -> None:
-        if size > self._most_bytes:
-            self._failed = f"an answer of {size} bytes, and {self._most_bytes} are allowed"
+        if size > self._max_bytes:
+            self._failed = f"an answer of {size} bytes, and {self._max_bytes} are allowed"
             raise ValueError(self._failed)
 
 

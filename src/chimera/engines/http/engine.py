@@ -202,7 +202,7 @@ class HttpEngine(RealTime):
                 then()
 
         for ref in refs:
-            ref.when_it_stands(one_more)
+            ref.on_resolved(one_more)
 
     def group(self, actors: Sequence[HttpActor]) -> Any:  # noqa: ARG002
         """Raise ConfigurationError: the nodes cannot reach one another."""
@@ -245,9 +245,9 @@ class HttpEngine(RealTime):
         with self._tracker.changed:
             return [self._handles[channel.rank] for channel in self._tracker.deaths]
 
-    def fate(self, actor: HttpActor) -> str:
+    def death_cause(self, actor: HttpActor) -> str:
         """Return one line about a lost actor: where it ran, and why it was lost."""
-        return f"{actor.name} {actor._channel.fate}"
+        return f"{actor.name} {actor._channel.death_cause}"
 
     def call(self, channel: Channel, method: str, /, *args: Any, returns: int | None = None, **kwargs: Any) -> Any:
         """Issue a call. Methods of handles call this."""

@@ -9,13 +9,13 @@ import msgspec
 
 from chimera.core.errors import DataError
 from chimera.engines.http import wire
-from chimera.engines.http.failure import MOST_KIND, Failed, revived
+from chimera.engines.http.failure import MAX_KIND_CHARACTERS, Failed, revived
 from chimera.engines.http.refs import Outcome
 from chimera.engines.http.values import Value
 
-_MOST_S = 1e9
+_MAX_DURATION_S = 1e9
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
-_Name = Annotated[str, msgspec.Meta(max_length=MOST_KIND)]
+_Name = Annotated[str, msgspec.Meta(max_length=MAX_KIND_CHARACTERS)]
 
 
 class _Cost(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,13 +52,13 @@ def read_answer(body: bytes | bytearray, wanted: int, actor: str, call: str, mod
     ------
     DataError : the answer has another form, or a value in it cannot be read.
     """
-    told = wire.unpack(body, open_inner=False)
+    document = wire.unpack(body, open_inner=False)
     try:
-        answer = msgspec.convert(told, _Answer)
+        answer = msgspec.convert(document, _Answer)
     except (msgspec.ValidationError, OverflowError, RecursionError) as error:
         raise DataError(f"the answer has another form: {error}") from error
     cost = answer.cost
-    if not (math.isfinite(cost.lasted_s) and 0 <= cost.lasted_s <= _MOST_S):
+    if not (math.isfinite(cost.lasted_s) and 0 <= cost.lasted_s <= _MAX_DURATION_S):
         raise DataError(f"a call cannot have lasted {cost.lasted_s} s")
     values: Failed | list[Value]
     if answer.failure is not None:
@@ -68,11 +68,11 @@ def read_answer(body: bytes | bytearray, wanted: int, actor: str, call: str, mod
     return Outcome(values, cost.lasted_s, cost.bytes_in, sum(cost.bytes_out), cost.samples)
 
 
-def _values(pieces: list[Any] | None, sizes: list[int], wanted: int, most_bytes: int) -> list[Value]:
+def _values(pieces: list[Any] | None, sizes: list[int], wanted: int, max_bytes: int) -> list[Value]:
     if pieces is None or not len(pieces) == len(sizes) == wanted:
         raise DataError(f"it has not {wanted} values")
-    if sum(sizes) > most_bytes:
-        raise DataError(f"values of {sum(sizes)} bytes do not fit into an answer of {most_bytes} bytes")
+    if sum(sizes) > max_bytes:
+        raise DataError(f"values of {sum(sizes)} bytes do not fit into an answer of {max_bytes} bytes")
     for piece in pieces:
         if type(piece) is not wire.Packed:
             raise DataError("a value of it is not packed")

@@ -33,14 +33,14 @@ class Failed:
         self.exception, self.kind = exception, kind
 
 
-MOST_KIND = 200
+MAX_KIND_CHARACTERS = 200
 """Maximum length of the name of a type that a node may report."""
-_MOST_SUMMARY, _MOST_TRACEBACK = 4_000, 20_000
+_MAX_SUMMARY_CHARACTERS, _MAX_TRACEBACK_CHARACTERS = 4_000, 20_000
 _CONTROL = frozenset((StopIteration, StopAsyncIteration, ActorLost))
 """Exceptions with a meaning for the driver. A node cannot make the driver raise them."""
 
 
-def plain_text(text: str, most: int = _MOST_SUMMARY) -> str:
+def plain_text(text: str, most: int = _MAX_SUMMARY_CHARACTERS) -> str:
     """Return a text of a node for messages: truncated, with control characters escaped, so that no terminal executes them."""
     cut = text[:most] + ("..." if len(text) > most else "")
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in cut)
@@ -79,17 +79,19 @@ def described(error: BaseException, call: str) -> dict[str, Any]:
     }
 
 
-def revived(told: Mapping[str, Any], actor: str, call: str, module: str) -> Failed:
+def revived(document: Mapping[str, Any], actor: str, call: str, module: str) -> Failed:
     """Return the failure that `described` describes.
 
     Parameters
     ----------
     module : name of the module of the actor's class.
     """
-    kind, summary = plain_text(told["kind"], MOST_KIND), plain_text(told["summary"])
-    text = f"{actor}, call {call!r}: {kind}: {summary}\n\n{plain_text(told['traceback'], _MOST_TRACEBACK)}"
-    known = _known_type(kind, told["module"], module)
-    content = _printable(told["content"])
+    kind, summary = plain_text(document["kind"], MAX_KIND_CHARACTERS), plain_text(document["summary"])
+    text = (
+        f"{actor}, call {call!r}: {kind}: {summary}\n\n{plain_text(document['traceback'], _MAX_TRACEBACK_CHARACTERS)}"
+    )
+    known = _known_type(kind, document["module"], module)
+    content = _printable(document["content"])
 
     def make() -> BaseException:
         remote = ActorError(text)

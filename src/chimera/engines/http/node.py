@@ -50,7 +50,7 @@ class Node:
         self._hosts = False
         self._commands: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._pulse = self.connection()
+        self._health_connection = self.connection()
 
     @property
     def actors(self) -> int:
@@ -63,19 +63,19 @@ class Node:
             connection = self.connection()
             try:
                 answer = connection.request("GET", ACTORS, timeout_s=_PATIENCE_S, idempotent=True)
-                told: Any = []  # a node that knows the documented routes only
+                names: Any = []  # a node that knows the documented routes only
                 if answer.status != HTTPStatus.NOT_FOUND:
                     document = document_of(answer)
                     if answer.status != HTTPStatus.OK:
                         return f"{self.url} answered {answer.status}: {plain_text(str(document.get('message', 'no reason')))}"
-                    told = document.get("kinds", [])
-                    if not isinstance(told, list):
+                    names = document.get("kinds", [])
+                    if not isinstance(names, list):
                         return f"{self.url} sent an invalid answer: no list of the classes that it hosts"
             except (TimeLimitError, Unreachable, InvalidAnswer) as error:
                 return f"{self.url}: {error}"
             finally:
                 connection.close()
-            self._kinds = frozenset(kind for kind in told if isinstance(kind, str))
+            self._kinds = frozenset(kind for kind in names if isinstance(kind, str))
         return self._kinds
 
     def takes_binary(self) -> bool:
@@ -120,14 +120,14 @@ class Node:
     def end(self) -> None:
         """Let the node drop all actors of this engine, and let the thread end; see `join_thread`."""
         self._commands.put(None)
-        self._pulse.break_off("the engine was closed")
+        self._health_connection.break_off("the engine was closed")
 
     def join_thread(self, timeout_s: float) -> None:
         """Wait for the end of the thread."""
         if self._thread is not None:
             self._thread.join(timeout_s)
         else:
-            self._pulse.close()
+            self._health_connection.close()
 
     def _watch(self) -> None:
         while True:
@@ -144,9 +144,9 @@ class Node:
             if key is None:
                 break
             self._ask("DELETE", f"{ACTORS}/{key}")
-        self._pulse.close()
+        self._health_connection.close()
         if self._hosts:
-            last = self._pulse = self.connection()
+            last = self._health_connection = self.connection()
             with contextlib.suppress(TimeLimitError, Unreachable, InvalidAnswer):
                 last.request("DELETE", f"{ACTORS}?engine={self._key}", timeout_s=1.0, idempotent=True)
             last.close()
@@ -171,7 +171,7 @@ class Node:
             key = channel.key
             silent_s: Any = actors.get(key) if key else None
             if _is_duration(silent_s):
-                channel.sign_s = max(channel.sign_s, time.monotonic() - silent_s)
+                channel.heartbeat_s = max(channel.heartbeat_s, time.monotonic() - silent_s)
             elif key and key in actors:
                 self._mark_dead(
                     channel, f"the node sent an invalid answer: it says that the actor is silent for {silent_s!r:.60} s"
@@ -182,7 +182,9 @@ class Node:
     def _ask(self, verb: str, path: str) -> Answer | None:
         """Return an answer, or None. If the node is dead, its actors are lost."""
         try:
-            return self._pulse.request(verb, path, timeout_s=max(_PATIENCE_S, self._every_s), idempotent=True)
+            return self._health_connection.request(
+                verb, path, timeout_s=max(_PATIENCE_S, self._every_s), idempotent=True
+            )
         except Unreachable as error:
             if not error.here:
                 for channel in list(self._channels):
@@ -192,9 +194,9 @@ class Node:
             pass  # the node is alive, with any answer
         return None
 
-    def _mark_dead(self, channel: RemoteChannel, why: str) -> None:
-        channel.perish(f"at {self.url} was lost: {why}")
-        channel.interrupt(why)
+    def _mark_dead(self, channel: RemoteChannel, reason: str) -> None:
+        channel.mark_dead(f"at {self.url} was lost: {reason}")
+        channel.interrupt(reason)
 
 
 def _is_duration(silent_s: Any) -> bool:

@@ -29,7 +29,7 @@ class Placement:
     Attributes
     ----------
     run_settings : settings of the run, which nodes receive with each request for an actor; None: none.
-    homes : the node of each actor that a node hosts, by the name of the actor.
+    nodes_by_actor : the node of each actor that a node hosts, by the name of the actor.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Placement:
         self._tracker, self._nodes, self._addresses, self._key, self._remote = tracker, nodes, addresses, key, remote
         self.run_settings: Mapping[str, Any] | None = None
         self._routed = 0  # actors with routes so far
-        self.homes: dict[str, Node] = {}
+        self.nodes_by_actor: dict[str, Node] = {}
         self._reserved: set[Node] = set()  # nodes of actors that must be alone there
 
     def channel(self, actor_type: Callable[..., Any], name: str, rank: int, resources: Resources) -> Channel:
@@ -62,7 +62,7 @@ class Placement:
         module, kind = actor_type.__module__, f"{actor_type.__module__}.{getattr(actor_type, '__qualname__', '')}"
         wanted = getattr(actor_type, "hosted", None)
         # A worker that replaces a lost one finds its data on the node of the lost one.
-        home = self.homes.get(name)
+        home = self.nodes_by_actor.get(name)
         if wanted is not False and home is None:
             answers = {node: node.kinds() for node in self._nodes}
             hosting = [node for node, kinds in answers.items() if not isinstance(kinds, str) and kind in kinds]
@@ -76,7 +76,7 @@ class Placement:
             home = self._free_node(name, hosting, answers) if alone else min(hosting, key=lambda each: each.actors)
             if alone:
                 self.reserve(name, home)
-            self.homes[name] = home
+            self.nodes_by_actor[name] = home
         key = f"{self._key}.{rank}"
         return HostedChannel(
             self._tracker, name, rank, home, key=key, kind=kind, module=module, threads=resources.threads,
@@ -86,7 +86,7 @@ class Placement:
 
     def reserve(self, name: str, node: Node) -> None:
         """Give an actor a node that no other actor which needs a node of its own gets."""
-        self.homes[name] = node
+        self.nodes_by_actor[name] = node
         self._reserved.add(node)
 
     def _free_node(self, name: str, hosting: Sequence[Node], answers: Mapping[Node, frozenset[str] | str]) -> Node:

@@ -30,7 +30,7 @@ class Ref:
     ended : increases from ref to ref, in the order in which they were resolved.
     """
 
-    __slots__ = ("__weakref__", "_gate", "_then", "actor", "channel", "ended", "method", "outcome")
+    __slots__ = ("__weakref__", "_callbacks", "_gate", "actor", "channel", "ended", "method", "outcome")
 
     def __init__(self, channel: Channel | None, method: str) -> None:
         self.channel, self.method = channel, method
@@ -39,7 +39,7 @@ class Ref:
         self.ended = 0
         self._gate = threading.Lock()
         self._gate.acquire()
-        self._then: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
     def await_outcome(self, timeout_s: float | None = None) -> Value | Failed | None:
         """Return the outcome, or None at the time limit."""
@@ -47,22 +47,22 @@ class Ref:
             self._gate.release()  # wakes the next waiting thread
         return self.outcome
 
-    def stand(self, outcome: Value | Failed, ended: int) -> None:
+    def resolve(self, outcome: Value | Failed, ended: int) -> None:
         """Resolve the ref with this outcome."""
         self.outcome, self.ended = outcome, ended
         self._gate.release()
-        self._tell()
+        self._run_callbacks()
 
-    def when_it_stands(self, then: Callable[[], None]) -> None:
+    def on_resolved(self, then: Callable[[], None]) -> None:
         """Call a function once, from any thread, when the ref is resolved; at once if it is already."""
-        self._then.append(then)
+        self._callbacks.append(then)
         if self.outcome is not None:
-            self._tell()
+            self._run_callbacks()
 
-    def _tell(self) -> None:
-        while self._then:
+    def _run_callbacks(self) -> None:
+        while self._callbacks:
             with contextlib.suppress(IndexError):  # another thread was faster, and calls it
-                self._then.pop()()
+                self._callbacks.pop()()
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise ConfigurationError("a ref travels as an argument of its own, not inside a list, a dict or an object")
@@ -138,7 +138,7 @@ class CallTracker:
         ref = Ref(None, "put")
         with self.changed:
             self._ended += 1
-            ref.stand(Value(value), self._ended)
+            ref.resolve(Value(value), self._ended)
         return ref
 
     def end(
@@ -158,12 +158,12 @@ class CallTracker:
             self._stand(call, outcome.values)
             self._row(channel, call, outcome, began_s, ended_s, started_s)
 
-    def die(self, channel: Channel, why: str) -> bool:
+    def die(self, channel: Channel, reason: str) -> bool:
         """Record a death once: pending refs of the actor fail. Return whether the death is new."""
         with self.changed:
             if channel.died_s is not None:
                 return False
-            channel.died_s, channel.fate = time.monotonic(), why
+            channel.died_s, channel.death_cause = time.monotonic(), reason
             self.deaths.append(channel)
             calls, channel.calls = channel.calls, deque()
             for call in calls:
@@ -210,7 +210,7 @@ class CallTracker:
                 self._waiting -= 1
 
     def _lose(self, channel: Channel, call: Call) -> None:
-        text = f"{channel.name} {channel.fate}; the call {call.method!r} has no result"
+        text = f"{channel.name} {channel.death_cause}; the call {call.method!r} has no result"
         self._stand(call, lost(text))
         now_s = time.monotonic()
         self._row(channel, call, Outcome(lost(text)), now_s, now_s, now_s)
@@ -218,7 +218,7 @@ class CallTracker:
     def _stand(self, call: Call, values: Sequence[Value] | Failed) -> None:
         self._ended += 1
         for place, ref in enumerate(call.refs):
-            ref.stand(values if isinstance(values, Failed) else values[place], self._ended)
+            ref.resolve(values if isinstance(values, Failed) else values[place], self._ended)
         if self._waiting:
             self.changed.notify_all()
 
@@ -260,7 +260,7 @@ def await_needs(refs: Sequence[Ref]) -> Failed | None:
                     gate.release()
 
         for ref in pending:
-            ref.when_it_stands(partial(one_more, ref))
+            ref.on_resolved(partial(one_more, ref))
         gate.acquire()
     return first_failure(refs)
 

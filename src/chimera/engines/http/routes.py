@@ -12,9 +12,9 @@ import numpy as np
 from chimera.core.errors import DataError
 from chimera.engines.http import wire
 from chimera.engines.http.connection import JSON, Answer, InvalidAnswer
-from chimera.engines.http.failure import MOST_KIND, Refusal, plain_text
+from chimera.engines.http.failure import MAX_KIND_CHARACTERS, Refusal, plain_text
 
-_MOST_TEXT = 1000
+_MAX_TEXT_CHARACTERS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +95,10 @@ def error_of(answer: Answer, where: str) -> Refusal:
     """
     document = document_of(answer)
     details = document.get("details")
-    name = plain_text(str(details.get("errorMessage", "")), MOST_KIND) if isinstance(details, dict) else ""
+    name = plain_text(str(details.get("errorMessage", "")), MAX_KIND_CHARACTERS) if isinstance(details, dict) else ""
     message = str(document.get("message") or document.get("detail") or "it does not say why")
     text = " ".join(f"{where} answered {answer.status} ({name or 'an error'}): {message}".split())
-    return Refusal(plain_text(text, _MOST_TEXT), answer.status, name)
+    return Refusal(plain_text(text, _MAX_TEXT_CHARACTERS), answer.status, name)
 
 
 def _begin(body: bytes | bytearray) -> str:

@@ -18,7 +18,7 @@ class Transport(Protocol):
     waits: bool
 
     @property
-    def heard_s(self) -> float:
+    def last_received_s(self) -> float:
         """The time at which the node last reported that the current request waits for its owner; ``-inf`` if it did not."""
 
     def request(
@@ -33,7 +33,7 @@ class Transport(Protocol):
         InvalidAnswer : the answer cannot be used.
         """
 
-    def break_off(self, why: str) -> None:
+    def break_off(self, reason: str) -> None:
         """Abort the current request, from another thread. It and all later requests raise `Unreachable`."""
 
     def close(self) -> None:

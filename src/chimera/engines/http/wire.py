@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.message import TYPES, Encoded
-from chimera.engines.http.wire_reader import MOST_VALUES, OTHER_TYPES, PAD, Budget, Reader, read_tensors
+from chimera.engines.http.wire_reader import MAX_VALUES, OTHER_TYPES, PAD, Budget, Reader, read_tensors
 
 CONTENT_TYPE = "application/vnd.chimera+safetensors"
 
@@ -90,13 +90,13 @@ def pack(value: Any) -> bytes:
     return writer.file(structure)
 
 
-def unpack(data: bytes | bytearray | memoryview, *, open_inner: bool = True, most_values: int | None = None) -> Any:
+def unpack(data: bytes | bytearray | memoryview, *, open_inner: bool = True, max_values: int | None = None) -> Any:
     """Return the value of `pack`. Its arrays are read-only views of ``data``, which must not change.
 
     Parameters
     ----------
     open_inner : whether embedded `Packed` values are unpacked too, or returned packed.
-    most_values : maximum number of values in a body, embedded ones included. Default: one per two bytes, at least a million;
+    max_values : maximum number of values in a body, embedded ones included. Default: one per two bytes, at least a million;
         nested lists then take at most about twenty times the memory of the body.
 
     Raises
@@ -105,7 +105,7 @@ def unpack(data: bytes | bytearray | memoryview, *, open_inner: bool = True, mos
     """
     try:
         view = memoryview(data)
-        most = max(MOST_VALUES, view.nbytes // 2) if most_values is None else most_values
+        most = max(MAX_VALUES, view.nbytes // 2) if max_values is None else max_values
         return _unpacked(view, Budget(most), open_inner)
     except DataError:
         raise

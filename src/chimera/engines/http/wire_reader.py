@@ -16,11 +16,11 @@ from chimera.core.message import TYPES
 
 OTHER_TYPES = re.compile(r"(<c(8|16)|[<|][US][1-9]\d{0,5}|>([iu][248]|f[248]|c(8|16)|U[1-9]\d{0,5}))")
 PAD = "_"  # a tensor that pads the file to a multiple of 8 bytes, so that an embedded file is aligned
-_MOST_HEADER_BYTES = 32 << 20
-_MOST_DIMENSIONS = 64  # NumPy's own limit; the product of a longer shape is slow to compute
-_MOST_IN_SET = 256  # integers with colliding hashes take quadratic time: a millisecond for this number
-_MOST_IN_SETS = 1 << 16  # in a whole body
-MOST_VALUES = 1_000_000
+_MAX_HEADER_BYTES = 32 << 20
+_MAX_DIMENSIONS = 64  # NumPy's own limit; the product of a longer shape is slow to compute
+_MAX_SET_SIZE = 256  # integers with colliding hashes take quadratic time: a millisecond for this number
+_MAX_TOTAL_SET_SIZE = 1 << 16  # in a whole body
+MAX_VALUES = 1_000_000
 """Maximum number of arrays and other values in a call of an actor: each takes up to 200 bytes, many times its text."""
 
 
@@ -42,7 +42,7 @@ class Budget:
 
     def __init__(self, values: int) -> None:
         self._most = self._left = values
-        self._left_in_sets = _MOST_IN_SETS
+        self._left_in_sets = _MAX_TOTAL_SET_SIZE
 
     def spend(self, values: int) -> None:
         """Count this many values.
@@ -63,9 +63,9 @@ class Budget:
         DataError : there are too many, in this set or in all sets together.
         """
         self._left_in_sets -= values
-        if values > _MOST_IN_SET or self._left_in_sets < 0:
+        if values > _MAX_SET_SIZE or self._left_in_sets < 0:
             raise DataError(
-                f"a set of {values} values: a set may have {_MOST_IN_SET}, all sets of a body {_MOST_IN_SETS}"
+                f"a set of {values} values: a set may have {_MAX_SET_SIZE}, all sets of a body {_MAX_TOTAL_SET_SIZE}"
             )
 
 
@@ -74,9 +74,9 @@ def read_tensors(view: memoryview, budget: Budget) -> tuple[Any, dict[int, NDArr
     if view.nbytes < 8:
         raise DataError(f"a body of {view.nbytes} bytes is no safetensors file")
     length = int.from_bytes(view[:8], "little")
-    if length > min(view.nbytes - 8, _MOST_HEADER_BYTES):
+    if length > min(view.nbytes - 8, _MAX_HEADER_BYTES):
         raise DataError(
-            f"the header of a body of {view.nbytes} bytes has {length} bytes: it may have {_MOST_HEADER_BYTES}, within the body"
+            f"the header of a body of {view.nbytes} bytes has {length} bytes: it may have {_MAX_HEADER_BYTES}, within the body"
         )
     text = bytes(view[8 : 8 + length])
     budget.spend(text.count(b"{"))  # before they are created
@@ -93,7 +93,7 @@ def read_tensors(view: memoryview, budget: Budget) -> tuple[Any, dict[int, NDArr
             raise DataError(f"tensor {name!r} lies at {begin} to {last}, where it cannot")
         end = last
         dtype = np.dtype(TYPES[tensor.dtype])
-        if len(tensor.shape) > _MOST_DIMENSIONS:
+        if len(tensor.shape) > _MAX_DIMENSIONS:
             raise DataError(f"tensor {name!r} has {len(tensor.shape)} dimensions")
         if min(tensor.shape, default=0) < 0 or math.prod(tensor.shape) * dtype.itemsize != last - begin:
             raise DataError(f"tensor {name!r} of shape {tensor.shape} does not have {last - begin} bytes")
@@ -167,7 +167,7 @@ class Reader:
         if not OTHER_TYPES.fullmatch(name):
             raise DataError(f"no array is of type {name!r}")
         data, dtype = self._tensors.pop(index), np.dtype(name)
-        if len(shape) > _MOST_DIMENSIONS or not all(type(length) is int and length >= 0 for length in shape):
+        if len(shape) > _MAX_DIMENSIONS or not all(type(length) is int and length >= 0 for length in shape):
             raise DataError(f"no array has the shape {shape!r:.100}")
         if math.prod(shape) * dtype.itemsize != data.nbytes:
             raise DataError(f"an array of type {name} and shape {shape} does not have {data.nbytes} bytes")

@@ -53,10 +53,10 @@ class Calls:
             channel.keep_rows(self._began_s)
         return channel.dead or channel.issued - channel.rows_read < ROWS
 
-    def crowd(self, channel: Channel) -> int:
+    def calls_to_await(self, channel: Channel) -> int:
         """Return the number of calls in flight if a new call must wait for their slots; otherwise 0."""
         with self.lock:
-            return channel.under_way if channel.is_crowded else 0
+            return channel.in_flight if channel.is_exhausted else 0
 
     def issue(
         self,

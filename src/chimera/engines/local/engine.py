@@ -67,7 +67,7 @@ class Local(RealTime):
         self._relay = Relay(self._calls, self._memory, self._notifier, self._channels)
         self._deaths: list[Channel] = []
         deaths = Deaths(self._channels, self._deaths, self._notifier, self._relay.wake)
-        self._servers = Servers(modules, self._relay.theirs, self._memory.fd, deaths)
+        self._servers = Servers(modules, self._relay.actor_socket, self._memory.fd, deaths)
         self._relay.start()
         self._end = weakref.finalize(self, end, self._servers, self._relay, self._memory)
 
@@ -186,8 +186,8 @@ class Local(RealTime):
         calls = self._calls
         while channel.issued - channel.rows_read >= ROWS and not calls.has_room(channel):
             self._await_end(channel, channel.rows_read + 1)
-        while channel.is_full and (crowd := calls.crowd(channel)):
-            self._await_end(channel, channel.issued - crowd // 2)
+        while channel.is_full and (in_flight := calls.calls_to_await(channel)):
+            self._await_end(channel, channel.issued - in_flight // 2)
         with calls.lock:
             arguments = calls.arguments(args, kwargs, channel)
             outs = [channel.new_slot()] if returns is None else channel.new_slots(returns)

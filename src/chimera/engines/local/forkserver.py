@@ -79,7 +79,7 @@ class ForkServer:
             actor = request.pop("disturb")
             for pid in self._processes_of(actor):
                 self._disturbances.add(pid, Disturbance(**request))
-            self._tell({"actor": actor})
+            self._send_report({"actor": actor})
             return
         actor = request["spawn"]
         parent = os.getpid()
@@ -93,7 +93,7 @@ class ForkServer:
         """Return the process id of an actor, if it has not been reaped."""
         return [pid for pid, other in self._actors.items() if other == actor]
 
-    def _tell(self, report: dict[str, Any]) -> None:
+    def _send_report(self, report: dict[str, Any]) -> None:
         self._control.sendall(json.dumps(report).encode() + b"\n")
 
     def _become_actor(self, actor: int, request: dict[str, Any], parent: int) -> NoReturn:
@@ -116,7 +116,7 @@ class ForkServer:
     def _reap(self) -> None:
         for pid, status in exited_children():
             self._disturbances.forget(pid)
-            self._tell({"actor": self._actors.pop(pid), "status": os.waitstatus_to_exitcode(status)})
+            self._send_report({"actor": self._actors.pop(pid), "status": os.waitstatus_to_exitcode(status)})
 
 
 def _prepare_process(threads: int, parent: int) -> None:

@@ -180,11 +180,11 @@ class NestedCalls:
             raise RunError(f"{self._me.name} holds {ANSWERS} refs: delete refs that are no longer needed")
         return HeldRef(self, entry, next(self._tickets), peer, method)
 
-    def _send(self, asked: tuple[Any, ...] | None, grants: list[tuple[int, int]]) -> None:
+    def _send(self, new_call: tuple[Any, ...] | None, grants: list[tuple[int, int]]) -> None:
         """Request a call and slots, and report deleted refs, whose entries are free after that."""
         dropped = [self.dropped.popleft() for _ in range(len(self.dropped))]
         try:
-            self._requests.send(marshalled([self._memory.me, dropped, asked, grants]))
+            self._requests.send(marshalled([self._memory.me, dropped, new_call, grants]))
         except OSError as error:
             raise EngineClosedError("the local engine is closed") from error
         self._free.extend(dropped)

@@ -114,7 +114,7 @@ class ActorProcess:
         )
         self._actor_context = LocalContext(memory, notifier, nested_calls)
         self._target: Any = None
-        self._unmade: Failure | None = None  # why the constructor failed; every call fails with it
+        self._constructor_failure: Failure | None = None  # why the constructor failed; every call fails with it
         self._there_s = 0.0  # when the last argument of the running call was ready
         call.enter(self._actor_context)
 
@@ -162,13 +162,13 @@ class ActorProcess:
             start = max(start, self._there_s)
             failure = Failure(self._limit.named(exception, self._name), self._name, method)
             if method == CONSTRUCT:
-                self._unmade = failure
+                self._constructor_failure = failure
             failed, error = 1, failure.kind.encode()[:24]
             bytes_out = self._write(outs, [Packed(failure)] * len(outs))
         actor_context = self._actor_context
         end = time.monotonic()
-        waited, came, went = actor_context.take_costs()
-        counts = bytes_in + came, bytes_out + went, call.take_work().samples
+        waited, received, went = actor_context.take_costs()
+        counts = bytes_in + received, bytes_out + went, call.take_work().samples
         begin, actor_context.recorded_s = actor_context.recorded_s or start, 0.0
         write_row(self._memory.own, (number, begin, end, start - self._there_s, waited, *counts, error))
         for slot, generation in outs:  # after the row: a process that knows a result also finds the row of its call
@@ -217,8 +217,8 @@ class ActorProcess:
             factory, *rest = args
             self._target = factory(*rest, **kwargs)
             return [None]
-        if self._unmade is not None:
-            raise FailedArgumentError(self._unmade)
+        if self._constructor_failure is not None:
+            raise FailedArgumentError(self._constructor_failure)
         return results(getattr(self._target, method)(*args, **kwargs), self._name, method, returns)
 
     def _write(self, outs: list[Out], values: list[Packed]) -> int:
@@ -236,10 +236,10 @@ def _arranged(
     """Return all arguments in order: the values of the refs, and ``others``, if there are any."""
     if others is None and not named:
         return values, {}
-    came = iter(values)
+    received = iter(values)
     plain, kwargs = (iter(others[0]), others[1]) if others is not None else (iter(()), {})
-    args = [next(plain) if ref is None else next(came) for ref in refs]
-    return args, {**kwargs, **{name: next(came) for name in named}}
+    args = [next(plain) if ref is None else next(received) for ref in refs]
+    return args, {**kwargs, **{name: next(received) for name in named}}
 
 
 def actor_name(memory: Memory, actor: int) -> str:

@@ -11,7 +11,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.core.trace import TraceRow
 from chimera.engines.handle import ActorHandle
 from chimera.engines.local.ring_buffers import Row, read_parts, read_rows
-from chimera.engines.shared_memory.memory import ROWS_WRITTEN, SIGN_NS, Memory
+from chimera.engines.shared_memory.memory import HEARTBEAT_NS, ROWS_WRITTEN, Memory
 from chimera.engines.shared_memory.result_slots import ResultSlots
 
 
@@ -49,10 +49,10 @@ class Channel(ResultSlots):
     def silent_s(self) -> float:
         """The seconds since the actor's last heartbeat; 0 until its constructor has ended."""
         begun = self.region.words[ROWS_WRITTEN] > 0
-        return (time.monotonic_ns() - self.region.words[SIGN_NS]) / 1e9 if begun else 0.0
+        return (time.monotonic_ns() - self.region.words[HEARTBEAT_NS]) / 1e9 if begun else 0.0
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """The number of calls that have not ended; 0 if the actor is dead."""
         return 0 if self.dead else self.issued - self.region.words[ROWS_WRITTEN]
 

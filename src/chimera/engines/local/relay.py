@@ -21,7 +21,7 @@ from chimera.engines.shared_memory.notifier import Notifier
 Issue: TypeAlias = Callable[[list[Out]], list[Ref]]
 """Creates refs of values that will be in these slots."""
 
-_LARGEST = 1 << 20
+_MAX_REQUEST_BYTES = 1 << 20
 _RETRY_S = 1e-3
 
 
@@ -30,12 +30,12 @@ class Relay:
 
     Attributes
     ----------
-    theirs : the socket to which actors send their requests.
+    actor_socket : the socket to which actors send their requests.
     """
 
     def __init__(self, calls: Calls, memory: Memory, notifier: Notifier, channels: list[Channel]) -> None:
         self._calls, self._memory, self._notifier, self._channels = calls, memory, notifier, channels
-        self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket, self.actor_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._held: dict[int, dict[int, Ref]] = {}
         self._postponed: dict[
             int, deque[list[Any]]
@@ -50,7 +50,7 @@ class Relay:
     def wake(self) -> None:
         """Make the thread check for deaths."""
         with contextlib.suppress(OSError):
-            self.theirs.send(b"")
+            self.actor_socket.send(b"")
 
     def stop(self) -> None:
         """End the thread, and release everything."""
@@ -58,17 +58,17 @@ class Relay:
         self.wake()
         self._thread.join()
         self._held.clear()
-        self._ours.close()
-        self.theirs.close()
+        self._socket.close()
+        self.actor_socket.close()
 
     def _run(self) -> None:
         timeout_s: float | None = None
         while True:
             waits = self._calls.send_backlogs() or bool(self._postponed)
             if timeout_s != (timeout_s := _RETRY_S if waits else None):
-                self._ours.settimeout(timeout_s)
+                self._socket.settimeout(timeout_s)
             try:
-                request = self._ours.recv(_LARGEST)
+                request = self._socket.recv(_MAX_REQUEST_BYTES)
             except TimeoutError:
                 request = b""
             if self._ending:
@@ -97,12 +97,12 @@ class Relay:
 
     def _serve(self, request: list[Any]) -> bool:
         """Execute a request and return True; return False if there is no room for it at present."""
-        caller, dropped, asked, grants = request
+        caller, dropped, new_call, grants = request
         held = self._held.setdefault(caller, {})
         for entry in dropped:
             held.pop(entry, None)
         request[1] = ()
-        if asked is not None and not self._issue(caller, held, *asked):
+        if new_call is not None and not self._issue(caller, held, *new_call):
             return False
         request[2] = None
         channel = self._channels[caller - 1]
@@ -158,17 +158,17 @@ class Relay:
                 if channel.expects_slots or self._calls.own.is_full:
                     return False
                 failed = self._calls.put(Failure(error, channel.name, method))
-                self._tell(caller, results, failed.channel, [(failed.slot, failed.generation)] * len(results))
+                self._write_places(caller, results, failed.channel, [(failed.slot, failed.generation)] * len(results))
                 held.update((entry, failed) for entry, _ in results)
                 self._notifier.ring(caller)
                 return True
-            self._tell(caller, results, channel, outs)  # before the call is issued: its end wakes the caller
+            self._write_places(caller, results, channel, outs)  # before the call is issued: its end wakes the caller
             held.update((entry, ref) for (entry, _), ref in zip(results, issue(outs), strict=True))
             if channel.dead:
                 self._notifier.ring(caller)
         return True
 
-    def _tell(self, caller: int, results: list[tuple[int, int]], channel: Channel, outs: list[Out]) -> None:
+    def _write_places(self, caller: int, results: list[tuple[int, int]], channel: Channel, outs: list[Out]) -> None:
         """Write the places of the results of the next call of ``channel`` for the caller."""
         answers = self._memory.region(caller).answers
         for (entry, ticket), (slot, generation) in zip(results, outs, strict=True):

@@ -53,13 +53,13 @@ class Deaths:
     Parameters
     ----------
     channels, deaths : all actors, and the dead actors, in order.
-    tell : called after each report of a fork server.
+    on_report : called after each report of a fork server.
     """
 
     def __init__(
-        self, channels: list[Channel], deaths: list[Channel], notifier: Notifier, tell: Callable[[], None]
+        self, channels: list[Channel], deaths: list[Channel], notifier: Notifier, on_report: Callable[[], None]
     ) -> None:
-        self.channels, self.tell = channels, tell
+        self.channels, self.on_report = channels, on_report
         self._deaths, self._notifier, self._lock = deaths, notifier, threading.Lock()
 
     def add(self, dead: list[Channel]) -> None:
@@ -163,9 +163,9 @@ def _watch(control: socket.socket, actors: list[Channel], deaths: Deaths) -> Non
             else:
                 channel.disturbed += 1
         deaths.add(dead)
-        deaths.tell()
+        deaths.on_report()
     deaths.add(actors)
-    deaths.tell()
+    deaths.on_report()
 
 
 def end(servers: Servers, relay: Relay, memory: Memory) -> None:

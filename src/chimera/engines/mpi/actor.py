@@ -14,7 +14,7 @@ from chimera.engines.failure import Failure
 from chimera.engines.handle import CONSTRUCT, results
 from chimera.engines.mpi.context import Abandoned, MpiContext
 from chimera.engines.mpi.messages import Call, Row
-from chimera.engines.mpi.store import Slot
+from chimera.engines.mpi.store import StoredValue
 from chimera.engines.mpi.values import Kept
 from chimera.engines.thread_context import close_for_threads, enter_thread, open_for_threads
 from chimera.engines.threads import limit_threads_of_process
@@ -22,7 +22,7 @@ from chimera.engines.threads import limit_threads_of_process
 if TYPE_CHECKING:
     from chimera.engines.mpi.rank import Rank
 
-_SIGN_S = 0.5
+_HEARTBEAT_S = 0.5
 
 
 class FailedArgumentError(Exception):
@@ -49,22 +49,22 @@ class HostedActor:
         self.running: Call | None = None
         self.rows: list[Row] = []
         self._rank, self._threads = rank, threads
-        self._queue: queue.SimpleQueue[tuple[Call, list[Slot]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Call, list[StoredValue]] | None] = queue.SimpleQueue()
         self._target: Any = None
-        self._unmade: Kept | None = None  # why the constructor failed; every call fails with it
+        self._constructor_failure: Kept | None = None  # why the constructor failed; every call fails with it
         self._end_s = 0.0  # end of the last call
         self._thread = threading.Thread(target=self._run, name=f"chimera-{context.name}", daemon=True)
         self._thread.start()
 
-    def add(self, call: Call, slots: list[Slot]) -> None:
+    def add(self, call: Call, slots: list[StoredValue]) -> None:
         """Run a call after the earlier ones; ``slots`` are the slots of its refs."""
         self.calls[call.outs[0]] = call
         self._queue.put((call, slots))
 
-    def sign_s(self, now_s: float) -> float:
+    def heartbeat_s(self, now_s: float) -> float:
         """Return the time of the running call's last heartbeat, on the driver's clock; ``now_s`` between calls."""
-        sign_s = self.context.sign_s
-        return now_s if sign_s is None or self.running is None else sign_s + self._rank.store.shift_s
+        heartbeat_s = self.context.heartbeat_s
+        return now_s if heartbeat_s is None or self.running is None else heartbeat_s + self._rank.store.shift_s
 
     def abandon(self) -> None:
         """End the thread where it waits, or else when it declares work or its call ends. The caller holds the rank's lock.
@@ -80,45 +80,45 @@ class HostedActor:
         enter_thread(self.context)
         try:
             limit_threads_of_process(self._threads)
-            while (given := self._queue.get()) is not None and not self.dead:
-                self.running = given[0]
-                self._serve(*given)
-                del given
+            while (queued := self._queue.get()) is not None and not self.dead:
+                self.running = queued[0]
+                self._serve(*queued)
+                del queued
                 self.running = None
                 self.context.prepare()
         except Abandoned:
             pass
         except Exception as error:  # an error of the engine: callers must not wait for this thread
             traceback.print_exc()
-            self._rank.bury(self, f"ended with {type(error).__name__}: {error}")
+            self._rank.record_death(self, f"ended with {type(error).__name__}: {error}")
         finally:
             self._target = None
             self.context.close()
             close_for_threads()
 
-    def _serve(self, call: Call, slots: list[Slot]) -> None:
+    def _serve(self, call: Call, slots: list[StoredValue]) -> None:
         context = self.context
-        start_s = context.sign_s = time.monotonic()
+        start_s = context.heartbeat_s = time.monotonic()
         values: list[Kept] = []
         failure: Kept | None = None
         error = ""
         ready_s = 0.0
         try:
             ready_s = self._await(slots)
-            given, named = self._opened(call, slots)
+            args, kwargs = self._opened(call, slots)
             start_s = time.monotonic()
-            values = [Kept.of(value) for value in self._values(call, given, named)]
-            del given, named
+            values = [Kept.of(value) for value in self._values(call, args, kwargs)]
+            del args, kwargs
         except FailedArgumentError as argument:
             start_s = time.monotonic()
             failure = argument.value
         except SystemExit:
-            self._rank.bury(self, "exited")
+            self._rank.record_death(self, "exited")
             raise Abandoned from None
         except Exception as exception:  # any exception of an actor is the result of the call
             failure = Kept.of(Failure(exception, self.name, call.method))
             if call.method == CONSTRUCT:
-                self._unmade = failure
+                self._constructor_failure = failure
         finally:
             self._rank.give_back(call)
         if failure is not None:
@@ -139,48 +139,48 @@ class HostedActor:
             transfer_s = 0.0
         counts = bytes_in, bytes_out, actor_context.take_work().samples
         rows.append((call.method, begin_s, end_s, transfer_s, waited_s, *counts, error))
-        self._end_s, context.sign_s = end_s, None
+        self._end_s, context.heartbeat_s = end_s, None
         self._rank.finish(self, call, values, bool(error), rows)
 
-    def _await(self, slots: list[Slot]) -> float:
+    def _await(self, slots: list[StoredValue]) -> float:
         """Wait until all values are here; return when the last of them was ready, on the driver's clock."""
         changed = self._rank.changed
         with changed:
             while any(slot.value is None for slot in slots):
                 self.context.alive()
-                changed.wait(_SIGN_S)
+                changed.wait(_HEARTBEAT_S)
         for slot in slots:
             assert slot.value is not None
             if slot.failed:
                 raise FailedArgumentError(slot.value)
         return max((slot.ready_s for slot in slots), default=0.0)
 
-    def _opened(self, call: Call, slots: list[Slot]) -> tuple[list[Any], dict[str, Any]]:
+    def _opened(self, call: Call, slots: list[StoredValue]) -> tuple[list[Any], dict[str, Any]]:
         """Return all arguments in order."""
-        came, bytes_in = [], 0
+        received, bytes_in = [], 0
         for (_, _, producer), slot in zip(call.arguments(), slots, strict=True):
             assert slot.value is not None
-            came.append(slot.value.open())
+            received.append(slot.value.open())
             bytes_in += slot.value.array_bytes if producer != self.context.actor else 0
         plain: tuple[list[Any], dict[str, Any]] = ([], {})
         if call.plain is not None:
             plain = call.plain.open()
             bytes_in += call.plain.array_bytes
         self.context.received_bytes += bytes_in
-        values, others = iter(came), iter(plain[0])
+        values, others = iter(received), iter(plain[0])
         args = [next(others) if ref is None else next(values) for ref in call.refs]
         return args, {**plain[1], **{name: next(values) for name in call.named}}
 
-    def _values(self, call: Call, given: list[Any], named: dict[str, Any]) -> list[Any]:
+    def _values(self, call: Call, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
         if call.method == CONSTRUCT:
-            factory, *rest = given
-            self._target = factory(*rest, **named)
+            factory, *rest = args
+            self._target = factory(*rest, **kwargs)
             return [None]
-        if self._unmade is not None:
-            raise FailedArgumentError(self._unmade)
-        return results(getattr(self._target, call.method)(*given, **named), self.name, call.method, call.returns)
+        if self._constructor_failure is not None:
+            raise FailedArgumentError(self._constructor_failure)
+        return results(getattr(self._target, call.method)(*args, **kwargs), self.name, call.method, call.returns)
 
 
-def lost(name: str, method: str, fate: str = "died") -> Kept:
+def lost(name: str, method: str, death_cause: str = "died") -> Kept:
     """Return the failure of a call on a dead actor."""
-    return Kept.of(Failure(ActorLost(f"{name} {fate}; the call {method!r} has no result"), name, method))
+    return Kept.of(Failure(ActorLost(f"{name} {death_cause}; the call {method!r} has no result"), name, method))

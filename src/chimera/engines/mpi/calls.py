@@ -19,7 +19,7 @@ from chimera.engines.thread_context import context_of_thread
 if TYPE_CHECKING:
     from chimera.engines.mpi.rank import Rank
 
-_SIGN_S = 0.5
+_HEARTBEAT_S = 0.5
 NO_ACTOR = -1
 """The producer of a value that was put."""
 
@@ -211,7 +211,7 @@ class Calls:
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
             if left_s is not None and left_s <= 0:
                 raise ref.time_limit_error()
-            pause_s = _SIGN_S if context is not None else None
+            pause_s = _HEARTBEAT_S if context is not None else None
             self._rank.changed.wait(left_s if pause_s is None else min(pause_s, left_s or pause_s))
 
 

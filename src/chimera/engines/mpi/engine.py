@@ -140,13 +140,13 @@ class Mpi(RealTime):
 
     def group(self, actors: Sequence[MpiActor]) -> GroupHandle:
         """Make a group of these actors, in rank order."""
-        from chimera.engines.mpi.group import most_on_one_rank
+        from chimera.engines.mpi.group import max_members_per_rank
         from chimera.engines.mpi.group_handle import GroupHandle
 
         self._check_open()
         members: list[Peer] = [actor._channel for actor in actors]
         meeting = self._shared.meeting_of([member.actor for member in members])
-        return GroupHandle(self._job.new_tags(most_on_one_rank(members) ** 2), members, meeting)
+        return GroupHandle(self._job.new_tags(max_members_per_rank(members) ** 2), members, meeting)
 
     def kill(self, actor: MpiActor) -> None:
         """End the actor, not its rank, and return when the driver knows of its death.
@@ -264,18 +264,18 @@ class Mpi(RealTime):
 
 def ask(job: Job, kind: int, peers: Sequence[Peer], within_s: float) -> list[Any]:
     """Send a request about actors to the ranks that host them; return the answers that arrive in time."""
-    asked: dict[int, list[int]] = {}
+    actors_by_rank: dict[int, list[int]] = {}
     for peer in peers:
-        asked.setdefault(peer.rank, []).append(peer.actor)
+        actors_by_rank.setdefault(peer.rank, []).append(peer.actor)
     rank = job.rank
     with rank.changed:
-        for other in asked:
+        for other in actors_by_rank:
             rank.answers.pop((kind, other), None)
-    for other, actors in asked.items():
+    for other, actors in actors_by_rank.items():
         rank.messenger.send(other, (kind, actors))
     with rank.changed:
-        rank.changed.wait_for(lambda: all((kind, other) in rank.answers for other in asked), within_s)
-        return [rank.answers.pop((kind, other)) for other in asked if (kind, other) in rank.answers]
+        rank.changed.wait_for(lambda: all((kind, other) in rank.answers for other in actors_by_rank), within_s)
+        return [rank.answers.pop((kind, other)) for other in actors_by_rank if (kind, other) in rank.answers]
 
 
 def _end(job: Job, actors: dict[int, MpiActor], shared: SharedFile) -> None:

@@ -31,7 +31,7 @@ from chimera.engines.shared_memory.values import Packed, opened
 _POLL_S = 5e-5  # seconds of polling before the first sleep: other members often arrive within this time
 _NEAR_S = 0.05
 _MOVING_S = 1e-3
-_ON_THE_WAY_S = 0.2  # messages of a member of another machine may arrive after the notice of its death
+_LATE_MESSAGE_S = 0.2  # messages of a member of another machine may arrive after the notice of its death
 
 
 def lost_member(members: Sequence[Peer], dead: Mapping[int, str]) -> str:
@@ -39,7 +39,7 @@ def lost_member(members: Sequence[Peer], dead: Mapping[int, str]) -> str:
     return next((member.name for member in members if member.actor in dead), "") if dead else ""
 
 
-def most_on_one_rank(members: Sequence[Peer]) -> int:
+def max_members_per_rank(members: Sequence[Peer]) -> int:
     """Return the largest number of members that one rank hosts."""
     ranks = [member.rank for member in members]
     return max(map(ranks.count, ranks), default=1)
@@ -56,9 +56,9 @@ class MpiGroup:
         self._near = all(self._messenger.wake_ups.near(member.rank) for member in members)
         ranks = [member.rank for member in members]
         slots = [ranks[:i].count(rank) for i, rank in enumerate(ranks)]
-        places, mine = most_on_one_rank(members), slots[self._rank]
-        self._tags_to = [first_tag + mine * places + slot for slot in slots]
-        self._tags_from = [first_tag + slot * places + mine for slot in slots]
+        places, own = max_members_per_rank(members), slots[self._rank]
+        self._tags_to = [first_tag + own * places + slot for slot in slots]
+        self._tags_from = [first_tag + slot * places + own for slot in slots]
         channel = self._messenger.group_messages
         self._incoming = [
             transfers.Incoming(channel, member.rank, tag, reuse=True)
@@ -162,8 +162,8 @@ class MpiGroup:
         """Exchange the lengths of the members' vectors. Each collective begins with this; it also is the barrier."""
         sizes = np.full(self.size, size, np.int64)
         requests = [self._begin_receive(rank, sizes[rank : rank + 1]) for rank in self._others]
-        mine = sizes[self._rank : self._rank + 1]
-        requests += [self._begin_send(rank, mine) for rank in self._others]
+        own = sizes[self._rank : self._rank + 1]
+        requests += [self._begin_send(rank, own) for rank in self._others]
         self._ring(self._others)
         self._complete(requests, moving=False)
         check_sizes(sizes.tolist())
@@ -268,12 +268,12 @@ class MpiGroup:
                 context.alive()
                 now_s = time.monotonic()
                 if lost := lost_member(self._members, self._dead):
-                    end_s = end_s or now_s + (_POLL_S if self._near else _ON_THE_WAY_S)
+                    end_s = end_s or now_s + (_POLL_S if self._near else _LATE_MESSAGE_S)
                     if now_s >= end_s and not arriving():
                         raise ActorLost(f"{lost} died, and its group with it")
                 if now_s >= poll_until_s and (end_s is None or arriving()):
-                    longest_s = _NEAR_S if self._near and not moving() else _MOVING_S
-                    if wake_ups.sleep(context.word, seen, pause.next_s(longest_s)):
+                    sleep_s = _NEAR_S if self._near and not moving() else _MOVING_S
+                    if wake_ups.sleep(context.word, seen, pause.next_s(sleep_s)):
                         pause.reset()
                         poll_until_s = time.monotonic() + _POLL_S  # the library may need several probes
         finally:

@@ -52,7 +52,7 @@ class Job:
         self.placed: dict[int, int] = {}
         self.sharing = ranks_that_share(self.rank.messenger.wake_ups, able)
         self._actors, self._tags = itertools.count(), 0
-        self._most_tags: int = comm.Get_attr(MPI.TAG_UB) or 32767
+        self._max_tags: int = comm.Get_attr(MPI.TAG_UB) or 32767
         self._process = os.getpid()
 
     @property
@@ -80,8 +80,8 @@ class Job:
         RunError : the job has made too many groups.
         """
         first, self._tags = self._tags, self._tags + count
-        if self._tags > self._most_tags:
-            raise RunError(f"the groups of this job need more than the {self._most_tags} tags of its MPI library")
+        if self._tags > self._max_tags:
+            raise RunError(f"the groups of this job need more than the {self._max_tags} tags of its MPI library")
         return first
 
     def end(self) -> None:

@@ -91,8 +91,8 @@ class Messenger:
                     continue
                 self._when_idle()
                 moving = self._outgoing or self._busy
-                longest_s = _MOVING_S if moving else _NEAR_S if self.wake_ups.all_near else _FAR_S
-                if self.wake_ups.sleep(MESSENGER, seen, pause.next_s(longest_s)):
+                sleep_s = _MOVING_S if moving else _NEAR_S if self.wake_ups.all_near else _FAR_S
+                if self.wake_ups.sleep(MESSENGER, seen, pause.next_s(sleep_s)):
                     pause.reset()
             self._drain()
         except BaseException:  # without this thread the job would hang

@@ -79,7 +79,7 @@ class Rank:
                 actor.rows += rows
             self._report(call, values, failed, rows if call.traced else None)
 
-    def bury(self, actor: HostedActor, fate: str = "died") -> None:
+    def record_death(self, actor: HostedActor, death_cause: str = "died") -> None:
         """Record the death of an actor of this rank: its calls fail, and all ranks are notified."""
         with self.changed:
             if actor.dead:
@@ -88,7 +88,7 @@ class Rank:
             for call in actor.calls.values():
                 if call is not actor.running:
                     self.give_back(call)
-                self._lose(actor, call, fate)
+                self._lose(actor, call, death_cause)
             actor.calls.clear()
             for rank in range(self.messenger.size):
                 self.messenger.send(rank, (messages.DEAD, actor.context.actor, actor.name))
@@ -101,12 +101,12 @@ class Rank:
         if context.notifier is not None and context.memory is not None:
             context.notifier.ring(context.memory.me)
 
-    def _lose(self, actor: HostedActor, call: Call, fate: str = "died") -> None:
+    def _lose(self, actor: HostedActor, call: Call, death_cause: str = "died") -> None:
         now_s = self.store.now_s()
         row = call.method, now_s, now_s, 0.0, 0.0, 0, 0, 0, "ActorLost"
         if not call.traced:
             actor.rows.append(row)
-        failure = lost(actor.name, call.method, fate)
+        failure = lost(actor.name, call.method, death_cause)
         self._report(call, [failure] * len(call.outs), True, [row] if call.traced else None)
 
     def _report(self, call: Call, values: Sequence[Kept], failed: bool, rows: list[Row] | None) -> None:
@@ -214,7 +214,7 @@ class Rank:
 
     def _kill(self, _: int, __: list[memoryview], actor: int) -> None:
         if actor in self.actors:
-            self.bury(self.actors[actor])
+            self.record_death(self.actors[actor])
 
     def _dead(self, _: int, __: list[memoryview], actor: int, name: str) -> None:
         self.dead[actor] = name
@@ -222,30 +222,30 @@ class Rank:
             self.wake(host.context)
         self.changed.notify_all()
 
-    def _rows(self, source: int, _: list[memoryview], asked: list[int] | None, found: Any = None) -> None:
-        if asked is None:
+    def _rows(self, source: int, _: list[memoryview], actors: list[int] | None, found: Any = None) -> None:
+        if actors is None:
             self._answer(messages.ROWS, source, found)
             return
         rows = {}
-        for actor in asked:
+        for actor in actors:
             host = self.actors[actor]
             rows[actor], host.rows = host.rows, []
         self.messenger.send(source, (messages.ROWS, None, rows))
 
-    def _signs(self, source: int, _: list[memoryview], asked: list[int] | None, found: Any = None) -> None:
-        if asked is None:
+    def _signs(self, source: int, _: list[memoryview], actors: list[int] | None, found: Any = None) -> None:
+        if actors is None:
             self._answer(messages.SIGNS, source, found)
             return
         now_s = self.store.now_s()
-        signs = {actor: self.actors[actor].sign_s(now_s) for actor in asked if actor in self.actors}
+        signs = {actor: self.actors[actor].heartbeat_s(now_s) for actor in actors if actor in self.actors}
         self.messenger.send(source, (messages.SIGNS, None, signs))
 
-    def _close(self, source: int, _: list[memoryview], asked: list[int] | None) -> None:
-        if asked is None:
+    def _close(self, source: int, _: list[memoryview], actors: list[int] | None) -> None:
+        if actors is None:
             self._answer(messages.CLOSE, source, True)
             return
-        self._closed.update(asked)
-        for actor in asked:
+        self._closed.update(actors)
+        for actor in actors:
             self._constructed.discard(actor)
             self._early.pop(actor, None)
             host = self.actors.pop(actor, None)
@@ -253,7 +253,7 @@ class Rank:
                 host.abandon()
             if self.messenger.rank != DRIVER:  # its engines report deaths after they were closed, too
                 self.dead.pop(actor, None)
-        self.store.drop_actors(asked)
+        self.store.drop_actors(actors)
         self.messenger.send(source, (messages.CLOSE, None))
 
     def _answer(self, kind: int, source: int, answer: Any) -> None:

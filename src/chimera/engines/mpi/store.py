@@ -18,7 +18,7 @@ Place: TypeAlias = tuple[int, int]
 """The rank that keeps a value, and the value's number, which is unique in the job."""
 
 
-class Slot:
+class StoredValue:
     """A value, present or awaited.
 
     Attributes
@@ -50,8 +50,8 @@ class Store:
     def __init__(self, messenger: Messenger, changed: threading.Condition, shift_s: float) -> None:
         self._messenger, self._changed, self.shift_s = messenger, changed, shift_s
         self._numbers = itertools.count()
-        self._own: dict[int, Slot] = {}
-        self._copies: dict[int, Slot] = {}
+        self._own: dict[int, StoredValue] = {}
+        self._copies: dict[int, StoredValue] = {}
 
     def now_s(self) -> float:
         """Return the time on the driver's clock."""
@@ -64,11 +64,11 @@ class Store:
 
     def expect(self, number: int, actor: int) -> None:
         """Add a result of an actor of this rank, which is not ready yet."""
-        self._own.setdefault(number, Slot()).actor = actor
+        self._own.setdefault(number, StoredValue()).actor = actor
 
     def fill(self, number: int, value: Kept, failed: bool) -> None:
         """Store a result, and send it to the ranks that wait for it."""
-        slot = self._own.setdefault(number, Slot())
+        slot = self._own.setdefault(number, StoredValue())
         slot.value, slot.failed, slot.ready_s = value, failed, self.now_s()
         for rank in slot.waiting:
             self._send(rank, number, slot)
@@ -78,7 +78,7 @@ class Store:
 
     def fetch(self, rank: int, number: int) -> None:
         """Send a value to another rank, now or when it is ready. Its call may not have arrived yet."""
-        slot = self._own.setdefault(number, Slot())
+        slot = self._own.setdefault(number, StoredValue())
         if slot.value is None:
             slot.waiting.append(rank)
         else:
@@ -91,14 +91,14 @@ class Store:
             slot.value, slot.failed, slot.ready_s = value, failed, ready_s
             self._changed.notify_all()
 
-    def borrow(self, place: Place) -> Slot:
+    def borrow(self, place: Place) -> StoredValue:
         """Return the slot of a value for one user; ask its rank for a copy unless this rank has the value or a copy."""
         owner, number = place
         if owner == self._messenger.rank:
-            return self._own.setdefault(number, Slot())
+            return self._own.setdefault(number, StoredValue())
         slot = self._copies.get(number)
         if slot is None:
-            slot = self._copies[number] = Slot()
+            slot = self._copies[number] = StoredValue()
             self._messenger.send(owner, (FETCH, number))
         slot.users += 1
         return slot
@@ -128,7 +128,7 @@ class Store:
         closed = frozenset(actors)
         self._own = {number: slot for number, slot in self._own.items() if slot.actor not in closed}
 
-    def _send(self, rank: int, number: int, slot: Slot) -> None:
+    def _send(self, rank: int, number: int, slot: StoredValue) -> None:
         assert slot.value is not None
         message = VALUE, number, slot.failed, slot.ready_s, slot.value.described()
         self._messenger.send(rank, message, slot.value.buffers)

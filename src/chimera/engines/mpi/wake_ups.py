@@ -21,7 +21,7 @@ from chimera.engines.shared_memory.futex import Futex
 _WORDS = 256
 _TOKEN_BYTES = 16
 _FIRST_PAUSE_S = 2e-5
-_LONGEST_PAUSE_S = 1e-3
+_MAX_SLEEP_S = 1e-3
 MESSENGER = 0
 """The word of a rank's messenger; actors use the other words."""
 
@@ -92,13 +92,13 @@ class WakeUps:
         own = self._maps.get(self.rank)
         return 0 if own is None else own.words[word]
 
-    def sleep(self, word: int, seen: int, longest_s: float) -> bool:
-        """Sleep until another rank wakes it, at most ``longest_s`` seconds; return whether one has."""
+    def sleep(self, word: int, seen: int, timeout_s: float) -> bool:
+        """Sleep until another rank wakes it, at most ``timeout_s`` seconds; return whether one has."""
         own = self._maps.get(self.rank)
         if own is None or self._futex is None:
-            time.sleep(min(longest_s, _LONGEST_PAUSE_S))
+            time.sleep(min(timeout_s, _MAX_SLEEP_S))
             return False
-        self._futex.wait(own.address + 4 * word, seen, longest_s)
+        self._futex.wait(own.address + 4 * word, seen, timeout_s)
         return own.words[word] != seen
 
 

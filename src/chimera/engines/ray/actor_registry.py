@@ -10,9 +10,9 @@ from chimera.engines.ray.groups.rendezvous import living_actors
 from chimera.engines.ray.refs import Channel
 from chimera.engines.ray.shared import Side
 
-_LOOK_FOR_DEATHS_S = 0.1
+_DEATH_CHECK_INTERVAL_S = 0.1
 """Minimum interval of requests to Ray, in seconds; a request costs about 0.4 ms."""
-_LOOK_FOR_PLACES_S = 0.1
+_PLACEMENT_CHECK_INTERVAL_S = 0.1
 
 
 class ActorRegistry:
@@ -34,10 +34,10 @@ class ActorRegistry:
         self._give_back = give_back
         self._by_ray_id: dict[str, Channel] = {}
         self._unplaced: list[Channel] = []
-        self._looked_s = 0.0
+        self._checked_s = 0.0
         self._arriving: list[Channel] = []  # their location is not known yet
         self._far: list[Channel] = []
-        self._sought_s = 0.0
+        self._placement_checked_s = 0.0
         self._ending: list[Side] = []  # dead, but not cleaned up completely
 
     def add(self, channel: Channel) -> None:
@@ -50,11 +50,11 @@ class ActorRegistry:
     @property
     def far(self) -> bool:
         """Whether a living actor is known to be on a machine that cannot map the driver's memory."""
-        if self._arriving and time.monotonic() - self._sought_s > _LOOK_FOR_PLACES_S:
+        if self._arriving and time.monotonic() - self._placement_checked_s > _PLACEMENT_CHECK_INTERVAL_S:
             placed = [channel for channel in self._arriving if _has_place(channel)]
             self._arriving = [channel for channel in self._arriving if channel not in placed]
             self._far += [channel for channel in placed if not channel.is_near]
-            self._sought_s = time.monotonic()
+            self._placement_checked_s = time.monotonic()
         if self._far:
             self._far = [channel for channel in self._far if not channel.is_near and channel.died_s is None]
         return bool(self._far)
@@ -65,16 +65,16 @@ class ActorRegistry:
             self._unplaced = [channel for channel in self._unplaced if not _has_place(channel)]
         return self._unplaced
 
-    def look_for_deaths(self, at_once: bool = False) -> None:
+    def check_for_deaths(self, at_once: bool = False) -> None:
         """Request the dead actors from Ray, unless the last request is too recent."""
-        if not at_once and time.monotonic() - self._looked_s < _LOOK_FOR_DEATHS_S:
+        if not at_once and time.monotonic() - self._checked_s < _DEATH_CHECK_INTERVAL_S:
             return
         living = living_actors()
         for channel in self.channels:
             if channel.key not in living:
                 self.note_death(channel)
         self._ending = [side for side in self._ending if not side.clear()]
-        self._looked_s = time.monotonic()
+        self._checked_s = time.monotonic()
 
     def note_death(self, channel: Channel) -> None:
         """Record the death of an actor, once."""

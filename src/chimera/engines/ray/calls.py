@@ -14,9 +14,9 @@ from chimera.engines.ray.actor_registry import ActorRegistry
 from chimera.engines.ray.refs import Channel, Issued, Ref
 from chimera.engines.ray.row_format import packed_rows
 from chimera.engines.ray.rows import take_rows, take_rows_of_actors
-from chimera.engines.ray.shared import Given, Lent, Spot
+from chimera.engines.ray.shared import CallSlots, RefArgument, Spot
 
-_MOST_ROWS = 1000
+_MAX_ROWS = 1000
 
 
 class Calls:
@@ -49,39 +49,39 @@ class Calls:
         check_returns(returns, channel.name, method)
         if channel.died_s is not None:
             return self._lost_results(channel, method, returns)
-        if len(channel.calls) > _MOST_ROWS:
+        if len(channel.calls) > _MAX_ROWS:
             self.take_rows()
         parents = [a.issued for a in args if type(a) is Ref]
         own = [i for i, a in enumerate(args) if type(a) is Ref and a.issued.channel is channel] if parents else None
-        reads: list[Given] = [(i, a) for i, a in enumerate(args) if type(a) is Ref and a.spot is not None]
+        reads: list[RefArgument] = [(i, a) for i, a in enumerate(args) if type(a) is Ref and a.spot is not None]
         given = [a.object if type(a) is Ref else a for a in args]
         if kwargs:
             parents += [a.issued for a in kwargs.values() if type(a) is Ref]
             reads += [(k, a) for k, a in kwargs.items() if type(a) is Ref and a.spot is not None]
             kwargs = {k: a.object if type(a) is Ref else a for k, a in kwargs.items()}
-        lent = self._lent(channel, returns or 1, reads)
-        header = method, returns, own or None, None if lent is None else lent.header()
+        slots = self._slots(channel, returns or 1, reads)
+        header = method, returns, own or None, None if slots is None else slots.header()
         try:
             row, *objects = channel.remote(returns or 1)(header, *given, **kwargs)
         except TypeError as error:
-            if lent is not None:
-                lent.refuse()
+            if slots is not None:
+                slots.refuse()
             raise _cannot_travel(error) from error
         issued = Issued(channel, method, time.monotonic(), tuple(parents), row)
         channel.calls.append(issued)
         spots: Sequence[Spot | None] = [None] * len(objects)
-        if lent is not None:
-            issued.lent = lent
-            lent.give(channel.side)
-            spots = lent.spots or spots
+        if slots is not None:
+            issued.slots = slots
+            slots.give(channel.side)
+            spots = slots.spots or spots
         refs = [Ref(issued, each, spot) for each, spot in zip(objects, spots, strict=True)]
         return refs[0] if returns is None else refs
 
-    def _lent(self, channel: Channel, returns: int, reads: list[Given]) -> Lent | None:
+    def _slots(self, channel: Channel, returns: int, reads: list[RefArgument]) -> CallSlots | None:
         """Return the slots of shared memory for a call."""
         if channel.side is not None:
-            return channel.side.lend(returns, reads, room=not self._registry.far)
-        return Lent(None, [], reads) if reads else None
+            return channel.side.lend(returns, reads, in_memory=not self._registry.far)
+        return CallSlots(None, [], reads) if reads else None
 
     def take_rows(self) -> None:
         """Fetch the rows of ended calls into the records of the actors."""

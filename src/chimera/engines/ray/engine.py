@@ -20,7 +20,7 @@ from chimera.engines.ray.calls import Calls
 from chimera.engines.ray.fault_injector import FaultInjectors
 from chimera.engines.ray.groups.group import GroupHandle
 from chimera.engines.ray.groups.rendezvous import living_actors
-from chimera.engines.ray.heartbeat import SEEN_WITHIN_S, forget_engine, look
+from chimera.engines.ray.heartbeat import SEEN_WITHIN_S, forget_engine, read_heartbeats
 from chimera.engines.ray.refs import Channel, RayActor, Ref
 from chimera.engines.ray.reservation import Placement, Reservations
 from chimera.engines.ray.session import Session
@@ -28,7 +28,7 @@ from chimera.engines.ray.shared import Shared
 from chimera.engines.ray.waiting import Waiting
 from chimera.engines.real_time import RealTime
 
-_LOOK_FOR_PROCESS_S = 0.05
+_PROCESS_CHECK_INTERVAL_S = 0.05
 _LEAVING_S = 5.0
 
 
@@ -107,7 +107,7 @@ class Ray(RealTime):
             requested and the free resources.
         """
         self._check_open()
-        self._registry.look_for_deaths(at_once=True)  # a reserved place may have become free
+        self._registry.check_for_deaths(at_once=True)  # a reserved place may have become free
         self._reservations.reserve(resources, timeout_s)
 
     def spawn(
@@ -121,7 +121,7 @@ class Ray(RealTime):
     ) -> RayActor:
         """Start a Ray actor and return its handle at once."""
         self._check_open()
-        self._registry.look_for_deaths()  # as in `reserve`
+        self._registry.check_for_deaths()  # as in `reserve`
         rank, resources = len(self._handles), resources or Resources()
         key, name = f"{self.key}-{rank}", name or f"actor {rank}"
         reserved_place = self._reservations.take(resources)
@@ -152,20 +152,20 @@ class Ray(RealTime):
         """Return the value of a ref, or the values of a sequence; arrays are read-only views of shared memory."""
         self._check_open()
         several = isinstance(refs, Sequence)
-        asked: list[Ref] = list(refs) if several else [refs]
-        values = self._waiting.values(asked, None if timeout_s is None else time.monotonic() + timeout_s)
+        requested: list[Ref] = list(refs) if several else [refs]
+        values = self._waiting.values(requested, None if timeout_s is None else time.monotonic() + timeout_s)
         return values if several else values[0]
 
     def wait(self, refs: Iterable[Ref], count: int = 1, timeout_s: float | None = None) -> tuple[list[Ref], list[Ref]]:
         """Return (done, pending) once ``count`` refs are done or the time is over."""
         self._check_open()
-        asked = list(refs)
-        ready = self._waiting.until_done(asked, count, None if timeout_s is None else time.monotonic() + timeout_s)
-        finished = [ref for ref in asked if ref.object in ready]
+        requested = list(refs)
+        ready = self._waiting.until_done(requested, count, None if timeout_s is None else time.monotonic() + timeout_s)
+        finished = [ref for ref in requested if ref.object in ready]
         if len(finished) > 1:
             self._calls.take_rows()
             finished.sort(key=lambda ref: ref.issued.end_s)
-        return finished, [ref for ref in asked if ref.object not in ready]
+        return finished, [ref for ref in requested if ref.object not in ready]
 
     def group(self, actors: Sequence[RayActor]) -> GroupHandle:
         """Make a group of these actors, in rank order."""
@@ -200,27 +200,27 @@ class Ray(RealTime):
         """
         self._check_open()
         channel = actor._channel
-        self._registry.look_for_deaths(at_once=True)
+        self._registry.check_for_deaths(at_once=True)
         while channel.died_s is None:
-            look([channel])
+            read_heartbeats([channel])
             if channel.heartbeats.process is not None:
                 self._fault_injectors.disturb(channel.heartbeats.process, disturbance)
                 return
             self._waiting.patience(None)
-            time.sleep(_LOOK_FOR_PROCESS_S)
-            self._registry.look_for_deaths()
+            time.sleep(_PROCESS_CHECK_INTERVAL_S)
+            self._registry.check_for_deaths()
 
     def silent(self, after_s: float) -> list[RayActor]:
         """Return the handles of the living actors without a heartbeat for ``after_s`` seconds."""
         if not self._end.alive:
             return []
-        self._registry.look_for_deaths()
+        self._registry.check_for_deaths()
         living = [channel for channel in self._registry.channels if channel.died_s is None]
-        look(living)
+        read_heartbeats(living)
         before_s = time.monotonic() - after_s - SEEN_WITHIN_S
         unplaced = self._registry.unplaced()
         begun = [channel for channel in living if channel not in unplaced]
-        return [self._handles[channel.rank] for channel in begun if channel.heartbeats.sign_s <= before_s]
+        return [self._handles[channel.rank] for channel in begun if channel.heartbeats.heartbeat_s <= before_s]
 
     def trace(self) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last `trace`."""
@@ -231,7 +231,7 @@ class Ray(RealTime):
     def lost(self) -> list[RayActor]:
         """Return the handles of the dead actors, in the order in which their deaths became known."""
         if self._end.alive:
-            self._registry.look_for_deaths()
+            self._registry.check_for_deaths()
         return [self._handles[channel.rank] for channel in self._registry.deaths]
 
     def close(self) -> None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 NAMESPACE = b"chimera"
 _PERIOD_S = 0.5
-_LOOK_S = 0.25
-SEEN_WITHIN_S = _PERIOD_S + _LOOK_S
+_CHECK_INTERVAL_S = 0.25
+SEEN_WITHIN_S = _PERIOD_S + _CHECK_INTERVAL_S
 """Maximum age of a heartbeat when the driver reads it, in seconds."""
 
 _ENTRY = struct.Struct("dqq56s")
@@ -35,31 +35,31 @@ class NodeProcess(NamedTuple):
     process: Process
 
 
-def send_heartbeats(key: str, last_sign_s: Callable[[], float]) -> None:
+def send_heartbeats(key: str, last_heartbeat_s: Callable[[], float]) -> None:
     """Write the first heartbeat of this actor at once, and start a thread that writes the later ones.
 
     Parameters
     ----------
     key : key of the actor.
-    last_sign_s : returns the time of the actor's last progress, on the driver's clock.
+    last_heartbeat_s : returns the time of the actor's last progress, on the driver's clock.
     """
     import ray
 
     node, process = ray.get_runtime_context().get_node_id().encode(), this_process()
-    first_s = last_sign_s()
+    first_s = last_heartbeat_s()
     _put(key, _ENTRY.pack(first_s, *process, node))
 
     def keep_on(sent_s: float) -> None:
         while True:
             time.sleep(_PERIOD_S)
-            sign_s = last_sign_s()
-            if sign_s == sent_s:
+            heartbeat_s = last_heartbeat_s()
+            if heartbeat_s == sent_s:
                 continue
             with contextlib.suppress(ray.exceptions.RayError):  # the next one may succeed
-                if not _put(key, _ENTRY.pack(sign_s, *process, node)):
+                if not _put(key, _ENTRY.pack(heartbeat_s, *process, node)):
                     _forget(key)  # the driver has deleted it: the engine is closed
                     return
-                sent_s = sign_s
+                sent_s = heartbeat_s
 
     threading.Thread(target=keep_on, args=(first_s,), name="chimera-heartbeats", daemon=True).start()
 
@@ -69,30 +69,32 @@ class Heartbeats:
 
     Attributes
     ----------
-    sign_s : time of the last heartbeat, on the driver's clock.
+    heartbeat_s : time of the last heartbeat, on the driver's clock.
     process : the process of the actor; None before the first heartbeat.
     """
 
     def __init__(self, spawned_s: float) -> None:
-        self.sign_s = self.looked_s = spawned_s
+        self.heartbeat_s = self.checked_s = spawned_s
         self.process: NodeProcess | None = None
-        self._said_s: float | None = None
+        self._reported_s: float | None = None
 
     def take(self, entry: bytes | None, now: float) -> None:
         """Read the entry in the store now."""
         if entry is not None:
-            said_s, pid, started, node = _ENTRY.unpack(entry)
+            reported_s, pid, started, node = _ENTRY.unpack(entry)
             self.process = NodeProcess(node.rstrip(b"\0").decode(), (pid, started))
-            if said_s != self._said_s:  # it is new since the last read, whatever the clock of its node shows
-                self._said_s, self.sign_s = said_s, min(max(said_s, self.looked_s), now)
-        self.looked_s = now
+            if reported_s != self._reported_s:  # it is new since the last read, whatever the clock of its node shows
+                self._reported_s, self.heartbeat_s = reported_s, min(max(reported_s, self.checked_s), now)
+        self.checked_s = now
 
 
-def look(channels: Sequence[Channel]) -> None:
+def read_heartbeats(channels: Sequence[Channel]) -> None:
     """Read the heartbeats of these actors, unless the last reading is too recent."""
     now = time.monotonic()
     due = {
-        channel.key.encode(): channel.heartbeats for channel in channels if now - channel.heartbeats.looked_s >= _LOOK_S
+        channel.key.encode(): channel.heartbeats
+        for channel in channels
+        if now - channel.heartbeats.checked_s >= _CHECK_INTERVAL_S
     }
     if not due:
         return

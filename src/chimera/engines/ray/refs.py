@@ -13,7 +13,7 @@ from chimera.core.trace import TraceRow
 from chimera.engines.handle import ActorHandle
 from chimera.engines.ray.heartbeat import Heartbeats
 from chimera.engines.ray.row_format import Row, row_of_call, rows_of_parts
-from chimera.engines.ray.shared import Lent, Side, Spot
+from chimera.engines.ray.shared import CallSlots, Side, Spot
 
 
 class Issued:
@@ -24,17 +24,17 @@ class Issued:
     row : Ray's ref of the row; None once it has arrived.
     issued_s, end_s : when the driver issued it, and when it ended; seconds of the driver's clock.
     parents : the calls whose results are its arguments.
-    lent : its slots of the shared memory.
+    slots : its slots of the shared memory.
     """
 
-    __slots__ = ("channel", "end_s", "issued_s", "lent", "method", "parents", "row")
+    __slots__ = ("channel", "end_s", "issued_s", "method", "parents", "row", "slots")
 
     def __init__(
         self, channel: Channel | None, method: str, issued_s: float, parents: tuple[Issued, ...], row: Any
     ) -> None:
         self.channel, self.method, self.issued_s, self.parents, self.row = channel, method, issued_s, parents, row
         self.end_s = issued_s
-        self.lent: Lent | None = None
+        self.slots: CallSlots | None = None
 
 
 class Ref:
@@ -55,9 +55,9 @@ class Ref:
         if self.spot is not None:
             self.spot.side.drop(self.spot.slot, self.spot.generation)
 
-    def value(self, said: Any) -> Any:
-        """Return the value, if Ray's object is ``said``; arrays in shared memory keep the ref alive."""
-        return said if self.spot is None else self.spot.side.value(self.spot, said, self)
+    def value(self, stored: Any) -> Any:
+        """Return the value, if Ray's object is ``stored``; arrays in shared memory keep the ref alive."""
+        return stored if self.spot is None else self.spot.side.value(self.spot, stored, self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise ConfigurationError("a ref travels as an argument of its own, not inside a list, a dict or an object")
@@ -142,10 +142,10 @@ class Channel:
             idle_s = max(issued.issued_s, self._last_end_s, idle_s, *(parent.end_s for parent in issued.parents), 0.0)
             row = start_s, end_s, idle_s, *row[3:]
         issued.end_s = self._last_end_s = end_s
-        if issued.lent is not None:
+        if issued.slots is not None:
             if packed is None and self.died_s is None:
-                issued.lent.take_back(self.side)
-            issued.lent = None
+                issued.slots.take_back(self.side)
+            issued.slots = None
         issued.parents, issued.row = (), None
         self._keep_rows(issued.method, row, parts, began_s)
 

@@ -19,7 +19,7 @@ _FIRST_WORD_S = 2.0
 """Seconds of waiting before a log line reports what is missing."""
 _ASK_EVERY_S = 1.0
 """Ray accepts whole seconds here and treats less as none; each request costs its head node about 18 kB."""
-_LOOK_S = 0.05
+_CHECK_INTERVAL_S = 0.05
 _AT_ONCE_S = 1.0
 """Seconds that Ray may take to assign free room."""
 
@@ -66,7 +66,7 @@ class Reservations:
         if timeout_s is not None:
             resources = self._without_places(resources, timeout_s, what)
         else:
-            self._give_up_the_deserted()
+            self._release_unused()
         bundles = [bundle for r in resources if (bundle := self.bundle(r))]
         if not bundles:
             return
@@ -81,7 +81,7 @@ class Reservations:
                     _log.warning("waiting for room for %s: %s", what, asked_and_free(bundles))
                 while not group.wait(_ASK_EVERY_S):
                     if time.monotonic() - began_s > limit_s:
-                        raise TimeLimitError(_no_room(what, limit_s, bundles))
+                        raise TimeLimitError(_out_of_resources(what, limit_s, bundles))
         except BaseException:
             remove_placement_group(group)
             raise
@@ -143,7 +143,9 @@ class Reservations:
         ]
         if late:
             bundles = [self.bundle(channel.resources) for channel in late]
-            raise TimeLimitError(_no_room(", ".join(channel.name for channel in late), self._timeout_s, bundles))
+            raise TimeLimitError(
+                _out_of_resources(", ".join(channel.name for channel in late), self._timeout_s, bundles)
+            )
 
     def close(self) -> None:
         """Release all room."""
@@ -153,16 +155,16 @@ class Reservations:
             remove_placement_group(reserved_places[0].group)
         self._groups, self._free, self._left = [], [], []
 
-    def _give_up_the_deserted(self) -> None:
+    def _release_unused(self) -> None:
         """Release the reservations of which all actors are dead."""
         from ray.util.placement_group import remove_placement_group
 
-        deserted = [
+        unused = [
             reserved_places
             for reserved_places in self._groups
             if all(reserved_place in self._left for reserved_place in reserved_places)
         ]
-        for reserved_places in deserted:
+        for reserved_places in unused:
             remove_placement_group(reserved_places[0].group)
             self._groups.remove(reserved_places)
             self._free = [reserved_place for reserved_place in self._free if reserved_place not in reserved_places]
@@ -180,7 +182,7 @@ class Reservations:
             while not _stands(reserved_place):
                 if time.monotonic() >= deadline:
                     raise TimeLimitError(f"the places of {what} do not stand: {asked_and_free([self.bundle(each)])}")
-                time.sleep(_LOOK_S)
+                time.sleep(_CHECK_INTERVAL_S)
         return missing
 
 
@@ -199,7 +201,7 @@ def _stands(reserved_place: ReservedPlace) -> bool:
     return bool(placement_group_table(reserved_place.group)["bundles_to_node_id"][reserved_place.index])
 
 
-def _no_room(what: str, limit_s: float, bundles: Sequence[Mapping[str, float]]) -> str:
+def _out_of_resources(what: str, limit_s: float, bundles: Sequence[Mapping[str, float]]) -> str:
     return f"the cluster could not hold {what} within {limit_s:g} s: {asked_and_free(bundles)}"
 
 
@@ -209,12 +211,12 @@ def asked_and_free(bundles: Sequence[Mapping[str, float]]) -> str:
 
     names = dict.fromkeys(["CPU", "GPU", "memory", *(name for bundle in bundles for name in bundle)])
     free, total = ray.available_resources(), ray.cluster_resources()
-    asked = [_amount(name, f"{_number(name, sum(b.get(name, 0.0) for b in bundles))}") for name in names]
+    requested = [_amount(name, f"{_number(name, sum(b.get(name, 0.0) for b in bundles))}") for name in names]
     left = [
         _amount(name, f"{_number(name, free.get(name, 0.0))} of {_number(name, total.get(name, 0.0))}")
         for name in names
     ]
-    return f"asked {', '.join(asked)}; free {', '.join(left)}"
+    return f"asked {', '.join(requested)}; free {', '.join(left)}"
 
 
 def _fits(bundles: Sequence[Mapping[str, float]]) -> bool:

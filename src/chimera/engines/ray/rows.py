@@ -48,15 +48,15 @@ def take_rows_of_actors(channels: Sequence[Channel], began_s: float) -> None:
     import ray
     from ray.exceptions import RayError
 
-    asked = {ref: channel for channel in channels if (ref := channel.ask_for_rows()) is not None}
-    if not asked:
+    pending = {ref: channel for channel in channels if (ref := channel.ask_for_rows()) is not None}
+    if not pending:
         return
-    ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_PATIENCE_S)
+    ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=_PATIENCE_S)
     for ref in ready:
         rows: list[tuple[str, bytes]] = []
         with contextlib.suppress(RayError):  # a dead actor has lost its last rows
             rows = ray.get(ref)
-        asked[ref].take_rows_of_actors(rows, began_s)
+        pending[ref].take_rows_of_actors(rows, began_s)
 
 
 def _packed(refs: Sequence[Any], name_of: Callable[[str], str | None]) -> dict[Any, tuple[bytes | None, str]]:

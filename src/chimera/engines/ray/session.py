@@ -24,7 +24,7 @@ HEALTH_CHECKS = {
 }
 """Settings of Ray with which a killed node is reported as dead within about 2 s: see docs/reference/engines/ray.md."""
 
-_NOT_NICE = {
+_NORMAL_PRIORITY = {
     "worker_niceness": 0
 }  # Ray's default is 15: on a busy machine, Ray's workers would get little processor time beside the driver
 
@@ -35,9 +35,9 @@ _ENVIRONMENT = {
 }
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # binds Ray to loopback, so that only this machine can reach it
 _PRINTS, _OPEN = "_worker_logs_enabled", "ENABLE_RAY_CLUSTER"
-_KNOCK_S = 5.0
-_MOST_STORE_BYTES = 2 << 30
-_LONGEST_FOLDER = 40  # Ray's sockets have paths about 65 characters longer, and a socket's path has at most 107
+_CONNECT_TIMEOUT_S = 5.0
+_MAX_STORE_BYTES = 2 << 30
+_MAX_FOLDER_CHARACTERS = 40  # Ray's sockets have paths about 65 characters longer, and a socket's path has at most 107
 
 
 class Session:
@@ -107,7 +107,7 @@ def _start(stack: contextlib.ExitStack, cpus: int | None, object_store_bytes: in
             logging_level="ERROR",
             log_to_driver=show_output,
             _temp_dir=folder,
-            _system_config={**HEALTH_CHECKS, **_NOT_NICE, "prestart_worker_first_driver": False},
+            _system_config={**HEALTH_CHECKS, **_NORMAL_PRIORITY, "prestart_worker_first_driver": False},
         )
 
 
@@ -131,12 +131,12 @@ def _join(stack: contextlib.ExitStack, address: str, working_dir: str | None, sh
                     runtime_env={"working_dir": working_dir, "py_modules": [str(CHIMERA)]},
                 )
         except (ConnectionError, ValueError) as error:
-            said = str(error).splitlines()[0] if str(error) else type(error).__name__
+            message = str(error).splitlines()[0] if str(error) else type(error).__name__
             if "AuthToken" in str(
                 error.__cause__
             ):  # recent versions of Ray protect what `ray start` starts, if there is a token
-                said = "it asks for Ray's token: set RAY_AUTH_MODE=token"
-            raise ConfigurationError(f"no Ray could be joined at address {address!r}: {said}") from error
+                message = "it asks for Ray's token: set RAY_AUTH_MODE=token"
+            raise ConfigurationError(f"no Ray could be joined at address {address!r}: {message}") from error
 
 
 def check_reachable(address: str) -> None:
@@ -146,18 +146,18 @@ def check_reachable(address: str) -> None:
     ------
     ConfigurationError : no process listens there, or ``address`` is not an address.
     """
-    found = _found_by_ray() if address == "auto" else address
+    found = _address_from_ray() if address == "auto" else address
     host, _, port = found.rpartition(":")
     if not host or not port.isdigit() or "/" in host:
         raise ConfigurationError(f"the address of a Ray is 'auto' or 'host:port', not {found!r}")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
     except OSError as error:
         where = "" if found == address else f", which is {found}"
         raise ConfigurationError(f"no Ray could be joined at address {address!r}{where}: {error}") from error
 
 
-def _found_by_ray() -> str:
+def _address_from_ray() -> str:
     """Return the address that Ray uses for ``"auto"``."""
     from ray._private.services import canonicalize_bootstrap_address
 
@@ -218,7 +218,7 @@ def _sigterm_handler_kept() -> Iterator[None]:
 @contextlib.contextmanager
 def _short_folder() -> Iterator[str]:
     usual = tempfile.gettempdir()
-    folder = tempfile.mkdtemp(prefix="chimera-", dir=usual if len(usual) <= _LONGEST_FOLDER else "/tmp")  # noqa: S108 - mkdtemp makes a folder of its own in it, for this user alone
+    folder = tempfile.mkdtemp(prefix="chimera-", dir=usual if len(usual) <= _MAX_FOLDER_CHARACTERS else "/tmp")  # noqa: S108 - mkdtemp makes a folder of its own in it, for this user alone
     try:
         yield folder
     finally:
@@ -230,5 +230,5 @@ def _default_store_bytes() -> int:
     try:
         status = os.statvfs("/dev/shm")  # noqa: S108 - only asked for its free space
     except OSError:
-        return _MOST_STORE_BYTES
-    return max(min(_MOST_STORE_BYTES, status.f_bavail * status.f_frsize // 2), 80 << 20)
+        return _MAX_STORE_BYTES
+    return max(min(_MAX_STORE_BYTES, status.f_bavail * status.f_frsize // 2), 80 << 20)

@@ -44,10 +44,10 @@ Out: TypeAlias = tuple[int, int]
 Read: TypeAlias = tuple[int | str, int, int, int]
 """An argument that may be in a slot: its position or name in the call, the slot's region, the slot, its generation."""
 
-Borrowed: TypeAlias = tuple[int | None, list[Out], list[Read]]
-"""The information about the memory that an actor gets with a call, see `Lent`."""
+SlotHeader: TypeAlias = tuple[int | None, list[Out], list[Read]]
+"""The information about the memory that an actor gets with a call, see `CallSlots`."""
 
-Given: TypeAlias = "tuple[int | str, Ref]"
+RefArgument: TypeAlias = "tuple[int | str, Ref]"
 """A ref among the arguments of a call: its position or name, and the ref."""
 
 
@@ -134,32 +134,34 @@ class Side(ResultSlots):
         self._issued = 0
         self._cleared = 0  # number of its slots without future readers
         self.groups: WeakSet[Any] = WeakSet()
-        self._void: set[tuple[int, int]] = set()  # uses of slots that will never be written, though the actor is alive
+        self._unwritten: set[tuple[int, int]] = (
+            set()
+        )  # uses of slots that will never be written, though the actor is alive
 
     @property
     def is_mapped(self) -> bool:
         """Whether the actor has mapped the file, and so is on the driver's machine."""
         return self.region.words[STARTED] != 0
 
-    def lend(self, returns: int, reads: list[Given], room: bool) -> Lent | None:
+    def lend(self, returns: int, reads: list[RefArgument], in_memory: bool) -> CallSlots | None:
         """Return the slots of memory for a call of this actor; None if it gets none.
 
         Parameters
         ----------
         returns : number of its results.
         reads : the arguments that may be in the memory.
-        room : whether its results may be in the memory.
+        in_memory : whether its results may be in the memory.
         """
         mapped = self.is_mapped
         spots: list[Spot] = []
-        if mapped and room:
+        if mapped and in_memory:
             with contextlib.suppress(RunError):  # if no slot is free, the results are Ray's
                 spots = [Spot(self, *slot) for slot in self.new_slots(returns)]
         if not spots and not reads:
             return None
-        lent = Lent(self._issued if mapped else None, spots, reads)
+        slots = CallSlots(self._issued if mapped else None, spots, reads)
         self._issued += mapped
-        return lent
+        return slots
 
     def count(self, spot: Spot) -> tuple[Region, int]:
         """Count the actor as a reader of an argument; return the region and the position of that count."""
@@ -167,9 +169,9 @@ class Side(ResultSlots):
         region.issued[place] = (region.issued[place] + 1) & 0xFFFF
         return region, place
 
-    def forgo(self, spot: Spot) -> None:
+    def mark_unwritten(self, spot: Spot) -> None:
         """Record that a slot will not be written."""
-        self._void.add((spot.slot, spot.generation))
+        self._unwritten.add((spot.slot, spot.generation))
 
     def has_begun(self, number: int) -> bool:
         """Whether the actor has begun a call; an old call counts as begun."""
@@ -194,16 +196,16 @@ class Side(ResultSlots):
         self.region.empty()
         return True
 
-    def value(self, spot: Spot, said: Any, ref: Any) -> Any:
-        """Return the value of a slot, or Ray's object ``said``; arrays of the value keep ``ref`` alive."""
+    def value(self, spot: Spot, stored: Any, ref: Any) -> Any:
+        """Return the value of a slot, or Ray's object ``stored``; arrays of the value keep ``ref`` alive."""
         if not holds_value(self.region, spot.slot, spot.generation):
-            return said
+            return stored
         return read_value(self._memory, self.actor, spot.slot, release=functools.partial(_keep, ref))[0]
 
     def _is_free(self, slot: int) -> bool:
         use = slot, self.region.slots[slot * SLOT_WORDS + GENERATION]
-        if use in self._void:
-            self._void.discard(use)
+        if use in self._unwritten:
+            self._unwritten.discard(use)
             return True
         return super()._is_free(slot)
 
@@ -216,7 +218,7 @@ class Spot(NamedTuple):
     generation: int
 
 
-class Lent:
+class CallSlots:
     """The slots of memory that a call was given.
 
     Parameters
@@ -229,12 +231,12 @@ class Lent:
 
     __slots__ = ("_counts", "_kept", "_reads", "number", "spots")
 
-    def __init__(self, number: int | None, spots: list[Spot], reads: list[Given]) -> None:
+    def __init__(self, number: int | None, spots: list[Spot], reads: list[RefArgument]) -> None:
         self.number, self.spots, self._reads = number, spots, reads
         self._counts: list[tuple[Region, int]] = []
         self._kept: list[Ref] = []
 
-    def header(self) -> Borrowed:
+    def header(self) -> SlotHeader:
         """Return the information for the actor."""
         outs = [(spot.slot, spot.generation) for spot in self.spots]
         spots = [(where, ref.spot) for where, ref in self._reads]
@@ -252,7 +254,7 @@ class Lent:
     def refuse(self) -> None:
         """Take the slots back, because the call could not be issued."""
         for spot in self.spots:
-            spot.side.forgo(spot)
+            spot.side.mark_unwritten(spot)
             spot.side.drop(spot.slot, spot.generation)
 
     def take_back(self, side: Side | None) -> None:
@@ -262,7 +264,7 @@ class Lent:
         for region, place in self._counts:
             region.issued[place] = (region.issued[place] - 1) & 0xFFFF
         for spot in self.spots:
-            spot.side.forgo(spot)
+            spot.side.mark_unwritten(spot)
 
 
 def _keep(_: Any) -> None:

@@ -13,7 +13,7 @@ from chimera.engines.ray.failure import translated
 from chimera.engines.ray.refs import Ref
 from chimera.engines.ray.reservation import Reservations
 
-_LOOK_FOR_PLACES_S = 1.0
+_PLACEMENT_CHECK_INTERVAL_S = 1.0
 
 
 class Waiting:
@@ -69,7 +69,7 @@ class Waiting:
         if not unplaced:
             return left
         self._reservations.check_unplaced(unplaced)
-        return _LOOK_FOR_PLACES_S if left is None else min(left, _LOOK_FOR_PLACES_S)
+        return _PLACEMENT_CHECK_INTERVAL_S if left is None else min(left, _PLACEMENT_CHECK_INTERVAL_S)
 
     def _fetched(self, refs: Sequence[Ref], deadline: float | None) -> list[Any]:
         from ray.exceptions import GetTimeoutError, RayError
@@ -82,8 +82,8 @@ class Waiting:
                 return values
             except GetTimeoutError as error:
                 if _over(deadline):  # Ray may return a little early
-                    said = refs[0].issued.method
-                    raise TimeLimitError(f"{said!r} or a call beside it did not end within its time limit") from error
+                    method = refs[0].issued.method
+                    raise TimeLimitError(f"{method!r} or a call beside it did not end within its time limit") from error
             except RayError as error:
                 # Ray's frames hold the error, which would hold these refs and their values until the next garbage collection.
                 raise self._error(refs, error.with_traceback(None)) from None
@@ -94,7 +94,7 @@ class Waiting:
         call = next((ref.issued.method for ref in refs if ref.object in done), refs[0].issued.method)
         found = translated(error, call, self._registry.name_of_dead)
         if isinstance(found, ActorLost):
-            self._registry.look_for_deaths(at_once=True)
+            self._registry.check_for_deaths(at_once=True)
         return found
 
 

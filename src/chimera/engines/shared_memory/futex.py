@@ -41,9 +41,9 @@ class Futex:
         """Wake one process that sleeps on a word. Change the word before."""
         self._call(self._number, address, _WAKE, 1, None, None, 0)
 
-    def wait(self, address: int, seen: int, longest_s: float) -> None:
-        """Sleep until a wake-up, at most ``longest_s`` seconds, unless the word differs from ``seen``. May return earlier."""
-        limit = _Timespec(int(longest_s), int(longest_s % 1 * 1e9))
+    def wait(self, address: int, seen: int, timeout_s: float) -> None:
+        """Sleep until a wake-up, at most ``timeout_s`` seconds, unless the word differs from ``seen``. May return earlier."""
+        limit = _Timespec(int(timeout_s), int(timeout_s % 1 * 1e9))
         if self._call(self._number, address, _WAIT, seen, ctypes.byref(limit), None, 0) < 0:
             code = ctypes.get_errno()
             if code not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):

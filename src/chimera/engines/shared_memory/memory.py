@@ -38,7 +38,7 @@ _WORDS = 1024
 _GATHERING_AT = 1024
 BELL_AT = 1536
 _AWAITED_AT = 4096
-_CONCERNS_AT = 6144
+_WAIT_TARGETS_AT = 6144
 _SLOTS_AT = 8192
 _BEGUN_AT = _SLOTS_AT + _MIB + _MIB // 2
 _ISSUED_AT = 2 * _MIB
@@ -56,7 +56,7 @@ ACTORS = 1  # driver, in its own region: number of actors, including the driver
 ROWS_WRITTEN = 2  # owner: trace rows written so far
 CALLS_WRITTEN = 3  # driver: position in the ring of calls up to which it has written
 CALLS_READ = 4  # owner: position in the ring of calls up to which it has read
-SIGN_NS = 5  # owner: time of its last heartbeat, on the monotonic clock
+HEARTBEAT_NS = 5  # owner: time of its last heartbeat, on the monotonic clock
 PID, STARTED = 6, 7  # owner: its process as returned by `this_process`, set after it has mapped the file
 PARTS_WRITTEN = 8  # owner: rows of parts of calls written so far
 PARTS_READ = 9  # driver: rows of parts of calls read so far
@@ -115,7 +115,7 @@ class Region:
         self.awaited = view[_AWAITED_AT : _AWAITED_AT + MAX_ACTORS * 8].cast("q")
         # Written by the driver: for each actor that waits for a call of the owner, how many of the owner's calls have ended
         # by then.
-        self.concerns = view[_CONCERNS_AT : _CONCERNS_AT + MAX_ACTORS * 8].cast("q")
+        self.concerns = view[_WAIT_TARGETS_AT : _WAIT_TARGETS_AT + MAX_ACTORS * 8].cast("q")
         self.gathering = view[_GATHERING_AT : _GATHERING_AT + MAX_ACTORS]
         self.slots = view[_SLOTS_AT : _SLOTS_AT + SLOTS * SLOT_WORDS * 8].cast("q")
         self.answers = view[_ANSWERS_AT : _ANSWERS_AT + ANSWERS * ANSWER_WORDS * 8].cast("q")
@@ -125,7 +125,7 @@ class Region:
 
     def sign(self) -> None:
         """Record a heartbeat of the owner."""
-        self.words[SIGN_NS] = time.monotonic_ns()
+        self.words[HEARTBEAT_NS] = time.monotonic_ns()
 
     def ready(self, slot: int, generation: int) -> bool:
         """Return whether the result of this use of the slot is stored."""

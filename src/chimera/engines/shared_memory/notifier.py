@@ -10,7 +10,7 @@ from chimera.engines.shared_memory.futex import Futex
 from chimera.engines.shared_memory.memory import BELL_AT, Memory, fence
 
 _RECHECK_S = 0.25  # bounds the delay if a wake-up is lost; no such case is known
-_LONGEST_NAP_S = 1e-3
+_MAX_SLEEP_S = 1e-3
 
 
 class Notifier:
@@ -112,13 +112,13 @@ class Notifier:
             for row, _ in flags:
                 row[self._me] = 0
 
-    def _rest(self, seen: int, longest_s: float) -> None:
-        """Sleep until this process's word differs from ``seen``, at most ``longest_s`` seconds. May return earlier."""
+    def _rest(self, seen: int, timeout_s: float) -> None:
+        """Sleep until this process's word differs from ``seen``, at most ``timeout_s`` seconds. May return earlier."""
         if self._futex is None:
             self._naps += 1
-            time.sleep(min(1e-5 * self._naps, _LONGEST_NAP_S, longest_s))
+            time.sleep(min(1e-5 * self._naps, _MAX_SLEEP_S, timeout_s))
             return
-        self._futex.wait(self._address, seen, longest_s)
+        self._futex.wait(self._address, seen, timeout_s)
 
     def _bell(self, other: int) -> tuple[memoryview[int], int]:
         region = self._memory.region(other)

@@ -90,7 +90,7 @@ class ResultSlots:
         return self._unused == SLOTS
 
     @property
-    def is_crowded(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether every slot has been used, and the slots that were dropped first are not free yet."""
         return self.is_full and not any(self._is_free(self._dropped[i]) for i in range(min(2, len(self._dropped))))
 

@@ -93,7 +93,7 @@ class SharedGroup:
     def all_reduce(self, array: NDArray[np.float32], op: Op = "mean") -> NDArray[np.float32]:
         """Reduce in place over all members, in rank order; every member gets the same bits."""
         scale = scale_of(op, self.size)
-        vectors, mine = self._meet(array)
+        vectors, own = self._meet(array)
         begin, end = shard_bounds(array.size, self.size)[self._rank : self._rank + 2]
         for low in range(begin, end, _CHUNK):
             high = min(low + _CHUNK, end)
@@ -102,16 +102,16 @@ class SharedGroup:
             for piece in pieces:
                 np.copyto(piece, total)
         self._costs.collective_bytes += 2 * array.nbytes * (self.size - 1) // self.size
-        return self._part(array, mine)
+        return self._part(array, own)
 
     def broadcast(self, array: NDArray[np.float32], root: int = 0) -> NDArray[np.float32]:
         """Overwrite ``array`` with the array of member ``root``, in place."""
         check_root(root, self.size)
-        vectors, mine = self._meet(array)
+        vectors, own = self._meet(array)
         if self._rank != root:
-            mine[:] = vectors[root]
+            own[:] = vectors[root]
             self._costs.collective_bytes += array.nbytes
-        return self._part(array, mine)
+        return self._part(array, own)
 
     def _meet(self, array: NDArray[np.float32]) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
         """Wait until all members have provided their vectors; return all vectors, and this member's."""
@@ -135,12 +135,12 @@ class SharedGroup:
         ]
         return vectors, vectors[self._rank]
 
-    def _part(self, array: NDArray[np.float32], mine: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _part(self, array: NDArray[np.float32], own: NDArray[np.float32]) -> NDArray[np.float32]:
         """Wait until all members are done with the vectors; if this member's was a copy, write it back to ``array``."""
         self.barrier()
         self._check()  # the memory of a dead member may have been freed before all members had read it
         if self._memory.locate(array) is None:
-            array.reshape(-1)[:] = mine
+            array.reshape(-1)[:] = own
         return array
 
     def send(self, values: Mapping[int, Any]) -> None:

@@ -18,7 +18,7 @@ def arrival_s(call: Call) -> float:
     node = call.node
     ready_s = call.issued_s if call.issued_s > node.join_s else node.join_s
     if node.uploads:
-        ready_s, message_s, free_s, presence = _reach_client(call, ready_s)
+        ready_s, message_s, free_s, presence = _send_to_client(call, ready_s)
         if ready_s == inf:
             return inf
     else:
@@ -39,7 +39,7 @@ def arrival_s(call: Call) -> float:
     return node.health.begins_s(start_s if presence is None else presence.begins_s(start_s))
 
 
-def _reach_client(call: Call, ready_s: float) -> tuple[float, float, float, Presence | None]:
+def _send_to_client(call: Call, ready_s: float) -> tuple[float, float, float, Presence | None]:
     """Send the message of a call to a client.
 
     Returns the time at which the message and the arguments leave, the time at which the message arrives, the time from which

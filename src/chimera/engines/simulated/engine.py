@@ -127,9 +127,9 @@ class Simulated:
         if presence is not None:
             node.presence = presence
             if presence.ends_s < node.crash_s:
-                node.crash_s, node.fate = presence.ends_s, "left for good"
+                node.crash_s, node.death_cause = presence.ends_s, "left for good"
         if name in given.leave or name in given.crash:
-            self._scheduler.mortal.add(node)
+            self._scheduler.ending_nodes.add(node)
         elif node.crash_s < math.inf:
             heapq.heappush(self._departures, (node.crash_s, node.rank))
 
@@ -192,8 +192,8 @@ class Simulated:
         self._scheduler.events.catch_up()
         node: Node = actor._node
         if node.gone_s > self._scheduler.now_s:
-            node.crash_s, node.fate = self._scheduler.now_s, "was killed"
-            self._scheduler.mortal.add(node)
+            node.crash_s, node.death_cause = self._scheduler.now_s, "was killed"
+            self._scheduler.ending_nodes.add(node)
             self._scheduler.mark_dead(node, node.crash_s)
 
     def disturb(self, actor: Any, disturbance: Disturbance) -> None:
@@ -245,10 +245,10 @@ class Simulated:
     def lost(self) -> list[ActorHandle]:
         """See `Engine.lost`."""
         self._scheduler.events.catch_up()
-        mortal = self._scheduler.mortal
+        ending_nodes = self._scheduler.ending_nodes
         while self._departures and self._departures[0][0] <= self._scheduler.now_s:
-            mortal.add(self._nodes[heapq.heappop(self._departures)[1]])
-        gone = [(node.gone_s, node.rank) for node in mortal if node.gone_s <= self._scheduler.now_s]
+            ending_nodes.add(self._nodes[heapq.heappop(self._departures)[1]])
+        gone = [(node.gone_s, node.rank) for node in ending_nodes if node.gone_s <= self._scheduler.now_s]
         return [self._handles[rank] for _, rank in sorted(gone)]
 
     @property

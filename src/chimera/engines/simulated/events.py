@@ -67,7 +67,7 @@ class Events:
         self.mail = Mail()
         self.waits: dict[Call, tuple[Ref, float]] = {}
         self._scheduler, self._nodes = scheduler, nodes
-        self._agenda: list[tuple[float, int, int]] = []  # (time, order of the call, rank); entries may be outdated
+        self._event_queue: list[tuple[float, int, int]] = []  # (time, order of the call, rank); entries may be outdated
         self._due_s: dict[int, float] = {}  # by rank: time of the valid entry
         self._begun = itertools.count(1 << 62)
         self._held_back: dict[Call | Message, float] = {}  # what hanging actors hold back, and its times
@@ -87,7 +87,7 @@ class Events:
         call, due_s = self._next(node)
         if call is not None and due_s < self._due_s.get(node.rank, math.inf):
             self._due_s[node.rank] = due_s
-            heapq.heappush(self._agenda, (due_s, call.order, node.rank))
+            heapq.heappush(self._event_queue, (due_s, call.order, node.rank))
 
     def next_s(self) -> float:
         """Return the time of the next event; infinite if there is none."""
@@ -95,13 +95,13 @@ class Events:
 
     def _next_progress_s(self) -> float:
         """Return when the next call begins or continues."""
-        while self._agenda:
-            time_s, _, rank = self._agenda[0]
+        while self._event_queue:
+            time_s, _, rank = self._event_queue[0]
             node = self._nodes[rank + 1]  # the driver is the first
             counts = self._due_s.get(rank) == time_s
             if counts and self._next(node)[1] == time_s:
                 return time_s
-            heapq.heappop(self._agenda)
+            heapq.heappop(self._event_queue)
             if counts:
                 del self._due_s[rank]
                 self.schedule(node)
@@ -113,7 +113,7 @@ class Events:
         if self.mail.next_s() <= time_s:
             self.schedule(self.mail.transfer())
             return
-        rank = heapq.heappop(self._agenda)[2]
+        rank = heapq.heappop(self._event_queue)[2]
         del self._due_s[rank]
         node = self._nodes[rank + 1]
         call = node.suspended

@@ -74,7 +74,7 @@ def _after(spans: list[tuple[float, float]], time_s: float) -> float:
     return time_s
 
 
-SOUND = Health()
+UNDISTURBED = Health()
 """The health of an actor that was never disturbed."""
 
 CLIENT = Health()

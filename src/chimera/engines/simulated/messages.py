@@ -50,7 +50,7 @@ class Message:
         self.group, self.source, self.target = group, source, target
         self.sender, self.receiver = group.nodes[source], group.nodes[target]
         self.issued_s, self.arrives_s, self.order = issued_s, math.inf, 0
-        self.value = lent(value)
+        self.value = read_only(value)
         self.nbytes = 0 if source == target else nbytes(value)
 
 
@@ -161,7 +161,7 @@ class GroupMessages:
         self._boxes: defaultdict[tuple[int, int], deque[Message]] = defaultdict(deque)
         self._awaited: dict[int, Awaited] = {}
         self._unanswered: set[tuple[int, int]] = set()
-        self._mortal = [node for node in nodes if min(node.crash_s, node.leave_s) < math.inf]
+        self._ending_nodes = [node for node in nodes if min(node.crash_s, node.leave_s) < math.inf]
 
     def send(self, values: Mapping[int, Any]) -> None:
         """Send the values; the sender does not wait for the transfers."""
@@ -216,16 +216,16 @@ class GroupMessages:
 
     def member_lost(self, node: Node) -> None:
         """Record the death of a member."""
-        if node not in self._mortal:
-            self._mortal.append(node)
+        if node not in self._ending_nodes:
+            self._ending_nodes.append(node)
         self._scheduler.events.reschedule_receivers()
 
     def loss_s(self) -> float:
         """Return when the others learn of the first death of a member."""
-        return min(map(_gone_s, self._mortal), default=math.inf) + self._latency_s
+        return min(map(_gone_s, self._ending_nodes), default=math.inf) + self._latency_s
 
     def _lost(self, call: Call) -> ActorLost:
-        node = min(self._mortal, key=_gone_s)
+        node = min(self._ending_nodes, key=_gone_s)
         return ActorLost(
             f"{node.name} was lost at {_gone_s(node):g} s, and {call.node.name} waits for messages of its group"
         )
@@ -246,7 +246,7 @@ def _gone_s(node: Node) -> float:
     return node.crash_s if node.suspended is not None else node.gone_s
 
 
-def lent(value: Any) -> Any:
+def read_only(value: Any) -> Any:
     """Return ``value`` for its receiver: arrays as read-only views, without a copy, and anything else as a value of its own."""
     kind = type(value)
     if kind is np.ndarray and not value.dtype.hasobject:
@@ -254,11 +254,11 @@ def lent(value: Any) -> Any:
         view.flags.writeable = False
         return view
     if kind is Encoded:
-        message = Encoded(value.codec, value.size, tuple(map(lent, value.arrays)), dict(value.meta))
+        message = Encoded(value.codec, value.size, tuple(map(read_only, value.arrays)), dict(value.meta))
         message.plain = value.plain
         return message
     if kind is tuple or kind is list:
-        return kind(map(lent, value))
+        return kind(map(read_only, value))
     if kind is dict:
-        return {key: lent(part) for key, part in value.items()}
+        return {key: read_only(part) for key, part in value.items()}
     return Stored(value).open()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from chimera.core.call import ActorContext
 from chimera.core.errors import ActorLost
-from chimera.engines.simulated.health import SOUND
+from chimera.engines.simulated.health import UNDISTURBED
 
 if TYPE_CHECKING:
     from chimera.engines.simulated.call import Call
@@ -29,7 +29,7 @@ class Node:
     failure : the exception of its constructor.
     free_s : when its last call ends.
     join_s, leave_s, crash_s : when it joins, leaves and crashes; `kill` is a crash.
-    fate : the meaning of ``crash_s``: it crashed, was killed, or exited.
+    death_cause : the meaning of ``crash_s``: it crashed, was killed, or exited.
     factor : duration of a call here, as a multiple of that on the median machine.
     seconds_per_sample : duration of a call here per sample, before the factor.
     uploads : whether the actor is a client: its results leave as soon as they are computed, not when a call takes them.
@@ -46,9 +46,9 @@ class Node:
         "administrative",
         "calls",
         "crash_s",
+        "death_cause",
         "factor",
         "failure",
-        "fate",
         "free_s",
         "groups",
         "health",
@@ -71,14 +71,14 @@ class Node:
         self.target: Any = None
         self.failure: BaseException | None = None
         self.free_s, self.join_s, self.leave_s, self.crash_s = 0.0, 0.0, math.inf, math.inf
-        self.factor, self.seconds_per_sample, self.calls, self.fate = 1.0, 0.0, 0, "crashed"
+        self.factor, self.seconds_per_sample, self.calls, self.death_cause = 1.0, 0.0, 0, "crashed"
         self.presence: Presence | None = None
         self.uploads, self.administrative = False, NO_METHODS
         self.actor_context = ActorContext()
         self.queue: deque[Call] = deque()
         self.suspended: Call | None = None
         # Attributes that most nodes do not need share one object, because a fetch of each node's own object is slow.
-        self.health = SOUND
+        self.health = UNDISTURBED
         self.stuck: Sequence[Call] = ()
         self.groups: Sequence[SimulatedGroup] = ()
 
@@ -108,6 +108,6 @@ class Node:
 
     def lost(self, call: Call) -> ActorLost:
         """Return the exception of the refs of ``call``, because the actor has ended."""
-        how = self.fate if self.crash_s <= self.leave_s else "left"
+        how = self.death_cause if self.crash_s <= self.leave_s else "left"
         at_s = min(self.crash_s, self.leave_s)
         return ActorLost(f"{self.name} {how} at {at_s:g} s, before {call.method!r} had ended")

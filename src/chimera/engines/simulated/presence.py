@@ -32,7 +32,7 @@ class Presence:
     ends_s : when the last interval ends; infinite unless the client leaves for good.
     """
 
-    __slots__ = ("_borders_s", "_intervals", "_start", "ends_s", "name", "restarts")
+    __slots__ = ("_bounds_s", "_intervals", "_start", "ends_s", "name", "restarts")
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Presence:
         self.name, self.restarts, self.ends_s = name, restarts, ends_s
         self._start = intervals
         self._intervals: Iterator[tuple[float, float]] | None = None
-        self._borders_s: list[float] = []  # begin and end of each known interval in turn
+        self._bounds_s: list[float] = []  # begin and end of each known interval in turn
 
     def is_on(self, time_s: float) -> bool:
         """Return whether the client is on; at the end of an interval it is off."""
@@ -58,7 +58,7 @@ class Presence:
         place = self._place(time_s)
         if place % 2 == 1:
             return time_s
-        return self._borders_s[place] if place < len(self._borders_s) else math.inf
+        return self._bounds_s[place] if place < len(self._bounds_s) else math.inf
 
     def works_until_s(self, begin_s: float, work_s: float, call_s: float) -> float:
         """Return the end of ``work_s`` seconds of work that begin at ``begin_s``, with all absences in between.
@@ -76,15 +76,15 @@ class Presence:
         if begin_s == math.inf:
             return begin_s
         place = self._place(begin_s)
-        again_s = begin_s - max(call_s, self._borders_s[place - 1]) + work_s
-        if begin_s + work_s <= self._borders_s[place]:
+        again_s = begin_s - max(call_s, self._bounds_s[place - 1]) + work_s
+        if begin_s + work_s <= self._bounds_s[place]:
             return begin_s + work_s
         for _ in range(_MAX_RESTARTS):
-            begin_s = self.begins_s(self._borders_s[place])
+            begin_s = self.begins_s(self._bounds_s[place])
             if begin_s == math.inf:
                 return begin_s
             place = self._place(begin_s)
-            if begin_s + again_s <= self._borders_s[place]:
+            if begin_s + again_s <= self._bounds_s[place]:
                 return begin_s + again_s
         return self._passed_s(begin_s, again_s)
 
@@ -107,7 +107,7 @@ class Presence:
             return lasts_s
         begin_s = self.begins_s(begin_s)
         while begin_s < math.inf:
-            off_s = self._borders_s[self._place(begin_s)]
+            off_s = self._bounds_s[self._place(begin_s)]
             if begin_s + lasts_s <= off_s:
                 return begin_s + lasts_s
             lasts_s -= off_s - begin_s
@@ -116,7 +116,7 @@ class Presence:
 
     def _place(self, time_s: float) -> int:
         """Return the number of borders until ``time_s``. The interval that contains it, or the next one, is then known."""
-        borders_s = self._borders_s
+        borders_s = self._bounds_s
         if not borders_s or borders_s[-1] <= time_s:
             if self._intervals is None:
                 self._intervals = _merged(self._start())

@@ -48,12 +48,12 @@ def run(call: Call) -> Outcome:
 def travelled(error: Exception, call: Call) -> BaseException:
     """Return ``error`` as it arrives at another actor, with the traceback of its origin as its cause."""
     text = "".join(traceback.format_exception(error))
-    told = ActorError(f"{type(error).__name__} in {call.node.name}, call {call.method!r}:\n{text}")
+    failure = ActorError(f"{type(error).__name__} in {call.node.name}, call {call.method!r}:\n{text}")
     try:
         copy = Packed(error).open()
     except Exception:  # its class may define its own pickling; the traceback arrives in any case
-        return told
+        return failure
     if not isinstance(copy, Exception):
-        return told
-    copy.__cause__ = told
+        return failure
+    copy.__cause__ = failure
     return copy

@@ -15,7 +15,7 @@ from chimera.engines.simulated.call import NOTHING, Call
 from chimera.engines.simulated.delivery import arrival_s
 from chimera.engines.simulated.events import Events
 from chimera.engines.simulated.group import SimulatedGroup
-from chimera.engines.simulated.health import SOUND
+from chimera.engines.simulated.health import UNDISTURBED
 from chimera.engines.simulated.models.compute import Compute
 from chimera.engines.simulated.models.link import Link
 from chimera.engines.simulated.node import Node
@@ -39,8 +39,8 @@ class Scheduler:
     ----------
     now_s : the driver's clock; only the driver moves it.
     running : the call whose code runs now; None while it is the driver's.
-    mortal : the nodes that have ended or will, without clients that leave for good later. A search for lost actors reads only
-        these.
+    ending_nodes : the nodes that have ended or will, without clients that leave for good later. A search for lost actors reads
+        only these.
     """
 
     def __init__(self, driver: Node, compute: Compute, seed: int, trunks: Sequence[Link] = ()) -> None:
@@ -52,11 +52,11 @@ class Scheduler:
         self.events = Events(self, self._nodes)
         self._deferred = 0
         self.running: Call | None = None
-        self.mortal: set[Node] = set()
+        self.ending_nodes: set[Node] = set()
         self._hung: list[Node] = []
         self._suspended: dict[Call, SimulatedGroup] = {}
         self._resumes: deque[tuple[Call, BaseException | None]] = deque()
-        self._agenda: deque[Node] = deque()
+        self._ready_nodes: deque[Node] = deque()
         self._call_threads = SuspendableThreads()
 
     def issue(self, call: Call) -> None:
@@ -82,13 +82,13 @@ class Scheduler:
 
     def pump(self) -> None:
         """Run everything that can run, one at a time and in a fixed order."""
-        while self._resumes or self._agenda:
+        while self._resumes or self._ready_nodes:
             if self._resumes:
                 call, error = self._resumes.popleft()
                 assert call.call_thread is not None
                 self.advance(call, partial(call.call_thread.resume, error))
                 continue
-            node = self._agenda.popleft()
+            node = self._ready_nodes.popleft()
             if self.events.on:
                 self.events.schedule(node)
                 continue
@@ -111,9 +111,9 @@ class Scheduler:
             self._refuse(node.queue.popleft())
         for group in node.groups:
             group.member_lost(node, lost_s)
-        node.health = SOUND  # dead actors are not disturbed
+        node.health = UNDISTURBED  # dead actors are not disturbed
         self._deferred -= self.events.lose(node)
-        self._agenda.extend(other for other in self._nodes if other.queue)  # some may have been stuck
+        self._ready_nodes.extend(other for other in self._nodes if other.queue)  # some may have been stuck
         self.pump()
 
     def disturb(self, node: Node, disturbance: Disturbance) -> None:
@@ -122,7 +122,7 @@ class Scheduler:
         node.health = node.health.under(disturbance, self.now_s)
         if node in self._hung:
             self._hung.remove(node)
-            self.timeline.revive(node, hung_s, self.now_s, self._hung)
+            self.timeline.resume_hung(node, hung_s, self.now_s, self._hung)
             if node.suspended and node.suspended.clock_s > hung_s:
                 node.suspended.clock_s += self.now_s - hung_s
         if node.health.hung_s < math.inf:
@@ -134,7 +134,7 @@ class Scheduler:
         if hung_s < math.inf:
             for group in node.groups:
                 group.meet_if_complete()
-            self._agenda.extend(other for other in self._nodes if other.queue)
+            self._ready_nodes.extend(other for other in self._nodes if other.queue)
             self.pump()
 
     def next_loss(self) -> tuple[float, Node]:
@@ -145,7 +145,7 @@ class Scheduler:
         """Report the death of ``node`` to all calls that wait for it, and continue."""
         if node in self._hung:
             if lost_s < node.crash_s:
-                node.crash_s, node.fate = lost_s, "left"
+                node.crash_s, node.death_cause = lost_s, "left"
             self.mark_dead(node, lost_s)
             return
         for group in node.groups:
@@ -216,7 +216,7 @@ class Scheduler:
             call.clock_s = call.prolonged_s(start_s, call.clock_s)
         node.calls += 1
         if node.groups or self.events.on:
-            return self._run_on_strand(call, partial(run, call))
+            return self._run_on_thread(call, partial(run, call))
         return self._run_here(call)
 
     def _construct(self, call: Call) -> None:
@@ -224,7 +224,7 @@ class Scheduler:
         call.clock_s = node.free_s = max([call.issued_s, *(other.end_s for other in call.inputs)])
         if self.events.on:
             call.factor = 0.0  # its computation costs nothing, but it may wait for others
-            return self._run_on_strand(call, partial(construct, call))
+            return self._run_on_thread(call, partial(construct, call))
         before, self.running = enter(node.actor_context), None
         try:
             construct(call)
@@ -245,7 +245,7 @@ class Scheduler:
             self._finish(call, outcome or ((), ActorLost(f"{call.node.name} was interrupted")))
             self.running = None
 
-    def _run_on_strand(self, call: Call, job: partial[Outcome]) -> None:
+    def _run_on_thread(self, call: Call, job: partial[Outcome]) -> None:
         call.call_thread = self._call_threads.lend()
         self.advance(call, partial(call.call_thread.begin, job))
 
@@ -271,8 +271,8 @@ class Scheduler:
         end_s = call.clock_s
         ended = error is not None and isinstance(error, _ENDED)
         if ended and isinstance(error, SystemExit):
-            node.crash_s, node.fate = min(node.crash_s, end_s), "exited"
-            self.mortal.add(node)
+            node.crash_s, node.death_cause = min(node.crash_s, end_s), "exited"
+            self.ending_nodes.add(node)
         if ended or end_s > node.crash_s:
             end_s, stored, error = node.crash_s, (), node.lost(call)
             if call.start_s > end_s:
@@ -291,7 +291,7 @@ class Scheduler:
         if node.leave_s <= end_s:
             self.events.reschedule_receivers()
         if node.queue:
-            self._agenda.append(node)
+            self._ready_nodes.append(node)
         self._resolve(call, end_s, known_s)
 
     def _uploaded_s(self, call: Call, end_s: float, known_s: float, size: int) -> float:
@@ -321,6 +321,6 @@ class Scheduler:
         call.end_s, call.known_s = end_s, known_s
         call.args, call.kwargs, call.refs, call.given = (), NOTHING, (), ()
         if call.waiters:
-            self._agenda.extend(waiter.node for waiter in call.waiters)
+            self._ready_nodes.extend(waiter.node for waiter in call.waiters)
             call.waiters = ()
         self.timeline.add(call)

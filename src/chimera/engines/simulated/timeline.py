@@ -96,7 +96,9 @@ class Timeline:
                 if (source := next((other for other in call.inputs if other in lost), None)) is not None:
                     _cut(call, source.error, now_s, now_s + latency_s)
                 elif any(end_s > since_s and not lost.isdisjoint(calls) for end_s, calls in call.meetings.values()):
-                    error = ActorLost(f"{node.name} {node.fate} at {now_s:g} s, and {call.node.name} met it in a group")
+                    error = ActorLost(
+                        f"{node.name} {node.death_cause} at {now_s:g} s, and {call.node.name} met it in a group"
+                    )
                     _cut(call, error, max(call.start_s, now_s + latency_s), now_s + 2 * latency_s)
                 else:
                     continue
@@ -108,7 +110,7 @@ class Timeline:
         if released := {call for call in stuck if call not in lost}:
             self._release(released & waiting, since_s, now_s, hung)
 
-    def revive(self, node: Node, hung_s: float, now_s: float, hung: Sequence[Node]) -> None:
+    def resume_hung(self, node: Node, hung_s: float, now_s: float, hung: Sequence[Node]) -> None:
         """Resume ``node`` after a hang, and the calls that waited for it, unless they wait for another actor in ``hung``."""
         restore_planned(self._ahead)
         if hung_s < now_s:

@@ -65,10 +65,10 @@ def _hangs(call: Call) -> str:
 def _blocker(call: Call) -> Call | None:
     """Return the call for which ``call`` waits: at a group, for an argument, or because it comes before on its actor."""
     node = call.node
-    met = [other for _, members in call.meetings.values() for other in members if other is not call]
-    hung = [other for other in met if other.node.health.hung_s < math.inf]
+    group_calls = [other for _, members in call.meetings.values() for other in members if other is not call]
+    hung = [other for other in group_calls if other.node.health.hung_s < math.inf]
     awaited = [other for other in call.inputs if other.end_s == math.inf]
     behind = [other for other in (node.suspended, *node.stuck[:1]) if other is not None and other is not call]
-    late = [other for other in met if other.end_s == math.inf]
+    late = [other for other in group_calls if other.end_s == math.inf]
     first = [*hung, *awaited, *behind, *late, *(other for other in node.queue if not other.ready)]
     return first[0] if first else None

@@ -15,9 +15,9 @@ from chimera.federation.audit.line import Entry
 
 FILE_NAME = "audit.sqlite"
 _KIND = SQLiteFormat("audit log", 0x43484155, 1, log.TABLES_OF_FILES)
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Size of the files of a log above which the oldest one is removed, by default."""
-_MOST_WAITING = 10_000  # entries in memory
+_MAX_WAITING = 10_000  # entries in memory
 
 
 class AuditJournal:
@@ -27,7 +27,7 @@ class AuditJournal:
     ----------
     folder : the folder; it is created if it does not exist.
     every_s : longest time between an entry and its line in the file, in seconds.
-    most_bytes : size of all files above which the oldest one is removed. There are about 16 files.
+    max_bytes : size of all files above which the oldest one is removed. There are about 16 files.
     clock : returns seconds since 1970.
 
     Raises
@@ -41,7 +41,7 @@ class AuditJournal:
         folder: Path,
         *,
         every_s: float = 1.0,
-        most_bytes: int = MOST_BYTES,
+        max_bytes: int = MAX_BYTES,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._clock, self._every_s = clock, every_s
@@ -51,7 +51,7 @@ class AuditJournal:
         self._connection = SQLiteConnection(folder / FILE_NAME, _KIND)
         try:
             self._connection.prepare()
-            self._log = log.AuditLog(folder / log.FILE_NAME, self._connection, most_bytes)
+            self._log = log.AuditLog(folder / log.FILE_NAME, self._connection, max_bytes)
         except BaseException:
             self._connection.close()
             raise
@@ -67,11 +67,11 @@ class AuditJournal:
         """
         made = _entry(self._clock(), decision, entry)
         with self._changed:
-            self._changed.wait_for(lambda: len(self._waiting) < _MOST_WAITING or self.error is not None)
+            self._changed.wait_for(lambda: len(self._waiting) < _MAX_WAITING or self.error is not None)
             if self.error is not None:
                 raise self.error
             self._waiting.append(made)
-            if len(self._waiting) in (1, _MOST_WAITING):
+            if len(self._waiting) in (1, _MAX_WAITING):
                 self._changed.notify_all()
 
     def close(self) -> None:
@@ -86,8 +86,8 @@ class AuditJournal:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: bool(self._waiting) or self._closed)
-                if not self._closed and len(self._waiting) < _MOST_WAITING:
-                    self._changed.wait_for(lambda: self._closed or len(self._waiting) >= _MOST_WAITING, self._every_s)
+                if not self._closed and len(self._waiting) < _MAX_WAITING:
+                    self._changed.wait_for(lambda: self._closed or len(self._waiting) >= _MAX_WAITING, self._every_s)
                 waiting, self._waiting = self._waiting, []
                 self._changed.notify_all()
                 closed = self._closed

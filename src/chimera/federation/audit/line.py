@@ -12,7 +12,7 @@ from chimera.core.errors import RunError
 
 FIRST = "0" * 64
 """The hash before the first line."""
-MOST_LINE_BYTES = 16_384
+MAX_LINE_BYTES = 16_384
 """Maximum size of a line; a longer one cannot be Chimera's."""
 
 
@@ -85,7 +85,7 @@ def decode(data: bytes) -> Line:
     ------
     ValueError : the bytes are no line.
     """
-    if len(data) > MOST_LINE_BYTES:
+    if len(data) > MAX_LINE_BYTES:
         raise ValueError("it is too long")
     try:
         return msgspec.json.decode(data, type=Line)

@@ -12,7 +12,7 @@ from typing import Any
 from chimera.core.errors import ConfigurationError, NoSpaceError
 from chimera.core.private import make_folder, opener
 from chimera.core.sqlite import SQLiteConnection
-from chimera.federation.audit.line import FIRST, MOST_LINE_BYTES, AuditError, Entry, Line, decode, digest, encode
+from chimera.federation.audit.line import FIRST, MAX_LINE_BYTES, AuditError, Entry, Line, decode, digest, encode
 
 FILE_NAME = "audit.jsonl"
 TABLES = """
@@ -29,7 +29,7 @@ CREATE TABLE audit_files (last INTEGER PRIMARY KEY, digest TEXT NOT NULL, remove
 _FULL, _DIGITS = "audit-{}.jsonl", 15  # the number of the last line
 _FILES = 16  # files of a log with a bound
 _ALL = (1 << 63) - 1
-_MOST_UNSYNCED = 64
+_MAX_UNSYNCED_LINES = 64
 """Lines that may be in the file without being on the disk. Until then they are in the tables as well."""
 
 
@@ -54,7 +54,7 @@ class AuditLog:
     ----------
     path : the file.
     connection : a SQLite file with `TABLES`, or with `TABLES_OF_FILES`.
-    most_bytes : size of all files above which the oldest one is removed; None: one file without a bound.
+    max_bytes : size of all files above which the oldest one is removed; None: one file without a bound.
 
     Raises
     ------
@@ -66,8 +66,8 @@ class AuditLog:
     last : number of the last line of `append`.
     """
 
-    def __init__(self, path: Path, connection: SQLiteConnection, most_bytes: int | None = None) -> None:
-        self._path, self._connection, self._most_bytes = path, connection, most_bytes
+    def __init__(self, path: Path, connection: SQLiteConnection, max_bytes: int | None = None) -> None:
+        self._path, self._connection, self._max_bytes = path, connection, max_bytes
         # Inode and size in bytes of the file, and its last line's number, as this process left it.
         self._known: tuple[tuple[int, int], int] = ((0, -1), 0)
         self._synced = 0  # lines of the files that are on the disk
@@ -117,7 +117,7 @@ class AuditLog:
         """
         try:
             with self._locked():
-                self._append_missing(last, 1 if at_once else _MOST_UNSYNCED)
+                self._append_missing(last, 1 if at_once else _MAX_UNSYNCED_LINES)
         except OSError as error:
             if error.errno in (28, 122):  # no space; quota
                 raise NoSpaceError(f"the audit log {self._path} cannot grow: the disk is full") from error
@@ -126,7 +126,7 @@ class AuditLog:
     def _append_missing(self, last: int, unsynced: int) -> None:
         with _opened(self._path) as file:
             size, rows = self._lacking(file, last)
-            data, most = b"".join(line + b"\n" for _, line in rows), self._most_bytes
+            data, most = b"".join(line + b"\n" for _, line in rows), self._max_bytes
             if most is None or not size or not data or size + len(data) <= most // _FILES:
                 self._extend(file, size, data, unsynced, rows)
                 return
@@ -245,7 +245,7 @@ def _end_of(file: int, size: int, kept: int) -> tuple[int, int, bytes]:
     ------
     AuditError : the last line is no line of an audit log.
     """
-    start = max(0, size - 2 * MOST_LINE_BYTES - kept)
+    start = max(0, size - 2 * MAX_LINE_BYTES - kept)
     tail = os.pread(file, size - start, start).partition(b"\0")[0]
     whole = tail[: tail.rfind(b"\n") + 1]
     size = start + len(whole)

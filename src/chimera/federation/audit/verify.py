@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from chimera.core.errors import ConfigurationError
-from chimera.federation.audit.line import FIRST, MOST_LINE_BYTES, AuditError, Line, decode, digest
+from chimera.federation.audit.line import FIRST, MAX_LINE_BYTES, AuditError, Line, decode, digest
 from chimera.federation.audit.log import FILE_NAME, full_files, head
 
 
@@ -102,10 +102,10 @@ def lines_of(file: BinaryIO, number: int, before: str, *, whole: bool) -> Iterat
     ------
     AuditError : a line does not follow the line before it.
     """
-    while data := file.readline(MOST_LINE_BYTES + 1):
+    while data := file.readline(MAX_LINE_BYTES + 1):
         number += 1
         if not data.endswith(b"\n"):
-            if len(data) > MOST_LINE_BYTES:
+            if len(data) > MAX_LINE_BYTES:
                 raise AuditError(f"line {number} was changed: it is longer than any line of an audit log")
             if whole:
                 raise AuditError(f"line {number} was changed: it ends with its file")
@@ -135,7 +135,7 @@ def _read(data: bytes, number: int) -> Line:
 def _begin_of(file: Path, expected: _Ledger) -> tuple[int, str]:
     """Return number and hash of the last line that the program has removed; 0 and `FIRST` if it has all lines."""
     with contextlib.suppress(OSError, ValueError), file.open("rb") as opened:
-        number = decode(opened.readline(MOST_LINE_BYTES + 1).removesuffix(b"\n")).sequence - 1
+        number = decode(opened.readline(MAX_LINE_BYTES + 1).removesuffix(b"\n")).sequence - 1
         if number in expected.removed:
             return number, expected.removed[number]
     return 0, FIRST

@@ -11,7 +11,7 @@ from typing import Any
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.message import Encoded
 from chimera.core.registry import registered_names_only
-from chimera.federation.data.gives import Gives
+from chimera.federation.data.disclosure import Disclosure
 from chimera.federation.data.own_data import OwnData
 from chimera.models.conversion import build_model
 from chimera.models.instantiation import parameter_limit
@@ -29,12 +29,12 @@ from chimera.training.worker.own_order import bound_order
 Actors = Mapping[str, Callable[..., Any]]
 
 
-def node_actors(data: OwnData, gives: Gives) -> Actors:
+def node_actors(data: OwnData, disclosure: Disclosure) -> Actors:
     """Return the classes that drivers may use at a node, by their names in the driver, for `chimera.engines.http.hosting`."""
-    learner = partial(OwnDataLearner, data, gives)
+    learner = partial(OwnDataLearner, data, disclosure)
     private = partial(PrivateWorker, learner=learner)
     makers: dict[type, Callable[..., Any]] = {
-        DataDescriber: partial(NodeDescriber, data, gives),
+        DataDescriber: partial(NodeDescriber, data, disclosure),
         Learner: learner,
         PrivateWorker: private,
     }
@@ -44,14 +44,14 @@ def node_actors(data: OwnData, gives: Gives) -> Actors:
 class NodeDescriber(DataDescriber):
     """Describes the data of a node, as far as its owner allows it."""
 
-    def __init__(self, data: OwnData, gives: Gives) -> None:
-        self._data, self._gives = data, gives
+    def __init__(self, data: OwnData, disclosure: Disclosure) -> None:
+        self._data, self._disclosure = data, disclosure
 
     def describe(self) -> DataDescription:
         """Return the description."""
-        data, gives = self._data, self._gives
+        data, disclosure = self._data, self._disclosure
         training = int((~data.test).sum())
-        enough = training >= gives.least_rows
+        enough = training >= disclosure.least_rows
         return DataDescription(
             data.node,
             data.task,
@@ -59,9 +59,9 @@ class NodeDescriber(DataDescriber):
             data.input_shape,
             outputs=data.outputs,
             classes=data.shown,
-            rows=training if gives.rows and enough else None,
-            statistics=data.statistics if gives.statistics and enough else None,
-            metrics=gives.metrics if int(data.test.sum()) >= gives.least_rows else "none",
+            rows=training if disclosure.rows and enough else None,
+            statistics=data.statistics if disclosure.statistics and enough else None,
+            metrics=disclosure.metrics if int(data.test.sum()) >= disclosure.least_rows else "none",
         )
 
 
@@ -70,7 +70,7 @@ class OwnDataLearner(Learner):
 
     Parameters
     ----------
-    data, gives : the node's data, and the figures that it gives.
+    data, disclosure : the node's data, and the figures that it gives.
     rank : rank in the run.
     schema : schema of the run, with a request.
     order : reading order of the rows.
@@ -83,7 +83,7 @@ class OwnDataLearner(Learner):
     """
 
     def __init__(
-        self, data: OwnData, gives: Gives, rank: int, schema: Any, _: None, order: Any, **options: Any
+        self, data: OwnData, disclosure: Disclosure, rank: int, schema: Any, _: None, order: Any, **options: Any
     ) -> None:
         if not isinstance(schema, DriverSchema) or schema.request is None:
             raise DataError(
@@ -91,11 +91,11 @@ class OwnDataLearner(Learner):
             )
         request = schema.request
         data.check(request, schema.classes)
-        model = _model(request, schema, gives, options.get("seed", 0))
+        model = _model(request, schema, disclosure, options.get("seed", 0))
         schema.check(model, f"node {data.node!r}")
         check_metrics(model, request.averaged)
         train, self._test = data.parts(schema, request)
-        self._gives, self._node, self._nominal = gives, data.node, request.rows_per_node
+        self._disclosure, self._node, self._nominal = disclosure, data.node, request.rows_per_node
         self._averaged = request.averaged
         super().__init__(rank, model, train, bound_order(order, train, rank), **options)
 
@@ -105,13 +105,13 @@ class OwnDataLearner(Learner):
 
     def measure(self, *weights: Encoded) -> Measured:
         """Return the sums of loss and metrics of these weights over the node's test rows, if its owner gives them."""
-        metrics, test = self._gives.metrics, self._test
-        if metrics == "none" or test is None or len(test) < self._gives.least_rows:
+        metrics, test = self._disclosure.metrics, self._test
+        if metrics == "none" or test is None or len(test) < self._disclosure.least_rows:
             return Measured(self._node, 0, {})
         model: Any = self._model  # `check_metrics` has checked that it has sums
         with self._evaluated(weights):
             sums = model.sums_of(test.whole())
-        named = self._gives.named
+        named = self._disclosure.named
         given = {name: values for name, values in sums.packed(self._averaged).items() if named is None or name in named}
         return Measured(self._node, len(test), given, metrics == "own")
 
@@ -122,8 +122,8 @@ class OwnDataLearner(Learner):
 
     def samples(self) -> int:
         """Return the number of training rows, or the number that the driver assumes if the node does not give its own."""
-        gives = self._gives.rows and len(self._dataset) >= self._gives.least_rows
-        return super().samples() if gives or self._nominal is None else self._nominal
+        disclosure = self._disclosure.rows and len(self._dataset) >= self._disclosure.least_rows
+        return super().samples() if disclosure or self._nominal is None else self._nominal
 
     def share(self) -> float:
         """Return the number of rows as `samples` does."""
@@ -132,12 +132,12 @@ class OwnDataLearner(Learner):
     def tally(self) -> Tally:
         """Return losses and messages since the last call; no losses if the node gives no metrics."""
         done = super().tally()
-        if self._gives.metrics == "none":
+        if self._disclosure.metrics == "none":
             done.loss, done.losses = 0.0, 0
         return done
 
 
-def _model(request: NodeRequest, schema: DriverSchema, gives: Gives, seed: Any) -> Model:
+def _model(request: NodeRequest, schema: DriverSchema, disclosure: Disclosure, seed: Any) -> Model:
     """Make the model of a request: by its registered name, or from a folder of this node.
 
     Raises
@@ -151,17 +151,17 @@ def _model(request: NodeRequest, schema: DriverSchema, gives: Gives, seed: Any) 
         "input_shape": request.input_shape, "outputs": request.outputs, "task": request.task, "seed": int(seed),
     }  # fmt: skip
     if name == FOLDER:
-        if (path := gives.models.get(options[FOLDER])) is None:
-            known = ", ".join(sorted(gives.models)) or "none"
+        if (path := disclosure.models.get(options[FOLDER])) is None:
+            known = ", ".join(sorted(disclosure.models)) or "none"
             raise ConfigurationError(
                 f"this node has no model {options[FOLDER]!r} in its table [models]; it has: {known}"
             )
         with registered_names_only(None):  # the owner of the node has put it there
             return build_model(name, {**options, "path": str(path)}, **about)
     size = sum(map(math.prod, schema.shapes))
-    if size > gives.most_parameters:
+    if size > disclosure.most_parameters:
         raise ConfigurationError(
-            f"the model has {size} parameters, this node makes models of up to {gives.most_parameters}"
+            f"the model has {size} parameters, this node makes models of up to {disclosure.most_parameters}"
         )
     if (library := MODELS.find(name).requires) is not None:
         importlib.import_module(library)  # parameters are counted only once it is imported

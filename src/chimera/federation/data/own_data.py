@@ -47,9 +47,9 @@ class OwnData(ABC):
         if self.declared is not None:
             if self.classes is None:
                 raise DataError(f"node {self.node!r} has values to predict, and no classes to declare")
-            if strange := [label for label in self.held or () if label not in self.declared]:
+            if unknown := [label for label in self.held or () if label not in self.declared]:
                 raise DataError(
-                    f"node {self.node!r} has rows of the class {strange[0]!r}, which its owner does not declare"
+                    f"node {self.node!r} has rows of the class {unknown[0]!r}, which its owner does not declare"
                 )
         if self.test.all():
             raise DataError(f"node {self.node!r} has no row to train on: add rows, or reduce test_fraction")
@@ -114,8 +114,8 @@ class OwnData(ABC):
         outputs = self.outputs if classes is None else len(classes)
         if outputs != request.outputs:
             raise DataError(f"{differs}they need {outputs} outputs, the run has {request.outputs}")
-        if strange := [label for label in self.held or () if label not in (classes or ())]:
-            raise DataError(f"{differs}they have the class {strange[0]!r}, the run has not")
+        if unknown := [label for label in self.held or () if label not in (classes or ())]:
+            raise DataError(f"{differs}they have the class {unknown[0]!r}, the run has not")
 
     def targets_of(self, classes: tuple[str, ...] | None) -> NDArray[Any]:
         """Return the targets, with indices in these classes."""
@@ -206,9 +206,9 @@ class TableData(OwnData):
                 raise DataError(
                     f"the run has {len(known)} texts of the column {column.name!r}, too many for node {self.node!r}"
                 )
-            if strange := [text for text in held if text not in known]:
+            if unknown := [text for text in held if text not in known]:
                 raise DataError(
-                    f"node {self.node!r} has {strange[0]!r} in the column {column.name!r}, which the run has not"
+                    f"node {self.node!r} has {unknown[0]!r} in the column {column.name!r}, which the run has not"
                 )
 
 

@@ -152,8 +152,8 @@ def _line(process: subprocess.Popen[str], log: Path) -> str:
     """Wait for the line that a process prints when it is ready."""
     line = process.stdout.readline() if process.stdout is not None else ""
     if not line:
-        said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        raise RunError(f"a process of the demo has ended: {said[-1] if said else 'it printed nothing'}")
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise RunError(f"a process of the demo has ended: {lines[-1] if lines else 'it printed nothing'}")
     return line
 
 

@@ -14,26 +14,26 @@ import msgspec
 from chimera.core.errors import ConflictError, DataError
 from chimera.engines.federation.wire.frames import (
     GREETING,
-    MOST_PRESENT,
-    MOST_REVOKED,
+    MAX_LISTED_NODES,
+    MAX_REVOKED_CERTIFICATES,
     PROTOCOL,
     REVISION,
+    Acknowledged,
     Answer,
-    Ask,
-    Beat,
+    BodyChunk,
     Budget,
+    CallPending,
+    CallRequest,
+    ConnectedNodes,
     Done,
     Header,
+    Heartbeat,
     Hello,
-    More,
-    Present,
     Progress,
     Refused,
     Renew,
     Renewed,
     Revoked,
-    Took,
-    Waits,
     greeted,
     pack,
     unpack,
@@ -45,16 +45,16 @@ from chimera.federation.hub.traffic import Traffic
 HELLO_S = 10.0
 _RENEW_S = 60.0  # seconds between two requests of one connection for a certificate
 _SILENT_S = 10.0  # seconds without a confirmation of sent bytes
-_UNHEARD_S = 40.0  # seconds without any frame; a node sends a heartbeat every 10 s
+_IDLE_TIMEOUT_S = 40.0  # seconds without any frame; a node sends a heartbeat every 10 s
 
 
-class Guest:
+class ConnectedMember:
     """A connected node or driver.
 
     Attributes
     ----------
     serial, fingerprint : serial number and SHA-256 of its certificate.
-    port : sends frames to the guest.
+    port : sends frames to the member.
     hello : its first frame.
     progress, budget : the last report of a driver, of a node.
     full : the port of its last frame, if too many bytes wait there; its next frame waits then.
@@ -64,14 +64,14 @@ class Guest:
     def __init__(self, role: str, name: str, serial: str, fingerprint: str, port: Port, hello: Hello) -> None:
         self.role, self.name, self.serial, self.fingerprint = role, name, serial, fingerprint
         self.port, self.hello = port, hello
-        self.since_s, self.heard_s = time.time(), time.monotonic()
+        self.since_s, self.last_received_s = time.time(), time.monotonic()
         self.progress: Progress | None = None
         self.budget: Budget | None = None
         self.full: Port | None = None
         self.renewed_s = -math.inf
 
     async def refuse(self, reason: str) -> None:
-        """Send the guest the reason, and end its connection."""
+        """Send the member the reason, and end its connection."""
         await refuse(self.port.connection, reason)
 
 
@@ -95,13 +95,13 @@ class Relay:
     renew : returns a new certificate of a connected member for a request, in PEM; raises ConflictError or DataError.
     """
 
-    def __init__(self, traffic: Traffic, renew: Callable[[Guest, bytes], bytes]) -> None:
+    def __init__(self, traffic: Traffic, renew: Callable[[ConnectedMember, bytes], bytes]) -> None:
         self._traffic, self._renew = traffic, renew
-        self.nodes: dict[str, Guest] = {}
-        self.drivers: dict[str, Guest] = {}
+        self.nodes: dict[str, ConnectedMember] = {}
+        self.drivers: dict[str, ConnectedMember] = {}
         self._revoked: dict[bytes, None] = {}
         self._left: dict[str, Seen] = {}
-        self._left_drivers: dict[str, Guest] = {}
+        self._left_drivers: dict[str, ConnectedMember] = {}
 
     async def serve(self, connection: Any, role: str, name: str, serial: str, fingerprint: str) -> None:
         """Serve one connection until it ends.
@@ -124,46 +124,46 @@ class Relay:
         except TimeoutError:
             connection.transport.abort()
             return
-        guest = Guest(role, name, serial, fingerprint, Port(connection, _SILENT_S), hello)
-        if not await self._enter(guest):
+        member = ConnectedMember(role, name, serial, fingerprint, Port(connection, _SILENT_S), hello)
+        if not await self._enter(member):
             return
-        writing = asyncio.create_task(guest.port.write())
-        connection.take = partial(self._take, guest)
+        writing = asyncio.create_task(member.port.write())
+        connection.take = partial(self._take, member)
         try:
             while True:
                 frame = await connection.rest()
-                while guest.full is not None:
-                    full, guest.full = guest.full, None
+                while member.full is not None:
+                    full, member.full = member.full, None
                     await full.room()
-                self._take(guest, frame)
+                self._take(member, frame)
         except DataError as error:
-            await guest.refuse(f"a frame that is not allowed: {error}")
+            await member.refuse(f"a frame that is not allowed: {error}")
         finally:
             connection.take = None
             writing.cancel()
-            self._leave(guest)
+            self._leave(member)
             connection.transport.abort()
             await asyncio.gather(writing, return_exceptions=True)
 
-    async def _enter(self, guest: Guest) -> bool:
-        places, key = self._places(guest)
+    async def _enter(self, member: ConnectedMember) -> bool:
+        places, key = self._places(member)
         before = places.get(key)
-        if before is not None and before.name != guest.name:
-            await guest.refuse("this run belongs to another driver")
+        if before is not None and before.name != member.name:
+            await member.refuse("this run belongs to another driver")
             return False
-        places[key] = guest
+        places[key] = member
         if before is not None:
-            if before.hello.boot != guest.hello.boot:
-                text = f"another process has connected as {guest.name}; run one process for each identity"
+            if before.hello.boot != member.hello.boot:
+                text = f"another process has connected as {member.name}; run one process for each identity"
                 asyncio.ensure_future(before.refuse(text))  # noqa: RUF006 - it ends by itself within a second
             else:
                 before.port.abort()
-        known = [] if guest.role == "node" else [(each.name, each.hello.boot) for each in self.nodes.values()]
-        for place in range(0, max(len(known), 1), MOST_PRESENT):
-            guest.port.post(pack(Present(dict(known[place : place + MOST_PRESENT]), revision=REVISION)))
-        if guest.role == "node":
-            self._warn(guest, list(self._revoked))
-            self._tell(Present({guest.name: guest.hello.boot}))
+        known = [] if member.role == "node" else [(each.name, each.hello.boot) for each in self.nodes.values()]
+        for place in range(0, max(len(known), 1), MAX_LISTED_NODES):
+            member.port.post(pack(ConnectedNodes(dict(known[place : place + MAX_LISTED_NODES]), revision=REVISION)))
+        if member.role == "node":
+            self._warn(member, list(self._revoked))
+            self._notify_drivers(ConnectedNodes({member.name: member.hello.boot}))
         return True
 
     def revoke(self, certificates: Iterable[bytes]) -> None:
@@ -178,108 +178,108 @@ class Relay:
         for node in self.nodes.values():
             self._warn(node, new)
 
-    def _warn(self, node: Guest, revoked: list[bytes]) -> None:
-        for place in range(0, len(revoked) if node.hello.revision else 0, MOST_REVOKED):
-            node.port.post(pack(Revoked(revoked[place : place + MOST_REVOKED])))
+    def _warn(self, node: ConnectedMember, revoked: list[bytes]) -> None:
+        for place in range(0, len(revoked) if node.hello.revision else 0, MAX_REVOKED_CERTIFICATES):
+            node.port.post(pack(Revoked(revoked[place : place + MAX_REVOKED_CERTIFICATES])))
 
-    def _leave(self, guest: Guest) -> None:
-        places, key = self._places(guest)
-        if places.get(key) is guest:
+    def _leave(self, member: ConnectedMember) -> None:
+        places, key = self._places(member)
+        if places.get(key) is member:
             del places[key]
-            if guest.role == "node":
-                self._left[guest.name] = _seen(guest, here=False)
-                self._tell(Present({}, [guest.name]))
+            if member.role == "node":
+                self._left[member.name] = _seen(member, here=False)
+                self._notify_drivers(ConnectedNodes({}, [member.name]))
             else:
-                self._left_drivers[key] = guest
+                self._left_drivers[key] = member
 
-    def _places(self, guest: Guest) -> tuple[dict[str, Guest], str]:
-        return (self.nodes, guest.name) if guest.role == "node" else (self.drivers, guest.hello.run)
+    def _places(self, member: ConnectedMember) -> tuple[dict[str, ConnectedMember], str]:
+        return (self.nodes, member.name) if member.role == "node" else (self.drivers, member.hello.run)
 
-    def _tell(self, present: Present) -> None:
+    def _notify_drivers(self, present: ConnectedNodes) -> None:
         frame = pack(present)
         for driver in self.drivers.values():
             driver.port.post(frame)
 
-    def _take(self, guest: Guest, frame: bytes) -> bool:
-        """Handle a frame of a guest; return False if a frame before it has no room at its receiver."""
-        if guest.full is not None:
+    def _take(self, member: ConnectedMember, frame: bytes) -> bool:
+        """Handle a frame of a member; return False if a frame before it has no room at its receiver."""
+        if member.full is not None:
             return False
-        guest.heard_s = time.monotonic()
-        self._forward(guest, frame)
+        member.last_received_s = time.monotonic()
+        self._forward(member, frame)
         return True
 
-    def _forward(self, guest: Guest, frame: bytes) -> None:
+    def _forward(self, member: ConnectedMember, frame: bytes) -> None:
         """Check a frame, and pass it on. Frames to a side that is away are dropped: the driver asks again."""
         header, payload = unpack(frame)
-        if isinstance(header, Beat):
-            guest.port.beat()
+        if isinstance(header, Heartbeat):
+            member.port.beat()
             return
-        if header == guest.hello:  # it was in the request, too
+        if header == member.hello:  # it was in the request, too
             return
         if isinstance(header, Renew):
-            self._answer_renewal(guest, bytes(payload))
+            self._answer_renewal(member, bytes(payload))
             return
-        if isinstance(header, Progress) and header.run == guest.hello.run:
-            guest.progress = header
+        if isinstance(header, Progress) and header.run == member.hello.run:
+            member.progress = header
             return
-        if isinstance(header, Budget) and guest.role == "node":
-            guest.budget = header
+        if isinstance(header, Budget) and member.role == "node":
+            member.budget = header
             return
-        to = self._receiver(guest, header)
+        to = self._receiver(member, header)
         if to is None:
             return
-        if isinstance(header, Ask):
-            header = msgspec.structs.replace(header, requester=guest.name, fingerprint=guest.fingerprint)
+        if isinstance(header, CallRequest):
+            header = msgspec.structs.replace(header, requester=member.name, fingerprint=member.fingerprint)
             frame = pack(header, payload)
         to.port.post(frame)
         self._traffic.passed(header, len(payload))
         if to.port.full:
-            guest.full = to.port
+            member.full = to.port
 
-    def _answer_renewal(self, guest: Guest, request: bytes) -> None:
+    def _answer_renewal(self, member: ConnectedMember, request: bytes) -> None:
         now_s = time.monotonic()
-        if now_s - guest.renewed_s < _RENEW_S:
-            guest.port.post(pack(Renewed("a certificate was asked for a moment ago")))
+        if now_s - member.renewed_s < _RENEW_S:
+            member.port.post(pack(Renewed("a certificate was asked for a moment ago")))
             return
-        guest.renewed_s = now_s
+        member.renewed_s = now_s
         try:
-            guest.port.post(pack(Renewed(), self._renew(guest, request)))
+            member.port.post(pack(Renewed(), self._renew(member, request)))
         except (ConflictError, DataError) as error:
-            guest.port.post(pack(Renewed(str(error)[:300])))
+            member.port.post(pack(Renewed(str(error)[:300])))
 
-    def _receiver(self, guest: Guest, header: Header) -> Guest | None:
-        if guest.role == "node":
-            if not isinstance(header, Answer | Took | Waits) or header.node != guest.name:
+    def _receiver(self, member: ConnectedMember, header: Header) -> ConnectedMember | None:
+        if member.role == "node":
+            if not isinstance(header, Answer | Acknowledged | CallPending) or header.node != member.name:
                 raise DataError("a node answers for itself only")
             return self.drivers.get(header.run)
-        if not isinstance(header, Ask | More | Took | Done) or header.run != guest.hello.run:
+        if not isinstance(header, CallRequest | BodyChunk | Acknowledged | Done) or header.run != member.hello.run:
             raise DataError("a driver calls in its own run only")
         return self.nodes.get(header.node)
 
-    def guests(self) -> list[Guest]:
+    def members(self) -> list[ConnectedMember]:
         """Return all connected nodes and drivers."""
         return [*self.nodes.values(), *self.drivers.values()]
 
-    def sweep(self) -> None:
+    def close_idle(self) -> None:
         """Close the connections that no longer send anything."""
-        before_s = time.monotonic() - _UNHEARD_S
-        for guest in self.guests():
-            if guest.heard_s < before_s:
-                guest.port.abort()
+        before_s = time.monotonic() - _IDLE_TIMEOUT_S
+        for member in self.members():
+            if member.last_received_s < before_s:
+                member.port.abort()
 
     def runs(self) -> list[SeenRun]:
         """Return the runs that are connected, and those that have left since the last call."""
         left, self._left_drivers = self._left_drivers, {}
-        return [self._seen_run(key, guest) for key, guest in (left | self.drivers).items()]
+        return [self._seen_run(key, member) for key, member in (left | self.drivers).items()]
 
-    def _seen_run(self, key: str, guest: Guest) -> SeenRun:
-        passed, said = self._traffic.runs.get(key), guest.progress
+    def _seen_run(self, key: str, member: ConnectedMember) -> SeenRun:
+        passed, progress = self._traffic.runs.get(key), member.progress
         about = (
             ("", "", 0, None, False)
-            if said is None
-            else (said.strategy, said.model, said.rounds, said.fraction, said.ended)
+            if progress is None
+            else (progress.strategy, progress.model, progress.rounds, progress.fraction, progress.ended)
         )
-        return SeenRun(key, guest.name, *about, *((0, 0, 0) if passed is None else passed.take()))
+        return SeenRun(key, member.name, *about, *((0, 0, 0) if passed is None else passed.take()))
 
     def seen(self) -> list[Seen]:
         """Return the nodes that are connected, and those that have left since the last call."""
@@ -288,7 +288,7 @@ class Relay:
         return [*(seen for name, seen in left.items() if name not in self.nodes), *here]
 
 
-def _seen(node: Guest, *, here: bool = True) -> Seen:
+def _seen(node: ConnectedMember, *, here: bool = True) -> Seen:
     return Seen(node.name, node.since_s, time.time(), node.hello.version, here, node.budget)
 
 

@@ -21,10 +21,10 @@ import msgspec
 
 from chimera.core.errors import ChimeraError, ConfigurationError, ConflictError, DataError
 from chimera.core.private import FILE, write
-from chimera.engines.federation.wire.frames import CHUNK, MOST_FRAME
+from chimera.engines.federation.wire.frames import CHUNK, MAX_FRAME_BYTES
 from chimera.engines.federation.wire.pages import keep_pages
 from chimera.federation.audit.journal import AuditJournal
-from chimera.federation.hub.relay import HELLO_S, Guest, Relay, refuse
+from chimera.federation.hub.relay import HELLO_S, ConnectedMember, Relay, refuse
 from chimera.federation.hub.state import State
 from chimera.federation.hub.traffic import Traffic, about
 from chimera.federation.identity import messages
@@ -33,7 +33,7 @@ from chimera.federation.identity.invitations import digest_of
 
 _WATCH_S, _REPORT_S = 0.5, 5.0
 _BACKLOG = 1024  # all nodes dial at once when the hub starts again
-_MOST_JOINING = 100  # sides without a certificate, each for at most 10 s
+_MAX_UNAUTHENTICATED = 100  # sides without a certificate, each for at most 10 s
 _TLS_BUFFER = 1 << 16
 """Size of the buffer that asyncio fills with zeros for each connection with TLS, in bytes. Its default, four times as much,
 would be most of the memory of a hub with many idle nodes."""
@@ -100,9 +100,9 @@ class Hub:
             self._relay.revoke(self.state.revoked())
             try:
                 server = await serve(
-                    self._serve, self._host, self._port, ssl=self._tls(), compression=None, max_size=MOST_FRAME, max_queue=8,
-                    write_limit=2 * CHUNK, ping_interval=None, open_timeout=HELLO_S, close_timeout=1.0, server_header=None,
-                    logger=logger, backlog=_BACKLOG, create_connection=ToMember,
+                    self._serve, self._host, self._port, ssl=self._tls(), compression=None, max_size=MAX_FRAME_BYTES,
+                    max_queue=8, write_limit=2 * CHUNK, ping_interval=None, open_timeout=HELLO_S, close_timeout=1.0,
+                    server_header=None, logger=logger, backlog=_BACKLOG, create_connection=ToMember,
                 )  # fmt: skip
             except OSError as error:
                 raise ConfigurationError(
@@ -116,15 +116,15 @@ class Hub:
                 try:
                     await self._watch()
                 finally:
-                    for guest in self._relay.guests():
-                        guest.port.abort()
+                    for member in self._relay.members():
+                        member.port.abort()
                     self.state.report(self._relay.seen(), self._relay.runs())
                     self.state.forget_presence()
 
     @contextlib.contextmanager
     def _auditing(self) -> Iterator[None]:
         """Keep the audit log open."""
-        self._audit = AuditJournal(self._folder, most_bytes=self._audit_bytes)
+        self._audit = AuditJournal(self._folder, max_bytes=self._audit_bytes)
         try:
             yield
         finally:
@@ -143,15 +143,15 @@ class Hub:
             if (now := self.state.changes()) != version:
                 version, self._valid = now, self.state.valid()
                 self._relay.revoke(self.state.revoked())
-                for guest in self._relay.guests():
-                    if guest.serial not in self._valid:
-                        await guest.refuse("its certificate is revoked")
+                for member in self._relay.members():
+                    if member.serial not in self._valid:
+                        await member.refuse("its certificate is revoked")
             if self._audit.error is not None:  # a hub relays nothing that its audit log cannot record
                 raise self._audit.error
             if time.monotonic() - reported_s >= _REPORT_S:
                 reported_s = time.monotonic()
-                self._relay.sweep()
-                self._traffic.tidy(self._relay.drivers, reported_s)
+                self._relay.close_idle()
+                self._traffic.drop_disconnected_runs(self._relay.drivers, reported_s)
                 with contextlib.suppress(ChimeraError):  # the report is for display; the relay continues
                     self.state.report(self._relay.seen(), self._relay.runs())
 
@@ -186,18 +186,18 @@ class Hub:
             fingerprint = hashlib.sha256(secure.getpeercert(binary_form=True)).hexdigest()
             await self._relay.serve(connection, role, known[1], serial, fingerprint)
 
-    def _renew(self, guest: Guest, request: bytes) -> bytes:
+    def _renew(self, member: ConnectedMember, request: bytes) -> bytes:
         """Return a further certificate of a member."""
-        if len(request) > messages.MOST_BYTES:
+        if len(request) > messages.MAX_BYTES:
             raise DataError("a request for a certificate that is too large")
-        issued = self.state.renew(guest.serial, lambda role, name: self.authority.member(request, role, name))
-        self._valid[issued.serial] = guest.role, guest.name
-        self._note("renewed", fingerprint=issued.fingerprint, **about(guest.role, guest.name))
+        issued = self.state.renew(member.serial, lambda role, name: self.authority.member(request, role, name))
+        self._valid[issued.serial] = member.role, member.name
+        self._note("renewed", fingerprint=issued.fingerprint, **about(member.role, member.name))
         return issued.pem
 
     async def _join(self, connection: Any) -> None:
         """Sign the certificate of a new member that has the code of an invitation."""
-        if self._joining >= _MOST_JOINING:
+        if self._joining >= _MAX_UNAUTHENTICATED:
             connection.transport.abort()
             return
         self._joining += 1
@@ -210,16 +210,16 @@ class Hub:
         await connection.send(messages.pack(messages.Hub(self.authority.pem)))
         try:
             async with asyncio.timeout(HELLO_S):
-                asked = messages.decoder.decode(await connection.recv())
+                request = messages.decoder.decode(await connection.recv())
         except (TimeoutError, msgspec.MsgspecError, TypeError):
             connection.transport.abort()
             return
-        if not isinstance(asked, messages.Request):
+        if not isinstance(request, messages.Request):
             connection.transport.abort()
             return
         try:
             issued, role, name = self.state.redeem(
-                digest_of(asked.secret), lambda role, name: self.authority.member(asked.request, role, name)
+                digest_of(request.secret), lambda role, name: self.authority.member(request.request, role, name)
             )
         except (ConflictError, DataError) as error:
             await connection.send(messages.pack(messages.NotJoined(str(error)[:300])))

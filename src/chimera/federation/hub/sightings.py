@@ -22,7 +22,7 @@ TABLES = """
 """Tables that files of former versions lack, and that former versions ignore."""
 DAY_S = 86_400.0
 _SAME_STAY_S = 60.0  # a shorter absence is not kept, so that a node that often reconnects does not fill the file
-_MOST_RUNS = 10_000
+_MAX_RUNS = 10_000
 
 
 class Seen(NamedTuple):
@@ -155,4 +155,4 @@ def _note_runs(db: sqlite3.Connection, runs: list[SeenRun], now_s: float) -> Non
     )
     old = "SELECT run FROM runs ORDER BY seen_s DESC LIMIT -1 OFFSET ?"
     for table in ("progress", "runs"):
-        db.execute(f"DELETE FROM {table} WHERE run IN ({old})", (_MOST_RUNS,))  # noqa: S608 - constants
+        db.execute(f"DELETE FROM {table} WHERE run IN ({old})", (_MAX_RUNS,))  # noqa: S608 - constants

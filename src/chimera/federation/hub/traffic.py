@@ -6,12 +6,12 @@ from collections.abc import Callable, Container
 from functools import lru_cache
 from typing import Any
 
-from chimera.engines.federation.wire.frames import Answer, Ask, Done, Header, More
+from chimera.engines.federation.wire.frames import Answer, BodyChunk, CallRequest, Done, Header
 from chimera.engines.http.hosting.dispatch import actor_of
 
-_MOST_OPEN = 1000  # calls of a run without an answer; a requester must not fill the memory of the hub
-_MOST_METHOD = 100  # characters
-_AWAY_S, _MOST_AWAY = 600.0, 200  # runs whose drivers are away
+_MAX_OPEN = 1000  # calls of a run without an answer; a requester must not fill the memory of the hub
+_MAX_METHOD_CHARACTERS = 100  # characters
+_AWAY_S, _MAX_DISCONNECTED_RUNS = 600.0, 200  # runs whose drivers are away
 
 
 class _Call:
@@ -23,7 +23,7 @@ class _Call:
         self.path, self.bytes_in, self.bytes_out = path, 0, 0
 
 
-class Passed:
+class RunTraffic:
     """The traffic of one run.
 
     Attributes
@@ -31,7 +31,7 @@ class Passed:
     requester, fingerprint : name and SHA-256 of the certificate of the requester.
     calls : number of calls that were answered.
     bytes_in, bytes_out : size of the requests and of the answers, in bytes.
-    here_s : last time at which the driver was connected, in the seconds of `Traffic.tidy`.
+    here_s : last time at which the driver was connected, in the seconds of `Traffic.drop_disconnected_runs`.
     """
 
     __slots__ = ("bytes_in", "bytes_out", "calls", "fingerprint", "here_s", "open", "requester")
@@ -65,25 +65,25 @@ class Traffic:
 
     def __init__(self, note: Callable[..., None]) -> None:
         self._note = note
-        self.runs: dict[str, Passed] = {}
+        self.runs: dict[str, RunTraffic] = {}
 
     def passed(self, header: Header, size: int) -> None:
         """Count a frame that was passed on.
 
         Parameters
         ----------
-        header : the header; that of `Ask` has the requester.
+        header : the header; that of `CallRequest` has the requester.
         size : size of the payload, in bytes.
         """
-        if isinstance(header, Ask):
+        if isinstance(header, CallRequest):
             if header.verb == "POST":
                 self._asked(header, size)
-        elif isinstance(header, Answer | More | Done) and (run := self.runs.get(header.run)) is not None:
+        elif isinstance(header, Answer | BodyChunk | Done) and (run := self.runs.get(header.run)) is not None:
             if isinstance(header, Done):
                 for number in header.settled:
                     self._end(header.run, run, (header.node, number), "unanswered")
             elif (call := run.open.get((header.node, header.number))) is not None:
-                if isinstance(header, More):
+                if isinstance(header, BodyChunk):
                     call.bytes_in += size
                 else:
                     call.bytes_out += size
@@ -91,19 +91,19 @@ class Traffic:
                         run.calls += 1
                         self._end(header.run, run, (header.node, header.number), "relayed")
 
-    def _asked(self, ask: Ask, size: int) -> None:
-        run = self.runs.get(ask.run)
+    def _asked(self, request: CallRequest, size: int) -> None:
+        run = self.runs.get(request.run)
         if run is None:
-            run = self.runs[ask.run] = Passed(ask.requester, ask.fingerprint)
-        key = ask.node, ask.number
+            run = self.runs[request.run] = RunTraffic(request.requester, request.fingerprint)
+        key = request.node, request.number
         call = run.open.get(key)
         if call is None:
-            if len(run.open) >= _MOST_OPEN:
-                self._end(ask.run, run, next(iter(run.open)), "unanswered")
-            call = run.open[key] = _Call(ask.path)
+            if len(run.open) >= _MAX_OPEN:
+                self._end(request.run, run, next(iter(run.open)), "unanswered")
+            call = run.open[key] = _Call(request.path)
         call.bytes_in += size
 
-    def _end(self, key: str, run: Passed, about: tuple[str, int], decision: str) -> None:
+    def _end(self, key: str, run: RunTraffic, about: tuple[str, int], decision: str) -> None:
         """Add the line of a call."""
         call = run.open.pop(about, None)
         if call is None:
@@ -115,7 +115,7 @@ class Traffic:
             method=_method(call.path), bytes_in=call.bytes_in, bytes_out=call.bytes_out,
         )  # fmt: skip
 
-    def tidy(self, here: Container[str], now_s: float) -> None:
+    def drop_disconnected_runs(self, here: Container[str], now_s: float) -> None:
         """Drop the runs whose drivers were away for ten minutes; if there are many, also those that were away longest.
 
         Parameters
@@ -131,7 +131,7 @@ class Traffic:
                 away[key] = run.here_s
         last = sorted(away, key=away.__getitem__)
         for place, key in enumerate(last):
-            if now_s - away[key] > _AWAY_S or len(last) - place > _MOST_AWAY:
+            if now_s - away[key] > _AWAY_S or len(last) - place > _MAX_DISCONNECTED_RUNS:
                 self.forget(key)
 
     def forget(self, run: str) -> None:
@@ -150,7 +150,7 @@ class Traffic:
 @lru_cache(4096)
 def _method(path: str) -> str:
     """Return the name of the call in a path; ``create`` if it creates an actor."""
-    return actor_of(path)[1][:_MOST_METHOD] or "create"
+    return actor_of(path)[1][:_MAX_METHOD_CHARACTERS] or "create"
 
 
 def about(role: Any, name: str) -> dict[str, str]:

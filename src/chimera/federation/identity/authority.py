@@ -75,11 +75,11 @@ class Authority:
         DataError : the request cannot be read, its signature is wrong, or its key has another type.
         """
         try:
-            asked = x509.load_pem_x509_csr(request)
-            key = asked.public_key()
+            signing_request = x509.load_pem_x509_csr(request)
+            key = signing_request.public_key()
             if not (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)):
                 raise DataError("the key must be of the type EC P-256")
-            if not asked.is_signature_valid:
+            if not signing_request.is_signature_valid:
                 raise DataError("the signature is wrong")
         except (ValueError, TypeError, InvalidSignature) as error:
             raise DataError(f"the request for a certificate cannot be read: {error}") from error

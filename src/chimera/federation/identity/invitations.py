@@ -12,7 +12,7 @@ from chimera.core.errors import ConfigurationError
 LASTS_S = 86_400.0
 """Validity of an invitation, in seconds."""
 _SECRET, _FINGERPRINT = 16, 32
-_OWN, _GIVEN = 1, 2  # the first byte: the signer of the certificate of the hub's server
+_OWN, _OTHER = 1, 2  # the first byte: the signer of the certificate of the hub's server
 
 
 class Invitation(NamedTuple):
@@ -32,7 +32,7 @@ class Invitation(NamedTuple):
     @property
     def code(self) -> str:
         """The code as text."""
-        data = bytes([_OWN if self.own_certificate else _GIVEN]) + self.secret + self.fingerprint
+        data = bytes([_OWN if self.own_certificate else _OTHER]) + self.secret + self.fingerprint
         return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
     @property
@@ -57,7 +57,7 @@ class Invitation(NamedTuple):
             data = base64.urlsafe_b64decode(code.strip() + "=" * (-len(code.strip()) % 4))
         except ValueError:
             data = b""
-        if len(data) != 1 + _SECRET + _FINGERPRINT or data[0] not in (_OWN, _GIVEN):
+        if len(data) != 1 + _SECRET + _FINGERPRINT or data[0] not in (_OWN, _OTHER):
             raise ConfigurationError("this is no code of 'chimera hub invite': copy the whole code")
         return cls(data[1 : 1 + _SECRET], data[1 + _SECRET :], data[0] == _OWN)
 

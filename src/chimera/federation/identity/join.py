@@ -59,8 +59,8 @@ def join(url: str, code: str, folder: Path) -> Credentials:
     except TimeoutError as error:
         raise RunError(f"the hub {address.url} did not answer within {_PATIENCE_S:g} s") from error
     except Exception as error:  # any failure of the network, a proxy or the other side
-        said = " ".join(str(error).split())[:300] or type(error).__name__
-        raise RunError(f"the hub {address.url} cannot be reached: {said}") from error
+        message = " ".join(str(error).split())[:300] or type(error).__name__
+        raise RunError(f"the hub {address.url} cannot be reached: {message}") from error
 
 
 async def _join(address: Address, invitation: Invitation, folder: Path) -> Credentials:
@@ -95,7 +95,7 @@ def _connect(address: Address, tls: ssl.SSLContext) -> Any:
     tls.minimum_version = ssl.TLSVersion.TLSv1_3
     return connect(
         f"wss{address.url.removeprefix('https')}/join",
-        ssl=tls, compression=None, max_size=messages.MOST_BYTES, ping_interval=None, close_timeout=1.0,
+        ssl=tls, compression=None, max_size=messages.MAX_BYTES, ping_interval=None, close_timeout=1.0,
         user_agent_header=None,
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-MOST_BYTES = 1 << 14
+MAX_BYTES = 1 << 14
 _Pem = Annotated[bytes, msgspec.Meta(max_length=8192)]
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 
 from chimera.core.errors import ChimeraError
-from chimera.engines.federation.wire.frames import Budget, Present, pack
+from chimera.engines.federation.wire.frames import Budget, ConnectedNodes, pack
 from chimera.engines.federation.wire.port import Port
 from chimera.federation.policy.policy import Policy
 
@@ -48,7 +48,7 @@ class BudgetReports:
         self._port: Port | None = None
         self._frame = b""
 
-    def joined(self, port: Port, present: Present) -> None:
+    def joined(self, port: Port, present: ConnectedNodes) -> None:
         """Use a new connection."""
         self._port = port if present.revision >= _REVISION else None
         self._send()

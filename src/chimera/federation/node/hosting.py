@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from chimera.core.errors import ConfigurationError
 from chimera.engines.federation.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
-from chimera.federation.data.gives import Gives
+from chimera.federation.data.disclosure import Disclosure
 from chimera.federation.data.learner import node_actors
 from chimera.federation.data.loading import loaded
 from chimera.federation.node.budget import budget_of
@@ -58,16 +58,16 @@ def serve_node(
         participants.renewed(member.fingerprint)
 
     training = int((~own.test).sum())
-    kinds = certified(node_actors(own, gives_of(policy)), member)
+    kinds = certified(node_actors(own, disclosure_of(policy)), member)
     with closing(Gate(policy, folder, rows=lambda: training, participants=participants, revoked=revoked)) as gate:
         budget = budget_of(policy, gate.spent)
         serve(Service(credentials, kinds, gate, lambda: joined(credentials), on_held, revoked, renewed, budget))
 
 
-def gives_of(policy: Policy) -> Gives:
+def disclosure_of(policy: Policy) -> Disclosure:
     """Return the figures about its data that a node with this policy gives to drivers."""
     release = policy.release
-    return Gives(
+    return Disclosure(
         metrics="merged" if release.metrics else "none",
         named=release.metrics,
         statistics=release.statistics,

@@ -10,7 +10,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.core.private import opener
 
 FILE_NAME = "revoked.txt"
-_MOST = 100_000  # a hub must not fill memory and disk
+_MAX_REVOKED = 100_000  # a hub must not fill memory and disk
 _DIGITS = 64
 
 
@@ -55,8 +55,8 @@ class Revocations:
         ConfigurationError : the file cannot be written. The certificates count as revoked in this process.
         """
         known = self._known | {each.hex() for each in certificates}
-        if len(known) > _MOST:
-            raise DataError(f"the hub names more than {_MOST} revoked certificates")
+        if len(known) > _MAX_REVOKED:
+            raise DataError(f"the hub names more than {_MAX_REVOKED} revoked certificates")
         if known == self._known:
             return
         self._known = known

@@ -9,7 +9,7 @@ from typing import Any
 
 from chimera.core.errors import ActorLost, PrivacyError, UnavailableError
 from chimera.engines.federation.credentials import Credentials
-from chimera.engines.federation.wire.frames import PROTOCOL, REVISION, Ask, Budget, Header, Hello, Revoked
+from chimera.engines.federation.wire.frames import PROTOCOL, REVISION, Budget, CallRequest, Header, Hello, Revoked
 from chimera.engines.federation.wire.link import Link, ignore_ends
 from chimera.engines.federation.wire.pages import keep_pages
 from chimera.engines.http.hosting.dispatch import actor_of, dispatch, refusal
@@ -25,9 +25,11 @@ from chimera.federation.policy.requests import Allowed, Decides, Held, Later, Re
 from chimera.version import __version__
 
 _FORGET_S = 3600.0  # seconds after which the actors of a driver that is away are dropped
-_SAY_AGAIN_S = 1.0  # a waiting call is reported to its driver; one that waits for the administrator asks the gate again
-_MOST_WAIT_S = 30.0  # a call that waits for the policy asks the gate again: clocks are set, and machines sleep
-_MOST_WAITING, _MOST_WAITING_BYTES = 10_000, 1 << 30  # of all waiting calls together
+_WAIT_REPORT_INTERVAL_S = (
+    1.0  # a waiting call is reported to its driver; one that waits for the administrator asks the gate again
+)
+_MAX_WAIT_S = 30.0  # a call that waits for the policy asks the gate again: clocks are set, and machines sleep
+_MAX_WAITING, _MAX_WAITING_BYTES = 10_000, 1 << 30  # of all waiting calls together
 
 
 class Service:
@@ -74,7 +76,7 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self._store = Store(self._credentials.folder)
         reports = BudgetReports(self._budget)
-        self._calls = _Told(self._store, self._run, self._joined, self._revocations, reports)
+        self._calls = _HubCalls(self._store, self._run, self._joined, self._revocations, reports)
         hello = Hello(PROTOCOL, secrets.token_hex(8), __version__, revision=REVISION)
         reporting = asyncio.create_task(reports.run())
         try:
@@ -85,28 +87,30 @@ class Service:
             self._host.close()
             self._store.close()
 
-    def _run(self, ask: Ask, body: bytes | bytearray, finished: Finished) -> None:
-        if ask.verb != "POST":  # the request reads the driver's own actors, or drops them
-            self._dispatch(ask, body, lambda reply: finished(Kept.of(reply)))
+    def _run(self, request: CallRequest, body: bytes | bytearray, finished: Finished) -> None:
+        if request.verb != "POST":  # the request reads the driver's own actors, or drops them
+            self._dispatch(request, body, lambda reply: finished(Kept.of(reply)))
             return
-        actor, method = actor_of(ask.path)
+        actor, method = actor_of(request.path)
         if (
-            method and actor.startswith(f"{ask.run}.") and not self._host.has(actor)
+            method and actor.startswith(f"{request.run}.") and not self._host.has(actor)
         ):  # no call of the gate: a lost actor must not spend epsilon
-            finished(self._store.finish(ask.run, ask.number, refusal(ActorLost(f"there is no actor {actor!r} here"))))
+            finished(
+                self._store.finish(request.run, request.number, refusal(ActorLost(f"there is no actor {actor!r} here")))
+            )
             return
-        requester = Requester(ask.requester, ask.fingerprint)
-        call = self._reader.read(ask.run, ask.number, actor, method, body)
+        requester = Requester(request.requester, request.fingerprint)
+        call = self._reader.read(request.run, request.number, actor, method, body)
         decision = self._gate.request(requester, call)
         if isinstance(decision, Held | Later):
-            self._loop.call_soon_threadsafe(self._hold, ask, body, decision, finished)
+            self._loop.call_soon_threadsafe(self._hold, request, body, decision, finished)
             return
         if not method:  # any other call needs an actor, which ends with this process
-            self._store.begin(ask.run, ask.number)
+            self._store.begin(request.run, request.number)
         if decision != Allowed():
             gone = ActorLost("the answer of this call was lost")  # it has run, and must not run again
             refused = refusal(gone) if isinstance(decision, Allowed) else _refused(decision)
-            finished(self._store.finish(ask.run, ask.number, refused))
+            finished(self._store.finish(request.run, request.number, refused))
             return
 
         def answered(reply: Reply) -> None:
@@ -116,50 +120,54 @@ class Service:
                 decision = self._gate.answer(requester, call, len(reply.body), spent)
                 if isinstance(decision, Refused):
                     reply = _refused(decision)
-                finished(self._store.finish(ask.run, ask.number, reply))
+                finished(self._store.finish(request.run, request.number, reply))
             except Exception as error:  # for example, the store or the ledger cannot be written
                 finished(Kept.of(error_reply(503, UnavailableError(f"the node cannot answer: {type(error).__name__}"))))
 
-        self._dispatch(ask, body, answered)
+        self._dispatch(request, body, answered)
 
-    def _hold(self, ask: Ask, body: bytes | bytearray, decision: Held | Later, finished: Finished) -> None:
+    def _hold(self, request: CallRequest, body: bytes | bytearray, decision: Held | Later, finished: Finished) -> None:
         """Let a call wait for the administrator, or for the policy; decide about it again while the driver waits."""
-        key = ask.run, ask.number
-        if len(self._waiting) >= _MOST_WAITING or sum(self._waiting.values()) + len(body) > _MOST_WAITING_BYTES:
+        key = request.run, request.number
+        if len(self._waiting) >= _MAX_WAITING or sum(self._waiting.values()) + len(body) > _MAX_WAITING_BYTES:
             self._waiting.pop(key, None)
             finished(Kept.of(error_reply(503, UnavailableError("too many calls wait at this node: ask again later"))))
             return
-        after_s = _SAY_AGAIN_S
+        after_s = _WAIT_REPORT_INTERVAL_S
         if isinstance(decision, Later):
-            after_s = min(max(float(decision.wait_s), _SAY_AGAIN_S), _MOST_WAIT_S)
-        elif (held := (ask.run, decision.number)) not in self._held:
-            self._held.add(held)
+            after_s = min(max(float(decision.wait_s), _WAIT_REPORT_INTERVAL_S), _MAX_WAIT_S)
+        elif (waiting_run := (request.run, decision.number)) not in self._held:
+            self._held.add(waiting_run)
             if self._on_held is not None:
-                self._on_held(decision.number, ask.requester)
+                self._on_held(decision.number, request.requester)
         self._waiting[key] = len(body)
-        self._remind(ask, body, decision, self._loop.time() + after_s)
+        self._report_wait(request, body, decision, self._loop.time() + after_s)
 
-    def _remind(self, ask: Ask, body: bytes | bytearray, decision: Held | Later, until_s: float) -> None:
+    def _report_wait(
+        self, request: CallRequest, body: bytes | bytearray, decision: Held | Later, until_s: float
+    ) -> None:
         """Say that a call waits, each second, and decide about it again at a time of the loop."""
         left_s = until_s - self._loop.time()
-        told = (decision.number,) if isinstance(decision, Held) else (0, decision.why, decision.wait_s)
-        waited_for = self._calls.hold(ask, *told)
+        report = (decision.number,) if isinstance(decision, Held) else (0, decision.reason, decision.wait_s)
+        waited_for = self._calls.hold(request, *report)
         if waited_for and left_s > 0:
-            self._loop.call_later(min(left_s, _SAY_AGAIN_S), self._remind, ask, body, decision, until_s)
+            self._loop.call_later(
+                min(left_s, _WAIT_REPORT_INTERVAL_S), self._report_wait, request, body, decision, until_s
+            )
             return
-        del self._waiting[ask.run, ask.number]
+        del self._waiting[request.run, request.number]
         if waited_for:
-            self._calls.start(ask, body)
+            self._calls.start(request, body)
 
-    def _dispatch(self, ask: Ask, body: bytes | bytearray, done: Callable[[Reply], None]) -> None:
-        dispatch(self._host, ask.run, ask.verb, ask.path, ask.type, body, done)
+    def _dispatch(self, request: CallRequest, body: bytes | bytearray, done: Callable[[Reply], None]) -> None:
+        dispatch(self._host, request.run, request.verb, request.path, request.type, body, done)
 
 
 def _refused(decision: Refused) -> Reply:
     return error_reply(403, PrivacyError(decision.reason))
 
 
-class _Told(Calls):
+class _HubCalls(Calls):
     """Calls, and messages between node and hub: the connection is open, certificates are revoked, and the budget."""
 
     def __init__(

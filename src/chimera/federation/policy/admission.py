@@ -13,9 +13,9 @@ from chimera.federation.policy.requests import Call, Requester
 from chimera.federation.policy.rules import ARGUMENTS, DESCRIBER, LEARNER, MASKS, PRIVATE, START, STRATEGIES
 from chimera.training.privacy.settings import Privacy
 
-_MOST_NUMBER = (1 << 63) - 1
-_MOST_NAME = 200
-_MOST_EPOCHS = 1e6
+_MAX_NUMBER = (1 << 63) - 1
+_MAX_NAME_CHARACTERS = 200
+_MAX_EPOCHS = 1e6
 _WORKER_ARGUMENTS, _FOLLOW_ARGUMENTS = 4, 2  # rank, schema, no data, reading order; reading order, step
 
 
@@ -24,8 +24,11 @@ def is_well_formed(requester: Requester, call: Call) -> bool:
     texts = (requester.name, requester.fingerprint, call.run, call.kind, call.method, call.actor)
     numbers = (call.number, call.size)
     return (
-        all(type(text) is str and len(text) <= _MOST_NAME and text.isascii() and text.isprintable() for text in texts)
-        and all(type(number) is int and 0 <= number <= _MOST_NUMBER for number in numbers)
+        all(
+            type(text) is str and len(text) <= _MAX_NAME_CHARACTERS and text.isascii() and text.isprintable()
+            for text in texts
+        )
+        and all(type(number) is int and 0 <= number <= _MAX_NUMBER for number in numbers)
         and bool(requester.name and call.run)
     )
 
@@ -97,8 +100,8 @@ def arguments_agree(call: Call, declared: Declared, policy: Policy, rows: int) -
     if method in MASKS:
         return masked
     if method == "take_part":
-        asked = call.given[0] if call.given else None
-        return not masked and type(asked) is int and 1 <= asked <= declared.nodes and not call.named
+        clients = call.given[0] if call.given else None
+        return not masked and type(clients) is int and 1 <= clients <= declared.nodes and not call.named
     strategy = str(declared.strategy["name"])
     if method in STRATEGIES.values():
         return STRATEGIES[strategy] == method and (method != "delta" or _steps_agree(call, declared, policy, rows))
@@ -127,7 +130,7 @@ def _steps_agree(call: Call, declared: Declared, policy: Policy, rows: int) -> b
     steps, weight, epochs = named.get("steps"), named.get("weight", 1.0), options.get("local_epochs")
     most: Any = options.get("local_steps")
     if epochs is not None:
-        most = math.ceil(epochs * rows) if type(epochs) in (int, float) and 0 < epochs < _MOST_EPOCHS else 0
+        most = math.ceil(epochs * rows) if type(epochs) in (int, float) and 0 < epochs < _MAX_EPOCHS else 0
     right = type(steps) is int and type(most) is int and 1 <= steps <= most
     finite = type(weight) in (int, float) and abs(weight) < math.inf
     return right and finite and not (named.get("reached") and declared.privacy is not None)

@@ -17,7 +17,7 @@ _OPEN = frozenset(
      "UnknownNameError"}
 )  # fmt: skip
 """Errors of Chimera about the protocol and the settings. Their texts contain no data, as in `PrivateWorker`."""
-_MOST_METRICS = 1000
+_MAX_METRICS = 1000
 _INTERNAL = 500
 _log = logging.getLogger(__name__)
 
@@ -112,6 +112,6 @@ def _first(answer: Mapping[str, Any]) -> Any:
 def _metrics(found: Any) -> tuple[int, tuple[str, ...]]:
     """Return the number of rows behind metrics, as far as the answer states it, and their names."""
     named = getattr(found, "sums", found)
-    if not isinstance(named, Mapping) or len(named) > _MOST_METRICS:
+    if not isinstance(named, Mapping) or len(named) > _MAX_METRICS:
         raise DataError("an actor of this node gave metrics that cannot be read")
     return getattr(found, "rows", 0), tuple(map(str, named))

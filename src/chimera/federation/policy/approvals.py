@@ -104,9 +104,9 @@ def decide(folder: Path, number: int, *, approve: bool, by: str) -> Run:
 def described(run: Run) -> list[str]:
     """Return the lines that describe a run to a data-protection officer."""
     declared, protection = run.declared, run.declared.protection
-    asked = datetime.fromtimestamp(run.asked_s).astimezone().strftime("%Y-%m-%d %H:%M")
-    told = {
-        "who asks": f"{run.requester}, since {asked}; certificate {run.fingerprint[:16]}...",
+    asked_at = datetime.fromtimestamp(run.asked_s).astimezone().strftime("%Y-%m-%d %H:%M")
+    details = {
+        "who asks": f"{run.requester}, since {asked_at}; certificate {run.fingerprint[:16]}...",
         "model": _table(declared.model_name, declared.options(declared.model)),
         "strategy": _table(str(declared.strategy["name"]), declared.options(declared.strategy)),
         "rounds": f"at most {declared.rounds} updates of this node, in rounds of at most {declared.nodes} nodes; "
@@ -120,9 +120,9 @@ def described(run: Run) -> list[str]:
         f"budget {_number(run.bounds.epsilon_in_all)}",
     }
     if protection is not None and run.planned > run.bounds.epsilon_per_requester:
-        told["note"] = "the budget ends before the last round: the node then refuses further updates"
-    width = max(map(len, told))
-    return [f"run {run.number}: {run.state}", *(f"  {key:<{width}}  {text}" for key, text in told.items())]
+        details["note"] = "the budget ends before the last round: the node then refuses further updates"
+    width = max(map(len, details))
+    return [f"run {run.number}: {run.state}", *(f"  {key:<{width}}  {text}" for key, text in details.items())]
 
 
 def _leaves(run: Run) -> Iterator[str]:
@@ -198,9 +198,9 @@ def _runs(db: sqlite3.Connection, held_only: bool) -> Iterator[Run]:
 def _bounds(db: sqlite3.Connection) -> tuple[PrivacyBounds, tuple[str, ...]]:
     """Return the bounds and the metrics of the policy with which the node started last."""
     row = db.execute("SELECT privacy FROM bounds").fetchone()
-    held: dict[str, Any] = msgspec.json.decode(row[0]) if row else {}
-    metrics = tuple(held.pop("metrics", ()))
-    plain: dict[str, Any] = {key: math.inf if value is None else value for key, value in held.items()}
+    settings: dict[str, Any] = msgspec.json.decode(row[0]) if row else {}
+    metrics = tuple(settings.pop("metrics", ()))
+    plain: dict[str, Any] = {key: math.inf if value is None else value for key, value in settings.items()}
     return PrivacyBounds(**plain), metrics
 
 

@@ -13,7 +13,6 @@ from chimera.federation.policy.ledger import count, day_of, minute_of, totals
 from chimera.federation.policy.policy import Limits, Policy
 from chimera.federation.policy.requests import (
     CHANGED,
-    CROWD,
     DECLINED,
     EARLIER,
     EXHAUSTED,
@@ -21,6 +20,7 @@ from chimera.federation.policy.requests import (
     LOST,
     NOT_ALLOWED,
     RUN_OVER,
+    TOO_MANY_HELD_RUNS,
     Allowed,
     Call,
     Decision,
@@ -34,8 +34,8 @@ from chimera.federation.policy.rules import START, Leaves
 SPENDING: tuple[Leaves, ...] = ("update", "training state")
 """The kinds of values that a call releases if it spends epsilon."""
 
-_MORE_EVALUATIONS = 2  # evaluations besides those of rounds: before the first and after the last one
-_MOST_HELD = 100  # runs of a requester that wait for the administrator
+_EXTRA_EVALUATIONS = 2  # evaluations besides those of rounds: before the first and after the last one
+_MAX_HELD_RUNS = 100  # runs of a requester that wait for the administrator
 
 
 @dataclass
@@ -74,10 +74,10 @@ def of_time(db: sqlite3.Connection, now_s: float, clock_s: float, limits: Limits
     if most is not None and call.size > most:
         return Refused(LIMIT)  # on each day
     full = most is not None and totals(db, day_of(now_s)).size + call.size > most
-    return _tomorrow(now_s) if full else None
+    return _until_next_day(now_s) if full else None
 
 
-def _tomorrow(now_s: float) -> Later:
+def _until_next_day(now_s: float) -> Later:
     """Return the decision about a call that exceeds a limit of the day."""
     return Later("day", (1440 - minute_of(now_s)) * 60)
 
@@ -96,8 +96,8 @@ def of_run(db: sqlite3.Connection, now_s: float, request: Request, *, asks: bool
         if call.method != START:
             return Refused(NOT_ALLOWED)
         query = "SELECT count(*) FROM runs WHERE requester = ? AND state = 'held'"
-        if db.execute(query, (requester.name,)).fetchone()[0] >= _MOST_HELD:
-            return Refused(CROWD)
+        if db.execute(query, (requester.name,)).fetchone()[0] >= _MAX_HELD_RUNS:
+            return Refused(TOO_MANY_HELD_RUNS)
         values = (call.run, requester.name, requester.fingerprint, declared.text(), declared.digest)
         added = db.execute(
             "INSERT INTO runs (run, requester, fingerprint, settings, digest, state, asked_s, updates, evaluations) "
@@ -122,10 +122,10 @@ def evaluate(db: sqlite3.Connection, now_s: float, request: Request, limits: Lim
     """
     run, day, most = request.call.run, day_of(now_s), limits.rounds_per_day
     (had,) = db.execute("SELECT evaluations FROM runs WHERE run = ?", (run,)).fetchone()
-    if had >= request.declared.rounds + _MORE_EVALUATIONS:
+    if had >= request.declared.rounds + _EXTRA_EVALUATIONS:
         return Refused(RUN_OVER)
-    if most is not None and totals(db, day).evaluations >= most + _MORE_EVALUATIONS:
-        return _tomorrow(now_s)
+    if most is not None and totals(db, day).evaluations >= most + _EXTRA_EVALUATIONS:
+        return _until_next_day(now_s)
     db.execute("UPDATE runs SET evaluations = evaluations + 1 WHERE run = ?", (run,))
     count(db, day, evaluations=1)
     return None
@@ -159,7 +159,7 @@ def reserve(db: sqlite3.Connection, now_s: float, request: Request, policy: Poli
         return Refused(EXHAUSTED)
     most = limits.rounds_per_day
     if is_update and most is not None and totals(db, day_of(now_s)).updates >= most:
-        return _tomorrow(now_s) if most else Refused(LIMIT)
+        return _until_next_day(now_s) if most else Refused(LIMIT)
     request.epsilon = after - before if math.isfinite(after) else None
     accounts.spend(db, requester.name, noise)
     values = (call.run, call.number, requester.name, requester.fingerprint, call.kind, call.method)

@@ -14,11 +14,11 @@ from chimera.core.errors import ConfigurationError
 from chimera.federation.policy.tables import converted
 from chimera.training.privacy.settings import Privacy
 
-MOST_BYTES = 65_536
+MAX_BYTES = 65_536
 """Maximum size of the settings of a run as JSON."""
-MOST_ROUNDS, MOST_NODES = 10_000_000, 1_000_000
-_MOST_NAME = 200
-_MOST_DEPTH, _MOST_NUMBER = 20, 1 << 63
+MAX_ROUNDS, MAX_NODES = 10_000_000, 1_000_000
+_MAX_NAME_CHARACTERS = 200
+_MAX_DEPTH, _MAX_NUMBER = 20, 1 << 63
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Declared:
     def __post_init__(self) -> None:
         for what, table in (("strategy", self.strategy), ("model", self.model)):
             name = table.get("name")
-            if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME:
+            if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME_CHARACTERS:
                 raise ConfigurationError(f"the settings of the run: {what} has no name")
-        for what, value, most in (("rounds", self.rounds, MOST_ROUNDS), ("nodes", self.nodes, MOST_NODES)):
+        for what, value, most in (("rounds", self.rounds, MAX_ROUNDS), ("nodes", self.nodes, MAX_NODES)):
             if not 1 <= value <= most:
                 raise ConfigurationError(f"the settings of the run: {what} is from 1 to {most}")
 
@@ -87,13 +87,13 @@ class Declared:
         ------
         ConfigurationError : they are too large, or contain a value that JSON lacks. Other settings could have the same text.
         """
-        _check_plain((self.strategy, self.model, self.privacy), _MOST_DEPTH)
+        _check_plain((self.strategy, self.model, self.privacy), _MAX_DEPTH)
         try:
             data = msgspec.json.encode(self, order="deterministic")
         except ValueError as error:
             raise ConfigurationError(f"the settings of the run cannot be read: {error}") from None
-        if len(data) > MOST_BYTES:
-            raise ConfigurationError(f"the settings of the run have more than {MOST_BYTES} bytes")
+        if len(data) > MAX_BYTES:
+            raise ConfigurationError(f"the settings of the run have more than {MAX_BYTES} bytes")
         return data.decode()
 
     @cached_property
@@ -111,7 +111,7 @@ def _check_plain(value: Any, depth: int) -> None:
     elif (
         value is None
         or type(value) in (bool, str)
-        or (type(value) in (int, float) and -_MOST_NUMBER <= value < _MOST_NUMBER)
+        or (type(value) in (int, float) and -_MAX_NUMBER <= value < _MAX_NUMBER)
     ):
         return
     else:

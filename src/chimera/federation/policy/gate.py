@@ -42,9 +42,9 @@ from chimera.web.folder import try_lock
 
 Participants = Callable[[Any], int]
 """Checks the list of keys of a masked sum, see `chimera.federation.policy.participants`; returns the number of nodes."""
-_MOST_OPEN = 10_000  # calls without an answer
-_MOST_SETTINGS = 256  # runs whose settings are in memory
-_MOST_REFUSALS = 10_000  # lines of a day: an attacker must not fill the disk
+_MAX_OPEN = 10_000  # calls without an answer
+_MAX_CACHED_SETTINGS = 256  # runs whose settings are in memory
+_MAX_REFUSALS = 10_000  # lines of a day: an attacker must not fill the disk
 _RELEASE = {"statistics": "statistics", "rows": "sample_rows"}  # keys of [release] that calls need
 
 
@@ -103,8 +103,8 @@ class Gate:
         keys = ("run", "number", "requester", "fingerprint", "kind", "method", "epsilon")
         query = "SELECT run, number, requester, fingerprint, kind, method, epsilon FROM calls WHERE state = 'reserved'"
         for row in db.execute(query).fetchall():
-            said = "the node ended before the answer left; the call counts as spent"
-            self._ledger.report(db, now_s, decision="lost", reason=said, **dict(zip(keys, row, strict=True)))
+            result = "the node ended before the answer left; the call counts as spent"
+            self._ledger.report(db, now_s, decision="lost", reason=result, **dict(zip(keys, row, strict=True)))
         db.execute("UPDATE calls SET state = 'lost' WHERE state = 'reserved'")
         text = msgspec.json.encode({**asdict(self._policy.privacy), "metrics": self._policy.release.metrics}).decode()
         if db.execute("SELECT privacy FROM bounds").fetchone() != (text,):
@@ -159,7 +159,7 @@ class Gate:
         agree = (
             permitted and rows >= self._policy.limits.least_rows and arguments_agree(call, declared, self._policy, rows)
         )
-        if not agree or len(self._open) >= _MOST_OPEN:
+        if not agree or len(self._open) >= _MAX_OPEN:
             return Refused(NOT_ALLOWED)
         return Request(requester, call, declared, kind)
 
@@ -176,7 +176,7 @@ class Gate:
                 return None
             settings = msgspec.json.decode(row[0])
         declared = Declared.of(settings)
-        if len(self._declared) >= _MOST_SETTINGS:
+        if len(self._declared) >= _MAX_CACHED_SETTINGS:
             self._declared.clear()
         self._declared[call.run] = settings, declared
         return declared
@@ -256,8 +256,8 @@ class Gate:
             values = ("withheld" if reason else "answered", spent.stored, call.run, call.number)
             db.execute("UPDATE calls SET state = ?, stored = ? WHERE run = ? AND number = ?", values)
         sizes = {"bytes_in": call.size, "bytes_out": 0 if reason else size}
-        told = {**sizes, "rows": spent.rows, "epsilon": request.epsilon}
-        self._report(db, now_s, request.requester, call, "withheld" if reason else "released", reason=reason, **told)
+        fields = {**sizes, "rows": spent.rows, "epsilon": request.epsilon}
+        self._report(db, now_s, request.requester, call, "withheld" if reason else "released", reason=reason, **fields)
         return Refused(reason) if reason else Allowed()
 
     def _rows_behind(self, request: Request, spent: Spending) -> int:
@@ -267,7 +267,7 @@ class Gate:
         key = request.call.run, request.call.actor
         if not spent.rows:
             return self._fewest.get(key, 0)
-        if len(self._fewest) >= _MOST_OPEN:
+        if len(self._fewest) >= _MAX_OPEN:
             self._fewest.clear()
         self._fewest[key] = min(spent.rows, self._fewest.get(key, spent.rows))
         return spent.rows
@@ -277,22 +277,22 @@ class Gate:
         now_s = self._ledger.now_s(db)
         day = day_of(now_s)
         refusals = totals(db, day).refusals
-        if refusals > _MOST_REFUSALS:
+        if refusals > _MAX_REFUSALS:
             return
-        if refusals == _MOST_REFUSALS:
+        if refusals == _MAX_REFUSALS:
             reason = "further refusals of this day are not recorded"
         count(db, day, refusals=1)
         size = call.size if type(call.size) is int and 0 <= call.size < 1 << 63 else 0
         self._report(db, now_s, requester, call, "refused", bytes_in=size, reason=reason)
 
     def _report(
-        self, db: sqlite3.Connection, now_s: float, requester: Requester, call: Call, decision: str, **told: Any
+        self, db: sqlite3.Connection, now_s: float, requester: Requester, call: Call, decision: str, **fields: Any
     ) -> None:
         number = call.number if type(call.number) is int and 0 <= call.number < 1 << 63 else -1
         names = {"requester": requester.name, "fingerprint": requester.fingerprint}
         about = {**names, "run": call.run, "kind": call.kind, "method": call.method}
         texts = {key: _printable(value) for key, value in about.items()}
-        self._ledger.report(db, now_s, decision=decision, number=number, **texts, **told)
+        self._ledger.report(db, now_s, decision=decision, number=number, **texts, **fields)
 
     def close(self) -> None:
         """Close the ledger; another process may then use the folder."""

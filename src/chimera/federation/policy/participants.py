@@ -29,7 +29,7 @@ from chimera.training.privacy.worker import PrivateWorker
 
 ROW_BYTES = 2048
 """Size of the keys, signature and certificate of one node, in bytes."""
-MOST_NODES = 10_000
+MAX_NODES = 10_000
 _PURPOSE = b"chimera keys of secure aggregation\0"
 _SIGNS = ec.ECDSA(hashes.SHA256())
 _ROLE = "chimera:node:"
@@ -87,8 +87,8 @@ def keys_in(rows: Bytes) -> Bytes:
     """
     if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != ROW_BYTES:
         raise PrivacyError("a masked sum needs a list of keys that nodes have signed")
-    if len(rows) > MOST_NODES:
-        raise PrivacyError(f"a list of keys names more than {MOST_NODES} nodes")
+    if len(rows) > MAX_NODES:
+        raise PrivacyError(f"a list of keys names more than {MAX_NODES} nodes")
     return np.ascontiguousarray(rows[:, :KEYS_BYTES])
 
 

@@ -6,11 +6,11 @@ import chimera.training.worker.driver_schema  # noqa: F401 - registers the types
 from chimera.core.errors import ChimeraError
 from chimera.engines.http import wire
 from chimera.engines.http.hosting.hosted_actor import call_arguments
-from chimera.engines.http.wire_reader import MOST_VALUES
+from chimera.engines.http.wire_reader import MAX_VALUES
 from chimera.federation.policy.requests import Call
 from chimera.federation.policy.rules import START
 
-_MOST_ACTORS = 10_000
+_MAX_ACTORS = 10_000
 
 
 class CallReader:
@@ -31,7 +31,7 @@ class CallReader:
         size = len(body) if not isinstance(body, memoryview) else body.nbytes
         unread = Call(run, number, "", method or START, actor=actor, size=size)
         try:
-            request = wire.unpack(body, most_values=MOST_VALUES)
+            request = wire.unpack(body, max_values=MAX_VALUES)
             if not isinstance(request, dict):
                 return unread
             given, named, _ = call_arguments(request)
@@ -43,7 +43,7 @@ class CallReader:
             if not isinstance(kind, str) or not isinstance(settings, dict | None):
                 return unread
             self._kinds[run, actor] = kind
-            while len(self._kinds) > _MOST_ACTORS:
+            while len(self._kinds) > _MAX_ACTORS:
                 del self._kinds[next(iter(self._kinds))]
         kind = self._kinds.pop((run, actor), "")
         if kind:

@@ -109,11 +109,11 @@ class Later:
 
     Attributes
     ----------
-    why : ``hours``: the policy allows requests at other hours. ``day``: a limit of the day is reached.
+    reason : ``hours``: the policy allows requests at other hours. ``day``: a limit of the day is reached.
     wait_s : seconds until then.
     """
 
-    why: Literal["hours", "day"]
+    reason: Literal["hours", "day"]
     wait_s: int
 
 
@@ -142,4 +142,4 @@ RUN_OVER = "the run has had all the rounds that it declared"
 DECLINED = "the administrator of this node declined the run"
 CHANGED = "the settings of a run cannot change: begin another run"
 LIMIT = "this node has reached its limit for today"
-CROWD = "too many runs of this requester wait for the administrator of this node"
+TOO_MANY_HELD_RUNS = "too many runs of this requester wait for the administrator of this node"

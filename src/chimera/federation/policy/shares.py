@@ -6,7 +6,7 @@ from chimera.federation.policy.admission import planned_share
 from chimera.federation.policy.declared import Declared
 from chimera.federation.policy.requests import Call
 
-_MOST = 10_000
+_MAX_RUNS = 10_000
 
 
 class Shares:
@@ -35,7 +35,7 @@ class Shares:
         key = call.run, call.actor
         # The smallest share: calls of one actor may be decided in another order than they run.
         self._shares[key] = min(share, self._shares.pop(key, self._most(declared)))
-        while len(self._shares) > _MOST:
+        while len(self._shares) > _MAX_RUNS:
             del self._shares[next(iter(self._shares))]
             self._removed = True
 

@@ -52,7 +52,7 @@ _QUERY_BODY: dict[str, Any] = {
 _ANSWERS = {"oneOf": [_ANSWER, {"type": "object", "properties": {"results": {"type": "array", "items": _ANSWER}}}]}
 
 
-class Asker:
+class QuerySender:
     """Sends the queries of requests to served models.
 
     Parameters
@@ -104,9 +104,9 @@ class Asker:
             first.cancel()
 
 
-def serving_router(asker: Asker) -> APIRouter:
+def serving_router(query_sender: QuerySender) -> APIRouter:
     """Return the routes."""
-    router, leader = plain_router(prefix=PREFIX, tags=["serving"]), asker.leader
+    router, leader = plain_router(prefix=PREFIX, tags=["serving"]), query_sender.leader
 
     @router.put(
         "/models/{name}",
@@ -143,7 +143,7 @@ def serving_router(asker: Asker) -> APIRouter:
     async def ask(request: Request) -> Response:
         body = await read_object(request, MAX_BODY_BYTES)
         queries, timeout_s = _queries_of(body), serving.checked_timeout(body.get("timeout_s", serving.TIMEOUT_S))
-        found = await asker.ask(request, _name(request), queries, timeout_s)
+        found = await query_sender.ask(request, _name(request), queries, timeout_s)
         return answer(request, found[0] if "query" in body else {"results": found})
 
     return router

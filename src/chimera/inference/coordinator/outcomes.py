@@ -30,7 +30,7 @@ class Outcomes:
         self._coordinator, self._scheduler = coordinator, coordinator.scheduler
         self._pool, self._handles = pool, handles
 
-    def was_given(self, handle: WorkerHandle, batch_id: BatchId) -> bool:
+    def was_dispatched(self, handle: WorkerHandle, batch_id: BatchId) -> bool:
         """Return whether a batch was dispatched to a worker; True for a worker that shares the coordinator's files."""
         job = self._scheduler.jobs.get(batch_id[0])
         given = job.given.get(batch_id[1], ()) if job is not None else ()
@@ -38,21 +38,21 @@ class Outcomes:
 
     def take(self, handle: WorkerHandle, result: Finished) -> None:
         """Take over the end of a batch: its results, or the reason why there are none."""
-        if not self.was_given(handle, result.batch_id):
+        if not self.was_dispatched(handle, result.batch_id):
             return
         if result.failure:
             self._fail(result, handle.name)
         elif not (result.unloaded and self._declines(handle, result)):
             self._commit(result, handle.name)
 
-    def return_all(self, worker: str, why: str, culprit: BatchId | None) -> None:
+    def return_all(self, worker: str, reason: str, culprit: BatchId | None) -> None:
         """Return the batches of a worker to their jobs.
 
         Parameters
         ----------
         culprit : the batch that may have killed the worker; None if unknown.
         """
-        for record in self._scheduler.lost(worker, why, culprit=culprit, now_s=self._coordinator.now_s()):
+        for record in self._scheduler.lost(worker, reason, culprit=culprit, now_s=self._coordinator.now_s()):
             self._take_back(record)
 
     def _commit(self, result: Finished, worker: str) -> None:

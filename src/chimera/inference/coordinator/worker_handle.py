@@ -18,7 +18,7 @@ SILENT_S = 1.0
 """A worker that has not answered for this many seconds counts as hung."""
 _POLL_S = 0.25  # a worker without news answers a collect after at most this
 _RETRY_S = 0.05  # pause between attempts to reach a worker that hangs or starts
-_MOST_KNOWN = 1000  # models for which a worker is known to be ready
+_MAX_READY_MODELS = 1000  # models for which a worker is known to be ready
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 10.0  # after a worker has refused a batch
 
 
@@ -126,7 +126,7 @@ class WorkerHandle:
         """Let the worker get ready for models, given by key; for each model once, until it has left the worker's memory."""
         new = {key: model for key, model in models.items() if key not in self._prepared and key not in self.loaded}
         if new:
-            self._prepared = (self._prepared if len(self._prepared) < _MOST_KNOWN else frozenset()).union(new)
+            self._prepared = (self._prepared if len(self._prepared) < _MAX_READY_MODELS else frozenset()).union(new)
             self._to_send.put([*new.values()][:MAX_PREPARED])
 
     def acknowledge(self, batch_id: BatchId) -> None:

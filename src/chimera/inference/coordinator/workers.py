@@ -122,8 +122,8 @@ class Workers:
             if address == handle.address and (handle.state != "lost" or time.monotonic() < handle.seen_s + _RETRY_S):
                 continue
             if handle.state != "lost":
-                why = "it has left" if address is None else "it has restarted"
-                self._lose(handle, why, died=address is not None)
+                reason = "it has left" if address is None else "it has restarted"
+                self._lose(handle, reason, died=address is not None)
             handle.close()
             del self.handles[handle.name]
         for name in addresses.keys() - self.handles.keys():
@@ -149,14 +149,16 @@ class Workers:
         before = handle.batches
         computing = [reported.computing] if reported.computing else []
         present = [
-            each for each in (*reported.kept, *computing, *reported.queued) if self._outcomes.was_given(handle, each)
+            each
+            for each in (*reported.kept, *computing, *reported.queued)
+            if self._outcomes.was_dispatched(handle, each)
         ]
         handle.batches = {batch_id: before.get(batch_id, now_s) for batch_id in present}
         handle.sent = {*computing, *reported.queued}
         expected = {(job.id, run.batch.number) for job, run in self._scheduler.running_on(handle.name)}
         for job, number in expected - handle.batches.keys():
-            why = "the worker does not have it"
-            self._coordinator.record(records.Returned(job, number, handle.name, why, False, now_s))
+            reason = "the worker does not have it"
+            self._coordinator.record(records.Returned(job, number, handle.name, reason, False, now_s))
         for job, number in handle.batches.keys() - expected:
             batch = self._scheduler.unfinished_batch(job, number)
             if (
@@ -176,7 +178,7 @@ class Workers:
             return
         for piece in collected.pieces:
             known = self._scheduler.unfinished_batch(piece.job, piece.batch) is not None
-            if known and self._outcomes.was_given(handle, (piece.job, piece.batch)):
+            if known and self._outcomes.was_dispatched(handle, (piece.job, piece.batch)):
                 self._coordinator.store(piece.job).take(piece)
         for result in collected.results:
             self._outcomes.take(handle, result)
@@ -193,53 +195,53 @@ class Workers:
         else:
             handle.update(collected.state)
 
-    def _silent(self, handle: WorkerHandle, why: str) -> None:
+    def _silent(self, handle: WorkerHandle, reason: str) -> None:
         if self.handles.get(handle.name) is handle:
-            self._lose(handle, why, died=False)
+            self._lose(handle, reason, died=False)
             handle.state = "hung" if handle.reported else "joining"
 
-    def _disconnected(self, handle: WorkerHandle, why: str) -> None:
+    def _disconnected(self, handle: WorkerHandle, reason: str) -> None:
         if self.handles.get(handle.name) is handle:
-            self._lose(handle, why, died=True)
+            self._lose(handle, reason, died=True)
             handle.state = "lost"
 
-    def _restarting(self, handle: WorkerHandle, why: str) -> None:
+    def _restarting(self, handle: WorkerHandle, reason: str) -> None:
         if self.handles.get(handle.name) is handle:
-            status().info("%s: %s", handle.name, why)
-            self._outcomes.return_all(handle.name, why, None)
+            status().info("%s: %s", handle.name, reason)
+            self._outcomes.return_all(handle.name, reason, None)
             handle.batches.clear()
             handle.state = "restarting"
 
     def _unsent(self, handle: WorkerHandle, more: tuple[BatchId, str]) -> None:
-        (job, number), why = more
+        (job, number), reason = more
         handle.batches.pop((job, number), None)
         running = {(each.id, run.batch.number) for each, run in self._scheduler.running_on(handle.name)}
         if self.handles.get(handle.name) is handle and (job, number) in running:
             now_s = self._coordinator.now_s()
-            self._coordinator.record(records.Returned(job, number, handle.name, why, False, now_s))
+            self._coordinator.record(records.Returned(job, number, handle.name, reason, False, now_s))
             pause_s = handle.pause()
-            status().warning("%s took no batch, the next is sent in %g s: %s", handle.name, pause_s, why)
+            status().warning("%s took no batch, the next is sent in %g s: %s", handle.name, pause_s, reason)
 
     def _unreadable(self, handle: WorkerHandle, more: tuple[BatchId, str]) -> None:
         """Cancel a job whose queries cannot be read: another attempt would fail too."""
-        (number, batch), why = more
+        (number, batch), reason = more
         handle.batches.pop((number, batch), None)
         job = self._scheduler.jobs.get(number)
         if job is not None and not job.ended:
-            status().error("job %s is cancelled: %s", number, why)
-            self._coordinator.record(records.Cancelled(number, why, self._coordinator.now_s()))
-            self._coordinator.store(number).fail(UnavailableError(f"job {number} was cancelled: {why}"))
+            status().error("job %s is cancelled: %s", number, reason)
+            self._coordinator.record(records.Cancelled(number, reason, self._coordinator.now_s()))
+            self._coordinator.store(number).fail(UnavailableError(f"job {number} was cancelled: {reason}"))
 
-    def _fenced(self, handle: WorkerHandle, why: str) -> None:
-        raise Fenced(f"{handle.name}: {why}")
+    def _fenced(self, handle: WorkerHandle, reason: str) -> None:
+        raise Fenced(f"{handle.name}: {reason}")
 
-    def _lose(self, handle: WorkerHandle, why: str, *, died: bool) -> None:
+    def _lose(self, handle: WorkerHandle, reason: str, *, died: bool) -> None:
         """Return the batches of a lost worker to their jobs."""
         leaves = handle.reported is not None and handle.reported.draining and not handle.batches
         if not leaves and (handle.state != "joining" or handle.batches):
             self.losses["died" if died else "hung"] += 1
-            status().warning("%s is %s: %s", handle.name, "lost" if died else "hung", why)
-        self._outcomes.return_all(handle.name, why, handle.culprit() if died else None)
+            status().warning("%s is %s: %s", handle.name, "lost" if died else "hung", reason)
+        self._outcomes.return_all(handle.name, reason, handle.culprit() if died else None)
         handle.batches.clear()
 
     def _assignment(self, batch_id: BatchId) -> Assignment:

@@ -208,9 +208,9 @@ class Dropped(Struct, frozen=True, tag=True):
     at_s: float
 
 
-Lasting: TypeAlias = Begun | Accepted | Changed | Closed | Cancelled | Dropped
+JobRecord: TypeAlias = Begun | Accepted | Changed | Closed | Cancelled | Dropped
 """The records that are durable for every job, an open one too."""
-Record: TypeAlias = Lasting | Arrived | Withdrawn | Dispatched | Committed | Returned | Failed | Poisoned
+Record: TypeAlias = JobRecord | Arrived | Withdrawn | Dispatched | Committed | Returned | Failed | Poisoned
 
 
 class _OfJob(Struct):

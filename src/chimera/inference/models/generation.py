@@ -122,10 +122,10 @@ class TextGenerator:
         """Return the new tokens."""
         import torch
 
-        room = sampling.max_new_tokens
+        max_tokens = sampling.max_new_tokens
         if self._context is not None:
-            room = min(room, self._context - len(tokens))
-        if room < 1:
+            max_tokens = min(max_tokens, self._context - len(tokens))
+        if max_tokens < 1:
             raise DataError(f"the prompt has {len(tokens)} tokens; the model has {self._context} for prompt and answer")
         device = self._module.device
         prompt = torch.tensor([tokens], device=device)
@@ -141,7 +141,7 @@ class TextGenerator:
         with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.inference_mode():
             torch.manual_seed(query_seed(sampling.seed, tokens))
             found = self._module.generate(
-                input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=room,
+                input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=max_tokens,
                 stopping_criteria=[stopped] if sampling.stop or emitter else None, **sampling.options(),
             )  # fmt: skip
         generated: list[int] = found[0, len(tokens) :].tolist()

@@ -46,19 +46,19 @@ def located(model: str, revision: str | None, folder: Path, needs: Sequence[str]
     return model
 
 
-def check_components(folder: Path, needs: Sequence[str], why: str) -> None:
+def check_components(folder: Path, needs: Sequence[str], reason: str) -> None:
     """Raise ConfigurationError if a folder lacks a component that its model needs.
 
     Parameters
     ----------
     needs : ``tokenizer`` or ``image processor``.
-    why : the part that needs it, for the message.
+    reason : the part that needs it, for the message.
     """
     for component in needs:
         names = _COMPONENTS[component]
         if not any((folder / name).is_file() for name in names):
             raise ConfigurationError(
-                f"{why} needs {'an' if component[0] in 'aeiou' else 'a'} {component}, but the folder {str(folder)!r} has "
+                f"{reason} needs {'an' if component[0] in 'aeiou' else 'a'} {component}, but the folder {str(folder)!r} has "
                 f"none of {', '.join(names)}: write it with save_pretrained({str(folder)!r})"
             )
 

@@ -103,7 +103,7 @@ class TextEncoder:
         self._module, self._tokenizer = module, tokenizer
         self._mean, self._normalize = pooling == "mean", normalize
         limits = getattr(module.config, "max_position_embeddings", None), tokenizer.model_max_length
-        self._most_tokens = min(limit for limit in limits if limit is not None)
+        self._max_tokens = min(limit for limit in limits if limit is not None)
 
     def predict(self, queries: list[Any]) -> list[Any]:
         """Return the answer of each query, a text: a dictionary with ``embedding``, ``prompt_tokens`` and ``generated_tokens``.
@@ -122,8 +122,8 @@ class TextEncoder:
         tokens: list[int] = self._tokenizer(query)["input_ids"]
         if not tokens:
             return DataError("the text has no tokens")
-        if len(tokens) > self._most_tokens:
-            return DataError(f"the text has {len(tokens)} tokens; the model accepts {self._most_tokens}")
+        if len(tokens) > self._max_tokens:
+            return DataError(f"the text has {len(tokens)} tokens; the model accepts {self._max_tokens}")
         return tokens
 
     def _vectors(self, texts: list[list[int]]) -> list[list[float]]:

@@ -20,7 +20,7 @@ from chimera.inference.membership import Member, Members
 from chimera.inference.pool.pool import Pool
 from chimera.inference.worker.protocol import PATH, Assignment, BatchId, Collected, Link, StaleEpoch, WorkerState
 
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 _BYTES_PER_S = 16 << 20  # minimum rate of a request with a large batch
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class Requests(Protocol):
     ) -> Answer:
         """Send a request, and return the answer."""
 
-    def break_off(self, why: str) -> None:
+    def break_off(self, reason: str) -> None:
         """Abort the current request, from another thread. This request and all later ones raise `Unreachable`."""
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class HttpLink(Link):
     @classmethod
     def to(cls, address: str, token: str | None, *, timeout_s: float = 1.0) -> HttpLink:
         """Return a link to the worker at ``http://host:port``, which needs a token."""
-        return cls(address, Connection(Address.of(address), token, None, _MOST_BYTES), timeout_s=timeout_s)
+        return cls(address, Connection(Address.of(address), token, None, _MAX_BYTES), timeout_s=timeout_s)
 
     def adopt(self, epoch: int, owner: str) -> WorkerState:  # noqa: D102
         return self._call("adopt", {"epoch": epoch, "owner": owner}, WorkerState)

@@ -99,8 +99,8 @@ class WorkerActor:
         _end(f"no coordinator has called for {self._orphaned_s:g} s")
 
 
-def _end(why: str) -> None:
-    sys.stderr.write(f"chimera: error: {why}\n")
+def _end(reason: str) -> None:
+    sys.stderr.write(f"chimera: error: {reason}\n")
     sys.stderr.flush()
     os._exit(DIED)
 
@@ -210,16 +210,16 @@ class RayPool(Pool):
         from ray.exceptions import RayError
 
         there = set(self.addresses().values())
-        asked = {address: ref for address, ref in self._called.items() if address in there}
+        pending = {address: ref for address, ref in self._called.items() if address in there}
         self._last = {address: row for address, row in self._last.items() if address in there}
-        for address in there - asked.keys():
+        for address in there - pending.keys():
             with contextlib.suppress(ValueError):  # it died just now
-                asked[address] = ray.get_actor(address, self._namespace).about.remote(address)
-        refs = list(asked.values())
+                pending[address] = ray.get_actor(address, self._namespace).about.remote(address)
+        refs = list(pending.values())
         answered = set(ray.wait(refs, num_returns=len(refs), timeout=_ABOUT_TIMEOUT_S)[0] if refs else ())
-        for address, ref in asked.items():
+        for address, ref in pending.items():
             if ref in answered:
                 with contextlib.suppress(RayError):  # the worker is dead
                     self._last[address] = ray.get(ref)
-        self._called = {address: ref for address, ref in asked.items() if ref not in answered}
+        self._called = {address: ref for address, ref in pending.items() if ref not in answered}
         return list(self._last.values())

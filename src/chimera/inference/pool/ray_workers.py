@@ -66,7 +66,7 @@ class RayWorkers:
         for name in self._slots.keys() - there.keys():
             self._start(name)
 
-    def check(self, say: Callable[[str], None]) -> None:
+    def check(self, notify: Callable[[str], None]) -> None:
         """Restart dead workers."""
         now_s = time.monotonic()
         if now_s < self._polled_s + _POLL_S:
@@ -75,13 +75,13 @@ class RayWorkers:
         there = dict(self._pool.addresses())
         self._adjust(there)
         for name, slot in self._slots.items():
-            self._report_join(name, slot, say)
+            self._report_join(name, slot, notify)
             if name in there:
                 continue
             if slot.runs:
                 slot.runs = False
                 slot.pause.exit(now_s)
-                say(f"{name} has died; it is restarted")
+                notify(f"{name} has died; it is restarted")
             if slot.pause.is_over(now_s):
                 self._start(name)
 
@@ -135,7 +135,7 @@ class RayWorkers:
         )  # fmt: skip
         slot.joining = actor.about.remote(address)
 
-    def _report_join(self, name: str, slot: _Slot, say: Callable[[str], None]) -> None:
+    def _report_join(self, name: str, slot: _Slot, notify: Callable[[str], None]) -> None:
         """Report why a worker has not joined."""
         import ray
         from ray.exceptions import RayError
@@ -147,11 +147,11 @@ class RayWorkers:
                 ray.get(slot.joining)
             except RayError as error:
                 found = translated(error, "about", lambda _: name)
-                say(f"{name} did not start: {str(found).partition(chr(10))[0]}")
+                notify(f"{name} did not start: {str(found).partition(chr(10))[0]}")
             slot.joining = None
         elif not slot.waits and time.monotonic() > slot.started_s + _NO_RESOURCES_S:
             slot.waits = True
             free = ray.available_resources()
             wants = f"a free CPU and {self._gpus:g} of a GPU" if self._gpus else "a free CPU"
             left = ", ".join(f"{free.get(what, 0):g} {what}s" for what in ("CPU", "GPU"))
-            say(f"{name} waits for {wants}: Ray has {left} left")
+            notify(f"{name} waits for {wants}: Ray has {left} left")

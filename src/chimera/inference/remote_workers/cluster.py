@@ -38,7 +38,7 @@ _TRY_S = 2.5 + HOLD_S  # timeout of one report
 _FILES_S = 20.0  # timeout of a request for a piece of a file
 _REFUSALS = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.UNPROCESSABLE_ENTITY})
 _CONFLICT_S = 10.0  # an earlier program on this machine may have had the same name until its end
-_SAID = 300
+_MAX_REASON_CHARACTERS = 300
 
 
 class ClusterConnection:
@@ -65,10 +65,10 @@ class ClusterConnection:
         if self._broken_by:  # meanwhile
             self._current.break_off(self._broken_by)
 
-    def break_off(self, why: str) -> None:
+    def break_off(self, reason: str) -> None:
         """Abort the current request, from another thread. This request and all later ones raise `Unreachable`."""
-        self._broken_by = why
-        self._current.break_off(why)
+        self._broken_by = reason
+        self._current.break_off(reason)
 
     def close(self) -> None:
         """Close the connection."""
@@ -83,7 +83,7 @@ class ClusterAddress:
     url : the fixed address, ``https://host:port``; of a cluster with voters several of them, separated by commas.
     token : token of remote workers, or of the cluster.
     tls : context for ``https``; default: the authorities of the system.
-    say : called with a line of text when the connection is lost, and when it is restored.
+    notify : called with a line of text when the connection is lost, and when it is restored.
 
     Attributes
     ----------
@@ -94,9 +94,9 @@ class ClusterAddress:
     ConfigurationError : the address is invalid, or the token would travel there in clear.
     """
 
-    def __init__(self, url: str, token: str, tls: ssl.SSLContext | None, say: Callable[[str], None]) -> None:
+    def __init__(self, url: str, token: str, tls: ssl.SSLContext | None, notify: Callable[[str], None]) -> None:
         self._addresses = addresses_of(url)
-        self._url, self._token, self._tls, self._say = url, token, tls, say
+        self._url, self._token, self._tls, self._notify = url, token, tls, notify
         self.failure: ChimeraError | None = None
         self._lock = threading.Lock()
         self._began_s = time.monotonic()
@@ -128,7 +128,7 @@ class ClusterAddress:
                 connection.failed()
                 self._lost(str(error))
             return None
-        self._reached()
+        self._mark_reachable()
         return following
 
     def files(self, connection: ClusterConnection, worker: str, request: FilesRequest) -> FilesAnswer | None:
@@ -150,24 +150,26 @@ class ClusterAddress:
         connection.failed()
         return None
 
-    def _reached(self) -> None:
+    def _mark_reachable(self) -> None:
         with self._lock:
             self._conflict_s = None
             if self._is_lost or not self._was_reached:
-                self._say(f"the cluster at {self._url} answers")
+                self._notify(f"the cluster at {self._url} answers")
             self._was_reached, self._is_lost = True, False
 
-    def _lost(self, why: str) -> None:
+    def _lost(self, reason: str) -> None:
         with self._lock:
             if self._was_reached:
                 if not self._is_lost:
-                    self._say(f"the cluster at {self._url} does not answer: {why[:_SAID]}; it is called again")
+                    self._notify(
+                        f"the cluster at {self._url} does not answer: {reason[:_MAX_REASON_CHARACTERS]}; it is called again"
+                    )
                 self._is_lost = True
             elif time.monotonic() > self._began_s + PATIENCE_S:
-                where = f"the cluster at {self._url} cannot be reached: {why[:_SAID]}"
+                where = f"the cluster at {self._url} cannot be reached: {reason[:_MAX_REASON_CHARACTERS]}"
                 self._fail(UnavailableError(f"{where}: is it up, with --host and --port?"))
 
-    def _refused(self, status: int, why: str) -> None:
+    def _refused(self, status: int, reason: str) -> None:
         where = f"the cluster at {self._url}"
         if status == HTTPStatus.UNAUTHORIZED:
             self._fail(
@@ -180,11 +182,11 @@ class ClusterAddress:
                 self._conflict_s = self._conflict_s or time.monotonic()
                 lasts = time.monotonic() > self._conflict_s + _CONFLICT_S
             if lasts:
-                self._fail(ConfigurationError(f"{where} refuses the worker: {why}"))
+                self._fail(ConfigurationError(f"{where} refuses the worker: {reason}"))
         elif status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
-            self._lost(why)
+            self._lost(reason)
         else:
-            self._fail(RunError(f"{where} refuses a report with {status}: {why}"))
+            self._fail(RunError(f"{where} refuses a report with {status}: {reason}"))
 
     def _fail(self, failure: ChimeraError) -> None:
         self.failure = self.failure or failure
@@ -192,7 +194,7 @@ class ClusterAddress:
 
 def _reason(answer: Answer) -> str:
     message = str(document_of(answer).get("message", f"status {answer.status}"))
-    return printable(message[:_SAID])
+    return printable(message[:_MAX_REASON_CHARACTERS])
 
 
 def addresses_of(url: str) -> list[Address]:

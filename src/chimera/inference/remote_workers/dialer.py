@@ -23,8 +23,8 @@ from chimera.inference.remote_workers.protocol import (
     PIECE_BYTES,
     Next,
     Piece,
+    PieceRequest,
     Report,
-    Wanted,
 )
 from chimera.inference.worker.protocol import PATH as WORKER_PATH
 
@@ -117,7 +117,7 @@ class Dialer:
         """Return the whole body of a request; None if the coordinator does not wait for its answer any more."""
         body = bytearray(first.data)
         while len(body) < first.size:
-            wanted = Wanted(first.number, len(body))
+            wanted = PieceRequest(first.number, len(body))
             found = self._cluster.report(connection, self.member.name, self._report(wanted=wanted))
             more = None if found is None else found.request
             if more is None or not more.data or (more.number, more.at) != (first.number, len(body)):
@@ -125,7 +125,9 @@ class Dialer:
             body += more.data
         return bytes(body)
 
-    def _report(self, *, answer: Piece | None = None, wanted: Wanted | None = None, leaves: bool = False) -> Report:
+    def _report(
+        self, *, answer: Piece | None = None, wanted: PieceRequest | None = None, leaves: bool = False
+    ) -> Report:
         own = self.member
         return Report(
             self._machine, own.address, own.host, own.pid, own.state, own.epoch,

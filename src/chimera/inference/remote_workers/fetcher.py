@@ -14,7 +14,7 @@ import msgspec
 from chimera.core.errors import ChimeraError, ConfigurationError
 from chimera.core.private import make_folder, opener
 from chimera.inference.remote_workers.cluster import ClusterAddress
-from chimera.inference.remote_workers.models import FAILED, WANTED, WantedFolder, write_whole
+from chimera.inference.remote_workers.models import FAILED, REQUESTED, FolderRequest, write_whole
 from chimera.inference.remote_workers.protocol import FilesAnswer, FilesRequest, SharedFile
 
 _POLL_S = 0.1
@@ -30,14 +30,14 @@ class Fetcher:
     machine : random text that identifies this program to the cluster.
     cache : folder of the fetched models. Files of earlier programs are kept.
     max_bytes : maximum size of all fetched models. The models that were not used for the longest time are deleted first.
-    say : called with a line of text for each model.
+    notify : called with a line of text for each model.
     """
 
     def __init__(
-        self, cluster: ClusterAddress, machine: str, cache: Path, max_bytes: int, say: Callable[[str], None]
+        self, cluster: ClusterAddress, machine: str, cache: Path, max_bytes: int, notify: Callable[[str], None]
     ) -> None:
         self._cluster, self._machine, self._cache = cluster, machine, cache
-        self._max_bytes, self._say = max_bytes, say
+        self._max_bytes, self._notify = max_bytes, notify
         self._stopped = threading.Event()
         self._connection = cluster.connection()
         self._thread = threading.Thread(target=self._run, name="chimera-fetch", daemon=True)
@@ -60,20 +60,20 @@ class Fetcher:
 
     def _run(self) -> None:
         while not self._stopped.wait(_POLL_S):
-            for file in sorted(self._cache.glob(f"*{WANTED}")):
-                name = file.name.removesuffix(WANTED)
+            for file in sorted(self._cache.glob(f"*{REQUESTED}")):
+                name = file.name.removesuffix(REQUESTED)
                 try:
-                    wanted = msgspec.json.decode(file.read_bytes(), type=WantedFolder)
+                    wanted = msgspec.json.decode(file.read_bytes(), type=FolderRequest)
                     self._fetch(wanted, name)
                 except (ChimeraError, OSError, msgspec.MsgspecError) as error:
-                    self._say(f"a model cannot be fetched: {error}")
+                    self._notify(f"a model cannot be fetched: {error}")
                     with contextlib.suppress(OSError):
                         write_whole(self._cache / f"{name}{FAILED}", " ".join(str(error).split()).encode())
                 with contextlib.suppress(OSError):
                     file.unlink(missing_ok=True)
         self._connection.close()
 
-    def _fetch(self, wanted: WantedFolder, name: str) -> None:
+    def _fetch(self, wanted: FolderRequest, name: str) -> None:
         files = self._answer(wanted, FilesRequest(self._machine, wanted.path)).files or []
         size = sum(each.size for each in files)
         if not files or len({each.name for each in files}) != len(files):
@@ -88,9 +88,9 @@ class Fetcher:
             draft.rename(self._cache / name)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-        self._say(f"the model in {wanted.path!r} is fetched, with {size} bytes")
+        self._notify(f"the model in {wanted.path!r} is fetched, with {size} bytes")
 
-    def _fetch_file(self, wanted: WantedFolder, file: SharedFile, target: Path) -> None:
+    def _fetch_file(self, wanted: FolderRequest, file: SharedFile, target: Path) -> None:
         digest, at = hashlib.sha256(), 0
         with open(target, "wb", opener=opener) as opened:
             while at < file.size:
@@ -103,7 +103,7 @@ class Fetcher:
         if digest.hexdigest() != file.sha256:
             raise ConfigurationError(f"{file.name} of {wanted.path!r} has another hash than the cluster has computed")
 
-    def _answer(self, wanted: WantedFolder, request: FilesRequest) -> FilesAnswer:
+    def _answer(self, wanted: FolderRequest, request: FilesRequest) -> FilesAnswer:
         """Return the answer; repeat the request while there is none, because the network is down or hashes are computed."""
         while not self._stopped.is_set():
             found = self._cluster.files(self._connection, wanted.worker, request)

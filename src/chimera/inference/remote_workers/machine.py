@@ -48,7 +48,9 @@ class MachineOptions:
     fetch_bytes: int = 0
 
 
-def join(folder: ClusterFolder, cluster: ClusterAddress, options: MachineOptions, say: Callable[[str], None]) -> None:
+def join(
+    folder: ClusterFolder, cluster: ClusterAddress, options: MachineOptions, notify: Callable[[str], None]
+) -> None:
     """Run workers for a cluster until SIGINT or SIGTERM; they finish their batches first. Main thread only.
 
     A second signal ends them at once. The cluster then gives their batches to other workers.
@@ -56,7 +58,7 @@ def join(folder: ClusterFolder, cluster: ClusterAddress, options: MachineOptions
     Parameters
     ----------
     folder : a folder of this machine, for the workers' logs and their token.
-    say : called with a line of text for each event.
+    notify : called with a line of text for each event.
 
     Raises
     ------
@@ -82,13 +84,13 @@ def join(folder: ClusterFolder, cluster: ClusterAddress, options: MachineOptions
         forks, workers = local_workers(folder, lambda: options.workers, processes, prefix=f"{options.name}.")
         machine = secrets.token_hex(16)
         dialers = _Dialers(cluster, folder, machine)
-        fetcher = Fetcher(cluster, machine, cache, options.fetch_bytes, say) if options.fetch_bytes else None
+        fetcher = Fetcher(cluster, machine, cache, options.fetch_bytes, notify) if options.fetch_bytes else None
         try:
             if fetcher is not None:
                 fetcher.start()
             forks.start()
             workers.start()
-            _run(forks, workers, dialers, cluster, signals, say)
+            _run(forks, workers, dialers, cluster, signals, notify)
         finally:
             deadline_s = time.monotonic() + STOP_S
             for each in (workers, forks):
@@ -106,16 +108,16 @@ def _run(
     dialers: _Dialers,
     cluster: ClusterAddress,
     signals: list[int],
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> None:
     leaves = False
     while len(signals) < 2 and not (leaves and workers.have_ended()):
         if signals and not leaves:
             leaves = True
-            say("the workers finish their batches and leave; another Ctrl-C ends them at once")
+            notify("the workers finish their batches and leave; another Ctrl-C ends them at once")
             workers.leave()
-        forks.check(say)
-        workers.check(say)
+        forks.check(notify)
+        workers.check(notify)
         dialers.update()
         if cluster.failure is not None:
             raise cluster.failure

@@ -27,11 +27,11 @@ Compute: TypeAlias = Callable[[str, dict[str, Any], Sequence[Any]], Iterator[tup
 
 _KINDS = frozenset({"transformers", "text-generation", "text-embeddings"})
 _FOLDERS = ("model", "base", "tokenizer")
-WANTED, FAILED = ".wanted", ".failed"
+REQUESTED, FAILED = ".wanted", ".failed"
 _POLL_S = 0.05
 
 
-class WantedFolder(Struct, frozen=True):
+class FolderRequest(Struct, frozen=True):
     """A folder that a worker needs.
 
     Attributes
@@ -79,9 +79,9 @@ class ForeignModels:
         try:
             table = self.table(one.model, is_wanted)
         except ConfigurationError as error:
-            why = f"the model cannot be loaded: {error}"
+            reason = f"the model cannot be loaded: {error}"
             yield "loaded", loaded
-            yield "done", finished([{"error": why}] * len(one.queries), 0.0)
+            yield "done", finished([{"error": reason}] * len(one.queries), 0.0)
         else:
             yield from compute(one.job, table, one.queries)
 
@@ -108,7 +108,7 @@ class ForeignModels:
 
     def _fetched(self, cache: Path, path: str, stamp: str, is_wanted: Callable[[], bool]) -> Path:
         name = hashlib.sha256(f"{path}\0{stamp}".encode()).hexdigest()[:32]
-        folder, wanted, failed = cache / name, cache / f"{name}{WANTED}", cache / f"{name}{FAILED}"
+        folder, wanted, failed = cache / name, cache / f"{name}{REQUESTED}", cache / f"{name}{FAILED}"
         failed.unlink(missing_ok=True)
         waiting = threading.Event()
         while True:
@@ -123,7 +123,7 @@ class ForeignModels:
                 raise ConfigurationError("the batch was taken back")
             if request_is_missing:
                 make_folder(cache)
-                write_whole(wanted, msgspec.json.encode(WantedFolder(path, self._worker)))
+                write_whole(wanted, msgspec.json.encode(FolderRequest(path, self._worker)))
             waiting.wait(_POLL_S)
         os.utime(folder)  # the folder that was not used for the longest time is deleted first
         return folder

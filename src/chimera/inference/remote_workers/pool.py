@@ -12,7 +12,7 @@ from chimera.inference.membership import Member
 from chimera.inference.pool.pool import Pool
 from chimera.inference.remote_workers.link import RemoteLink
 from chimera.inference.remote_workers.protocol import Report, check_worker
-from chimera.inference.remote_workers.session import Room, Session, SessionConnection
+from chimera.inference.remote_workers.session import AnswerBudget, Session, SessionConnection
 from chimera.inference.worker.protocol import Link
 
 MAX_WORKERS = 200
@@ -31,7 +31,7 @@ class RemoteWorkers(Pool):
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
         self._lock = threading.Lock()
-        self._room = Room(MAX_ANSWER_BYTES)
+        self._budget = AnswerBudget(MAX_ANSWER_BYTES)
 
     def reported(self, name: str, report: Report) -> Session | None:
         """Note a report about a worker, and return the connection with it; None once it has left.
@@ -59,7 +59,7 @@ class RemoteWorkers(Pool):
                     raise UnavailableError(f"the cluster has {MAX_WORKERS} remote workers already, which is its limit")
                 if found is not None:
                     found.end("it has restarted")
-                found = self._sessions[name] = Session(name, report, self._room)
+                found = self._sessions[name] = Session(name, report, self._budget)
             found.note(report)
             return found
 
@@ -172,5 +172,5 @@ class _NoConnection(SessionConnection):
     def request(self, *_: object, **__: object) -> None:  # type: ignore[override]
         raise Unreachable("the worker has restarted or left")
 
-    def break_off(self, why: str) -> None:
+    def break_off(self, reason: str) -> None:
         pass

@@ -61,7 +61,7 @@ class Piece(Struct, frozen=True, forbid_unknown_fields=True):
     data: Annotated[bytes, Meta(max_length=PIECE_BYTES)]
 
 
-class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
+class PieceRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """The next piece of a request that the machine needs."""
 
     number: Count
@@ -92,7 +92,7 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True):
     epoch: Count = 0
     handled: Annotated[list[Count], Meta(max_length=16)] = []
     answer: Piece | None = None
-    wanted: Wanted | None = None
+    wanted: PieceRequest | None = None
     leaves: bool = False
     hold_s: Annotated[float, Meta(ge=0, le=HOLD_S)] = HOLD_S
 

@@ -72,7 +72,7 @@ def dial_router(leader: Callable[[], Coordinator], remote: RemoteWorkers, *, sha
         ),
     )  # fmt: skip
     async def files(request: Request) -> Response:
-        asked = _read(await read_object(request, MAX_REPORT_BYTES), FilesRequest)
+        files_request = _read(await read_object(request, MAX_REPORT_BYTES), FilesRequest)
 
         def found() -> FilesAnswer:
             coordinator, worker = leader(), str(request.path_params["worker"])
@@ -80,12 +80,12 @@ def dial_router(leader: Callable[[], Coordinator], remote: RemoteWorkers, *, sha
                 raise ConfigurationError(
                     "this cluster sends no models: start it with 'chimera infer up --fetch-models'"
                 )
-            if not remote.is_of(worker, asked.machine):
+            if not remote.is_of(worker, files_request.machine):
                 raise ConflictError(f"the worker {worker[:80]!r} is not one of this machine, or has not reported yet")
-            coordinator.call(lambda: check_is_needed(coordinator, worker, asked.path))
-            folder = Path(asked.path)
-            if asked.name:
-                return FilesAnswer(data=read_piece(folder, asked.name, asked.at))
+            coordinator.call(lambda: check_is_needed(coordinator, worker, files_request.path))
+            folder = Path(files_request.path)
+            if files_request.name:
+                return FilesAnswer(data=read_piece(folder, files_request.name, files_request.at))
             return FilesAnswer(models.files(folder))
 
         body = wire.pack(msgspec.to_builtins(await in_thread(found), builtin_types=(bytes,)))

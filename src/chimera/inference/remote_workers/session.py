@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from chimera.core.errors import DataError, TimeLimitError, UnavailableError
 from chimera.engines.http.connection import Answer, Unreachable
-from chimera.inference.remote_workers.protocol import GONE, LATE, PIECE_BYTES, Piece, Report, Wanted
+from chimera.inference.remote_workers.protocol import GONE, LATE, PIECE_BYTES, Piece, PieceRequest, Report
 
 _MAX_CALL_S = 600.0  # limit of a request, also if a machine reports repeatedly that it handles the request
 
@@ -35,7 +35,7 @@ class _Request:
         return Piece(self.number, self.what, 0, at, len(self.body), data)
 
 
-class Room:
+class AnswerBudget:
     """Memory for the answers that arrive in pieces from all remote workers. All methods are thread-safe."""
 
     def __init__(self, size: int) -> None:
@@ -61,7 +61,7 @@ class Session:
     ----------
     name : name of the worker.
     report : the first report about it.
-    room : memory for answers.
+    budget : memory for answers.
 
     Attributes
     ----------
@@ -70,8 +70,8 @@ class Session:
     kills : whether the machine must kill the worker.
     """
 
-    def __init__(self, name: str, report: Report, room: Room) -> None:
-        self.name, self.report, self._room = name, report, room
+    def __init__(self, name: str, report: Report, budget: AnswerBudget) -> None:
+        self.name, self.report, self._budget = name, report, budget
         self.seen_s, self.kills = time.monotonic(), False
         self._changed = threading.Condition()
         self._wakes: list[Callable[[], object]] = []
@@ -109,7 +109,7 @@ class Session:
                 self._await(own, timeout_s, broken)
             finally:
                 del self._requests[own.number]
-                self._room.give_back(own.reserved)
+                self._budget.give_back(own.reserved)
         assert own.answer is not None
         if own.answer.status == GONE:
             raise Unreachable(f"{self.name} is dead")
@@ -119,8 +119,8 @@ class Session:
 
     def _await(self, own: _Request, timeout_s: float, broken: Callable[[], str]) -> None:
         while own.answer is None:
-            if why := broken() or self._ended:
-                raise Unreachable(why)
+            if reason := broken() or self._ended:
+                raise Unreachable(reason)
             left_s = min(own.progress_s + timeout_s, own.began_s + _MAX_CALL_S) - time.monotonic()
             if left_s <= 0:
                 raise TimeLimitError(f"nothing has arrived from {self.name} for {timeout_s:g} s")
@@ -131,10 +131,10 @@ class Session:
         with self._changed:
             self._notify()
 
-    def end(self, why: str) -> None:
+    def end(self, reason: str) -> None:
         """End all calls: the worker is not there any more."""
         with self._changed:
-            self._ended = why
+            self._ended = reason
             self._notify()
 
     def kill(self) -> None:
@@ -160,7 +160,7 @@ class Session:
                     return each.piece(0)
         return None
 
-    def more(self, wanted: Wanted) -> Piece | None:
+    def more(self, wanted: PieceRequest) -> Piece | None:
         """Return another piece of a request; None if the request has ended."""
         with self._changed:
             found = self._requests.get(wanted.number)
@@ -182,7 +182,7 @@ class Session:
             if found is None or not found.is_taken or piece.at != len(found.received):
                 return last
             if piece.at == 0:
-                self._room.take(piece.size)
+                self._budget.take(piece.size)
                 found.reserved = piece.size
             if len(found.received) + len(piece.data) > found.reserved:
                 raise DataError("the answer is longer than its first piece says")
@@ -229,9 +229,9 @@ class SessionConnection:
         """Send a request, and return the answer; see `Session.call`."""
         return self._session.call(path.rpartition("/")[2], body, timeout_s, lambda: self._broken_by)
 
-    def break_off(self, why: str) -> None:
+    def break_off(self, reason: str) -> None:
         """Abort the current request, from another thread. This request and all later ones raise `Unreachable`."""
-        self._broken_by = why
+        self._broken_by = reason
         self._session.wake()
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from chimera.inference.scheduling.job import Job
 
 QUEUE_S = 5.0
 """Target of the queue time: seconds until all waiting queries would be in a batch."""
-CALM_S = 60.0
+SCALE_DOWN_WINDOW_S = 60.0
 """A worker is dismissed when it was not needed for this many seconds."""
 
 
@@ -36,7 +36,7 @@ def _needed_by(job: Job) -> int:
 
 
 class Autoscaler:
-    """Decides the number of workers between bounds. It grows at once, and shrinks to the maximum needed in `CALM_S`.
+    """Decides the number of workers between bounds. It grows at once. It shrinks to the maximum of `SCALE_DOWN_WINDOW_S`.
 
     Parameters
     ----------
@@ -51,6 +51,6 @@ class Autoscaler:
         while self._needed and self._needed[-1][1] <= needed:  # a later, larger number makes it irrelevant
             self._needed.pop()
         self._needed.append((now_s, needed))
-        while self._needed[0][0] < now_s - CALM_S:
+        while self._needed[0][0] < now_s - SCALE_DOWN_WINDOW_S:
             self._needed.popleft()
         return min(max(self._needed[0][1], least), most)

@@ -16,7 +16,7 @@ MAX_BATCH_S = 0.6
 """The same on many workers: a worker then becomes free soon, and the coordinator handles fewer batches."""
 OPEN_BATCH_S = 0.1
 """The same for an open job, whose clients wait for the answers."""
-LONGEST_S = 1.0
+MAX_FIXED_BATCH_S = 1.0
 """Maximum seconds of a batch whose size the user has set."""
 SHARE_S = 0.2
 """While other jobs wait, a batch has at most the queries that its job should finish in this many seconds."""
@@ -31,7 +31,7 @@ _EFFICIENT = 4  # the queries of a batch should take this many times its fixed s
 _SMOOTHING = 0.3  # weight of the last batch in the estimates
 _MEMORY = 100  # batches after which the mean of a size is forgotten
 _SPREAD = 2  # ratio of two sizes from which the fixed seconds are estimated
-_LEAST_S = 1e-9  # minimum seconds of a query: the batches of a model that cannot be loaded take no time
+_MIN_QUERY_S = 1e-9  # minimum seconds of a query: the batches of a model that cannot be loaded take no time
 _NOISE = 0.3  # relative error of the seconds of a size
 
 
@@ -73,7 +73,7 @@ class BatchCost:
         mean.count, mean.seconds = smoothed(mean.count, count), smoothed(mean.seconds, seconds)
         mean.seen = self._seen
         self._means = {size: each for size, each in self._means.items() if self._seen - each.seen < _MEMORY}
-        self._estimate(max(self.mean_s, _LEAST_S))
+        self._estimate(max(self.mean_s, _MIN_QUERY_S))
 
     def most_in(self, seconds: float) -> int:
         """Return the number of queries that a batch finishes in this time, at least 1; without limit if unknown."""
@@ -96,7 +96,7 @@ class BatchCost:
             fixed_s = line_s - _NOISE * ratio / (ratio - 1) * small.seconds
             if fixed_s > 0:
                 self.fixed_s = min(fixed_s, 0.98 * large.seconds)
-                self.query_s = max((large.seconds - self.fixed_s) / large.count, _LEAST_S)
+                self.query_s = max((large.seconds - self.fixed_s) / large.count, _MIN_QUERY_S)
 
 
 def smoothed(before: float | None, value: float) -> float:
@@ -136,7 +136,7 @@ def batch_size(cost: BatchCost, wanted: int, *, target_s: float, per_s: float | 
     """
     if cost.mean_s is None:
         return min(wanted, UNMEASURED) if wanted else max(cost.largest, 1)
-    seconds = LONGEST_S if wanted else target_s
+    seconds = MAX_FIXED_BATCH_S if wanted else target_s
     most = (seconds - cost.fixed_s) / cost.query_s
     if per_s is not None:
         most = min(most, SHARE_S * per_s)
@@ -150,4 +150,4 @@ def _trial(count: int, query_s: float) -> int:
     """Return another size than the usual one, to estimate the fixed seconds; the usual one if a larger one takes too long."""
     if count >= _SPREAD:
         return count // 4 or 1
-    return 4 if 4 * query_s <= LONGEST_S else count
+    return 4 if 4 * query_s <= MAX_FIXED_BATCH_S else count

@@ -11,7 +11,7 @@ MAX_KILLS = 3
 
 
 def failure_of(
-    job: Job, run: Running, why: str, now_s: float, *, divisible: bool = True
+    job: Job, run: Running, reason: str, now_s: float, *, divisible: bool = True
 ) -> records.Failed | records.Poisoned:
     """Return the record of a batch that killed its process.
 
@@ -24,7 +24,7 @@ def failure_of(
     halves = divisible and batch.count > 1
     if not halves and len(killed) >= MAX_KILLS:
         what = "this query" if batch.count == 1 else "this batch"
-        text = f"{what} has no result after {len(killed)} attempts (on {', '.join(killed)}): {why}"
+        text = f"{what} has no result after {len(killed)} attempts (on {', '.join(killed)}): {reason}"
         return records.Poisoned(job.id, batch.number, text, now_s)
     parts = list(range(job.batches, job.batches + 1 + halves))
-    return records.Failed(job.id, batch.number, run.worker, why, parts, now_s)
+    return records.Failed(job.id, batch.number, run.worker, reason, parts, now_s)

@@ -118,7 +118,7 @@ class Scheduler:
         return {run.worker for job in self.jobs.values() for run in job.running.values()}
 
     def lost(
-        self, worker: str, why: str, *, culprit: tuple[str, int] | None, now_s: float
+        self, worker: str, reason: str, *, culprit: tuple[str, int] | None, now_s: float
     ) -> list[records.Returned | records.Failed | records.Poisoned]:
         """Return the records of a worker's loss: its batches are returned, and a batch that killed a second worker is split.
 
@@ -133,13 +133,13 @@ class Scheduler:
             number = run.batch.number
             blamed = (job.id, number) == culprit
             if blamed and number in job.blamed:
-                found.append(failure_of(job, run, why, now_s))
+                found.append(failure_of(job, run, reason, now_s))
             else:
-                found.append(records.Returned(job.id, number, worker, why, blamed, now_s))
+                found.append(records.Returned(job.id, number, worker, reason, blamed, now_s))
         return found
 
     def failed(
-        self, worker: str, job: str, batch: int, why: str, *, divisible: bool, now_s: float
+        self, worker: str, job: str, batch: int, reason: str, *, divisible: bool, now_s: float
     ) -> records.Failed | records.Poisoned | None:
         """Return the record of a batch that ended its worker's computing process; None if the worker no longer has it.
 
@@ -151,7 +151,7 @@ class Scheduler:
         run = held.running.get(batch) if held else None
         if held is None or run is None or run.worker != worker:
             return None
-        return failure_of(held, run, why, now_s, divisible=divisible)
+        return failure_of(held, run, reason, now_s, divisible=divisible)
 
     def expired_jobs(self, since_s: float) -> list[str]:
         """Return the jobs that ended before a time, except the newest job, so that its number is not used again."""
@@ -160,7 +160,7 @@ class Scheduler:
 
     def is_durable(self, record: records.Record) -> bool:
         """Return whether a record must be written: of an open job, only its existence and options."""
-        return isinstance(record, records.Lasting) or not self.job(record.job).accepted.open
+        return isinstance(record, records.JobRecord) or not self.job(record.job).accepted.open
 
     def unfinished_batch(self, job: str, batch: int) -> Batch | None:
         """Return a batch whose results are not committed yet; None if they are, or if the job has ended."""

@@ -286,9 +286,9 @@ class Simulation:
         self._schedule(fault.duration_s, partial(self._return, worker, key, load_s, compute_s))
 
     def _lose(self, worker: _Worker, *, died: bool) -> None:
-        why = "it died" if died else "it hangs"
+        reason = "it died" if died else "it hangs"
         culprit = next(((job.id, run.batch.number) for job, run in self.scheduler.running_on(worker.name)), None)
-        for record in self.scheduler.lost(worker.name, why, culprit=culprit if died else None, now_s=self._now_s):
+        for record in self.scheduler.lost(worker.name, reason, culprit=culprit if died else None, now_s=self._now_s):
             self._record(record)
         self._offer()
 

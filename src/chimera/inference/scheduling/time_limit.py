@@ -6,12 +6,12 @@ model, as does the time of a query. A query alone that exceeds its limit gets tw
 
 from __future__ import annotations
 
-_LEAST_S = 60.0
+_MIN_LIMIT_S = 60.0
 _FACTOR = 20  # a batch may take this many times as long per query as the slowest batch before
 _FIRST_S = 300.0  # before any batch is finished
 _FIRST_PER_QUERY_S = 60.0  # limit per query before any batch is finished, if that is longer
 _FIRST_LOADS = 20  # the same for each query, as a multiple of the load time of the model, if that is longer
-_MOST_ALONE_S = 1800.0  # limit of a single query before any batch is finished
+_MAX_SINGLE_QUERY_S = 1800.0  # limit of a single query before any batch is finished
 
 
 def default_limit_s(count: int, slowest_s: float | None, kills: int = 0) -> float:
@@ -25,8 +25,8 @@ def default_limit_s(count: int, slowest_s: float | None, kills: int = 0) -> floa
     """
     if slowest_s is None:
         first_s = max(_FIRST_S, _FIRST_PER_QUERY_S * count)
-        return first_s if count > 1 else min(first_s * 2**kills, _MOST_ALONE_S)
-    return max(_LEAST_S, _FACTOR * slowest_s * count)
+        return first_s if count > 1 else min(first_s * 2**kills, _MAX_SINGLE_QUERY_S)
+    return max(_MIN_LIMIT_S, _FACTOR * slowest_s * count)
 
 
 def default_loads(count: int, slowest_s: float | None) -> float:

@@ -187,11 +187,11 @@ class Computation:
         how = self._processes.wait()
         with self._changed:
             if self.current is one and not self.closed:
-                why = f"{exceeded} took longer than {self._limit.limit_s:g} s" if exceeded else f"its process {how}"
+                reason = f"{exceeded} took longer than {self._limit.limit_s:g} s" if exceeded else f"its process {how}"
                 loading = self._loading is not None
                 self._end_batch()
                 count = len(one.queries)
-                self._results.add(Finished(one.job, one.batch, 0.0, count, b"", failure=why, loading=loading))
+                self._results.add(Finished(one.job, one.batch, 0.0, count, b"", failure=reason, loading=loading))
                 self._changes.change()
 
     def _end_batch(self) -> None:

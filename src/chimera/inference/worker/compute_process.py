@@ -65,11 +65,11 @@ class ComputeProcess:
         self._status: int | None = None
         self._changed = threading.Condition()
         self._connection, other_end = Pipe()
-        life_read, self._lifeline = os.pipe()
+        pipe_read, self._parent_pipe = os.pipe()
         wanted = request_for(self._model, preload=preload, keep_models=keep_models, folder=folder, fork=True)
         with other_end:
-            self._reply = forks.request(wanted, (other_end.fileno(), life_read, *_OUTPUT))
-        os.close(life_read)
+            self._reply = forks.request(wanted, (other_end.fileno(), pipe_read, *_OUTPUT))
+        os.close(pipe_read)
         self._watcher = threading.Thread(target=self._watch, name="chimera-compute-end", daemon=True)
         self._watcher.start()
 
@@ -132,9 +132,9 @@ class ComputeProcess:
         with self._changed:
             if self.ended:
                 return
-            if self._lifeline >= 0:  # a process that is forked later ends at once
-                os.close(self._lifeline)
-                self._lifeline = -1
+            if self._parent_pipe >= 0:  # a process that is forked later ends at once
+                os.close(self._parent_pipe)
+                self._parent_pipe = -1
             if self._pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._pid, signal.SIGKILL)
@@ -147,9 +147,9 @@ class ComputeProcess:
         self._watcher.join()
         self._connection.close()
         self._reply.close()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        if self._parent_pipe >= 0:
+            os.close(self._parent_pipe)
+            self._parent_pipe = -1
 
     def _watch(self) -> None:
         with contextlib.suppress(OSError), self._reply.makefile("rb") as answers:

@@ -69,11 +69,11 @@ class ForkClient:
             self._own.communicate()
 
 
-def start(inbox: socket.socket) -> subprocess.Popen[bytes]:
-    """Start a fork server that ends with this process, and answers the requests of an inbox."""
+def start(request_socket: socket.socket) -> subprocess.Popen[bytes]:
+    """Start a fork server that ends with this process, and answers the requests of a socket."""
     return subprocess.Popen(  # noqa: S603 - this Python, a module of the project, no shell
-        [sys.executable, "-m", *command(inbox.fileno())],
-        stdin=subprocess.PIPE, pass_fds=[inbox.fileno()], start_new_session=True,
+        [sys.executable, "-m", *command(request_socket.fileno())],
+        stdin=subprocess.PIPE, pass_fds=[request_socket.fileno()], start_new_session=True,
     )  # fmt: skip
 
 

@@ -21,8 +21,8 @@ from msgspec import Struct
 MAX_BYTES = 1 << 16
 """Maximum size of a request."""
 READY = b"ready"
-INBOX = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
-"""The type of an inbox."""
+SOCKET_TYPE = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_DGRAM
+"""The type of a request socket."""
 
 
 class Request(Struct, frozen=True):
@@ -50,7 +50,7 @@ class Request(Struct, frozen=True):
 
 def sockets() -> tuple[socket.socket, socket.socket]:
     """Return the two ends of a connection to a fork server."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, INBOX)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, SOCKET_TYPE)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MAX_BYTES)
     return ours, theirs
 
@@ -68,7 +68,7 @@ def request(requests: socket.socket, wanted: Request, files: Sequence[int] = ())
     return ours
 
 
-def received(inbox: socket.socket) -> tuple[Request | None, bytes, list[int]]:
+def received(request_socket: socket.socket) -> tuple[Request | None, bytes, list[int]]:
     """Receive a request, its body and its descriptors; None if it is invalid, and an empty body if no more will come.
 
     Raises
@@ -76,7 +76,7 @@ def received(inbox: socket.socket) -> tuple[Request | None, bytes, list[int]]:
     BlockingIOError : the socket does not block, and there is none.
     """
     try:
-        body, descriptors, *_ = socket.recv_fds(inbox, MAX_BYTES, 5)
+        body, descriptors, *_ = socket.recv_fds(request_socket, MAX_BYTES, 5)
     except ConnectionError:  # the other end is closed, and its owner had not read that this process is ready
         return None, b"", []
     with contextlib.suppress(msgspec.MsgspecError):
@@ -98,12 +98,12 @@ class Child:
     """
 
     pid: int
-    inbox: socket.socket
+    request_socket: socket.socket
     waiting: list[socket.socket] | None = field(default_factory=list)
 
     def close(self) -> None:
         """Send it no more requests."""
-        self.inbox.close()
+        self.request_socket.close()
         self.is_ready()
 
     def is_ready(self) -> None:
@@ -116,14 +116,14 @@ class Child:
 def pass_on(child: Child, body: bytes, reply: socket.socket, files: list[int]) -> None:
     """Pass a request on to a child. Without ``files``, no process is forked, and no worker waits for one."""
     with contextlib.suppress(OSError):  # the child has just died: the worker repeats the request
-        socket.send_fds(child.inbox, [body], [reply.fileno(), *files])
+        socket.send_fds(child.request_socket, [body], [reply.fileno(), *files])
     if child.waiting is None or not files:
         reply.close()
     else:
         child.waiting.append(reply)
 
 
-def tell(reply: socket.socket, **answer: Any) -> None:
+def send_reply(reply: socket.socket, **answer: Any) -> None:
     """Send an answer to a worker."""
     with contextlib.suppress(OSError):  # the worker has died
         reply.sendall(msgspec.json.encode(answer) + b"\n")

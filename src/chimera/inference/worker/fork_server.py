@@ -31,7 +31,7 @@ from chimera.inference.models import Predictor, is_shared, load
 from chimera.inference.models.spec import key_of
 from chimera.inference.models.warm_up import warm_up
 from chimera.inference.worker.computing import reason, serve
-from chimera.inference.worker.fork_protocol import INBOX, READY, Child, Request, pass_on, received, tell
+from chimera.inference.worker.fork_protocol import READY, SOCKET_TYPE, Child, Request, pass_on, received, send_reply
 from chimera.inference.worker.forked import import_all, reap, run_forked, set_threads, single_thread
 
 _WARMED = "transformers.pipelines"  # a process of the tree that has imported this module warms up
@@ -43,8 +43,8 @@ class ForkServer:
 
     Parameters
     ----------
-    inbox : the socket with the requests.
-    lifeline : descriptor of a pipe; when its other end is closed, the whole tree ends. -1: the parent process has it.
+    request_socket : the socket with the requests.
+    parent_pipe : descriptor of a pipe; when its other end is closed, the whole tree ends. -1: the parent process has it.
     modules : modules that the process has imported, or has tried to import.
     failures : why some of them cannot be imported.
     predictor, load_s : the model that it has loaded, and the seconds of the load.
@@ -54,9 +54,9 @@ class ForkServer:
 
     def __init__(
         self,
-        inbox: socket.socket,
+        request_socket: socket.socket,
         *,
-        lifeline: int = -1,
+        parent_pipe: int = -1,
         modules: frozenset[str] = frozenset(),
         failures: Mapping[str, str] | None = None,
         predictor: Predictor | None = None,
@@ -64,7 +64,7 @@ class ForkServer:
         refusal: str = "",
         threads: int = 0,
     ) -> None:
-        self._inbox, self._lifeline = inbox, lifeline
+        self._request_socket, self._parent_pipe = request_socket, parent_pipe
         self._modules, self._failures = modules, dict(failures or {})
         self._predictor, self._load_s, self._refusal = predictor, load_s, refusal
         self._threads = threads
@@ -75,7 +75,7 @@ class ForkServer:
         self._wake: tuple[socket.socket, socket.socket] = socket.socketpair()
 
     def run(self) -> NoReturn:
-        """Serve until the inbox is closed and no process of this one computes."""
+        """Serve until the request socket is closed and no process of this one computes."""
         gc.freeze()  # the collector must not write to pages that the forked processes share; a collection would take 0.3 s
         for each in self._wake:
             each.setblocking(False)
@@ -86,32 +86,32 @@ class ForkServer:
             ready = self._poll(is_open)
             if not ready:
                 self._warm_up()
-            if self._lifeline in ready:
+            if self._parent_pipe in ready:
                 os.killpg(0, signal.SIGKILL)
             if self._wake[0].fileno() in ready:
                 self._wake[0].recv(4096)
                 self._reap()
             for child in self._children():
                 self._look_at(child, ready)
-            if is_open and self._inbox.fileno() in ready:
+            if is_open and self._request_socket.fileno() in ready:
                 is_open = self._receive()
         os._exit(0)
 
     def refuse(self) -> None:
         """Answer the requests that wait. A later one is not for this process: its parent then loads the model again."""
-        self._inbox.setblocking(False)
+        self._request_socket.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             while self._receive():
                 pass
 
     def _poll(self, is_open: bool) -> set[int]:
         poller = select.poll()
-        for number in (self._lifeline, self._wake[0].fileno(), self._inbox.fileno() if is_open else -1):
+        for number in (self._parent_pipe, self._wake[0].fileno(), self._request_socket.fileno() if is_open else -1):
             if number >= 0:
                 poller.register(number, select.POLLIN)
         for child in self._children():
             if child.waiting is not None:
-                poller.register(child.inbox, select.POLLIN)
+                poller.register(child.request_socket, select.POLLIN)
                 for each in child.waiting:
                     poller.register(each, 0)  # reports that the other end is closed
         return {number for number, _ in poller.poll(_IDLE_MS if self._is_cold else None)}
@@ -129,7 +129,7 @@ class ForkServer:
         """Note that a child is ready, or kill one that loads a model for which no worker waits any more."""
         if child.waiting is None:
             return
-        if child.inbox.fileno() in ready:
+        if child.request_socket.fileno() in ready:
             child.is_ready()
             return
         for each in [each for each in child.waiting if each.fileno() in ready]:
@@ -140,7 +140,7 @@ class ForkServer:
 
     def _receive(self) -> bool:
         """Handle one request; return False if no more will come."""
-        request, body, descriptors = received(self._inbox)
+        request, body, descriptors = received(self._request_socket)
         if request is not None:
             reply, *files = descriptors
             self._handle(request, body, socket.socket(fileno=reply), files)
@@ -151,7 +151,7 @@ class ForkServer:
     def _handle(self, request: Request, body: bytes, reply: socket.socket, files: list[int]) -> None:
         failures = [self._failures[name] for name in request.modules if name in self._failures]
         if self._refusal or (request.strict and failures):
-            tell(reply, failed=self._refusal or failures[0])
+            send_reply(reply, failed=self._refusal or failures[0])
             reply.close()
         elif not self._modules.union(sys.modules).issuperset(request.modules):
             self._libraries = self._libraries or self._fork_server(request.modules, None, reply, files)
@@ -161,13 +161,13 @@ class ForkServer:
         elif request.fork:
             self._fork(request, reply, files)
         else:
-            tell(reply, ready=True)
+            send_reply(reply, ready=True)
             reply.close()
 
     def _loads(self, request: Request, key: str) -> bool:
         """Return whether a child has, or gets, the model of a request. Room is made only for a process that computes."""
-        room = request.fork or key in self._models or len(self._models) < request.keep_models
-        return room and self._predictor is None and is_shared(request.model or {})
+        may_start = request.fork or key in self._models or len(self._models) < request.keep_models
+        return may_start and self._predictor is None and is_shared(request.model or {})
 
     def _child_of(self, model: dict[str, Any], keep_models: int, reply: socket.socket, files: list[int]) -> Child:
         """Return the child that has a model, or loads it. The least recently used model is removed for a new one."""
@@ -184,7 +184,7 @@ class ForkServer:
         self, modules: list[str], model: dict[str, Any] | None, reply: socket.socket, files: list[int]
     ) -> Child:
         """Fork a process of the tree. It gets copies of ``reply`` and ``files`` with its first request."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, INBOX)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, SOCKET_TYPE)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -197,7 +197,7 @@ class ForkServer:
         return Child(pid, ours)
 
     def _become_server(
-        self, inbox: socket.socket, parent: int, modules: list[str], model: dict[str, Any] | None
+        self, request_socket: socket.socket, parent: int, modules: list[str], model: dict[str, Any] | None
     ) -> None:
         end_with_parent(parent)
         self._release()
@@ -212,7 +212,7 @@ class ForkServer:
         known = self._modules.union(modules)
         load_s = time.perf_counter() - began_s
         server = ForkServer(
-            inbox,
+            request_socket,
             modules=known,
             failures=failures,
             predictor=predictor,
@@ -221,7 +221,7 @@ class ForkServer:
             threads=threads,
         )
         with contextlib.suppress(ConnectionError):  # the parent does not need it any more
-            inbox.send(READY)
+            request_socket.send(READY)
         if refusal:
             server.refuse()
         else:
@@ -233,7 +233,7 @@ class ForkServer:
             reply.close()
             run_forked(lambda: self._compute(request, files))
         self._computing[pid] = reply
-        tell(reply, pid=pid)
+        send_reply(reply, pid=pid)
 
     def _compute(self, request: Request, files: list[int]) -> None:
         """Become a computing process."""
@@ -257,22 +257,22 @@ class ForkServer:
         """Close, in a forked process, the descriptors of its parent."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for each in (self._inbox, *self._wake, *self._computing.values()):
+        for each in (self._request_socket, *self._wake, *self._computing.values()):
             each.close()
         for child in self._children():
             child.close()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
+        if self._parent_pipe >= 0:
+            os.close(self._parent_pipe)
 
     def _reap(self) -> None:
         while (ended := reap()) is not None:
             pid, status = ended
             if reply := self._computing.pop(pid, None):
-                tell(reply, status=status)
+                send_reply(reply, status=status)
                 reply.close()
             for child in [each for each in self._children() if each.pid == pid]:
                 for each in child.waiting or () if status else ():
-                    tell(each, status=status)
+                    send_reply(each, status=status)
                 child.close()
             if self._libraries is not None and self._libraries.pid == pid:
                 self._libraries = None
@@ -284,10 +284,10 @@ def main() -> None:
     os.umask(UMASK)
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # a process in which CUDA has started cannot be forked
     gc.disable()  # in the whole tree: imports take a quarter less time
-    lifeline = os.dup(0)
+    parent_pipe = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    kill_group_after(lifeline)
-    ForkServer(socket.socket(fileno=int(sys.argv[1])), lifeline=lifeline).run()
+    kill_group_after(parent_pipe)
+    ForkServer(socket.socket(fileno=int(sys.argv[1])), parent_pipe=parent_pipe).run()
 
 
 if __name__ == "__main__":

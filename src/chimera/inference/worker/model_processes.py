@@ -116,15 +116,15 @@ class ModelProcesses:
         """
         self._current = None  # from now on, `kill` applies to this batch
         key = key_of(model)
-        why = self._failure(job, key)
-        if not why and key not in self._ready:
+        reason = self._failure(job, key)
+        if not reason and key not in self._ready:
             yield "loading", key
-            why = self._load(key, model)
-            if why:
-                self._failures[job, key] = time.monotonic() + RETRY_S, why
+            reason = self._load(key, model)
+            if reason:
+                self._failures[job, key] = time.monotonic() + RETRY_S, reason
             yield "loaded", self.loaded
-        if why:
-            errors = [{"error": f"the model cannot be loaded: {why}"}] * len(queries)
+        if reason:
+            errors = [{"error": f"the model cannot be loaded: {reason}"}] * len(queries)
             yield "done", finished(errors, 0.0)
             return
         self._ready.move_to_end(key)
@@ -161,9 +161,9 @@ class ModelProcesses:
         """Return why the model of a job could not be loaded a short time ago; empty if it may be loaded."""
         while len(self._failures) > _MAX_FAILURES:
             self._failures.popitem(last=False)
-        until_s, why = self._failures.get((job, key), (0.0, ""))
+        until_s, reason = self._failures.get((job, key), (0.0, ""))
         if until_s > time.monotonic():
-            return why
+            return reason
         self._failures.pop((job, key), None)
         return ""
 
@@ -176,19 +176,19 @@ class ModelProcesses:
         for _ in range(_ATTEMPTS):
             process = self._computing(self._start(model))
             with contextlib.suppress(ActorLost):
-                why = process.ready()
+                reason = process.ready()
                 break
             if self.killed or not process.unanswered:
                 raise ActorLost("the computing process has ended")
             process.close()
         else:
             raise RunError("the process that forks the computing processes has ended")
-        if why:
+        if reason:
             process.close()
         else:
             with self._lock:
                 self._ready[key] = process
-        return why
+        return reason
 
     def _computing(self, process: ComputeProcess) -> ComputeProcess:
         """Note that a process computes.

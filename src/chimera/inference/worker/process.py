@@ -98,9 +98,9 @@ def _word(state: WorkerState) -> str:
     return "loading" if state.loading else "busy" if state.computing else "free"
 
 
-def _end(why: str) -> None:
+def _end(reason: str) -> None:
     """Exit at once without cleanup: the coordinator sees the connection break, and counts the worker as dead."""
-    sys.stderr.write(f"chimera: error: {why}\n")
+    sys.stderr.write(f"chimera: error: {reason}\n")
     sys.stderr.flush()
     os._exit(DIED)
 

@@ -22,7 +22,7 @@ from chimera.jobs.store.records import Submission
 from chimera.jobs.store.states import TERMINAL
 from chimera.web import request
 from chimera.web.client import TRY_S, WebClient, quoted
-from chimera.web.live.update import MOST_BYTES
+from chimera.web.live.update import MAX_UPDATE_BYTES
 
 PATIENCE_S = 30.0
 """Time to retry a request, in seconds; a restarted cluster imports for some seconds."""
@@ -171,14 +171,14 @@ class Client(WebClient):
         query = urlencode({**at, "version": known})
         with self.attempt("GET", f"/{quoted(job)}/live?{query}", None, _JSON) as received:
             try:
-                content = received.read(MOST_BYTES + 1)
-                document = json.loads(content) if len(content) <= MOST_BYTES else None
+                content = received.read(MAX_UPDATE_BYTES + 1)
+                document = json.loads(content) if len(content) <= MAX_UPDATE_BYTES else None
             except http.client.HTTPException as error:
                 raise request.NoAnswerError(f"the answer is incomplete: {error}") from error
             except (ValueError, RecursionError):
                 document = None
         if not isinstance(document, dict):
-            raise RunError(f"the answer about job {job} is not a JSON object of at most {MOST_BYTES >> 20} MiB")
+            raise RunError(f"the answer about job {job} is not a JSON object of at most {MAX_UPDATE_BYTES >> 20} MiB")
         return document
 
     def wait(self, job: str, timeout_s: float | None = None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from chimera.training.experiment.experiment import Experiment
 from chimera.training.progress.history import write_atomically
 
 _MARK = "slurm.json"
-_OF_OTHERS = ("token", "jobs.sqlite")  # files of a cluster with a daemon
+_DAEMON_FILES = ("token", "jobs.sqlite")  # files of a cluster with a daemon
 _NUMBER = re.compile("[1-9][0-9]{0,17}", re.ASCII)
 _ERROR_BYTES = 1 << 16
 _ERROR_LENGTH = 500
@@ -133,7 +133,7 @@ class SlurmFolder:
         """
         if self.exists:
             return
-        if any((self.path / name).exists() for name in _OF_OTHERS):
+        if any((self.path / name).exists() for name in _DAEMON_FILES):
             raise ConfigurationError(
                 f"{self.path} is the folder of a cluster with its own workers: give the jobs on Slurm another one, such as "
                 "--folder runs/slurm"

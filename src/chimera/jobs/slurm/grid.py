@@ -69,29 +69,29 @@ class SlurmCells:
         outcomes: Outcomes = {cell.name: ("waiting", "") for cell in cells}
         if not cells:
             return outcomes, None
-        homes = folder.absolute() / _FOLDER
-        array = (_unfinished(homes) if resume else None) or self._submit(cells, homes)
-        watched = [_Watched(cell, array, homes) for cell in cells if cell.name in array.cells]
+        cells_folder = folder.absolute() / _FOLDER
+        array = (_unfinished(cells_folder) if resume else None) or self._submit(cells, cells_folder)
+        watched = [_Watched(cell, array, cells_folder) for cell in cells if cell.name in array.cells]
         return outcomes, _await(watched, outcomes, callbacks)
 
-    def _submit(self, cells: Sequence[Cell], homes: Path) -> Array:
+    def _submit(self, cells: Sequence[Cell], cells_folder: Path) -> Array:
         """Write the files of the cells and submit the array."""
-        make_folder(homes)
-        launch = _common([self._prepare(cell, homes) for cell in cells])
-        names, script = tuple(cell.name for cell in cells), homes / "array.sh"
-        text = array_script(homes, homes.parent, names, homes.parent.name, self._options, launch)
+        make_folder(cells_folder)
+        launch = _common([self._prepare(cell, cells_folder) for cell in cells])
+        names, script = tuple(cell.name for cell in cells), cells_folder / "array.sh"
+        text = array_script(cells_folder, cells_folder.parent, names, cells_folder.parent.name, self._options, launch)
         write(script, text.encode())
         array = Array(commands.submit(script, options_in(text)), names)
-        write_atomically(homes / _ARRAY, msgspec.json.encode(array))
+        write_atomically(cells_folder / _ARRAY, msgspec.json.encode(array))
         return array
 
-    def _prepare(self, cell: Cell, homes: Path) -> Launch:
+    def _prepare(self, cell: Cell, cells_folder: Path) -> Launch:
         """Write the files of a cell, and return how it is started."""
-        home = SlurmJobFolder(homes / cell.name)
+        home = SlurmJobFolder(cells_folder / cell.name)
         make_folder(home.path)
         home.allow_again()
         bundle = bundle_loaded(cell.experiment, self._folder)
-        copy_files(homes / "files", bundle.manifest, bundle.sources, bundle.experiment, home.code)
+        copy_files(cells_folder / "files", bundle.manifest, bundle.sources, bundle.experiment, home.code)
         experiment = resolved(home.code, bundle.settings)
         launch = launch_of(experiment.tables, workers_of(experiment), self._options)
         write_experiment(home.path, experiment.with_table("engine", "mpi") if launch.mpi else experiment)
@@ -101,10 +101,10 @@ class SlurmCells:
 class _Watched:
     """A cell of a submitted array, with the readers of its files."""
 
-    def __init__(self, cell: Cell, array: Array, homes: Path) -> None:
+    def __init__(self, cell: Cell, array: Array, cells_folder: Path) -> None:
         self.cell, self.number = cell, array.number(cell.name)
-        self._home = SlurmJobFolder(homes / cell.name)
-        self._updates = RunUpdates(homes.parent / cell.name, RunLimits.of(cell.experiment.tables))
+        self._home = SlurmJobFolder(cells_folder / cell.name)
+        self._updates = RunUpdates(cells_folder.parent / cell.name, RunLimits.of(cell.experiment.tables))
         self._attempts = 0
         self.found = found_state(self._home, self.number, self._home.attempts, "")
 
@@ -116,12 +116,12 @@ class _Watched:
     def poll(self, queue: Queue, callbacks: Sequence[GridCallback]) -> None:
         """Read the state and the new rows, and report them."""
         attempts = self._home.attempts
-        mine = attempts.last is not None and attempts.last.job == self.number
+        own = attempts.last is not None and attempts.last.job == self.number
         self.found = found_state(self._home, self.number, attempts, queue)
         for callback in callbacks:
-            if mine and not self._attempts:
+            if own and not self._attempts:
                 callback.on_start(self.cell)
-        self._attempts = attempts.count if mine else 0
+        self._attempts = attempts.count if own else 0
         for each in self._updates.new():
             for callback in callbacks:
                 if isinstance(each, Event):
@@ -163,14 +163,14 @@ def _await(watched: list[_Watched], outcomes: Outcomes, callbacks: Sequence[Grid
     return interrupt.requested
 
 
-def _unfinished(homes: Path) -> Array | None:
+def _unfinished(cells_folder: Path) -> Array | None:
     """Return the last array if a cell of it has not ended; None otherwise."""
     try:
-        array = msgspec.json.decode((homes / _ARRAY).read_bytes(), type=Array)
+        array = msgspec.json.decode((cells_folder / _ARRAY).read_bytes(), type=Array)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{homes / _ARRAY} cannot be read: {error}; choose another folder") from error
+        raise ConfigurationError(f"{cells_folder / _ARRAY} cannot be read: {error}; choose another folder") from error
     queue = commands.queue()
     rows = [queue[number] for cell in array.cells if (number := array.number(cell)) in queue]
     return array if any(not has_ended(row) for row in rows) else None

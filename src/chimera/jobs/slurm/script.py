@@ -21,7 +21,7 @@ MAX_STALLED = 5
 """A job is not requeued after this many attempts in a row without a new checkpoint."""
 _PATH = re.compile(r"[\w./,:=@+~ -]+")
 _NOT_IN_NAMES = re.compile(r"[^\w.+-]+", re.ASCII)
-_LONGEST_NAME = 60
+_MAX_NAME_CHARACTERS = 60
 
 _BODY = """\
 umask 077
@@ -132,13 +132,13 @@ def job_script(home: Path, name: str, options: SlurmOptions, launch: Launch) -> 
 
 
 def array_script(
-    homes: Path, runs: Path, cells: Sequence[str], name: str, options: SlurmOptions, launch: Launch
+    cells_folder: Path, runs: Path, cells: Sequence[str], name: str, options: SlurmOptions, launch: Launch
 ) -> str:
     """Return the script of an array of jobs, one for each cell of a comparison.
 
     Parameters
     ----------
-    homes, runs : folders that hold a folder for each cell, with its experiment and code, and with its run.
+    cells_folder, runs : folders that hold a folder for each cell, with its experiment and code, and with its run.
 
     Raises
     ------
@@ -146,11 +146,11 @@ def array_script(
     """
     limit = f"%{options.array_limit}" if options.array_limit else ""
     array = [("array", f"0-{len(cells) - 1}{limit}")]
-    head = _head(name, options, launch, output=homes / "%A_%a.log", folder=homes, more=array)
+    head = _head(name, options, launch, output=cells_folder / "%A_%a.log", folder=cells_folder, more=array)
     places = [
         f"cells=({' '.join(map(shlex.quote, cells))})",
         "cell=${cells[$SLURM_ARRAY_TASK_ID]}",
-        f'home={_quoted(homes)}"/$cell"',
+        f'home={_quoted(cells_folder)}"/$cell"',
         f'run={_quoted(runs)}"/$cell"',
         "id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID",
         'exec >>"$home/log" 2>&1',
@@ -220,7 +220,7 @@ def _train(launch: Launch) -> str:
 
 def _job_name(name: str) -> str:
     """Return a name of a job without characters that have a meaning for Slurm or a shell."""
-    return _NOT_IN_NAMES.sub("-", name).strip("-.")[:_LONGEST_NAME] or "chimera"
+    return _NOT_IN_NAMES.sub("-", name).strip("-.")[:_MAX_NAME_CHARACTERS] or "chimera"
 
 
 def _quoted(path: Path) -> str:

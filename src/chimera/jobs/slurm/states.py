@@ -57,11 +57,11 @@ def state_of(
     if state == "CANCELLED":
         return Found(State.CANCELLED)
     if state in _ENDS:
-        return Found(State.FAILED, f"Slurm job {number}: {_why(state, error, code)}")
+        return Found(State.FAILED, f"Slurm job {number}: {_reason(state, error, code)}")
     if row is not None:
         return Found(State.RUNNING, f"Slurm job {number} on {row.nodes}" if row.nodes else f"Slurm job {number}")
     if code is not None:
-        return Found(State.FAILED, f"Slurm job {number}: {_why('FAILED', error, code)}")
+        return Found(State.FAILED, f"Slurm job {number}: {_reason('FAILED', error, code)}")
     reason = f"Slurm job {number} has ended without a result: Slurm does not list it any more"
     return Found(State.FAILED, reason, certain=False)  # this may be the login node of another cluster
 
@@ -83,7 +83,7 @@ def has_ended(row: QueueRow) -> bool:
     return row.state in ("COMPLETED", "CANCELLED", *_ENDS)
 
 
-def _why(state: str, error: str, code: int | None) -> str:
+def _reason(state: str, error: str, code: int | None) -> str:
     if state != "FAILED":
         return f"{_ENDS[state]}; a retry resumes from its checkpoint"
     return error or (f"its script ended with exit code {code}" if code is not None else _ENDS[state])

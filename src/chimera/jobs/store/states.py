@@ -62,7 +62,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = MappingProxyType(
 )
 """All transitions; any other event is an error."""
 
-_PAST_TENSE = {
+_PARTICIPLES = {
     Event.CANCEL: "cancelled",
     Event.RETRY: "retried: retry a job that has failed or was cancelled",
 }
@@ -81,5 +81,5 @@ def next_state(state: State, event: Event) -> State:
     """
     found = TRANSITIONS.get((state, event))
     if found is None:
-        raise ConflictError(f"a job that is {state.value} cannot be {_PAST_TENSE.get(event, event.value)}")
+        raise ConflictError(f"a job that is {state.value} cannot be {_PARTICIPLES.get(event, event.value)}")
     return found

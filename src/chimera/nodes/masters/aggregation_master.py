@@ -50,19 +50,19 @@ class AggregationMaster(Master):
         AllWorkersFailed : no worker was fitted; the message states the reason for each.
         """
         engine, refs = self._call_all("fit")
-        why: dict[str, str] = {}
+        reason: dict[str, str] = {}
         pending = list(refs.values())
         while pending:  # a failure is reported at once: other workers may take long to fit
             done, pending = engine.wait(pending)
             _, failed = self._answers(engine, {name: ref for name, ref in refs.items() if ref in done})
             for name, error in failed.items():
-                why[name] = str(error)
+                reason[name] = str(error)
                 report(f"{name}: fit failed: {error}", ok=False)
-        report_fit(refs, why)
-        if len(why) == len(refs):
-            raise AllWorkersFailed(f"no worker was fitted: {'; '.join(why[name] for name in refs)}")
+        report_fit(refs, reason)
+        if len(reason) == len(refs):
+            raise AllWorkersFailed(f"no worker was fitted: {'; '.join(reason[name] for name in refs)}")
         self._fitted = True
-        return {"fit": "ok", "workers": outcome("fit", refs, why)}
+        return {"fit": "ok", "workers": outcome("fit", refs, reason)}
 
     def predict(self, table: Table) -> dict[str, Any]:
         """Return the mean prediction for these rows over the workers that answer.

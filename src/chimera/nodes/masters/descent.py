@@ -144,7 +144,7 @@ class Descent:
                 try:
                     samples[worker] = self._engine.get(ref)
                 except ActorLost:
-                    self._note_failure(worker.name, f"no data sample: {self._engine.fate(worker)}")
+                    self._note_failure(worker.name, f"no data sample: {self._engine.death_cause(worker)}")
         if not samples:
             raise self._all_failed()
         return {worker: samples[worker] for worker in self._all if worker in samples}
@@ -199,14 +199,14 @@ class Descent:
                 f"than the {self._most_bytes} bytes that CHIMERA_MAX_BODY_BYTES allows"
             )
 
-    def _drop(self, worker: Any, why: str) -> None:
-        self._note_failure(worker.name, why)
+    def _drop(self, worker: Any, reason: str) -> None:
+        self._note_failure(worker.name, reason)
         self._engine.kill(worker)
 
-    def _note_failure(self, name: str, why: str) -> None:
+    def _note_failure(self, name: str, reason: str) -> None:
         """Record and report the failure of a worker at once: other workers may take long to answer."""
-        self._failures[name] = why
-        report(f"{name}: fit failed: {why}", ok=False)
+        self._failures[name] = reason
+        report(f"{name}: fit failed: {reason}", ok=False)
 
     def _descend(self, actors: DescentActors) -> tuple[Flat, int]:
         """Run the strategy's rounds until the descent is over. Lost workers are dropped."""
@@ -225,7 +225,7 @@ class Descent:
                 (progress,) = cluster.get(window[0].done)
             except ActorLost as error:
                 window.clear()
-                self._survive(recovery, error)
+                self._recover_from(recovery, error)
                 rounds = strategy.rounds(cluster)
                 continue
             assert isinstance(progress, Progress)
@@ -246,22 +246,26 @@ class Descent:
         (weights,) = cluster.get(strategy.model(cluster))
         return weights.arrays[0].copy(), steps
 
-    def _survive(self, recovery: Recovery, error: ActorLost) -> None:
+    def _recover_from(self, recovery: Recovery, error: ActorLost) -> None:
         """Drop lost workers, and record the reasons."""
         try:
-            for what, actor, _ in recovery.survive(error):
+            for what, actor, _ in recovery.recover(error):
                 if actor:
-                    fate = next((self._engine.fate(one) for one in self._engine.lost() if one.name == actor), actor)
-                    self._note_failure(actor, fate)
+                    death_cause = next(
+                        (self._engine.death_cause(one) for one in self._engine.lost() if one.name == actor), actor
+                    )
+                    self._note_failure(actor, death_cause)
                     status().warning("%s", what)
         except ActorLost as another:
             if another is error:
                 raise
-            self._survive(recovery, another)  # another worker was lost meanwhile
+            self._recover_from(recovery, another)  # another worker was lost meanwhile
         except TooFewWorkersError as none_left:
             raise self._all_failed() from none_left
 
     def _all_failed(self) -> AllWorkersFailed:
-        fates = {worker.name: self._failures.get(worker.name) or self._engine.fate(worker) for worker in self._all}
-        named = [why if why.startswith(f"{name} ") else f"{name}: {why}" for name, why in fates.items()]
+        causes = {
+            worker.name: self._failures.get(worker.name) or self._engine.death_cause(worker) for worker in self._all
+        }
+        named = [reason if reason.startswith(f"{name} ") else f"{name}: {reason}" for name, reason in causes.items()]
         return AllWorkersFailed(f"no worker is left: {'; '.join(named)}")

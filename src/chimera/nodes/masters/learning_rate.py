@@ -16,7 +16,7 @@ from chimera.core.rows import RowLayout, SparseRows
 from chimera.models.linear_estimator import loss_of
 from chimera.models.model import Task
 
-_SMALLEST = 1e-6  # the descent stops when an adaptive rate falls below this, as in scikit-learn
+_MIN_RATE = 1e-6  # the descent stops when an adaptive rate falls below this, as in scikit-learn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ class Steps:
             self._shortest = min(self._shortest, length)
             if self._bad_steps >= rate.patience:
                 self._eta, self._bad_steps = self._eta / 5, 0
-                self.over = self._eta < _SMALLEST
+                self.over = self._eta < _MIN_RATE
             return self._eta
         return rate.eta0
 

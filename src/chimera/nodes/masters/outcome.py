@@ -41,8 +41,8 @@ class FailureReporter:
 
     def note(self, failures: Mapping[str, Any], answered: Iterable[str]) -> None:
         """Record one request: the reasons of failures by name of the worker, and the workers that answered."""
-        for name, why in failures.items():
-            line = f"{name}: {self._what} failed: {why}"
+        for name, reason in failures.items():
+            line = f"{name}: {self._what} failed: {reason}"
             if name in self._failing:
                 status().warning("%s", line)
             else:

@@ -30,7 +30,7 @@ from chimera.web.routing import documented, plain_router
 
 _SAMPLE_ROWS = 5
 _MAX_STEPS = 2**40
-_MOST_TEXT = 1 << 24  # characters of all labels, each as long as the longest
+_MAX_TEXT_CHARACTERS = 1 << 24  # characters of all labels, each as long as the longest
 _SLOW_S = 0.02  # a gradient that takes longer is computed in another thread, which costs about 0.1 ms
 
 
@@ -307,7 +307,7 @@ def _sorted_labels(key: tuple[Any, ...], own: NDArray[Any]) -> NDArray[Any]:
     DataError : the classes have another type than the worker's labels, are not sorted, or lack one of its labels.
     """
     texts = [isinstance(label, str) for label in key]
-    if len(key) * max((len(label) for label in key if isinstance(label, str)), default=0) > _MOST_TEXT:
+    if len(key) * max((len(label) for label in key if isinstance(label, str)), default=0) > _MAX_TEXT_CHARACTERS:
         raise DataError("classes has texts that are too long")  # each label would have the size of the longest text
     if any(texts) != all(texts) or any(texts) != (own.dtype.kind == "U") or not key:
         raise DataError(f"classes must have the type of this worker's labels, such as {own[0].item()!r}")

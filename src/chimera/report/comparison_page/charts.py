@@ -12,11 +12,11 @@ from chimera.report.curves import Floats
 from chimera.report.units import linear_ticks, log_tick_labels, log_ticks, significant, tick_labels
 
 COLOURS = 6
-MOST_LINES = 12
+MAX_LINES = 12
 _WIDTH, _HEIGHT = 560, 330
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 22, 14, 46
 _LOG_FROM_RATIO = 20.0
-_MOST_POINTS_MARKED = 40
+_MAX_MARKED_POINTS = 40
 _LABEL_PX = 12.0  # approximate height of a number, and width of two digits
 _PLACES = ((0, -11), (11, -7), (11, 8), (0, 14), (-11, -7), (-11, 8), (20, 0), (-20, 0), (0, -23), (0, 26), (20, -16))
 
@@ -95,11 +95,11 @@ class _Axis:
         self.log = log and bool((values > 0).all())
         low, high = float(values.min()), float(values.max())
         if self.log:
-            room = max((high / low) ** 0.06, 1.06)
-            self.low, self.high = low / room, high * room
+            margin = max((high / low) ** 0.06, 1.06)
+            self.low, self.high = low / margin, high * margin
         else:
-            room = 0.06 * (high - low) or 0.15 * abs(high) or 1.0
-            self.low, self.high = (0.0 if 0 <= low < 0.35 * high else low - room), high + room
+            margin = 0.06 * (high - low) or 0.15 * abs(high) or 1.0
+            self.low, self.high = (0.0 if 0 <= low < 0.35 * high else low - margin), high + margin
         self._begin, self._end = begin, end
 
     def at(self, values: Floats) -> Floats:
@@ -206,7 +206,7 @@ class _Drawing:
             path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x, y, strict=True))
             self._parts.append(f'<path class="{_class("series", series.place)}" d="{path}"/>')
             self._parts.append(f'<path class="hit" d="{path}"><title>{escape(series.label)}</title></path>')
-        if len(x) > _MOST_POINTS_MARKED:
+        if len(x) > _MAX_MARKED_POINTS:
             return
         dominated = self._chart.front is not None and not _is_on(self._chart.front, series)
         for a, b, at, value in zip(x, y, series.x, series.y, strict=True):

@@ -7,13 +7,13 @@ from html import escape
 from typing import Any
 
 WORKERS = "train.workers"  # if this setting varies, the page shows the speed-up
-_MOST_CHARACTERS = 300
+_MAX_CHARACTERS = 300
 
 
 def safe(value: Any) -> str:
     """Return a value as HTML text of bounded length."""
     text = str(value).encode("utf-8", "replace").decode()
-    return escape(text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…")
+    return escape(text if len(text) <= _MAX_CHARACTERS else text[:_MAX_CHARACTERS] + "…")
 
 
 def cell_name(cell: str) -> str:

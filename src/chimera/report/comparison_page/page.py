@@ -15,7 +15,7 @@ import numpy as np
 
 from chimera.core.counted import counted
 from chimera.core.errors import ConfigurationError
-from chimera.report.comparison_page.charts import MOST_LINES, Chart, Series, draw, is_wide, swatch
+from chimera.report.comparison_page.charts import MAX_LINES, Chart, Series, draw, is_wide, swatch
 from chimera.report.comparison_page.curves import learning_curves
 from chimera.report.comparison_page.names import cell_name, safe
 from chimera.report.comparison_page.scaling import speed_up, time_charts
@@ -122,17 +122,17 @@ def _header(comparison: Mapping[str, Any], name: str) -> str:
 
 
 def _drawn(rows: Sequence[Row], metrics: Sequence[str]) -> list[int]:
-    """Return the rows to draw, at most `MOST_LINES`: always the first, then Pareto-optimal ones, then others."""
+    """Return the rows to draw, at most `MAX_LINES`: always the first, then Pareto-optimal ones, then others."""
     if not metrics:
         return []
     able = [i for i, row in enumerate(rows) if _cost_of(row, metrics[0]) is not None]
-    if len(able) <= MOST_LINES:
+    if len(able) <= MAX_LINES:
         return able
     costs = [_cost_of(rows[i], metrics[0]) or (0.0, 0.0) for i in able]
     x, y = zip(*costs, strict=True)
     best = [able[i] for i in pareto_front(x, y, more_is_better=metrics[0] in _MORE_IS_BETTER)]
     order = list(dict.fromkeys([able[0], *best, *able]))
-    return sorted(order[:MOST_LINES])
+    return sorted(order[:MAX_LINES])
 
 
 def _cost_of(row: Row, metric: str) -> tuple[float, float] | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from chimera.report.comparison_page.charts import MOST_LINES, Chart, Series, is_wide, swatch
+from chimera.report.comparison_page.charts import MAX_LINES, Chart, Series, is_wide, swatch
 from chimera.report.comparison_page.names import WORKERS, cell_name, safe
 from chimera.report.units import bytes_unit, clock, time_unit
 
@@ -43,7 +43,7 @@ def _time_chart(
     one, unit = bytes_unit(largest) if is_bandwidth else (1.0, "")
     second, time_name = time_unit(max(y for points in groups.values() for _, y in points))
     series = []
-    for place, (name, points) in enumerate(list(groups.items())[:MOST_LINES]):
+    for place, (name, points) in enumerate(list(groups.items())[:MAX_LINES]):
         x, y = np.array(sorted(points)).T
         series.append(Series(place, _letter(place), name, x / one, y / second))
     xs, ys = [x for each in series for x in each.x], [y for each in series for y in each.y]
@@ -80,7 +80,7 @@ def speed_up(comparison: Mapping[str, Any]) -> list[tuple[Chart, str]]:
     counts = sorted({workers for found in groups.values() for workers in found})
     if len(counts) < 2:
         return []
-    series = [_medians(place, name, found) for place, (name, found) in enumerate(list(groups.items())[:MOST_LINES])]
+    series = [_medians(place, name, found) for place, (name, found) in enumerate(list(groups.items())[:MAX_LINES])]
     wide = is_wide(counts)
     chart = Chart(
         title=f"Speed-up in samples per worker to target{' (log scale)' if wide else ''}, over workers",

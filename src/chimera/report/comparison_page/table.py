@@ -60,11 +60,16 @@ def columns(comparison: Mapping[str, Any]) -> list[Column]:
         _column("up", "sent by all workers", rows, "bytes_up", in_bytes, 7),
         _column("down", "received by all workers", rows, "bytes_down", in_bytes, 11),
     ]
-    for way, importance in (("up", 15), ("down", 16)):
-        meaning = f"measured bits per element sent {way}"
+    for direction, importance in (("up", 15), ("down", 16)):
+        meaning = f"measured bits per element sent {direction}"
         found.append(
             _column(
-                f"bits {way}", meaning, rows, f"bits_per_element_{way}", lambda bits: significant(bits, 3), importance
+                f"bits {direction}",
+                meaning,
+                rows,
+                f"bits_per_element_{direction}",
+                lambda bits: significant(bits, 3),
+                importance,
             )
         )
     meaning = "32 bits per element, divided by the bits per element sent up"

@@ -11,7 +11,7 @@ from chimera.strategies.topologies.mixing import Mixing, metropolis
 from chimera.strategies.topologies.topology import TOPOLOGIES, Topology
 
 
-class Given(Topology):
+class FixedTopology(Topology):
     """Edges between ranks, with or without weights W_ij.
 
     Among fewer than all workers, given weights are not doubly stochastic. Metropolis-Hastings weights then replace them.
@@ -49,7 +49,7 @@ class Given(Topology):
         return Mixing.of(weights)
 
 
-class Graph(Given):
+class Graph(FixedTopology):
     """Any networkx graph; its nodes, in the graph's order, are the ranks.
 
     The edge attribute ``weight`` gives W_ij, and a loop the weight of a worker's own copy. A directed graph must have weights.
@@ -68,7 +68,7 @@ class Graph(Given):
 
 
 @TOPOLOGIES.register("file")
-class AdjacencyFile(Given):
+class AdjacencyFile(FixedTopology):
     """A graph in a file: a line ``i j`` or ``i j weight`` for each edge, or a matrix with commas between its numbers.
 
     ``#`` starts a comment.

@@ -35,8 +35,8 @@ class RandomRegular(Topology):
     def fits(self, size: int) -> None:
         """Raise ConfigurationError unless such a graph exists."""
         if size > 1 and not self._possible(size):
-            said = f"no graph of {size} workers gives each {self._degree} neighbours"
-            raise ConfigurationError(f"{said}: degree must be below their number, and one of the two even")
+            message = f"no graph of {size} workers gives each {self._degree} neighbours"
+            raise ConfigurationError(f"{message}: degree must be below their number, and one of the two even")
 
     def _possible(self, size: int) -> bool:
         return self._degree < size and size * self._degree % 2 == 0

@@ -101,8 +101,8 @@ def topology_of(given: Any) -> Topology:
         return TimeVarying(topologies=given)
     if callable(getattr(given, "is_directed", None)):
         return Graph(given)
-    said = repr(given).partition("\n")[0]
-    raise ConfigurationError(f"the topology {said} is no name, table, graph of networkx, or list of these")
+    text = repr(given).partition("\n")[0]
+    raise ConfigurationError(f"the topology {text} is no name, table, graph of networkx, or list of these")
 
 
 TOPOLOGIES: Registry[Topology] = Registry("topology", "chimera.strategies.topologies", Topology, family="topologies")

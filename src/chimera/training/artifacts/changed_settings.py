@@ -9,8 +9,8 @@ from typing import Any
 
 from chimera.core.toml import read_toml
 
-_MOST = 8
-_MOST_CHARACTERS = 40
+_MAX_CHANGES = 8
+_MAX_CHARACTERS = 40
 _KEY = re.compile(r"[\w.-]{1,80}", re.ASCII)
 
 
@@ -26,8 +26,8 @@ def changed_settings(before: str, after: str) -> str:
     new = dict(_leaves(read_toml(after)))
     keys = [key for key in dict.fromkeys([*new, *old]) if old.get(key) != new.get(key) and _KEY.fullmatch(key)]
     changes = [f"{key} {_shown(old.get(key))} → {_shown(new.get(key))}" for key in keys]
-    more = [f"{len(changes) - _MOST} more"] if len(changes) > _MOST else []
-    return ", ".join([*changes[:_MOST], *more])
+    more = [f"{len(changes) - _MAX_CHANGES} more"] if len(changes) > _MAX_CHANGES else []
+    return ", ".join([*changes[:_MAX_CHANGES], *more])
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -42,4 +42,4 @@ def _shown(value: Any) -> str:
     if value is None:
         return "not set"
     text = json.dumps(value, default=str)
-    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 3] + "..."
+    return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 3] + "..."

@@ -16,7 +16,7 @@ from chimera.training.artifacts.location import folder_of
 from chimera.training.artifacts.object_store import CHECKPOINTS, ObjectStore, StoreError
 
 _MIB, _GIB = 1 << 20, 1 << 30
-_MOST_BYTES = {
+_MAX_BYTES = {
     "experiment.toml": 16 * _MIB,
     "environment.json": 16 * _MIB,
     "summary.json": 256 * _MIB,
@@ -56,7 +56,7 @@ def download(store: ObjectStore, names: Iterable[str], folder: Path) -> None:
         size = sum(sizes[segment] for segment in segments) if segments else sizes.get(name)
         if size is None:
             continue
-        _check_size(store, name, size, _MOST_BYTES[name], folder)
+        _check_size(store, name, size, _MAX_BYTES[name], folder)
         with _private(folder / name) as path:
             for part in segments or [name]:
                 store.get(part, path, sizes[part])
@@ -68,7 +68,7 @@ def download_checkpoint(store: ObjectStore, folder: Path) -> None:
     if names:
         name = f"{CHECKPOINTS}/{names[-1]}"
         size = store.sizes(CHECKPOINTS)[names[-1]]
-        _check_size(store, name, size, _MOST_BYTES["weights.safetensors"], folder)
+        _check_size(store, name, size, _MAX_BYTES["weights.safetensors"], folder)
         make_folder(folder / CHECKPOINTS)
         with _private(folder / name) as path:
             store.get(name, path, size)

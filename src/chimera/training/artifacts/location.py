@@ -47,7 +47,7 @@ def store_url(location: str | os.PathLike[str]) -> str:
     return f"{scheme.lower()}://{rest.rstrip('/')}"
 
 
-def beside(location: str | os.PathLike[str], name: str) -> Path | str:
+def path_in_run(location: str | os.PathLike[str], name: str) -> Path | str:
     """Return the path or URL of a file of a run."""
     folder = folder_of(location)
     return f"{store_url(location)}/{name}" if folder is None else folder / name

@@ -76,7 +76,7 @@ class RunSource:
     """
 
     def __init__(self, folder: Path, trusted: bool, remedy: str, unnamed: str) -> None:
-        self._folder, self._trusted, self._remedy, self._unnamed = folder, trusted, remedy, unnamed
+        self._folder, self._trusted, self._advice, self._unnamed = folder, trusted, remedy, unnamed
 
     def check(self) -> None:
         """Raise ConfigurationError if the model has no name, or one that is refused."""
@@ -115,7 +115,7 @@ class RunSource:
 
     def _trusted_names(self) -> AbstractContextManager[None]:
         """Refuse names by path in the folder's files, unless the folder is trusted."""
-        return registered_names_only(None if self._trusted else str(self._folder / "experiment.toml"), self._remedy)
+        return registered_names_only(None if self._trusted else str(self._folder / "experiment.toml"), self._advice)
 
     def _unknown(self) -> int:
         raise ConfigurationError(

@@ -18,7 +18,7 @@ from chimera.report.units import format_duration, number
 from chimera.training.artifacts.cost import Cost
 from chimera.training.artifacts.download import REPORTED, local_copy
 from chimera.training.artifacts.frozen_part import check_frozen_part, frozen_part
-from chimera.training.artifacts.location import beside, folder_of
+from chimera.training.artifacts.location import folder_of, path_in_run
 from chimera.training.progress.callback import Event
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Run:
     @property
     def report(self) -> Path | str:
         """The path or URL of the run's report."""
-        return beside(self.location, "report.html")
+        return path_in_run(self.location, "report.html")
 
     @property
     def lost_workers(self) -> int:

@@ -118,13 +118,13 @@ class StoredRun:
             if isinstance(error, KeyboardInterrupt):
                 raise
 
-    def _kept(self, mirror: Mirror, why: str) -> str:
+    def _kept(self, mirror: Mirror, reason: str) -> str:
         """Keep the folder, and return a text about its content."""
         self.location = str(self.folder)
         missing = ""
         with suppress(OSError):  # the folder itself may be the reason
             missing = ", ".join(mirror.missing())
         return (
-            f"{missing or 'its files'} could not be uploaded to {self._store.url}: {why}. All files are in "
+            f"{missing or 'its files'} could not be uploaded to {self._store.url}: {reason}. All files are in "
             f"{self.folder}: copy them to the store, or resume with --out {self.folder} --resume"
         )

@@ -77,8 +77,8 @@ class Gather:
             return [*self.soonest(self.workers, ask).values()]
         answers = self._asked(self.workers, ask, max(math.ceil(quorum * len(self.workers)), 1), timeout_s)
         if len(answers) < self._min_workers:
-            came = f"{len(answers)} of {len(self.workers)} workers answered in {timeout_s} s"
-            raise TooFewWorkersError(f"{came}, {self._bound}")
+            received = f"{len(answers)} of {len(self.workers)} workers answered in {timeout_s} s"
+            raise TooFewWorkersError(f"{received}, {self._bound}")
         return [*answers.values()]
 
     def soonest(

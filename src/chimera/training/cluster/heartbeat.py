@@ -36,7 +36,7 @@ class HeartbeatMonitor:
         """See `Engine.wait`."""
         asked = list(refs)
         deadline_s = math.inf if timeout_s is None else self._engine.now() + timeout_s
-        for _ in self._patiently():
+        for _ in self._wait_attempts():
             left_s = deadline_s - self._engine.now()
             slice_s = min(self._slice_s(), max(left_s, 0.0))
             done, pending = self._engine.wait(asked, count, None if slice_s == math.inf else slice_s)
@@ -46,7 +46,7 @@ class HeartbeatMonitor:
 
     def get(self, refs: Any) -> Any:
         """See `Engine.get`."""
-        for _ in self._patiently():
+        for _ in self._wait_attempts():
             slice_s = self._slice_s()
             if slice_s == math.inf:
                 break
@@ -67,7 +67,7 @@ class HeartbeatMonitor:
                 self.hung.add(actor.name)
                 self._engine.kill(actor)
 
-    def _patiently(self) -> Iterator[None]:
+    def _wait_attempts(self) -> Iterator[None]:
         """Yield once for each attempt to wait, and check all actors between attempts.
 
         Raises

@@ -67,7 +67,7 @@ class Membership(Gather, Edges, ClusterState):
         else:
             steps = self.get([other.step() for other in self.workers])
             self.get(worker.restore(self.workers[steps.index(max(steps))].state()))
-        self._remind(worker)
+        self._restore_attack(worker)
         self.reduce_rates([worker])
         place = bisect.bisect(self.ranks, self.rank_of[worker.name])
         self.workers = [*self.workers[:place], worker, *self.workers[place:]]

@@ -69,7 +69,7 @@ class ClusterState:
         elif worker.name in self._places and any(self.get([other.remembers() for other in others])):
             self.unreported.append(("state gone", worker.name, "its local state: no checkpoint holds it"))
 
-    def _remind(self, worker: Any) -> None:
+    def _restore_attack(self, worker: Any) -> None:
         """Make a new worker attack if the worker with its name was an attacker."""
         if attack := self.attacks.get(worker.name):
             self.get(worker.attack(attack.kind, attack.scale))
@@ -125,7 +125,7 @@ class ClusterState:
         self._restore_workers(state)
         self.attacks = {name: Attack(*held) for name, held in state.get("attacks", {}).items()}
         for rank, worker in enumerate(self.workers):
-            self._remind(worker)
+            self._restore_attack(worker)
             self.get(worker.go_to(of_rank(rank, state["steps"])))
         self._sharding.restore(state["dealing"])
         if set(state["places"]) == set(self.rank_of):

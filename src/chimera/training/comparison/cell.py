@@ -53,8 +53,8 @@ class _PipeWriter(Callback):
     def on_event(self, event: Event) -> None:
         self._write(EventText(event=event))
 
-    def failed(self, why: str) -> None:
-        self._write(EventText(failed=" ".join(why.split())))
+    def failed(self, reason: str) -> None:
+        self._write(EventText(failed=" ".join(reason.split())))
 
     def _write(self, message: EventText) -> None:
         self._pipe.write(self._encoder.encode(message) + b"\n")

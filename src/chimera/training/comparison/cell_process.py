@@ -36,7 +36,7 @@ class CellProcess:
     def __init__(self, cell: Cell, out: Path | str, log: Path, *, resume: bool) -> None:
         self.cell, self._log = cell, log
         self._shown_log = f"{out}.log"
-        self._rest, self._why = b"", ""
+        self._rest, self._reason = b"", ""
         self._pipe, write_end = os.pipe()
         os.set_blocking(self._pipe, False)
         task = {"experiment": pickled_by_value(cell.experiment), "folder": str(out), "resume": resume}
@@ -80,7 +80,7 @@ class CellProcess:
                 parts.append(part)
         *lines, self._rest = b"".join(parts).split(b"\n")
         messages = [_decoder.decode(line) for line in lines]
-        self._why = next((each.failed for each in messages if each.failed), self._why)
+        self._reason = next((each.failed for each in messages if each.failed), self._reason)
         return messages
 
     def interrupt(self) -> None:
@@ -107,4 +107,4 @@ class CellProcess:
         if code == 0:
             return "finished", ""
         ending = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return "failed", (self._why or ending) + (f" (its output: {self._shown_log})" if output else "")
+        return "failed", (self._reason or ending) + (f" (its output: {self._shown_log})" if output else "")

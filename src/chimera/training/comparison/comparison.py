@@ -12,7 +12,7 @@ import msgspec
 
 from chimera.core.errors import ConfigurationError
 from chimera.core.stop_signals import terminable
-from chimera.training.artifacts.location import beside, folder_of
+from chimera.training.artifacts.location import folder_of, path_in_run
 from chimera.training.comparison.figures import Row, csv_of, rows_of, run_row, with_speed_ups
 from chimera.training.comparison.folder import begin_folder, choose_folder
 from chimera.training.comparison.grid import Cell, check, grid_of
@@ -66,7 +66,7 @@ class Comparison:
     @property
     def report(self) -> Path | str:
         """The path of the HTML report, or its URL in an object store."""
-        return beside(self.location, "comparison.html")
+        return path_in_run(self.location, "comparison.html")
 
     @property
     def finished(self) -> bool:

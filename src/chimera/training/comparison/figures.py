@@ -20,9 +20,9 @@ from chimera.training.comparison.cell_process import State
 from chimera.training.comparison.grid import Cell
 from chimera.training.progress.budget import Budget, Counters
 
-SUMMED_UP = ("rounds", "epochs", "samples", "seconds", "samples_per_second", "bytes_up", "bytes_down")
+SUMMARY_KEYS = ("rounds", "epochs", "samples", "seconds", "samples_per_second", "bytes_up", "bytes_down")
 MEASURED = ("bits_per_element_up", "bits_per_element_down", "compression_ratio")  # about sent messages
-TO_TARGET = ("seconds_to_target", "rounds_to_target", "bytes_to_target", "samples_per_worker_to_target")
+TARGET_KEYS = ("seconds_to_target", "rounds_to_target", "bytes_to_target", "samples_per_worker_to_target")
 _COUNTED = ("seconds", "round", "bytes_up", "bytes_down", "samples")
 _WORKERS = "train.workers"
 
@@ -51,7 +51,7 @@ class _Figures(msgspec.Struct):
     stopped_by: str = ""
 
 
-def run_row(cell: Cell, folder: Path, state: State, why: str, target: Mapping[str, float] | None) -> Row:
+def run_row(cell: Cell, folder: Path, state: State, reason: str, target: Mapping[str, float] | None) -> Row:
     """Return the row of one run.
 
     Parameters
@@ -61,15 +61,15 @@ def run_row(cell: Cell, folder: Path, state: State, why: str, target: Mapping[st
     row: Row = {"cell": cell.label, "folder": cell.name, "settings": cell.settings, "state": state}
     if cell.seed is not None:
         row["seed"] = cell.seed
-    if why:
-        row["error"] = why
+    if reason:
+        row["error"] = reason
     row |= {"engine": cell.engine, "virtual": cell.is_virtual}
     summary = _read(safe_path(folder, f"{cell.name}/summary.json")) if state == "finished" else {}
     instead = {"epsilon": summary["epsilon"]} if isinstance(summary.get("epsilon"), str) else {}  # there is none
     row["metrics"] = {**summary.get("metrics", {}), **instead}
-    row |= {key: summary[key] for key in (*SUMMED_UP, *MEASURED, "stopped_by", "lost_workers") if key in summary}
+    row |= {key: summary[key] for key in (*SUMMARY_KEYS, *MEASURED, "stopped_by", "lost_workers") if key in summary}
     if target and summary:
-        row |= dict(zip(TO_TARGET, _reached(folder / cell.name, target, summary["workers"]), strict=True))
+        row |= dict(zip(TARGET_KEYS, _when_reached(folder / cell.name, target, summary["workers"]), strict=True))
     return row
 
 
@@ -139,7 +139,7 @@ def _mean(group: Sequence[Row]) -> Row:
         if key in ("seed", "virtual") or not isinstance(values[0], int | float | None):
             continue
         row[key] = _mean_of(values)
-        if key in ("seconds", "speed_up", *TO_TARGET):
+        if key in ("seconds", "speed_up", *TARGET_KEYS):
             row[f"{key}_spread"] = _spread(values)
     return row
 
@@ -186,15 +186,15 @@ def csv_of(runs: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def _reached(folder: Path, target: Mapping[str, float], workers: int) -> tuple[float | None, ...]:
-    """Return when the target was first met, in the units of `TO_TARGET`; None if it was not met."""
+def _when_reached(folder: Path, target: Mapping[str, float], workers: int) -> tuple[float | None, ...]:
+    """Return when the target was first met, in the units of `TARGET_KEYS`; None if it was not met."""
     budget = Budget(rounds=1, target=target)
     for row in read_metrics(folder):
         metrics = {key: value for key, value in row.items() if isinstance(value, int | float) and math.isfinite(value)}
         if all(name in metrics for name in (*target, *_COUNTED)) and budget.reached(Counters(), metrics, 1) == "target":
             seconds, rounds, up, down, samples = (metrics[name] for name in _COUNTED)
             return seconds, rounds, up + down, samples / workers
-    return (None,) * len(TO_TARGET)
+    return (None,) * len(TARGET_KEYS)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -34,10 +34,10 @@ def choose_folder(out: str | Path | None, experiment: Experiment, *, resume: boo
             stored.begin(resume=resume)
             return stored
         if path.is_dir() and any(path.iterdir()) and not (resume and (path / GRID).exists()):
-            why = (
+            reason = (
                 "holds no comparison to resume: choose" if resume else "is not empty: resume its comparison, or choose"
             )
-            raise ConfigurationError(f"{path} {why} another folder")
+            raise ConfigurationError(f"{path} {reason} another folder")
         return path
     named = experiment.tables["train"].get("name") or Path(experiment.source).stem
     name = "compare-" + (re.sub(r"[^\w.-]+", "-", named).strip("-.") or "run")

@@ -22,7 +22,7 @@ from chimera.training.experiment.experiment import Experiment
 from chimera.training.plugin import label, named
 
 VIRTUAL = "simulated"  # the engine whose seconds do not depend on the load of the machine
-_LONGEST_NAME = 120  # characters in the name of a folder
+_MAX_NAME_CHARACTERS = 120  # characters in the name of a folder
 _TRAINER_KEYS = {"input_shape": None, "outputs": None, "count_outputs": None, "task": None, "seed": None}
 
 
@@ -135,9 +135,9 @@ def _folder_name(settings: Mapping[str, str], seed: int | None, taken: set[str])
     parts += [] if seed is None else [f"seed={seed}"]
     slugs = [re.sub(r"[^\w.=+,-]+", "-", part.replace(":", ",")).strip("-.,") or "value" for part in parts]
     whole = "--".join(slugs) or "run"
-    if len(whole.encode()) > _LONGEST_NAME or not whole.isascii():
+    if len(whole.encode()) > _MAX_NAME_CHARACTERS or not whole.isascii():
         digest = hashlib.blake2b(whole.encode(), digest_size=4).hexdigest()
-        whole = f"{whole.encode('ascii', 'ignore').decode()[: _LONGEST_NAME - 9]}-{digest}"
+        whole = f"{whole.encode('ascii', 'ignore').decode()[: _MAX_NAME_CHARACTERS - 9]}-{digest}"
     name, number = whole, 1
     while name.lower() in taken:
         number += 1

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from chimera.training.artifacts.location import beside
+from chimera.training.artifacts.location import path_in_run
 from chimera.training.comparison.cell_process import CellProcess, State
 from chimera.training.comparison.grid import Cell
 from chimera.training.progress.callback import Event, Progress
@@ -36,7 +36,7 @@ class GridCallback:
     def on_event(self, cell: Cell, event: Event) -> None:
         """Called at an event of the cell."""
 
-    def on_end(self, cell: Cell, state: State, why: str) -> None:
+    def on_end(self, cell: Cell, state: State, reason: str) -> None:
         """Called when the cell has ended; at the start for ended cells of a resumed comparison."""
 
     def on_interrupt(self) -> None:
@@ -132,7 +132,7 @@ class _Batch:
 
     def _start(self, cell: Cell) -> None:
         log = self._folder / f"{cell.name}.log"
-        process = CellProcess(cell, beside(self._location, cell.name), log, resume=self._resume)
+        process = CellProcess(cell, path_in_run(self._location, cell.name), log, resume=self._resume)
         self._running.append(process)
         self._selector.register(process, selectors.EVENT_READ)
         self._outcomes[cell.name] = "running", ""
@@ -161,6 +161,6 @@ class _Batch:
     def _end(self, process: CellProcess) -> None:
         self._running.remove(process)
         self._selector.unregister(process)
-        state, why = self._outcomes[process.cell.name] = process.end()
+        state, reason = self._outcomes[process.cell.name] = process.end()
         for callback in self._callbacks:
-            callback.on_end(process.cell, state, why)
+            callback.on_end(process.cell, state, reason)

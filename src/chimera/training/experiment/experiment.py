@@ -221,8 +221,10 @@ class Experiment:
                 if not isinstance(value, _IN_A_FILE):
                     checked[key] = value  # an object from Python: Trainer checks it
                     continue
-                said = validation_message(error, hint)
-                raise ConfigurationError(f"{self.source}: [train] {key} = {value!r} cannot be used: {said}") from None
+                message = validation_message(error, hint)
+                raise ConfigurationError(
+                    f"{self.source}: [train] {key} = {value!r} cannot be used: {message}"
+                ) from None
             except TypeError:  # msgspec does not support the type: Trainer checks the value
                 checked[key] = value
         return checked

@@ -12,7 +12,7 @@ from chimera.core.user_code import make_importable
 
 _IN_A_PY_FILE = re.compile(r"([^:]*\.py):([\w.]+)")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_OF_THE_HUB = ("huggingface", "instructions")  # plug-ins that accept names of the hub as paths
+_HUB_PLUGINS = ("huggingface", "instructions")  # plug-ins that accept names of the hub as paths
 _IN_A_MODULE = re.compile(r"([A-Za-z_][\w.]*):[\w.]+")
 
 
@@ -46,7 +46,7 @@ def anchored(tables: Mapping[str, Any], folder: Path, names: Collection[str]) ->
         if not is_path(key, value):
             return value
         place = folder / Path(value).expanduser()
-        named = plugin in _OF_THE_HUB and _HUB_NAME.fullmatch(value) and not place.exists()
+        named = plugin in _HUB_PLUGINS and _HUB_NAME.fullmatch(value) and not place.exists()
         return value if named else str(place)
 
     return {name: walk(name, table) if name in names else table for name, table in tables.items()}

@@ -173,8 +173,8 @@ def check_codecs(
         return
     for each in (downlink, *([codec] if strategy.sends == "nothing" else [])):
         if each != ("identity", {}):
-            said = f"strategy {name!r} sends no messages that codec {each[0]!r} could encode"
-            raise ConfigurationError(f"{said}{' on the downlink' if each is downlink else ''}: use 'identity'")
+            message = f"strategy {name!r} sends no messages that codec {each[0]!r} could encode"
+            raise ConfigurationError(f"{message}{' on the downlink' if each is downlink else ''}: use 'identity'")
     if strategy.sends == "collectives":
         CODECS.reduction(*codec)
 
@@ -193,7 +193,7 @@ def check_aggregation(strategy: Strategy, codec: str, downlink: tuple[str, dict[
     name, options = named(asked.rule)
     rule = AGGREGATIONS.create(name, options)
     rule.check(asked.contributors)
-    for refused, why in (
+    for refused, reason in (
         (asked.weighted and not rule.linear, "does not support weights of workers: set weighted to false"),
         (asked.reached and not rule.follows, "aggregates changes, not weights: set send to 'change'"),
         (
@@ -206,7 +206,7 @@ def check_aggregation(strategy: Strategy, codec: str, downlink: tuple[str, dict[
         ),
     ):
         if refused:
-            raise ConfigurationError(f"aggregation {name!r} {why}")
+            raise ConfigurationError(f"aggregation {name!r} {reason}")
 
 
 def configured(model: Model, compute: Compute) -> Model:

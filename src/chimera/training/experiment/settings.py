@@ -191,10 +191,10 @@ class Settings:
         if own is None or named_by_user:
             return self
         avoid_compiler_import()  # the model calls constructors of torch.optim
-        brought = own(self.length(train_size))
-        if brought is None:
+        default = own(self.length(train_size))
+        if default is None:
             return self
-        suggested = suggestion(brought, self.length(train_size))
+        suggested = suggestion(default, self.length(train_size))
         table = optimizer_table(self.given_optimizer, suggested.table)
         monitor = self.stopping.monitor or suggested.monitor
         return replace(

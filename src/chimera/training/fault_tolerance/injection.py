@@ -80,8 +80,8 @@ class Fault:
         verb = verb.removesuffix(" down")
         scaled = verb in ("slow", "sign flip", "noise")
         if (factor and not scaled) or (for_s and verb in ("kill", *KINDS)):
-            said = "by" if factor and not scaled else "for"
-            raise ConfigurationError(f"{text!r}: '{said}' has no meaning here; {_EXAMPLE}")
+            word = "by" if factor and not scaled else "for"
+            raise ConfigurationError(f"{text!r}: '{word}' has no meaning here; {_EXAMPLE}")
         disturbance: Disturbance | Attack | None = None
         if verb in KINDS:
             if "worker" not in actor:
@@ -114,7 +114,7 @@ class FaultScript:
         """Remove the faults that were injected before the checkpoint from which a run resumes."""
         self._faults = [f for f in self._faults if f.at_s >= seconds and (f.step is None or f.step >= rounds)]
 
-    def strike(
+    def inject_due(
         self, engine: Engine, cluster: TrainingCluster, rounds: int, seconds: float
     ) -> Iterator[tuple[str, str, str]]:
         """Inject the faults that are due; yield event, actor and detail of each."""

@@ -18,7 +18,7 @@ from chimera.training.progress.notifier import EventText
 _PATIENCE_S = 1.0
 """Seconds that a run waits for a worker to start, unless its engine has another ``patience_s``. After the first start that
 takes longer, the run no longer waits."""
-_PATIENCE_FOR_ROOM_S = 30.0
+_RESOURCES_TIMEOUT_S = 30.0
 """Seconds that a run waits for the engine to have room for a worker without which it cannot continue."""
 _THEN = {
     "redistribute": "; its data goes to the others",
@@ -30,7 +30,7 @@ _THEN = {
 class Recovery:
     """Repairs a cluster after a loss, in the same way for every strategy.
 
-    Another actor may die during recovery. `survive` then raises. Its next call continues the recovery.
+    Another actor may die during recovery. `recover` then raises. Its next call continues the recovery.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Recovery:
         self._patience_s = getattr(engine, "patience_s", _PATIENCE_S)
         self._respawned = set(living)  # a worker with one of these names is a replacement
 
-    def survive(self, error: ActorLost) -> Iterator[EventText]:
+    def recover(self, error: ActorLost) -> Iterator[EventText]:
         """Remove dead actors from the cluster, start replacements, and yield the events.
 
         Raises
@@ -85,8 +85,8 @@ class Recovery:
         names = [*workers, *(f"server {index}" for index in servers), *edges]
         yield from ((f"{name.split()[0]} lost", name, self._how(name)) for name in names)
         if self._policy == "stop" and names:
-            said = f"{', '.join(names)} died, and on_worker_loss is 'stop'"
-            raise TooFewWorkersError(f"{said}; resume the run from its last checkpoint")
+            message = f"{', '.join(names)} died, and on_worker_loss is 'stop'"
+            raise TooFewWorkersError(f"{message}; resume the run from its last checkpoint")
         self._servers += servers
         yield from self._replace_edges(edges)
         held = self._cluster.shards or self._cluster.workers
@@ -111,7 +111,7 @@ class Recovery:
         """Wait until there are enough workers, or no further workers can come."""
         paused = False
         while (there := len(self._cluster.workers)) < self._least and not self.stopped():
-            yield from self._start_workers(_PATIENCE_FOR_ROOM_S)
+            yield from self._start_workers(_RESOURCES_TIMEOUT_S)
             if self._pending:
                 yield from self._admit(_PATIENCE_S if self._nodes.changes else math.inf)
             elif self._nodes.least and there + len(self._workers) >= self._least:
@@ -140,7 +140,7 @@ class Recovery:
             raise RunError(f"max_workers is {self._max_workers}: this many workers exist or are requested")
         self.requested += 1
 
-    def grow(self) -> Iterator[EventText]:
+    def add_workers(self) -> Iterator[EventText]:
         """Admit workers that have started, start requested workers while there is room, and yield the events."""
         before = len(self._pending)
         yield from self._replace_lost_feeders()

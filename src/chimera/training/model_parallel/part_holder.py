@@ -139,8 +139,8 @@ class PartHolder:
 
     def _stepped(self, gradient: Any, *, losses: int) -> Applied:
         """Step with a gradient; ``losses`` are the known losses of its batches."""
-        if why := fault_of_gradient(gradient, self._loss):
-            raise NonFiniteError(f"{self._name}, step {self._step}: {why}: {ADVICE}")
+        if reason := fault_of_gradient(gradient, self._loss):
+            raise NonFiniteError(f"{self._name}, step {self._step}: {reason}: {ADVICE}")
         optimizer = self._own_optimizer()
         self._device_model.parameters()  # read each time, so that it is the current one and not a copy on the host
         optimizer.step(gradient, self._step)

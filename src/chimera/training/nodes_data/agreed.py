@@ -18,7 +18,7 @@ SCALED = {
     "statistics": "statistics of the training rows of all nodes",
     "each": "each node's own training rows",
 }
-_MOST_NAMES = 5
+_MAX_NAMES = 5
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class AgreedData:
         )
         shape = " x ".join(map(str, self.input_shape))
         parts.append(f"inputs {shape}" if self.columns is None else counted(len(self.columns), "column"))
-        listed = ", ".join((self.classes or ())[:_MOST_NAMES]) + (
-            ", ..." if len(self.classes or ()) > _MOST_NAMES else ""
+        listed = ", ".join((self.classes or ())[:_MAX_NAMES]) + (
+            ", ..." if len(self.classes or ()) > _MAX_NAMES else ""
         )
         parts.append(
             f"{counted(self.outputs, 'value')} to predict"

@@ -15,7 +15,7 @@ from chimera.training.nodes_data.agreed import AgreedData
 from chimera.training.nodes_data.description import Column, DataDescription
 from chimera.training.worker.driver_schema import Scaled
 
-_MOST_NAMES = 5
+_MAX_NAMES = 5
 Descriptions: TypeAlias = Sequence[DataDescription]
 
 
@@ -86,12 +86,12 @@ def _columns(declared: NodesData, descriptions: Descriptions) -> tuple[Column, .
     for one in descriptions:
         own = _by_name(one)
         lacking, more = [name for name in wanted if name not in own], [name for name in own if name not in wanted]
-        said = [f"lacks the column{'s' * (len(lacking) > 1)} {_listed(lacking)}"] if lacking else []
-        said += (
+        differences = [f"lacks the column{'s' * (len(lacking) > 1)} {_listed(lacking)}"] if lacking else []
+        differences += (
             [f"has the column{'s' * (len(more) > 1)} {_listed(more)}, which node {usual.node!r} lacks"] if more else []
         )
-        if said:
-            raise DataError(f"node {one.node!r} {' and '.join(said)}")
+        if differences:
+            raise DataError(f"node {one.node!r} {' and '.join(differences)}")
     agreed = []
     for name in sorted(
         wanted
@@ -121,9 +121,9 @@ def _column(name: str, declared: NodesData, descriptions: Descriptions) -> Colum
     wanted = tuple(sorted({text for _, texts in held for text in texts or ()})) if known is None else known
     for one, texts in held:
         own, what = set(texts or ()), f"in the column {name!r}"
-        if known is not None and (strange := sorted(own - set(known))):
+        if known is not None and (unknown := sorted(own - set(known))):
             raise DataError(
-                f"node {one.node!r} has {_listed(strange)} {what}, which [data] categories does not declare"
+                f"node {one.node!r} has {_listed(unknown)} {what}, which [data] categories does not declare"
             )
         if known is None and (lacking := [text for text in wanted if text not in own]):
             raise DataError(
@@ -146,8 +146,8 @@ def _classes(declared: NodesData, descriptions: Descriptions) -> tuple[str, ...]
         )
         return first.classes
     for one in descriptions:
-        if strange := [label for label in one.classes or () if label not in declared.classes]:
-            raise DataError(f"node {one.node!r} has the class {strange[0]!r}, which [data] classes does not declare")
+        if unknown := [label for label in one.classes or () if label not in declared.classes]:
+            raise DataError(f"node {one.node!r} has the class {unknown[0]!r}, which [data] classes does not declare")
     return declared.classes
 
 
@@ -210,4 +210,4 @@ def _by_name(one: DataDescription) -> dict[str, Column]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"{name!r:.80}" for name in names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+    return ", ".join(f"{name!r:.80}" for name in names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")

@@ -11,7 +11,7 @@ from chimera.training.experiment.settings import Settings
 from chimera.training.nodes_data.model_table import FOLDER, plain_table
 from chimera.training.progress.callback import Callback, Progress
 
-MOST_ROUNDS = 10_000_000
+MAX_ROUNDS = 10_000_000
 """The declared number of rounds of a run whose number of rounds is not known before it starts."""
 
 
@@ -66,7 +66,7 @@ def declared(settings: Settings, model: Any) -> dict[str, Any]:
     return {
         "strategy": plain_table(settings.table["strategy"]),
         "model": table,
-        "rounds": MOST_ROUNDS if rounds is None else min(rounds + tolerance.max_restarts, MOST_ROUNDS),
+        "rounds": MAX_ROUNDS if rounds is None else min(rounds + tolerance.max_restarts, MAX_ROUNDS),
         "nodes": max(settings.workers, tolerance.max_workers or 0),
         "privacy": None if settings.privacy is None else asdict(settings.privacy),
         "metrics": list(dict.fromkeys(needed)),

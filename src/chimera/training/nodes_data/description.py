@@ -12,7 +12,7 @@ from chimera.models.model import Task
 
 GivenMetrics: TypeAlias = Literal["none", "merged", "own"]
 """The metrics that a node gives: none, sums for the merged metrics only, or also its own figures."""
-MOST_ROWS = 1 << 53
+MAX_ROWS = 1 << 53
 
 
 @dataclass(frozen=True)
@@ -89,17 +89,17 @@ class DataDescription:
             0 < len(self.node) <= 200
             and len(set(names)) == len(names)
             and (self.columns is None or names)
-            and all(0 < length < MOST_ROWS for length in self.input_shape)
+            and all(0 < length < MAX_ROWS for length in self.input_shape)
             and (self.columns is not None) == (not self.input_shape)
             and 0 < self.outputs < 1 << 31
             and (self.classes is None) == (self.task == "regression")
             and len(set(self.classes or ())) == len(self.classes or ())
-            and (self.rows is None or 0 <= self.rows < MOST_ROWS)
+            and (self.rows is None or 0 <= self.rows < MAX_ROWS)
         )
         numbers = sum(column.categories is None for column in self.columns or ())
         given = self.statistics
         if given is not None:
-            fits = len(given.mean) == len(given.spread) == numbers and 0 < given.rows < MOST_ROWS
+            fits = len(given.mean) == len(given.spread) == numbers and 0 < given.rows < MAX_ROWS
             sound = sound and fits and all(spread >= 0 for spread in given.spread)
             sound = sound and all(abs(value) < 1e300 for value in (*given.mean, *given.spread))
         if not sound:

@@ -13,7 +13,7 @@ from chimera.core.parameters import Flat
 from chimera.models.sums import MEAN, PackedSums
 from chimera.training.messages.wire_types import register_wire_type
 from chimera.training.nodes_data.agreed import AgreedData
-from chimera.training.nodes_data.description import MOST_ROWS
+from chimera.training.nodes_data.description import MAX_ROWS
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class NodesEvaluation:
 
     def _checked(self, measured: Any) -> dict[str, float] | None:
         """Return the figures of one node; None if the node gives no figures."""
-        if not isinstance(measured, Measured) or not 0 <= measured.rows < MOST_ROWS or len(measured.node) > 200:
+        if not isinstance(measured, Measured) or not 0 <= measured.rows < MAX_ROWS or len(measured.node) > 200:
             raise DataError("it has another form")
         return of_one_node(self._model, measured.sums, self._averaged) if measured.rows else None
 
@@ -106,12 +106,12 @@ def check_metrics(model: Any, averaged: Sequence[str]) -> None:
         )
     sums = model.new_sums()
     if known := [name for name in averaged if name not in sums.unmerged()]:
-        why = (
+        reason = (
             "follows from sums and is measured over all rows"
             if known[0] in sums.metrics
             else "is no metric of the model"
         )
-        raise ConfigurationError(f"data 'nodes', option 'mean_of_nodes': {known[0]!r} {why}")
+        raise ConfigurationError(f"data 'nodes', option 'mean_of_nodes': {known[0]!r} {reason}")
     if unmerged := [name for name in sums.unmerged() if name not in averaged]:
         raise ConfigurationError(
             f"the metric {unmerged[0]!r} needs the outputs of all rows at one place, but each node keeps its rows: use metrics "

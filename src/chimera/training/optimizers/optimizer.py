@@ -61,13 +61,13 @@ class OptimizerSettings:
 
     def __str__(self) -> str:
         """Return name and options for people, such as ``sgd (lr 0.1, momentum 0.9)``."""
-        said = [
+        parts = [
             key if value is True else f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}"
             for key, value in self.options.items()
         ]
-        said += [f"schedule {self.schedule.decay}"] if self.schedule.changes else []
-        said += [f"gradient norm at most {self.max_gradient_norm:g}"] if self.max_gradient_norm else []
-        return f"{self.name} ({', '.join(said) or 'default options'})"
+        parts += [f"schedule {self.schedule.decay}"] if self.schedule.changes else []
+        parts += [f"gradient norm at most {self.max_gradient_norm:g}"] if self.max_gradient_norm else []
+        return f"{self.name} ({', '.join(parts) or 'default options'})"
 
     def over(self, steps: int | None) -> Self:
         """Return these settings for a run of ``steps`` steps.

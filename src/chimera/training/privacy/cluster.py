@@ -116,8 +116,8 @@ class PrivateCluster(TrainingCluster):
 
     def _too_few(self, clients: Sequence[Any], left: int, needed: int) -> dict[str, Any]:
         """Report that a round must be repeated; raise if a worker must be replaced first."""
-        why = f"{left} of {len(clients)} clients are left, but unmasking the sum needs {needed}"
-        self.unreported.append(("round repeated", "", why))
+        reason = f"{left} of {len(clients)} clients are left, but unmasking the sum needs {needed}"
+        self.unreported.append(("round repeated", "", reason))
         self._raise_dead(clients)
         return {}
 

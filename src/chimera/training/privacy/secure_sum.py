@@ -91,7 +91,7 @@ class SecureSum:
         mean = (code.decode(total) / len(words)).astype(np.float32)
         return {0: Encoded("identity", len(mean), (mean,))}
 
-    def _blur(self, mean: Flat, contributors: int, step: int) -> None:
+    def _add_noise(self, mean: Flat, contributors: int, step: int) -> None:
         """Add the server's noise to the mean of ``contributors`` updates, in place."""
         if self._privacy is not None and self._privacy.on == "server":
             deviation = self._privacy.noise * self._privacy.clip / contributors

@@ -83,8 +83,8 @@ class Privacy:
         except msgspec.ValidationError as error:
             if isinstance(error.__cause__, ConfigurationError):
                 raise error.__cause__ from None
-            said = validation_message(error, cls).replace("Object missing required field", "there is no")
-            raise ConfigurationError(f"privacy: {said}") from None
+            message = validation_message(error, cls).replace("Object missing required field", "there is no")
+            raise ConfigurationError(f"privacy: {message}") from None
 
     def deviation(self, asked: int) -> float:
         """Return the standard deviation of the noise that each of ``asked`` clients adds to its update."""

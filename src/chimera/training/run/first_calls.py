@@ -29,17 +29,17 @@ def first_calls(engine: Engine, monitor: HeartbeatMonitor, cluster: TrainingClus
                     engine.kill(worker)
                     raise ActorLost(f"{worker.name} was lost: it reported {size!r:.60} as its number of rows")
         except ActorLost as error:
-            _survive(error, cluster, recovery)
+            _recover_from(error, cluster, recovery)
         else:
             return list(sizes)
 
 
-def _survive(error: ActorLost, cluster: TrainingCluster, recovery: Recovery) -> None:
+def _recover_from(error: ActorLost, cluster: TrainingCluster, recovery: Recovery) -> None:
     try:
-        for what, actor, detail in recovery.survive(error):
+        for what, actor, detail in recovery.recover(error):
             if what != "went back":  # no round was computed yet
                 cluster.unreported.append((what, actor, f"{detail}: {error}" if what.endswith(" lost") else detail))
     except ActorLost as another:
         if another is error:
             raise
-        _survive(another, cluster, recovery)
+        _recover_from(another, cluster, recovery)

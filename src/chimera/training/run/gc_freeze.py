@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _MANY_ACTORS = 100
-_YOUNG = 50_000  # new objects between two collections of the youngest generation
+_GENERATION_0_THRESHOLD = 50_000  # new objects between two collections of the youngest generation
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def rare_gc(actors: int) -> Iterator[None]:
         yield
         return
     before = gc.get_threshold()
-    gc.set_threshold(_YOUNG, *before[1:])
+    gc.set_threshold(_GENERATION_0_THRESHOLD, *before[1:])
     try:
         yield
     finally:

@@ -28,7 +28,7 @@ _CALL_S = 0.5
 _FIRST = 2
 """Rounds that are issued before the time of a round is known: it may be long, and a signal would wait for all of them."""
 
-_LOOK_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 
 
 class Pace:
@@ -42,7 +42,7 @@ class Pace:
     def __init__(self, engine: Engine) -> None:
         self._engine, self._since_s = engine, engine.now()
         self._limited = not engine.virtual_time
-        self.look_s = _LOOK_S if self._limited else None
+        self.look_s = _CHECK_INTERVAL_S if self._limited else None
         self._rounds = _FIRST
 
     def limit(self, rounds: int) -> int:

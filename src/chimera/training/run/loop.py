@@ -109,7 +109,7 @@ class TrainingLoop(RunState):
         RunError : the run cannot continue, or a checkpoint could not be written.
         """
         self._notifier.begin(self._recorder.progress())
-        self._monitor.alarm = self._strike
+        self._monitor.alarm = self._inject_faults
         self._monitor.alarm_s = self._meter.began_s + self._faults.next_s()
         with self._interrupt, self._writer:
             rounds = self._strategy.rounds(self._cluster)
@@ -122,7 +122,7 @@ class TrainingLoop(RunState):
                     return reason
                 try:
                     if reason is None:
-                        self._strike()
+                        self._inject_faults()
                         if not self._interrupted:
                             self._meter.begin(self._samples_per_round())
                         self._in_round = True
@@ -132,7 +132,7 @@ class TrainingLoop(RunState):
                         self._interrupted = False
                         self._cluster.raise_departed()
                     saved = self._evaluate_and_save()
-                    if (reason is None and self._notifier.events(self._recovery.grow())) or saved:
+                    if (reason is None and self._notifier.events(self._recovery.add_workers())) or saved:
                         # A run that resumes here restarts the strategy. This run does so, too, for the same weights.
                         rounds = self._strategy.rounds(self._cluster)
                     if self._interrupt.requested:
@@ -141,7 +141,7 @@ class TrainingLoop(RunState):
                         self._writer.finish()
                         self._interrupt.check()
                 except ActorLost as error:
-                    self._survive(error)
+                    self._recover_from(error)
                     rounds = self._strategy.rounds(self._cluster)
 
     def _samples_per_round(self) -> int:
@@ -245,13 +245,13 @@ class TrainingLoop(RunState):
             self._take_snapshot()
         return checkpoint
 
-    def _strike(self) -> float:
+    def _inject_faults(self) -> float:
         """Inject the faults that are due; return the time, on the engine's clock, of the next one."""
         now = self.counters.rounds, self._meter.seconds()
-        self._notifier.events(self._faults.strike(self._engine, self._cluster, *now))
+        self._notifier.events(self._faults.inject_due(self._engine, self._cluster, *now))
         return self._meter.began_s + self._faults.next_s()
 
-    def _survive(self, error: ActorLost) -> None:
+    def _recover_from(self, error: ActorLost) -> None:
         """Repair the cluster and report its events; raise if the run cannot continue."""
         self._guarantee.count_released_sums(
             self._cluster.released_sums
@@ -264,10 +264,10 @@ class TrainingLoop(RunState):
         except ActorLost as another:
             if another is error:
                 raise
-            self._survive(another)  # another actor died during the repair
+            self._recover_from(another)  # another actor died during the repair
 
     def _recover(self, error: ActorLost) -> None:
-        if self._notifier.events(self._recovery.survive(error)):
+        if self._notifier.events(self._recovery.recover(error)):
             self.counters.lost_rounds += self._in_round  # the round that the loss interrupted
             self._in_round = False
         if self._interrupted:

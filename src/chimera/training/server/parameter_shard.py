@@ -60,7 +60,7 @@ class ParameterShard(GroupServer, SecureSum):
         self._weights = empty(len(weights)) if shared else np.empty(len(weights), self.precision)
         np.copyto(self._weights, weights)
         self._mean: Flat | SparseRows = np.empty_like(self._weights)
-        self._room, self._rows = self._mean, layout.rows
+        self._scratch, self._rows = self._mean, layout.rows
         self._rule: tuple[Named, Aggregation] | None = None  # the last aggregation rule
         self._settings = optimizer = optimizer.own() if isinstance(optimizer, OptimizerSettings) else optimizer
         self._optimizer = optimizer.stepper(self._weights)
@@ -70,7 +70,7 @@ class ParameterShard(GroupServer, SecureSum):
         curvature = self._optimizer.curvature
         self._downlink = Downlink(codec, self._weights, layout, curvature=curvature, seed=seed)
         CODECS.create(*uplink)
-        self._rooms: dict[int, Flat] = {}
+        self._buffers: dict[int, Flat] = {}
         self._mean_square: Flat | None = None  # mean square of gradients; created when it is needed
         self._steps = 0
         self._copies: dict[int, Flat] = {}
@@ -131,7 +131,7 @@ class ParameterShard(GroupServer, SecureSum):
             messages
         )  # masked gradients were summed into one message
         if vectors:
-            self._blur(values_of(self._mean), contributors, self._steps)
+            self._add_noise(values_of(self._mean), contributors, self._steps)
         scale = self._divided(contributors, scale)
         if vectors and scale != 1:
             mean = values_of(self._mean)
@@ -186,21 +186,21 @@ class ParameterShard(GroupServer, SecureSum):
         except CodecError as error:
             return self._stepped(0, [Rejected(None, self._steps, f"the gradient cannot be read: {error}")])
         with np.errstate(over="ignore", invalid="ignore"):
-            way = self._weights - self._downlink.vector(then)
-            way *= np.float32(lambda_)
+            correction = self._weights - self._downlink.vector(then)
+            correction *= np.float32(lambda_)
             square = np.square(given)
-            way *= square
+            correction *= square
             if decay is not None:
                 square *= np.float32(1 - decay)
                 if mean_square is not None:
                     square += mean_square * np.float32(decay)
                 mean_square = square
-                way /= np.sqrt(mean_square + np.float32(_EPSILON))
-            corrected = np.add(given, way, out=self._room)
+                correction /= np.sqrt(mean_square + np.float32(_EPSILON))
+            corrected = np.add(given, correction, out=self._scratch)
         work(elements=self._weights.size * 2)
         if not all_finite(corrected):
-            why = fault(given, "the gradient") or fault(corrected, "the corrected gradient")
-            return self._stepped(0, [Rejected(None, self._steps, why)])
+            reason = fault(given, "the gradient") or fault(corrected, "the corrected gradient")
+            return self._stepped(0, [Rejected(None, self._steps, reason)])
         self._mean, self._mean_square = corrected, mean_square
         return self._stepped(1, [])
 
@@ -235,12 +235,12 @@ class ParameterShard(GroupServer, SecureSum):
 
     def _decoded(self, gradient: Encoded, place: int) -> Flat:
         """Decode into memory that is kept for this place, unless the message already holds the vector."""
-        room = self._rooms.get(place)
-        if room is None:
-            room = self._rooms[place] = np.empty_like(self._weights)
-        vector = decode(gradient, room.size, room)
+        buffer = self._buffers.get(place)
+        if buffer is None:
+            buffer = self._buffers[place] = np.empty_like(self._weights)
+        vector = decode(gradient, buffer.size, buffer)
         if gradient.codec != "identity":  # identity takes no modelled time
-            coded(gradient.codec, "decode", room.size)
+            coded(gradient.codec, "decode", buffer.size)
         return vector
 
     def _aggregate(self, vectors: Mapping[int, Any], rule: Aggregation) -> bool:
@@ -248,19 +248,19 @@ class ParameterShard(GroupServer, SecureSum):
         given = list(vectors.values())
         rule.check(len(given))
         by_rows = isinstance(given[0], SparseRows)
-        self._mean = rule.sparse(given, self._rows) if by_rows else rule.dense(given, self._room, self._rows)
+        self._mean = rule.sparse(given, self._rows) if by_rows else rule.dense(given, self._scratch, self._rows)
         return all_finite(values_of(self._mean))
 
     def _left_out(self, vectors: dict[int, Any], total: int, rule: Aggregation) -> list[Rejected]:
         """Remove vectors that are not finite, aggregate the others, and return the rejections."""
         faults = {i: fault(values_of(vector), f"gradient {i} of {total}") for i, vector in vectors.items()}
-        for i in [i for i, why in faults.items() if why]:
+        for i in [i for i, reason in faults.items() if reason]:
             del vectors[i]
-        found = [why for why in faults.values() if why]
+        found = [reason for reason in faults.values() if reason]
         if vectors and not self._aggregate(vectors, rule):
             found.append(f"the sum of {len(vectors)} gradients overflows")
             vectors.clear()
-        return [Rejected(None, self._steps, why) for why in found]
+        return [Rejected(None, self._steps, reason) for reason in found]
 
     def _moved(self, contributors: int, rejected: Sequence[Rejected]) -> tuple[Encoded, Applied]:
         """Step towards the mean of the workers' weights; exactly to it if the optimizer is SGD with rate 1."""

@@ -80,9 +80,9 @@ class Gradients:
         if own:
             self._count_work(batch)
         gradient, loss = model.gradient(batch)
-        if why := fault_of_gradient(gradient, loss):
+        if reason := fault_of_gradient(gradient, loss):
             self.restore(buffers)
-            return gradient, Rejected(part.rank, step, why)
+            return gradient, Rejected(part.rank, step, reason)
         if own:
             self._count(loss)
         gradient *= np.float32(share)
@@ -106,9 +106,9 @@ class Gradients:
 
     def verdict(self, gradient: Flat, loss: float, step: int, buffers: Flat | None) -> Rejected | None:
         """Count the loss; or restore the buffers and return the rejection if gradient or loss are not finite."""
-        if why := fault_of_gradient(gradient, loss):
+        if reason := fault_of_gradient(gradient, loss):
             self.restore(buffers)
-            return Rejected(self._rank, step, why)
+            return Rejected(self._rank, step, reason)
         self._count(loss)
         return None
 

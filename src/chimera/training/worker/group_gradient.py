@@ -78,8 +78,8 @@ class GroupGradient:
         if rejected is not None:
             gradient.fill(0)
         mean = reduction.all_reduce(gradient, self._model.layout, part.mean)
-        if why := fault(mean, "the sum of all gradients"):
-            raise NonFiniteError(f"step {self._step}: {why}: {ADVICE}")
+        if reason := fault(mean, "the sum of all gradients"):
+            raise NonFiniteError(f"step {self._step}: {reason}: {ADVICE}")
         return self._reduced(mean, rejected is None), rejected
 
     def _reduced(self, mean: Flat, participated: bool = True) -> Flat:

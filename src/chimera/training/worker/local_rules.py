@@ -65,9 +65,9 @@ class Proximal(LocalRule):
         self._begin = weights
 
     def correct(self, gradient: Any, weights: Any) -> None:  # noqa: D102
-        way = weights - self._begin
-        way *= np.float32(self._mu)
-        gradient += way
+        change = weights - self._begin
+        change *= np.float32(self._mu)
+        gradient += change
 
 
 @LOCAL_RULES.register("control-variates")

@@ -14,7 +14,7 @@ from chimera.data.dataset import Dataset
 from chimera.strategies.cluster import Announced
 
 
-class Reached(NamedTuple):
+class LocalResult(NamedTuple):
     """The result of a client's local steps: its weights, shape (P,), and the mean loss of each batch."""
 
     weights: Flat
@@ -50,9 +50,9 @@ class SideBySide:
         self._work = work
         self._begins: dict[int, Flat] = {}  # the weights at which the first client of each site starts
         self._taken: set[_Request] = set()
-        self._reached: dict[int, Reached] = {}
+        self._results: dict[int, LocalResult] = {}
 
-    def steps_of(self, rank: int, first: int, rates: Sequence[float], begin: Flat) -> Reached | None:
+    def steps_of(self, rank: int, first: int, rates: Sequence[float], begin: Flat) -> LocalResult | None:
         """Return the result of the steps of a client, with these rates, from the weights ``begin``; None if it is not known.
 
         The result is returned once. A result that is not finite is not returned.
@@ -69,7 +69,7 @@ class SideBySide:
         if request not in self._taken:
             self._taken.add(request)
             self._take(request, self._begins[site])
-        return self._reached.pop(rank, None)
+        return self._results.pop(rank, None)
 
     def _take(self, request: _Request, begin: Flat) -> None:
         """Compute the steps of all announced clients with the same steps."""
@@ -89,7 +89,7 @@ class SideBySide:
         for place, rank in enumerate(ranks):
             own = [float(of_step[place]) for of_step in losses]
             if np.isfinite(own).all() and all_finite(copies[place]):
-                self._reached[rank] = Reached(copies[place], own)
+                self._results[rank] = LocalResult(copies[place], own)
 
     def _batches(self, ranks: Sequence[int], step: int) -> Batch:
         rows: NDArray[Any] = np.stack([self._orders[rank].batch(step) for rank in ranks])

@@ -7,7 +7,7 @@ const X = {
   samples: ["samples", whole],
 };
 const NAMES = { train_loss: "training loss", loss: "loss, test set", consensus_distance: "consensus distance" };
-const MOST_CHARTS = 12;
+const MAX_CHARTS = 12;
 
 function valuesOf(runs) {
   // names of curves: the training loss first, then metrics in the order of their appearance
@@ -20,7 +20,7 @@ function valuesOf(runs) {
   }
   return ["train_loss", ...[...names].filter(name => name !== "train_loss")]
     .filter(name => names.has(name))
-    .slice(0, MOST_CHARTS);
+    .slice(0, MAX_CHARTS);
 }
 
 function drawCurves(runs, x) {

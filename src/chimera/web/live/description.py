@@ -15,7 +15,7 @@ from chimera.web.live.topology import topology
 
 SMALL = ("experiment.toml", "summary.json", "data.json")
 """The files that are replaced as a whole."""
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 def version(folder: Path) -> str:
@@ -62,7 +62,7 @@ def read_small(folder: Path, name: str) -> bytes | None:
     """
     try:
         with safe_path(folder, name).open("rb") as file:
-            return file.read(_MOST_BYTES + 1)
+            return file.read(_MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
 
@@ -75,8 +75,8 @@ def _table(folder: Path, name: str, notes: list[str]) -> dict[str, Any]:
         return {}
     if content is None:
         return {}
-    if len(content) > _MOST_BYTES:
-        notes.append(f"{name} has more than {_MOST_BYTES >> 20} MiB and is not shown.")
+    if len(content) > _MAX_BYTES:
+        notes.append(f"{name} has more than {_MAX_BYTES >> 20} MiB and is not shown.")
         return {}
     try:
         text = content.decode()

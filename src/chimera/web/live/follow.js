@@ -1,10 +1,10 @@
 "use strict";
 // The rows of one run: read in pieces as its files grow, and kept in bounded memory.
-const MOST_ACTORS = 20000;
+const MAX_ACTORS = 20000;
 const MOST = { metrics: 4000, events: 1000, trace: 20000 };
 const TAIL_BYTES = 1 << 20,
   PIECES = 8,
-  MOST_BEHIND = 8 << 20;
+  MAX_BEHIND = 8 << 20;
 const COUNTERS = new Set([
   "round",
   "epoch",
@@ -146,7 +146,7 @@ class FollowedRun {
       changed = changed || found.rows.length > 0;
       if (!found.rows.length || found.at >= found.size) break;
       // A run that writes faster than the page reads: continue near the end.
-      if (file === "trace" && found.size - found.at > MOST_BEHIND) {
+      if (file === "trace" && found.size - found.at > MAX_BEHIND) {
         this.at.trace = null;
         this.partial = true;
       }
@@ -175,7 +175,7 @@ class FollowedRun {
 
   addCall(row) {
     const call = this.clock.place(row);
-    if (!call || (!this.totals.has(call.actor) && this.totals.size >= MOST_ACTORS)) return;
+    if (!call || (!this.totals.has(call.actor) && this.totals.size >= MAX_ACTORS)) return;
     this.trace.push(call);
     if (!this.totals.has(call.actor))
       this.totals.set(call.actor, { received: 0, sent: 0, samples: 0, calls: 0, busy: 0, first: call.start, last: call.end });
@@ -199,7 +199,7 @@ class FollowedRun {
     this.events.push(event);
     const kind = kindOf(event.event);
     if (!event.actor || (kind !== "lost" && kind !== "back") || Number.isNaN(event.seconds)) return;
-    if (!this.states.has(event.actor) && this.states.size < MOST_ACTORS) this.states.set(event.actor, []);
+    if (!this.states.has(event.actor) && this.states.size < MAX_ACTORS) this.states.set(event.actor, []);
     if (!this.states.has(event.actor)) return;
     this.states.get(event.actor).push({ seconds: event.seconds, gone: kind === "lost" });
   }

@@ -1,7 +1,7 @@
 "use strict";
 // The topology: actors as nodes, edges that carry messages. Servers are in the middle, or workers alone on a circle.
 const SIDE = 420,
-  MOST_NODES = 64;
+  MAX_NODES = 64;
 
 function placed(workers, others) {
   // workers on a circle; edge servers on an inner one, next to their workers; servers in the middle
@@ -40,7 +40,7 @@ class Graph {
     if (key === this.key) return this.nodes.size > 0;
     Object.assign(this, { key, neighbours, nodes: new Map(), edges: new Map() });
     this.box.replaceChildren();
-    if (!actors.length || actors.length > MOST_NODES) {
+    if (!actors.length || actors.length > MAX_NODES) {
       make("p", actors.length ? `a graph of ${actors.length} actors is not drawn` : "no actors yet", this.box, "soft");
       return false;
     }

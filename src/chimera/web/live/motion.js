@@ -1,7 +1,7 @@
 "use strict";
 // Slow motion: a clock over the calls of a run, moved by one event at a time or played at a fraction of the run's speed.
 // An event is the start or the end of a call of a round. Without slow motion the graph repeats the last round.
-const MOST_CALLS = 50000,
+const MAX_CALLS = 50000,
   REPEAT_MS = 4000,
   FRAME_MS = 80; // few frames: the browser may share its cores with the run
 const CALM = matchMedia("(prefers-reduced-motion: reduce)");
@@ -22,7 +22,7 @@ class Calls {
 
   async read() {
     if (this.at >= this.size && this.size === this.last) return false;
-    if (this.calls.length >= MOST_CALLS) return false;
+    if (this.calls.length >= MAX_CALLS) return false;
     const found = await rowsOf(this.run.index, "trace", `at=${this.at}`);
     if (found.restarted) {
       Object.assign(this, { clock: new OneClock(), calls: [], events: [], at: 0, size: 1, last: undefined });
@@ -209,7 +209,7 @@ class Motion {
     this.now.textContent = duration(this.time);
     this.which.textContent =
       `${this.run.timeName} · event ${whole(this.place)} of ${whole(this.calls.events.length)}` +
-      (this.calls.calls.length >= MOST_CALLS ? " (the first ones)" : "");
+      (this.calls.calls.length >= MAX_CALLS ? " (the first ones)" : "");
     if (!this.graph.layout(this.run)) return;
     const [begin, end] = this.window(),
       calls = inWindow(this.calls.calls, begin, end);

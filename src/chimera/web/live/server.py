@@ -22,11 +22,11 @@ from chimera.web.page.document import document
 from chimera.web.security import has_token, host_and_port, may_serve_page, selected_headers
 
 HOST = "127.0.0.1"
-MOST_RUNS = 6
-_MOST_CONNECTIONS = 32
-_LOOK_S = 0.05  # between checks whether the page has ended
+MAX_RUNS = 6
+_MAX_CONNECTIONS = 32
+_CHECK_INTERVAL_S = 0.05  # between checks whether the page has ended
 _REQUEST_S = 10.0  # a connection that takes longer is closed
-_MOST_TARGET = 2048
+_MAX_TARGET_CHARACTERS = 2048
 _SCRIPTS = (
     "follow.js",
     "curves.js",
@@ -61,7 +61,7 @@ class LivePage:
 
     Parameters
     ----------
-    runs : the runs to show, 1 to `MOST_RUNS`.
+    runs : the runs to show, 1 to `MAX_RUNS`.
     port : port on loopback; 0 is any free port.
 
     Attributes
@@ -74,8 +74,8 @@ class LivePage:
     """
 
     def __init__(self, runs: Sequence[Followed], port: int = 0) -> None:
-        if not 0 < len(runs) <= MOST_RUNS:
-            raise ConfigurationError(f"a page shows 1 to {MOST_RUNS} runs, not {len(runs)}")
+        if not 0 < len(runs) <= MAX_RUNS:
+            raise ConfigurationError(f"a page shows 1 to {MAX_RUNS} runs, not {len(runs)}")
         names = {run.name for run in runs}
         if len(names) < len(runs):
             runs = [replace(run, name=str(run.folder)) for run in runs]
@@ -85,7 +85,7 @@ class LivePage:
         except OSError as error:
             raise ConfigurationError(f"cannot listen on port {port} of {HOST}: {error.strerror or error}") from error
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_LOOK_S,), name="chimera-page", daemon=True
+            target=self._server.serve_forever, args=(_CHECK_INTERVAL_S,), name="chimera-page", daemon=True
         )
 
     @property
@@ -140,7 +140,7 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            full = len(self._open) >= _MOST_CONNECTIONS
+            full = len(self._open) >= _MAX_CONNECTIONS
             if not full:
                 self._open[request] = time.monotonic()
         if full:
@@ -183,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer one request."""
         try:
             target = urlsplit(self.path)
-            if len(self.path) > _MOST_TARGET:
+            if len(self.path) > _MAX_TARGET_CHARACTERS:
                 raise _RefusedError(414, "the address is too long")
             route = self.ROUTES.get(target.path)
             self._check(open_path=target.path == "/")

@@ -12,7 +12,7 @@ from chimera.web.live.pieces import FILES
 
 EVERY_S = 5.0
 """Seconds between two requests for the list of the store's files."""
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Maximum size of the copy of a file, in bytes; the rest is not followed."""
 
 
@@ -47,7 +47,7 @@ class StoreCopy(CopiedRun):
         begin, changed = 0, False
         for part, size in parts.items():
             changed = changed or self._sizes.get(part) != size
-            if begin + size > MOST_BYTES:
+            if begin + size > MAX_BYTES:
                 return
             if changed:
                 partial = file.with_name(f"{part}.part")

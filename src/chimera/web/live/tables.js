@@ -1,6 +1,6 @@
 "use strict";
 // Cards, workers, traffic, events and clients of one run.
-const MOST_ROWS = 200;
+const MAX_ROWS = 200;
 
 function drawCards(list, run) {
   const row = run.last,
@@ -41,7 +41,7 @@ function drawWorkers(table, run) {
   });
   const actors = run.actors,
     end = run.seconds || 1;
-  for (const actor of actors.slice(0, MOST_ROWS)) {
+  for (const actor of actors.slice(0, MAX_ROWS)) {
     const row = make("tr", undefined, body),
       total = run.totals.get(actor),
       gone = run.isGone(actor);
@@ -56,7 +56,7 @@ function drawWorkers(table, run) {
     make("td", whole(total ? total.calls : 0), row, "number");
     make("td", total ? `at ${duration(total.last)}` : "", row);
   }
-  if (actors.length > MOST_ROWS) emptyRow(body, `and ${whole(actors.length - MOST_ROWS)} more`, 7);
+  if (actors.length > MAX_ROWS) emptyRow(body, `and ${whole(actors.length - MAX_ROWS)} more`, 7);
   if (!actors.length) emptyRow(body, "no workers yet", 7);
 }
 
@@ -84,7 +84,7 @@ function drawTraffic(table, run) {
   const [body] = head(table, ["link of", "sent", "received", "share"], { sent: "number", received: "number" });
   const actors = run.actors.filter(actor => run.totals.has(actor)),
     most = Math.max(1, ...[...run.totals.values()].map(total => total.sent + total.received));
-  for (const actor of actors.slice(0, MOST_ROWS)) {
+  for (const actor of actors.slice(0, MAX_ROWS)) {
     const row = make("tr", undefined, body),
       total = run.totals.get(actor);
     make("td", actor, row);
@@ -99,7 +99,7 @@ function drawTraffic(table, run) {
 
 function drawEvents(table, run) {
   const [body] = head(table, ["time", "round", "event", "actor", "detail"], { round: "number" });
-  for (const event of run.events.slice(-MOST_ROWS).reverse()) {
+  for (const event of run.events.slice(-MAX_ROWS).reverse()) {
     const row = make("tr", undefined, body),
       kind = kindOf(event.event);
     make("td", duration(event.seconds), row);

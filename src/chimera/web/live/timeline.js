@@ -1,6 +1,6 @@
 "use strict";
 // The timeline: one lane for each actor, divided into computation, transfer and waiting, as in the report.
-const MOST_LANES = 24,
+const MAX_LANES = 24,
   BINS = 500;
 
 function segmentsOf(calls) {
@@ -41,10 +41,10 @@ function lanesIn(trace, begin, end) {
 
 function selected(actors, run) {
   // all if they fit; else lost ones, servers, and evenly spaced workers
-  if (actors.length <= MOST_LANES) return actors;
-  const first = actors.filter(actor => run.isGone(actor) || !actor.startsWith("worker")).slice(0, MOST_LANES / 2);
+  if (actors.length <= MAX_LANES) return actors;
+  const first = actors.filter(actor => run.isGone(actor) || !actor.startsWith("worker")).slice(0, MAX_LANES / 2);
   const rest = actors.filter(actor => !first.includes(actor)),
-    room = MOST_LANES - first.length;
+    room = MAX_LANES - first.length;
   return [...first, ...Array.from({ length: room }, (_, i) => rest[Math.floor((i * rest.length) / room)])].sort(byActor);
 }
 

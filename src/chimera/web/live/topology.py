@@ -13,7 +13,7 @@ from chimera.strategies.strategy import STRATEGIES
 from chimera.strategies.topologies.topology import topology_of
 
 Edges = list[tuple[int, int]]
-MOST_WORKERS = 64
+MAX_WORKERS = 64
 """Graphs of more workers are not drawn."""
 _ROUNDS = 8
 
@@ -38,7 +38,7 @@ def topology(experiment: Mapping[str, Any]) -> Topology:
     strategy, train = experiment.get("strategy"), experiment.get("train")
     options = dict(strategy) if isinstance(strategy, Mapping) else {"name": strategy}
     workers = train.get("workers") if isinstance(train, Mapping) else None
-    if not isinstance(workers, int) or not 0 < workers <= MOST_WORKERS:
+    if not isinstance(workers, int) or not 0 < workers <= MAX_WORKERS:
         return Topology(None, "")
     name = options.get("name")
     if (default := _default_topology(name)) is not None:

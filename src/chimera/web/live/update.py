@@ -11,13 +11,13 @@ from chimera.web.live.copied import CopiedRun
 from chimera.web.live.description import SMALL, read_small, version
 from chimera.web.live.pieces import FILES, PIECE_BYTES, read_piece
 
-MOST_BYTES = 32 << 20
+MAX_UPDATE_BYTES = 32 << 20
 """Maximum size of an update as JSON: three pieces and three small files, whose characters may need escapes."""
-MOST_COPIED = 1 << 30
+MAX_COPY_BYTES = 1 << 30
 """Maximum size of a copy of a growing file, in bytes; the rest is not followed."""
 EVERY_S = 1.0
 """Seconds between two updates of a copy."""
-_MOST_UPDATES = 32  # in one call, so that a page shows the start of a long run soon
+_MAX_UPDATES = 32  # in one call, so that a page shows the start of a long run soon
 
 
 def update_of(folder: Path, at: Mapping[str, int], known: str) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class UpdatedCopy(CopiedRun):
         ------
         RunError : an update is malformed; other errors are those of ``request``.
         """
-        for _ in range(_MOST_UPDATES):
+        for _ in range(_MAX_UPDATES):
             before = dict(self._at)
             update = self._request(self._at, self._version)
             try:
@@ -96,7 +96,7 @@ class UpdatedCopy(CopiedRun):
                 raise RunError("an update has too many lines")
             if rows["restarted"]:
                 self._copied[name] = 0
-            if content and self._copied[name] + len(content) > MOST_COPIED:
+            if content and self._copied[name] + len(content) > MAX_COPY_BYTES:
                 continue
             if content or rows["restarted"]:
                 with self._file(f"{name}.jsonl").open("ab") as file:

@@ -1,15 +1,15 @@
 """Counter-based random numbers: a hash of an index and a key.
 
-A state serves two elements, `APART` from each other (see `layout`): the mixed state is multiplied by `EARLY` for the first and
-by `LATE` for the second. Both are uniform to the last bit. Their quotient is a good multiplier in two dimensions (Steele and
-Vigna, 2022: Computationally Easy, Spectrally Good Multipliers). Together they are therefore independent to 16 bits.
+A state serves two elements, `PAIR_DISTANCE` from each other (see `layout`): the mixed state is multiplied by `EARLY` for the
+first and by `LATE` for the second. Both are uniform to the last bit. Their quotient is a good multiplier in two dimensions
+(Steele and Vigna, 2022: Computationally Easy, Spectrally Good Multipliers). Together they are therefore independent to 16 bits.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from chimera.codecs.kernels.layout import APART
+from chimera.codecs.kernels.layout import PAIR_DISTANCE
 from chimera.core.jit import U, inlined, njit
 
 STEP = U(0x7FEB352D)
@@ -26,7 +26,7 @@ def state_at(index: Any, first: Any) -> Any:
 @inlined
 def word(state: Any, second: Any, j: Any) -> Any:
     """Return 32 random bits of element j, if ``state`` belongs to the first element of its chunk; upper bits are better."""
-    late = U(U(j) & U(APART))
+    late = U(U(j) & U(PAIR_DISTANCE))
     own = U(state + U(U(U(j) - late) * STEP))
     return U(U(U(own ^ U(own >> U(15))) ^ second) * (LATE if late else EARLY))
 

@@ -24,7 +24,7 @@ from chimera.codecs.kernels.compiled.lanes import (
     fetch,
     to_line,
 )
-from chimera.codecs.kernels.layout import ABSOLUTE, BLOCK, SQUARE, STRETCH
+from chimera.codecs.kernels.layout import ABSOLUTE, BLOCK, SQUARE, SUMMED_ELEMENTS
 from chimera.core.jit import F, U, as_float, inlined, njit
 
 _LITTLE = 1e-30
@@ -196,8 +196,8 @@ def moments(x: Any, bounds: Any, backwards: Any, columns: Any, signs: Any, table
         begin = (blocks - 1 - i if backwards else i) * BLOCK
         end = min(begin + BLOCK, x.size)
         t = np.searchsorted(bounds, begin, side="right") - 1
-        for low in range(begin, end, STRETCH):
-            high = min(low + STRETCH, end)
+        for low in range(begin, end, SUMMED_ELEMENTS):
+            high = min(low + SUMMED_ELEMENTS, end)
             while bounds[t] < high:
                 _add_moments(x[max(low, bounds[t]) : min(high, bounds[t + 1])], columns, room, table[t])
                 t += 1

@@ -25,7 +25,7 @@ from chimera.codecs.kernels.compiled.lanes import (
     fetch,
     write_line,
 )
-from chimera.codecs.kernels.layout import APART, CHUNK
+from chimera.codecs.kernels.layout import CHUNK, PAIR_DISTANCE
 
 
 def _steps(count: int) -> int:
@@ -36,10 +36,10 @@ def _steps(count: int) -> int:
 def _levels_of(source: Any, here: Lanes, key: Lanes, scale: Lanes, limits: tuple[Lanes, Lanes]) -> Lanes:
     """Draw the levels of 64 elements; each is the highest byte of the result."""
     builder, found = here.builder, dict[int, Lanes]()
-    for i in range(0, APART, LANES):
+    for i in range(0, PAIR_DISTANCE, LANES):
         moved = here + _steps(i)
         mix = (moved ^ (moved >> 15)) ^ key
-        for at, multiplier in ((i, EARLY), (i + APART, LATE)):
+        for at, multiplier in ((i, EARLY), (i + PAIR_DISTANCE, LATE)):
             values = Lanes.at(builder, builder.gep(source, [LONG(at)]))
             found[at] = (values * scale).clipped(*limits).cut() + (mix * int(multiplier) >> 8)
     return bytes_of([found[at] for at in sorted(found)], 3)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from chimera.codecs.kernels.device.base import pieces, write
-from chimera.codecs.kernels.layout import APART
+from chimera.codecs.kernels.layout import PAIR_DISTANCE
 
 _WORD = 0xFFFFFFFF
 _STEP = 0x7FEB352D
@@ -22,8 +22,8 @@ def random_words(begin: int, size: int, first: Any, second: Any, like: Tensor) -
     The start is element ``begin`` of all elements. The words are 0 to 2**32 - 1, as int64, on the device of ``like``.
     """
     place = torch.arange(size, dtype=torch.int64, device=like.device)
-    late = place % (2 * APART) >= APART
-    index = begin + place - late * APART & _WORD
+    late = place % (2 * PAIR_DISTANCE) >= PAIR_DISTANCE
+    index = begin + place - late * PAIR_DISTANCE & _WORD
     x = (index * _STEP & _WORD) + int(first) & _WORD
     x ^= x >> 15 ^ int(second)
     return x * torch.where(late, _LATE, _EARLY) & _WORD

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chimera.codecs.kernels.layout import LANES, SQUARE, STRETCH, blocks_backwards
+from chimera.codecs.kernels.layout import LANES, SQUARE, SUMMED_ELEMENTS, blocks_backwards
 from chimera.codecs.kernels.plain.base import F, U, magnitudes, pieces
 from chimera.codecs.kernels.plain.bits import pack_signs
 
@@ -26,7 +26,9 @@ def moments(x: Any, bounds: Any, backwards: bool, columns: int, signs: Any, tabl
         over="ignore", invalid="ignore"
     ):  # of nonfinite or very large values, which are computed exactly below
         for low, high in (
-            (low, min(low + STRETCH, end)) for begin, end in blocks for low in range(begin, end, STRETCH)
+            (low, min(low + SUMMED_ELEMENTS, end))
+            for begin, end in blocks
+            for low in range(begin, end, SUMMED_ELEMENTS)
         ):
             first, last = np.searchsorted(bounds, [low, high - 1], side="right") - 1
             for t in range(first, last + 1):

@@ -152,8 +152,8 @@ class PipelineOrder:
 
     def _from_files(self, step: int, text: Streams) -> Windows:
         """Read windows from the files instead; learners that share the part alternate."""
-        mine = self._direct.batch((step - self._direct.since) * self._sharing + self._position + self._direct.since)
-        return mine.windows(text)
+        own = self._direct.batch((step - self._direct.since) * self._sharing + self._position + self._direct.since)
+        return own.windows(text)
 
     def fill(self) -> float:
         """Return the fill of this learner's input queue, 0 to 1."""

@@ -19,7 +19,7 @@ NUMBER = "0"
 """The form of a number in clean text, independent of its token."""
 
 _BOUND_BYTES = {None: b"", "lines": b"\n", "sentences": b".!?"}
-_LONGEST_BYTES = 1 << 20
+_MAX_TOKEN_BYTES = 1 << 20
 _AHEAD_BYTES = 256
 _BREAK = re.compile(rb"[ \n]")
 
@@ -137,6 +137,6 @@ class Part:
                 return clean[start : found.start()]
             if end + ahead >= self.source.size:
                 return clean[start:]
-            if ahead > _LONGEST_BYTES:
-                raise DataError(f"{self.source.name} is not text: it has {_LONGEST_BYTES} letters without a space")
+            if ahead > _MAX_TOKEN_BYTES:
+                raise DataError(f"{self.source.name} is not text: it has {_MAX_TOKEN_BYTES} letters without a space")
             ahead *= 16

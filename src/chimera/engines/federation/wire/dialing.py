@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any
 
 from chimera.engines.federation.credentials import Credentials
-from chimera.engines.federation.wire.frames import CHUNK, GREETING, MOST_FRAME, Hello, greeting
+from chimera.engines.federation.wire.frames import CHUNK, GREETING, MAX_FRAME_BYTES, Hello, greeting
 
 _TCP_S, _SLOW_TCP_S = 1.0, 4.0  # limits of most tries, and of every fourth. TCP repeats a lost first packet after 1 s
 _NAME_S = 0.2  # limit for an answer of the name server, if an older answer is known
-_OPEN_S, _LONGEST_OPEN_S = (
+_OPEN_S, _MAX_CONNECT_TIMEOUT_S = (
     2.0,
     16.0,
 )  # limits of TLS and WebSocket; doubled after each failure, for a hub that many members dial
@@ -109,11 +109,11 @@ class Dialler:
 
         if self._proxy is not None:
             reached.close()
-        limit_s, self._limit_s = self._limit_s, min(2 * self._limit_s, _LONGEST_OPEN_S)
+        limit_s, self._limit_s = self._limit_s, min(2 * self._limit_s, _MAX_CONNECT_TIMEOUT_S)
         way: dict[str, Any] = {"sock": reached} if self._proxy is None else {"proxy": self._proxy}
         return await connect(
             self._uri,
-            ssl=self._tls, compression=None, max_size=MOST_FRAME, max_queue=8, write_limit=2 * CHUNK, ping_interval=None,
+            ssl=self._tls, compression=None, max_size=MAX_FRAME_BYTES, max_queue=8, write_limit=2 * CHUNK, ping_interval=None,
             close_timeout=1.0, open_timeout=limit_s, user_agent_header=None, logger=_quiet(),
             additional_headers=self._headers, create_connection=ToHub, **way,
         )  # fmt: skip

@@ -2,8 +2,8 @@
 
 A call is a request of the HTTP engine: a verb, a path and a body. Its number in the run of its driver is never used again. The
 driver asks for an answer from a given byte on, again after each break of a connection; the node runs the call once. Bodies of
-both directions are streams of chunks. The receiver confirms each chunk with `Took`, and a sender has at most `WINDOW` chunks
-without confirmation in flight.
+both directions are streams of chunks. The receiver confirms each chunk with `Acknowledged`, and a sender has at most `WINDOW`
+chunks without confirmation in flight.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ CHUNK = 1 << 20
 """Maximum size of a payload, in bytes."""
 WINDOW = 4
 """Maximum number of chunks of a body that are in flight without a confirmation."""
-MOST_HEADER = 1 << 13
-MOST_FRAME = 2 + MOST_HEADER + CHUNK
-MOST_SETTLED = 512
+MAX_HEADER_BYTES = 1 << 13
+MAX_FRAME_BYTES = 2 + MAX_HEADER_BYTES + CHUNK
+MAX_SETTLED_CALLS = 512
 """Maximum number of settled calls that one `Done` lists."""
-MOST_REVOKED = 200
+MAX_REVOKED_CERTIFICATES = 200
 """Maximum number of certificates that one `Revoked` lists."""
-MOST_PRESENT = 50
-"""Maximum number of nodes that one `Present` lists."""
+MAX_LISTED_NODES = 50
+"""Maximum number of nodes that one `ConnectedNodes` lists."""
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 """The form of names of nodes and requesters."""
 GREETING = "X-Chimera-Hello"
@@ -67,7 +67,7 @@ class Hello(_Frame, frozen=True, tag=1):
     revision: _Count = 0
 
 
-class Present(_Frame, frozen=True, tag=2):
+class ConnectedNodes(_Frame, frozen=True, tag=2):
     """The hub's answer to `Hello`, and its message to drivers when a node comes, goes or is revoked.
 
     Attributes
@@ -77,16 +77,16 @@ class Present(_Frame, frozen=True, tag=2):
     revision : see `REVISION`; in the first frame of a connection.
     """
 
-    nodes: Annotated[dict[str, str], msgspec.Meta(max_length=MOST_PRESENT)]
-    gone: Annotated[list[str], msgspec.Meta(max_length=MOST_PRESENT)] = []
+    nodes: Annotated[dict[str, str], msgspec.Meta(max_length=MAX_LISTED_NODES)]
+    gone: Annotated[list[str], msgspec.Meta(max_length=MAX_LISTED_NODES)] = []
     revision: _Count = 0
 
 
-class Beat(_Frame, frozen=True, tag=3):
+class Heartbeat(_Frame, frozen=True, tag=3):
     """A heartbeat of a node or driver, which the hub returns."""
 
 
-class Ask(_Frame, frozen=True, tag=4):
+class CallRequest(_Frame, frozen=True, tag=4):
     """A driver asks for the answer to a call. The payload of the first request is the first chunk of the body.
 
     Attributes
@@ -108,7 +108,7 @@ class Ask(_Frame, frozen=True, tag=4):
     fingerprint: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
-class More(_Frame, frozen=True, tag=5):
+class BodyChunk(_Frame, frozen=True, tag=5):
     """A further chunk of the body of a call, which starts at byte ``at``."""
 
     run: Run
@@ -117,7 +117,7 @@ class More(_Frame, frozen=True, tag=5):
     at: _Count
 
 
-class Took(_Frame, frozen=True, tag=6):
+class Acknowledged(_Frame, frozen=True, tag=6):
     """The receiver of a body has its first ``at`` bytes."""
 
     run: Run
@@ -147,7 +147,7 @@ class Done(_Frame, frozen=True, tag=8):
     run: Run
     node: Name
     floor: _Count
-    settled: Annotated[list[_Count], msgspec.Meta(max_length=MOST_SETTLED)] = []
+    settled: Annotated[list[_Count], msgspec.Meta(max_length=MAX_SETTLED_CALLS)] = []
 
 
 class Refused(_Frame, frozen=True, tag=9):
@@ -156,13 +156,14 @@ class Refused(_Frame, frozen=True, tag=9):
     reason: _Text
 
 
-class Waits(_Frame, frozen=True, tag=10):
+class CallPending(_Frame, frozen=True, tag=10):
     """A call waits for a decision of its node's administrator, or for the node's policy. The node repeats this frame.
 
     Attributes
     ----------
     asked : number of the run at the node.
-    why : ``hours`` or ``day`` if the call waits for the hours of the policy, or for the end of a limit of the day; else empty.
+    reason : ``hours`` or ``day`` if the call waits for the hours of the policy, or for the end of a limit of the day; else
+        empty.
     wait_s : seconds until the end of this wait.
     """
 
@@ -170,7 +171,7 @@ class Waits(_Frame, frozen=True, tag=10):
     number: _Count
     node: Name
     asked: _Count
-    why: Annotated[str, msgspec.Meta(max_length=20)] = ""
+    reason: Annotated[str, msgspec.Meta(max_length=20)] = ""
     wait_s: _Count = 0
 
 
@@ -183,7 +184,8 @@ class Revoked(_Frame, frozen=True, tag=20):
     """
 
     certificates: Annotated[
-        list[Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]], msgspec.Meta(max_length=MOST_REVOKED)
+        list[Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]],
+        msgspec.Meta(max_length=MAX_REVOKED_CERTIFICATES),
     ]
 
 
@@ -234,15 +236,15 @@ class Budget(_Frame, frozen=True, tag=24):
 
 Header: TypeAlias = (
     Hello
-    | Present
-    | Beat
-    | Ask
-    | More
-    | Took
+    | ConnectedNodes
+    | Heartbeat
+    | CallRequest
+    | BodyChunk
+    | Acknowledged
     | Answer
     | Done
     | Refused
-    | Waits
+    | CallPending
     | Revoked
     | Progress
     | Renew
@@ -268,7 +270,7 @@ def unpack(frame: bytes) -> tuple[Header, memoryview]:
     DataError : the bytes are not a frame of this protocol.
     """
     size = int.from_bytes(frame[:2], "big")
-    if not 2 <= len(frame) <= MOST_FRAME or not 0 < size <= min(MOST_HEADER, len(frame) - 2):
+    if not 2 <= len(frame) <= MAX_FRAME_BYTES or not 0 < size <= min(MAX_HEADER_BYTES, len(frame) - 2):
         raise DataError("a frame without a header, or of more than one chunk")
     view = memoryview(frame)
     try:
@@ -298,4 +300,4 @@ def greeted(value: str) -> Header:
         raise DataError(f"a greeting that cannot be read: {error}") from error
 
 
-BEAT = pack(Beat())
+HEARTBEAT = pack(Heartbeat())

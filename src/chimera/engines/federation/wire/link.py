@@ -14,19 +14,29 @@ from chimera.core.errors import DataError, RunError
 from chimera.engines.federation.credentials import Credentials
 from chimera.engines.federation.renewal import Renewal
 from chimera.engines.federation.wire.dialing import Dialler
-from chimera.engines.federation.wire.frames import Beat, Header, Hello, Present, Refused, Renew, Renewed, pack, unpack
+from chimera.engines.federation.wire.frames import (
+    ConnectedNodes,
+    Header,
+    Heartbeat,
+    Hello,
+    Refused,
+    Renew,
+    Renewed,
+    pack,
+    unpack,
+)
 from chimera.engines.federation.wire.port import Port
 
-_SHORTEST_GAP_S, _GAP_SHARE, _LONGEST_GAP_S = (
+_MIN_RETRY_DELAY_S, _RETRY_DELAY_SHARE, _MAX_RETRY_DELAY_S = (
     0.25,
     0.1,
     30.0,
 )  # seconds between tries; as a share of the time without a connection
 _HELLO_S = 5.0
 _SILENT_S = 10.0  # seconds without a confirmation of sent bytes; a second connection is tried much earlier
-_BEAT_S, _BUSY_BEAT_S, _LIVELY_BEAT_S, _ANSWER_S = 10.0, 1.0, 0.25, 20.0
-_BUSY_S, _LIVELY_S = 30.0, 2.0  # seconds after the last call, and after the last frame
-_LOOK_S = 0.1
+_HEARTBEAT_S, _BUSY_HEARTBEAT_S, _ACTIVE_HEARTBEAT_S, _ANSWER_S = 10.0, 1.0, 0.25, 20.0
+_BUSY_S, _ACTIVE_S = 30.0, 2.0  # seconds after the last call, and after the last frame
+_CHECK_INTERVAL_S = 0.1
 
 
 class HubRefusedError(RunError):
@@ -40,7 +50,7 @@ class Peer(Protocol):
     def busy(self) -> bool:
         """Whether calls are under way, so that a break should be noticed soon."""
 
-    def joined(self, port: Port, present: Present) -> None:
+    def joined(self, port: Port, present: ConnectedNodes) -> None:
         """Note that the connection is open."""
 
     def received(self, header: Header, payload: memoryview) -> None:
@@ -65,7 +75,7 @@ class Link:
 
     Attributes
     ----------
-    why : why the last connection ended, or could not be opened; empty before.
+    reason : why the last connection ended, or could not be opened; empty before.
     """
 
     def __init__(
@@ -80,9 +90,9 @@ class Link:
         self._renewal, self._renewed = Renewal(credentials, clock), renewed
         self._dialler = Dialler(credentials, hello)
         self._up_s = time.monotonic()
-        self._broke_s = self._heard_s = 0.0
+        self._broke_s = self._last_received_s = 0.0
         self._used_s = -math.inf  # when a frame came or went last, other than a heartbeat
-        self.why = ""
+        self.reason = ""
 
     async def run(self) -> None:
         """Keep the connection open until the task is cancelled.
@@ -107,14 +117,14 @@ class Link:
     def _failed(self, error: Exception) -> bool:
         """Note why there is no connection; return whether there was none before."""
         _check_hub(error, self._credentials.hub)
-        self.why = _reason(error)
+        self.reason = _reason(error)
         before_s, self._broke_s = self._broke_s, self._up_s
         return before_s == self._up_s
 
     def _gap_s(self) -> float:
         """Return the seconds between two tries: a random number that grows with the time without a connection."""
-        most_s = max(_SHORTEST_GAP_S, _GAP_SHARE * (time.monotonic() - self._up_s))
-        return min(most_s, _LONGEST_GAP_S) * random.uniform(0.5, 1.0)  # noqa: S311 - it spreads load, and protects nothing
+        limit_s = max(_MIN_RETRY_DELAY_S, _RETRY_DELAY_SHARE * (time.monotonic() - self._up_s))
+        return min(limit_s, _MAX_RETRY_DELAY_S) * random.uniform(0.5, 1.0)  # noqa: S311 - it spreads load, and protects nothing
 
     async def _opened(self, wanted: Callable[[], bool] = lambda: True) -> Any:
         """Return a new connection; None if it is not wanted any more once the network works."""
@@ -134,16 +144,16 @@ class Link:
                 header, _ = unpack(await connection.rest())
             if isinstance(header, Refused):
                 raise HubRefusedError(f"the hub {self._credentials.hub} refuses this connection: {header.reason}")
-            if not isinstance(header, Present):
+            if not isinstance(header, ConnectedNodes):
                 raise DataError("the hub answered with another frame than expected")
             return await self._serve(connection, header)
         finally:
             connection.transport.abort()
 
-    async def _serve(self, connection: Any, present: Present) -> Any:
+    async def _serve(self, connection: Any, present: ConnectedNodes) -> Any:
         port = Port(connection, _SILENT_S)
         self._dialler.up()
-        self._heard_s = time.monotonic()
+        self._last_received_s = time.monotonic()
         self._peer.joined(port, present)
         connection.take = self._take
         work = port.write(), self._beat(port, present), self._read(connection), self._replaced(port)
@@ -183,13 +193,13 @@ class Link:
     def _take(self, frame: bytes) -> bool:
         """Handle a frame; return True."""
         header, payload = unpack(frame)
-        self._heard_s = time.monotonic()
+        self._last_received_s = time.monotonic()
         if isinstance(header, Refused):
             raise HubRefusedError(f"the hub {self._credentials.hub} ended this connection: {header.reason}")
         if isinstance(header, Renewed):
             self._use_renewed(header, payload)
-        elif not isinstance(header, Beat):
-            self._used_s = self._heard_s
+        elif not isinstance(header, Heartbeat):
+            self._used_s = self._last_received_s
             self._peer.received(header, payload)
         return True
 
@@ -204,16 +214,16 @@ class Link:
         """Wait for a short time, which is shorter while frames are exchanged."""
         now_s = time.monotonic()
         self._used_s = max(self._used_s, port.used_s)
-        await asyncio.sleep(_LOOK_S if now_s - self._used_s < _LIVELY_S else _BUSY_BEAT_S)
+        await asyncio.sleep(_CHECK_INTERVAL_S if now_s - self._used_s < _ACTIVE_S else _BUSY_HEARTBEAT_S)
 
     def _beat_s(self, now_s: float) -> float:
         """Return after how many seconds of silence a heartbeat is due."""
         quiet_s = now_s - self._used_s
-        if quiet_s < _LIVELY_S:
-            return _LIVELY_BEAT_S
-        return _BUSY_BEAT_S if quiet_s < _BUSY_S or self._peer.busy else _BEAT_S
+        if quiet_s < _ACTIVE_S:
+            return _ACTIVE_HEARTBEAT_S
+        return _BUSY_HEARTBEAT_S if quiet_s < _BUSY_S or self._peer.busy else _HEARTBEAT_S
 
-    async def _beat(self, port: Port, present: Present) -> None:
+    async def _beat(self, port: Port, present: ConnectedNodes) -> None:
         """Send heartbeats, more often while calls are under way, and renew the certificate; raise without an answer."""
         asked_s: float | None = None
         last_s = time.monotonic()
@@ -222,12 +232,12 @@ class Link:
                 port.post(pack(Renew(), request))
             await self._look(port)
             now_s = time.monotonic()
-            if asked_s is not None and self._heard_s >= asked_s:
+            if asked_s is not None and self._last_received_s >= asked_s:
                 asked_s = None
             if asked_s is not None and now_s - asked_s > _ANSWER_S:
                 raise TimeoutError("the hub does not answer")
-            silent_s = now_s - max(last_s, self._heard_s)
-            if silent_s >= self._beat_s(now_s) or now_s - last_s >= _BEAT_S:
+            silent_s = now_s - max(last_s, self._last_received_s)
+            if silent_s >= self._beat_s(now_s) or now_s - last_s >= _HEARTBEAT_S:
                 port.beat()
                 last_s = now_s
                 asked_s = asked_s or now_s
@@ -250,5 +260,5 @@ def _check_hub(error: Exception, hub: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(said.split())[:200] or type(error).__name__
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split())[:200] or type(error).__name__

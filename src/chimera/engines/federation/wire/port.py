@@ -10,9 +10,9 @@ import time
 from collections import deque
 from typing import Any
 
-from chimera.engines.federation.wire.frames import BEAT
+from chimera.engines.federation.wire.frames import HEARTBEAT
 
-MOST_QUEUED = 32 << 20
+MAX_QUEUED_BYTES = 32 << 20
 """Frames of this many bytes may wait for one connection before `Port.room` makes their sources wait."""
 _LITTLE = 1 << 16
 """With fewer bytes in the buffer of the connection, a frame is sent at once."""
@@ -43,8 +43,8 @@ class Port:
         self.connection, self._transport = connection, connection.transport
         self._frames: deque[bytes] = deque()
         self._queued, self._busy = 0, False
-        self._wake, self._room = asyncio.Event(), asyncio.Event()
-        self._room.set()
+        self._wake, self._has_space = asyncio.Event(), asyncio.Event()
+        self._has_space.set()
         self.used_s = -math.inf
         self._socket = connection.transport.get_extra_info("socket")
         if self._socket is not None and _USER_TIMEOUT is not None:
@@ -61,7 +61,7 @@ class Port:
 
     def beat(self) -> None:
         """Send a heartbeat."""
-        self._post(BEAT)
+        self._post(HEARTBEAT)
 
     def post(self, frame: bytes) -> None:
         """Send a frame after the frames that wait."""
@@ -78,8 +78,8 @@ class Port:
             return
         self._frames.append(frame)
         self._queued += len(frame)
-        if self._queued > MOST_QUEUED:
-            self._room.clear()
+        if self._queued > MAX_QUEUED_BYTES:
+            self._has_space.clear()
         self._wake.set()
 
     def _sent(self, frame: bytes) -> bool:
@@ -91,12 +91,12 @@ class Port:
 
     @property
     def full(self) -> bool:
-        """Whether more than `MOST_QUEUED` bytes wait."""
-        return not self._room.is_set()
+        """Whether more than `MAX_QUEUED_BYTES` bytes wait."""
+        return not self._has_space.is_set()
 
     async def room(self) -> None:
-        """Wait until fewer than `MOST_QUEUED` bytes wait."""
-        await self._room.wait()
+        """Wait until fewer than `MAX_QUEUED_BYTES` bytes wait."""
+        await self._has_space.wait()
 
     async def write(self) -> None:
         """Send frames until the connection ends; raise its exception."""
@@ -107,12 +107,12 @@ class Port:
                     await self.connection.send(frame)
                     self._busy = False
                     self._queued -= len(frame)
-                    if self._queued <= MOST_QUEUED:
-                        self._room.set()
+                    if self._queued <= MAX_QUEUED_BYTES:
+                        self._has_space.set()
                 self._wake.clear()
                 await self._wake.wait()
         finally:
-            self._room.set()  # a source that waits finds the connection closed
+            self._has_space.set()  # a source that waits finds the connection closed
             self._frames.clear()
 
     def abort(self) -> None:

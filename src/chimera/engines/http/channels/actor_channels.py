@@ -24,8 +24,8 @@ from chimera.engines.http.transport import Transport
 from chimera.engines.http.values import Value, size_of
 from chimera.engines.thread_context import ThreadContext, enter_thread
 
-_MOST_REASON = 300  # characters of an exception's text
-_BETWEEN_TRIES_S = 0.1  # the first pause; each further one is twice as long, up to a second
+_MAX_REASON_CHARACTERS = 300  # characters of an exception's text
+_FIRST_RETRY_DELAY_S = 0.1  # the first pause; each further one is twice as long, up to a second
 
 
 class DriverChannel(Channel):
@@ -38,39 +38,39 @@ class DriverChannel(Channel):
         self._actor_context = ThreadContext()
         self._entered = False
 
-    def last_sign_s(self, now_s: float) -> float:
+    def last_heartbeat_s(self, now_s: float) -> float:
         """Return the current time between calls, and otherwise the last heartbeat of the running call."""
-        return self._actor_context.sign_s or now_s
+        return self._actor_context.heartbeat_s or now_s
 
     @property
     def computes(self) -> bool:
         """Whether code of the actor runs in this process now."""
-        return self._actor_context.sign_s is not None
+        return self._actor_context.heartbeat_s is not None
 
     def perform(self, call: Call) -> Outcome:
         """Execute a call."""
         if not self._entered:
             enter_thread(self._actor_context)
             self._entered = True
-        given, named = opened(call)
+        args, kwargs = opened(call)
         own = [type(a) is Ref and a.channel is self for a in (*call.args, *call.kwargs.values())]
-        came = [a for a, mine in zip((*given, *named.values()), own, strict=True) if not mine]
-        self._actor_context.sign_s = time.monotonic()
+        received = [a for a, mine in zip((*args, *kwargs.values()), own, strict=True) if not mine]
+        self._actor_context.heartbeat_s = time.monotonic()
         values: list[Value] | Failed
         try:
-            values = [Value(value) for value in self._results(call, given, named)]
+            values = [Value(value) for value in self._results(call, args, kwargs)]
         except (Exception, SystemExit) as error:  # any exception of a user's actor is the result of its call
             values = raised_by(error, self.name, call.method)
-        self._actor_context.sign_s = None
+        self._actor_context.heartbeat_s = None
         samples = actor_context.take_work().samples
         out = 0 if isinstance(values, Failed) else sum(value.nbytes for value in values)
-        return Outcome(values, None, size_of(came), out, samples)
+        return Outcome(values, None, size_of(received), out, samples)
 
-    def _results(self, call: Call, given: list[Any], named: dict[str, Any]) -> list[Any]:
+    def _results(self, call: Call, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
         if call.method == CONSTRUCT:
-            self._target = self._type(*given, **named)
+            self._target = self._type(*args, **kwargs)
             return [None]
-        return results(getattr(self._target, call.method)(*given, **named), self.name, call.method, call.returns)
+        return results(getattr(self._target, call.method)(*args, **kwargs), self.name, call.method, call.returns)
 
     def leave(self) -> None:
         """Release the actor."""
@@ -108,14 +108,14 @@ class RemoteChannel(Channel):
         self._retries_left = 0  # retries of the current request, also in the pause before it is sent again
         self._attempted: Call | None = None  # the last call for which a request was sent
 
-    def last_sign_s(self, now_s: float) -> float:
+    def last_heartbeat_s(self, now_s: float) -> float:
         """Return the last heartbeat of the node or the actor. During a call, a reachable node does not count as one."""
-        heard_s = self._connection.heard_s if self.called_s is not None else self.node.seen_s(now_s)
-        return max(self.sign_s, heard_s)
+        last_received_s = self._connection.last_received_s if self.called_s is not None else self.node.seen_s(now_s)
+        return max(self.heartbeat_s, last_received_s)
 
-    def interrupt(self, why: str) -> None:
+    def interrupt(self, reason: str) -> None:
         """Abort the current request."""
-        self._connection.break_off(why)
+        self._connection.break_off(reason)
 
     @property
     def tries_again(self) -> bool:
@@ -127,7 +127,7 @@ class RemoteChannel(Channel):
             return self._retries > 0 and self._attempted is None
         return self._retries > 0 and oldest is not self._attempted and not oldest.needs
 
-    def tidy(self) -> None:
+    def report_answers(self) -> None:
         """Report the received answers."""
         while self._answered and self._on_answer is not None:
             self._on_answer(*self._answered.popleft())
@@ -152,7 +152,7 @@ class RemoteChannel(Channel):
         self._attempted = next(iter(self.calls.copy()), None)
         for left in reversed(range(self._retries + 1)):
             self._retries_left = left
-            self.sign_s = self.called_s = time.monotonic()
+            self.heartbeat_s = self.called_s = time.monotonic()
             try:
                 answer = self._connection.request(
                     verb, path, body, content_type, timeout_s=self._timeout_s, idempotent=idempotent
@@ -167,19 +167,19 @@ class RemoteChannel(Channel):
                     return answer
             finally:
                 self.called_s = None
-            time.sleep(min(_BETWEEN_TRIES_S * 2.0 ** (self._retries - left), 1.0))
+            time.sleep(min(_FIRST_RETRY_DELAY_S * 2.0 ** (self._retries - left), 1.0))
         raise AssertionError("one try is always left")
 
-    def fail(self, why: str) -> None:
+    def fail(self, reason: str) -> None:
         """Count the actor as lost."""
-        self.perish(f"at {self.node.url} was lost: {why}")
+        self.mark_dead(f"at {self.node.url} was lost: {reason}")
 
-    def perish(self, why: str) -> Failed:
+    def mark_dead(self, reason: str) -> Failed:
         """Count the actor as dead, and return the exception for the current call."""
         self.node.doubt()
-        if self._tracker.die(self, why):
+        if self._tracker.die(self, reason):
             self.node.leave(self)
-        return lost(f"{self.name} {self.fate}")
+        return lost(f"{self.name} {self.death_cause}")
 
 
 class HostedChannel(RemoteChannel):
@@ -215,8 +215,8 @@ class HostedChannel(RemoteChannel):
     def prepare(self, call: Call) -> None:
         """Pack the present values; refs follow when they are resolved."""
         plain = [None if type(a) is Ref else a for a in call.args]
-        named = {k: a for k, a in call.kwargs.items() if type(a) is not Ref}
-        call.body = wire.pack([plain, named])
+        kwargs = {k: a for k, a in call.kwargs.items() if type(a) is not Ref}
+        call.body = wire.pack([plain, kwargs])
 
     def perform(self, call: Call) -> Outcome:
         """Send the call, and keep the results in packed form."""
@@ -241,18 +241,18 @@ class HostedChannel(RemoteChannel):
             answer = self.ask("POST", path, wire.pack(document), wire.CONTENT_TYPE, idempotent=False)
             outcome = self._read(call, answer)
             if self._failure_is_loss and call.method != CONSTRUCT and isinstance(outcome.values, Failed):
-                said = " ".join(str(outcome.values.exception()).split())[:_MOST_REASON]
-                why = f"{call.method} raised {outcome.values.kind}: {said}"
-                return Outcome(self.perish(f"at {self.node.url} was lost: {why}"))
+                message = " ".join(str(outcome.values.exception()).split())[:_MAX_REASON_CHARACTERS]
+                reason = f"{call.method} raised {outcome.values.kind}: {message}"
+                return Outcome(self.mark_dead(f"at {self.node.url} was lost: {reason}"))
             return outcome
         except TimeLimitError as error:
             if self._failure_is_loss:
-                return Outcome(self.perish(f"was lost: {error}"))
+                return Outcome(self.mark_dead(f"was lost: {error}"))
             return Outcome(raised(TimeLimitError(f"{self.name}, call {call.method!r}: {error}")))
         except Unreachable as error:
-            return Outcome(self.perish(f"at {self.node.url} was lost: {error}"))
+            return Outcome(self.mark_dead(f"at {self.node.url} was lost: {error}"))
         except (InvalidAnswer, DataError) as error:
-            return Outcome(self.perish(f"at {self.node.url} sent an invalid answer: {error}"))
+            return Outcome(self.mark_dead(f"at {self.node.url} sent an invalid answer: {error}"))
 
     def _read(self, call: Call, answer: Answer) -> Outcome:
         if answer.content_type != wire.CONTENT_TYPE:
@@ -260,7 +260,7 @@ class HostedChannel(RemoteChannel):
             if error is None:
                 raise InvalidAnswer(f"an answer of type {answer.content_type!r} with status {answer.status}")
             if answer.status == 404:
-                return Outcome(self.perish(f"at {self.node.url} was lost: the node does not know it ({error})"))
+                return Outcome(self.mark_dead(f"at {self.node.url} was lost: the node does not know it ({error})"))
             return Outcome(raised(error))
         return read_answer(answer.body, len(call.refs), self.name, call.method, self._module)
 

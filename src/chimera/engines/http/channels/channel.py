@@ -25,8 +25,8 @@ class Channel(ABC):
     ----------
     calls : calls that have not ended, oldest first.
     rows : rows of the trace that were not fetched yet.
-    died_s, fate : when its death became known, and its cause.
-    sign_s : time of its last heartbeat.
+    died_s, death_cause : when its death became known, and its cause.
+    heartbeat_s : time of its last heartbeat.
     made_s : time of its creation; infinite before.
     """
 
@@ -35,12 +35,12 @@ class Channel(ABC):
         self.calls: deque[Call] = deque()
         self.rows: list[TraceRow] = []
         self.died_s: float | None = None
-        self.fate = "lives"
-        self.sign_s = time.monotonic()
+        self.death_cause = "lives"
+        self.heartbeat_s = time.monotonic()
         self.made_s = math.inf
         self._tracker = tracker
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
-        self._unmade: Failed | None = None
+        self._constructor_failure: Failed | None = None
         self._disturbance: tuple[Disturbance, float] | None = None
         self.thread = threading.Thread(target=self._live, name=f"chimera-{name}", daemon=True)
 
@@ -63,8 +63,8 @@ class Channel(ABC):
         """Return the seconds since its last heartbeat."""
         if self.died_s is not None or self.made_s == math.inf:
             return 0.0
-        held = self._held_since(now_s)
-        return now_s - (self.last_sign_s(now_s) if held is None else held)
+        since_s = self._held_since(now_s)
+        return now_s - (self.last_heartbeat_s(now_s) if since_s is None else since_s)
 
     def prepare(self, call: Call) -> None:
         """Process the arguments as far as needed before the driver may change them."""
@@ -72,14 +72,14 @@ class Channel(ABC):
         call.kwargs = {k: a if type(a) is Ref else Value(a) for k, a in call.kwargs.items()}
 
     @abstractmethod
-    def last_sign_s(self, now_s: float) -> float:
+    def last_heartbeat_s(self, now_s: float) -> float:
         """Return the time of its last heartbeat."""
 
     @abstractmethod
     def perform(self, call: Call) -> Outcome:
         """Execute a call, in the thread of this actor. The refs in its arguments are resolved."""
 
-    def interrupt(self, why: str) -> None:  # noqa: B027 - there is nothing to end in the driver's own process
+    def interrupt(self, reason: str) -> None:  # noqa: B027 - there is nothing to end in the driver's own process
         """End the thread's wait, from another thread, because the actor is dead."""
 
     @property
@@ -87,7 +87,7 @@ class Channel(ABC):
         """Whether code of the actor runs in this process now."""
         return False
 
-    def tidy(self) -> None:  # noqa: B027 - see above
+    def report_answers(self) -> None:  # noqa: B027 - see above
         """Do work after a call that no caller waits for."""
 
     def leave(self) -> None:  # noqa: B027 - see above
@@ -102,17 +102,17 @@ class Channel(ABC):
                     self.fail(f"its call {call.method!r} broke off: {plain_text(f'{type(error).__name__}: {error}')}")
         self.leave()
 
-    def fail(self, why: str) -> None:
+    def fail(self, reason: str) -> None:
         """Count the actor as lost."""
-        self._tracker.die(self, f"was lost: {why}")
+        self._tracker.die(self, f"was lost: {reason}")
 
     def _serve(self, call: Call) -> None:
-        failure = self._unmade or await_needs(call.needs)
+        failure = self._constructor_failure or await_needs(call.needs)
         began_s = ended_s = started_s = time.monotonic()
         if failure is not None:
             outcome_ = Outcome(failure)
         else:
-            self._hold_back()
+            self._delay()
             if self.died_s is not None:
                 return
             worked_s = time.monotonic()
@@ -122,13 +122,13 @@ class Channel(ABC):
             rest_s = 0.0 if outcome_.lasted_s is None else max(ended_s - began_s - outcome_.lasted_s, 0.0)
             started_s = began_s + rest_s / 2  # half of it before the work, half after it
             ended_s -= rest_s / 2
-            self.sign_s = time.monotonic()
+            self.heartbeat_s = time.monotonic()
         if call.method == CONSTRUCT:
             if isinstance(outcome_.values, Failed):
-                self._unmade = outcome_.values
+                self._constructor_failure = outcome_.values
             self.made_s = time.monotonic()
         self._tracker.end(self, call, outcome_, began_s, ended_s, started_s)
-        self.tidy()
+        self.report_answers()
 
     def _held_since(self, now_s: float) -> float | None:
         """Return since when messages are blocked, or None if they are not."""
@@ -137,7 +137,7 @@ class Channel(ABC):
         disturbance, began_s = self._disturbance
         return began_s if now_s < began_s + disturbance.for_s else None
 
-    def _hold_back(self) -> None:
+    def _delay(self) -> None:
         """Wait while the actor hangs or is cut off; it may die meanwhile."""
         with self._tracker.changed:
             while self.died_s is None and self._held_since(now_s := time.monotonic()) is not None:

@@ -37,36 +37,36 @@ class RoutedChannel(RemoteChannel):
         """Whether the actor must not count as lost now."""
         return self._comes_back or super().tries_again
 
-    def perish(self, why: str) -> Failed:
+    def mark_dead(self, reason: str) -> Failed:
         """Count the actor as dead, unless it may come back; return the exception for the current call."""
-        return lost(f"{self.name} {why}") if self._comes_back else super().perish(why)
+        return lost(f"{self.name} {reason}") if self._comes_back else super().mark_dead(reason)
 
     def perform(self, call: Call) -> Outcome:
         """Send the call to its route, or execute it here if it has none."""
-        given, named = opened(call)
-        bytes_in = size_of((*given, *named.values()))
+        args, kwargs = opened(call)
+        bytes_in = size_of((*args, *kwargs.values()))
         try:
-            value = self._value(call.method, given, named)
+            value = self._value(call.method, args, kwargs)
             values = [Value(each) for each in results(value, self.name, call.method, call.returns)]
         except Unreachable as error:
-            return Outcome(self.perish(f"at {self.node.url} was lost: {error}"))
+            return Outcome(self.mark_dead(f"at {self.node.url} was lost: {error}"))
         except InvalidAnswer as error:
-            return Outcome(self.perish(f"at {self.node.url} sent an invalid answer: {error}"))
+            return Outcome(self.mark_dead(f"at {self.node.url} sent an invalid answer: {error}"))
         except Exception as error:  # any exception of the node or of the routed class is the result of the call
             if self._failure_is_loss:
-                return Outcome(self.perish(f"at {self.node.url} failed: {type(error).__name__}: {error}"))
-            told = raised(error) if call.method in self._routes else raised_by(error, self.name, call.method)
-            return Outcome(told)
+                return Outcome(self.mark_dead(f"at {self.node.url} failed: {type(error).__name__}: {error}"))
+            failure = raised(error) if call.method in self._routes else raised_by(error, self.name, call.method)
+            return Outcome(failure)
         return Outcome(values, None, bytes_in, sum(value.nbytes for value in values))
 
-    def _value(self, method: str, given: list[Any], named: dict[str, Any]) -> Any:
+    def _value(self, method: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if method == CONSTRUCT:
-            self._target = self._type(*given, **named)
+            self._target = self._type(*args, **kwargs)
             return None
         route = self._routes.get(method)
         if route is None:
-            return getattr(self._target, method)(*given, **named)
-        body, content_type = request_body(route.encode(self._target, *given, **named), self.node.takes_binary())
+            return getattr(self._target, method)(*args, **kwargs)
+        body, content_type = request_body(route.encode(self._target, *args, **kwargs), self.node.takes_binary())
         answer = self.ask(route.verb, route.path, body, content_type, idempotent=route.idempotent)
         if answer.status >= 400:
             raise error_of(answer, f"{self.node.url}{route.path}")

@@ -13,15 +13,15 @@ from chimera.core.errors import ActorLost, ConfigurationError, DataError, Unavai
 from chimera.engines.handle import CONSTRUCT
 from chimera.engines.http import wire
 from chimera.engines.http.hosting.hosted_actor import Done, HostedActor, Reply
-from chimera.engines.http.wire_reader import MOST_VALUES
+from chimera.engines.http.wire_reader import MAX_VALUES
 from chimera.engines.threads import limit_threads
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,199}")
-_MOST_THREADS = 1024
-_MOST_WAITING = 64
+_MAX_THREADS = 1024
+_MAX_WAITING = 64
 """Maximum number of waiting calls of one actor; a driver sends the next call after the answer."""
-_MOST_WAITING_BYTES = 1 << 30
+_MAX_WAITING_BYTES = 1 << 30
 """Maximum size of all waiting calls together, in bytes."""
 
 
@@ -33,18 +33,18 @@ class Host:
     kinds : the classes of which drivers may create actors, by ``module.qualname`` of the class in the driver. No other class
         can be created, and only public methods of these classes can be called.
     forget_after_s : seconds after which an actor is dropped if its driver neither called it nor asked for its state.
-    most_actors : maximum number of actors.
+    max_actors : maximum number of actors.
     """
 
     def __init__(
-        self, kinds: Mapping[str, Callable[..., Any]], *, forget_after_s: float = 60.0, most_actors: int = 1000
+        self, kinds: Mapping[str, Callable[..., Any]], *, forget_after_s: float = 60.0, max_actors: int = 1000
     ) -> None:
         self.kinds = dict(kinds)
-        self._forget_after_s, self._most_actors = forget_after_s, most_actors
+        self._forget_after_s, self._max_actors = forget_after_s, max_actors
         self._lock = threading.Lock()
         self._actors: dict[str, HostedActor] = {}
-        self._heard_s: dict[str, float] = {}  # time of the last request, by the key of the driver's engine
-        self._sweeper: threading.Thread | None = None
+        self._last_received_s: dict[str, float] = {}  # time of the last request, by the key of the driver's engine
+        self._cleaner: threading.Thread | None = None
         self._closed = threading.Event()
         self._give_back_threads: tuple[int, Callable[[], None]] | None = None
         self._waiting_bytes = 0
@@ -67,15 +67,15 @@ class Host:
             raise ConfigurationError(f"{actor!r} is no name for an actor")
         threads = _threads(request)
         with self._lock:
-            if actor in self._actors or len(self._actors) >= self._most_actors or self._closed.is_set():
-                why = "the name is taken" if actor in self._actors else f"the node has {len(self._actors)} already"
-                raise ConfigurationError(f"no actor {actor!r} can be made here: {why}")
+            if actor in self._actors or len(self._actors) >= self._max_actors or self._closed.is_set():
+                reason = "the name is taken" if actor in self._actors else f"the node has {len(self._actors)} already"
+                raise ConfigurationError(f"no actor {actor!r} can be made here: {reason}")
             self._limit_threads(threads)
             hosted = self._actors[actor] = HostedActor(actor, self.kinds[kind])
-            self._heard_s[_engine(actor)] = time.monotonic()
-            if self._sweeper is None:
-                self._sweeper = threading.Thread(target=self._sweep, name="chimera-host", daemon=True)
-                self._sweeper.start()
+            self._last_received_s[_engine(actor)] = time.monotonic()
+            if self._cleaner is None:
+                self._cleaner = threading.Thread(target=self._clean, name="chimera-host", daemon=True)
+                self._cleaner.start()
         try:
             hosted.ask(CONSTRUCT, request, self._counted(hosted, len(body), done))
         except UnavailableError:
@@ -97,7 +97,7 @@ class Host:
         with self._lock:
             hosted = self._actors.get(actor)
             if hosted is not None:  # no entry for names that a client invents
-                self._heard_s[_engine(actor)] = time.monotonic()
+                self._last_received_s[_engine(actor)] = time.monotonic()
         if hosted is None:
             raise ActorLost(f"there is no actor {actor!r} here")
         hosted.ask(method, request, self._counted(hosted, len(body), done))
@@ -110,7 +110,7 @@ class Host:
         UnavailableError : too many calls wait.
         """
         with self._lock:
-            if hosted.waiting >= _MOST_WAITING or self._waiting_bytes + size > _MOST_WAITING_BYTES:
+            if hosted.waiting >= _MAX_WAITING or self._waiting_bytes + size > _MAX_WAITING_BYTES:
                 raise UnavailableError("too many calls wait here: ask again once some are answered")
             hosted.waiting += 1
             self._waiting_bytes += size
@@ -137,7 +137,7 @@ class Host:
         with self._lock:
             found = {name: hosted for name, hosted in self._actors.items() if _engine(name) == engine}
             if found:
-                self._heard_s[engine] = now_s
+                self._last_received_s[engine] = now_s
         return {name: hosted.silent_s(now_s) for name, hosted in found.items()}
 
     def kill(self, actor: str) -> bool:
@@ -153,7 +153,7 @@ class Host:
         with self._lock:
             names = [name for name in self._actors if engine is None or _engine(name) == engine]
             if engine is not None:
-                self._heard_s.pop(engine, None)
+                self._last_received_s.pop(engine, None)
         return sum(self.kill(name) for name in names)
 
     def close(self) -> None:
@@ -164,14 +164,16 @@ class Host:
             if self._give_back_threads is not None:
                 self._give_back_threads[1]()
                 self._give_back_threads = None
-        if self._sweeper is not None:
-            self._sweeper.join()
+        if self._cleaner is not None:
+            self._cleaner.join()
 
-    def _sweep(self) -> None:
+    def _clean(self) -> None:
         while not self._closed.wait(min(self._forget_after_s / 4, 5.0)):
             before_s = time.monotonic() - self._forget_after_s
             with self._lock:
-                gone = [engine for engine, heard_s in self._heard_s.items() if heard_s < before_s]
+                gone = [
+                    engine for engine, last_received_s in self._last_received_s.items() if last_received_s < before_s
+                ]
             for engine in gone:
                 self.kill_all(engine)
 
@@ -186,13 +188,13 @@ class Host:
 def _threads(request: dict[str, Any]) -> int:
     """Return the number of threads for an actor: its request, limited by the cores of this machine."""
     threads, cores = request.get("threads", 1), os.cpu_count() or 1
-    if type(threads) is not int or not 1 <= threads <= _MOST_THREADS:
-        raise ConfigurationError(f"threads must be a whole number from 1 to {_MOST_THREADS}, not {threads!r:.40}")
+    if type(threads) is not int or not 1 <= threads <= _MAX_THREADS:
+        raise ConfigurationError(f"threads must be a whole number from 1 to {_MAX_THREADS}, not {threads!r:.40}")
     return min(threads, cores)
 
 
 def _read(body: bytes | bytearray) -> dict[str, Any]:
-    request = wire.unpack(body, most_values=MOST_VALUES)
+    request = wire.unpack(body, max_values=MAX_VALUES)
     if not isinstance(request, dict):
         raise DataError("the body is no dictionary")
     return request

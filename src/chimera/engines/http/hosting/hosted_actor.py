@@ -21,7 +21,7 @@ from chimera.engines.http.connection import JSON
 from chimera.engines.http.failure import described
 from chimera.engines.thread_context import ThreadContext, close_for_threads, enter_thread, open_for_threads
 
-_MOST_RETURNS = 100_000
+_MAX_RETURNS = 100_000
 
 
 class Reply(NamedTuple):
@@ -52,7 +52,7 @@ class HostedActor:
     def __init__(self, name: str, kind: Callable[..., Any]) -> None:
         self._name, self._kind = name, kind
         self._target: Any = None
-        self._unmade: dict[str, Any] | None = None
+        self._constructor_failure: dict[str, Any] | None = None
         self._actor_context = ThreadContext()
         self._queue: queue.SimpleQueue[tuple[str, dict[str, Any], Done] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class HostedActor:
 
     def silent_s(self, now_s: float) -> float:
         """Return the seconds since the last heartbeat of a running call; 0 if no call runs."""
-        return now_s - (self._actor_context.sign_s or now_s)
+        return now_s - (self._actor_context.heartbeat_s or now_s)
 
     def end(self) -> None:
         """End the actor. Calls that wait are answered with an error."""
@@ -94,36 +94,36 @@ class HostedActor:
             done(_gone(self._name) if self._dead else self._run(method, request))
 
     def _run(self, method: str, request: dict[str, Any]) -> Reply:
-        began_s = self._actor_context.sign_s = time.monotonic()
+        began_s = self._actor_context.heartbeat_s = time.monotonic()
         cost: dict[str, Any] = {"bytes_in": 0, "bytes_out": []}
         answer: dict[str, Any] = {"cost": cost}
         status = 200
         try:
-            if self._unmade is not None:
-                answer["failure"] = self._unmade
+            if self._constructor_failure is not None:
+                answer["failure"] = self._constructor_failure
             else:
-                given, named, returns = call_arguments(request)
-                cost["bytes_in"] = sum(map(nbytes, (*given, *named.values())))
-                values = self._values(method, given, named, returns)
+                args, kwargs, returns = call_arguments(request)
+                cost["bytes_in"] = sum(map(nbytes, (*args, *kwargs.values())))
+                values = self._values(method, args, kwargs, returns)
                 answer["values"] = [wire.Packed(wire.pack(value)) for value in values]
                 cost["bytes_out"] = [nbytes(value) for value in values]
         except (Exception, SystemExit) as error:  # any exception of an actor is the result of the call
             answer["failure"] = described(error, method)
             if method == CONSTRUCT:
-                self._unmade = answer["failure"]
+                self._constructor_failure = answer["failure"]
         if "failure" in answer:
             status = 500
-        self._actor_context.sign_s = None
+        self._actor_context.heartbeat_s = None
         cost["samples"] = actor_context.take_work().samples
         cost["lasted_s"] = time.monotonic() - began_s
         return Reply(status, wire.CONTENT_TYPE, wire.pack(answer))
 
-    def _values(self, method: str, given: list[Any], named: dict[str, Any], returns: int | None) -> list[Any]:
+    def _values(self, method: str, args: list[Any], kwargs: dict[str, Any], returns: int | None) -> list[Any]:
         if method == CONSTRUCT:
-            self._target = self._kind(*given, **named)
+            self._target = self._kind(*args, **kwargs)
             return [None]
         call = _method_of(self._target, method)
-        return results(call(*given, **named), self._name, method, returns)
+        return results(call(*args, **kwargs), self._name, method, returns)
 
 
 def _method_of(target: Any, method: str) -> Callable[..., Any]:
@@ -156,16 +156,16 @@ def _gone(name: str) -> Reply:
 def call_arguments(request: dict[str, Any]) -> tuple[list[Any], dict[str, Any], int | None]:
     """Return positional and named arguments, and the number of results."""
     try:
-        given, named = request.get("call", [[], {}])
-        given, named, returns = list(given), dict(named), request.get("returns")
+        args, kwargs = request.get("call", [[], {}])
+        args, kwargs, returns = list(args), dict(kwargs), request.get("returns")
         for place, value in request.get("places", {}).items():
-            if not 0 <= int(place) < len(given):
+            if not 0 <= int(place) < len(args):
                 raise IndexError(f"there is no argument {place}")
-            given[int(place)] = value
-        named |= request.get("names", {})
+            args[int(place)] = value
+        kwargs |= request.get("names", {})
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         raise DataError(f"the body is no call: {error}") from error
-    if returns is not None and not (type(returns) is int and returns <= _MOST_RETURNS):
-        raise DataError(f"returns is a whole number of at most {_MOST_RETURNS}, not {returns!r:.40}")
+    if returns is not None and not (type(returns) is int and returns <= _MAX_RETURNS):
+        raise DataError(f"returns is a whole number of at most {_MAX_RETURNS}, not {returns!r:.40}")
     check_returns(returns, "the actor", "it")
-    return given, named, returns
+    return args, kwargs, returns

@@ -19,15 +19,15 @@ from chimera.engines.ray.actor.mapped_memory import MappedMemory
 from chimera.engines.ray.actor.nested_calls import NestedCalls
 from chimera.engines.ray.heartbeat import send_heartbeats
 from chimera.engines.ray.row_format import ROW, packed_rows, row_of_call
-from chimera.engines.ray.shared import Borrowed, Place
+from chimera.engines.ray.shared import Place, SlotHeader
 from chimera.engines.shared_memory.memory import Memory
 from chimera.engines.shared_memory.notifier import Notifier
 from chimera.engines.threads import limit_threads_of_process
 
-Header = tuple[str, int | None, Sequence[int] | None, Borrowed | None]
+Header = tuple[str, int | None, Sequence[int] | None, SlotHeader | None]
 """Method, number of results, positional arguments that this actor made itself, and slots of shared memory of the call."""
 
-_NOTHING_LENT: Borrowed = None, [], []
+_NO_SLOTS: SlotHeader = None, [], []
 
 
 class RayContext(call.ActorContext):
@@ -42,7 +42,7 @@ class RayContext(call.ActorContext):
     parts : packed rows of the parts of the running call, by name.
     groups : the groups in which this actor has met others, by key.
     memory : the driver's shared file, as this actor maps it; None if it cannot map the file.
-    sign_s : time of the running call's last heartbeat, on this machine's monotonic clock; None between calls.
+    heartbeat_s : time of the running call's last heartbeat, on this machine's monotonic clock; None between calls.
     """
 
     def __init__(self, me: str, nested_calls: Any, memory: Memory | None, shift_s: float) -> None:
@@ -52,12 +52,12 @@ class RayContext(call.ActorContext):
         self.parts: dict[str, bytearray] = {}
         self.groups: dict[str, Any] = {}
         self._notifier: Notifier | None = None
-        self.sign_s: float | None = None
+        self.heartbeat_s: float | None = None
 
     def alive(self) -> None:
         """Record a heartbeat, which the thread of `heartbeats` sends."""
-        if self.sign_s is not None:
-            self.sign_s = time.monotonic()
+        if self.heartbeat_s is not None:
+            self.heartbeat_s = time.monotonic()
 
     def empty(self, size: int) -> NDArray[np.float32]:
         """Return memory that the other processes can map, if there is any."""
@@ -123,7 +123,7 @@ class Host:
         limit_threads_of_process(threads)
         self._name = name
         self._target: Any = None
-        self._unmade: Failure | None = None  # why the constructor failed; every call fails with it
+        self._constructor_failure: Failure | None = None  # why the constructor failed; every call fails with it
         machine, offset_s = clock_of_this_machine()
         self._shift_s = 0.0 if machine == clock[0] else offset_s - clock[1]
         self._nested_calls = NestedCalls(key, self._shift_s)
@@ -132,7 +132,7 @@ class Host:
         self._idle_s = 0.0  # start of the idle time, on the driver's clock
         self._rows: list[tuple[str, bytes]] = []
         call.enter(self._actor_context)
-        send_heartbeats(key, lambda: (self._actor_context.sign_s or time.monotonic()) + self._shift_s)
+        send_heartbeats(key, lambda: (self._actor_context.heartbeat_s or time.monotonic()) + self._shift_s)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Run a call; return the trace row followed by the results.
@@ -141,11 +141,11 @@ class Host:
         ----------
         args : the `Header`, then the method's own arguments.
         """
-        start_s = self._actor_context.sign_s = time.monotonic()
-        (method, returns, own, lent), *given = args
+        start_s = self._actor_context.heartbeat_s = time.monotonic()
+        (method, returns, own, slots), *given = args
         del args
-        number, outs, reads = lent or _NOTHING_LENT
-        failure = self._unmade
+        number, outs, reads = slots or _NO_SLOTS
+        failure = self._constructor_failure
         try:
             self._mapped.take(number, reads, given, kwargs)
         except Exception as error:  # any reason why they cannot be read
@@ -165,11 +165,11 @@ class Host:
                 failure = Failure(error, self._name, method)
         if failure is not None:
             if method == CONSTRUCT:
-                self._unmade = failure
+                self._constructor_failure = failure
             values, bytes_out = self._mapped.lay(outs, [failure] * (returns or 1)), 0
         self._mapped.publish(outs)
         moved_s, waited_s, bytes_in, sent_bytes = self._actor_context.take_costs()
-        self._actor_context.sign_s = None
+        self._actor_context.heartbeat_s = None
         start_s, end_s = start_s + self._shift_s, time.monotonic() + self._shift_s
         times = start_s, end_s, self._idle_s, moved_s, waited_s
         self._idle_s = end_s
@@ -196,8 +196,8 @@ class Host:
         rows, self._rows = self._rows, []
         return rows
 
-    def _values(self, method: str, returns: int | None, given: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+    def _values(self, method: str, returns: int | None, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
         if method == CONSTRUCT:
-            self._target = given[0](*given[1:], **kwargs)
+            self._target = args[0](*args[1:], **kwargs)
             return [None]
-        return results(getattr(self._target, method)(*given, **kwargs), self._name, method, returns)
+        return results(getattr(self._target, method)(*args, **kwargs), self._name, method, returns)

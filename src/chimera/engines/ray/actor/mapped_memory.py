@@ -60,7 +60,7 @@ class MappedMemory:
             fence()
             words[STARTED] = started  # the driver reads here that it is mapped
 
-    def take(self, number: int | None, reads: Sequence[Read], given: list[Any], named: dict[str, Any]) -> None:
+    def take(self, number: int | None, reads: Sequence[Read], args: list[Any], kwargs: dict[str, Any]) -> None:
         """Replace arguments in shared memory by their values.
 
         Parameters
@@ -81,9 +81,9 @@ class MappedMemory:
             found = self._fetched(reads) if reads else {}
         for where, value in found.items():
             if isinstance(where, str):
-                named[where] = value
+                kwargs[where] = value
             else:
-                given[where] = value
+                args[where] = value
 
     def _fetched(self, reads: Sequence[Read]) -> dict[int | str, Any]:
         """Have the values copied on the driver's machine, and fetch them through Ray's object store."""
@@ -97,7 +97,7 @@ class MappedMemory:
         try:
             found: dict[int | str, Any] = ray.get(self._copied_there(self._place, list(reads)))
         except ray.exceptions.RayError as error:
-            raise translated(error, "copy of an argument", _name_of_nobody) from None
+            raise translated(error, "copy of an argument", _no_name) from None
         return found
 
     def lay(self, outs: Sequence[Out], values: list[Any]) -> list[Any]:
@@ -164,5 +164,5 @@ def opened(place: Place, machine: str, region: int) -> Memory | None:
     return None
 
 
-def _name_of_nobody(_: str) -> None:
+def _no_name(_: str) -> None:
     """Return no actor: a task is none."""

@@ -13,7 +13,7 @@ from chimera.engines.handle import ActorHeldRef, check_returns, receive_handles
 from chimera.engines.ray.failure import translated
 from chimera.engines.ray.refs import RayActor
 
-_SIGN_S = 0.5
+_HEARTBEAT_S = 0.5
 """Interval of heartbeats of a waiting actor, in seconds."""
 
 
@@ -100,9 +100,9 @@ class NestedCalls:
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
         """Return the value of a ref, or the values of a sequence; arrays are read-only views of the object store."""
         several = isinstance(refs, Sequence)
-        asked: list[HeldRef] = list(refs) if several else [refs]
-        values = self._values(asked, None if timeout_s is None else time.monotonic() + timeout_s)
-        for value, ref in zip(values, asked, strict=True):
+        requested: list[HeldRef] = list(refs) if several else [refs]
+        values = self._values(requested, None if timeout_s is None else time.monotonic() + timeout_s)
+        for value, ref in zip(values, requested, strict=True):
             if type(value) is Failure:
                 raise value.exception()
             self.received_bytes += call.nbytes(value) if ref.peer.key != self._me else 0
@@ -117,7 +117,7 @@ class NestedCalls:
                 raise ref.own_call_error()
         objects = [ref.object for ref in refs]
         while True:
-            left = _SIGN_S if deadline is None else min(max(deadline - time.monotonic(), 0.0), _SIGN_S)
+            left = _HEARTBEAT_S if deadline is None else min(max(deadline - time.monotonic(), 0.0), _HEARTBEAT_S)
             try:
                 values: list[Any] = ray.get(objects, timeout=left)
                 return values

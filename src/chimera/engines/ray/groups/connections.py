@@ -22,16 +22,16 @@ from typing import Any
 from chimera.core.errors import ActorLost
 from chimera.engines.collectives import Costs, check_count, check_ranks
 from chimera.engines.ray.groups.frames import Incoming, framed, received
-from chimera.engines.ray.groups.rendezvous import LOOK_FOR_DEATHS_S, Members, RendezvousStore
+from chimera.engines.ray.groups.rendezvous import DEATH_CHECK_INTERVAL_S, Members, RendezvousStore
 from chimera.engines.shared_memory.values import Packed
 
 _HELLO = struct.Struct("<32sq")  # the secret of the listening member, and the rank of the connecting one
 _CONNECT_S = 10.0
 _HELLO_S = 3.0
-_KNOWN_WITHIN_S = 3.0
+_DEATH_REPORT_LIMIT_S = 3.0
 _PAUSE_S = 0.05
 _IN_FLIGHT_S = 0.2
-_MOST_PIECES = 64  # largest number in one system call
+_MAX_PIECES = 64  # largest number in one system call
 
 
 class Connection:
@@ -45,17 +45,17 @@ class Connection:
     ended : why it cannot be used any more; empty while it can.
     """
 
-    def __init__(self, sock: socket.socket, most_bytes: int) -> None:
+    def __init__(self, sock: socket.socket, max_bytes: int) -> None:
         self.sock, self.ended = sock, ""
         self.outgoing: deque[memoryview] = deque()
         self.values: deque[tuple[int, Any, int]] = deque()
-        self._incoming = Incoming(most_bytes)
+        self._incoming = Incoming(max_bytes)
 
     def write(self) -> None:
         """Send as much as the system takes."""
         while self.outgoing:
             try:
-                sent = self.sock.sendmsg(itertools.islice(self.outgoing, _MOST_PIECES))
+                sent = self.sock.sendmsg(itertools.islice(self.outgoing, _MAX_PIECES))
             except BlockingIOError:
                 return
             while self.outgoing and sent >= len(self.outgoing[0]):
@@ -87,14 +87,14 @@ class Connections:
 
     def __init__(self, costs: Costs, members: Members, board: RendezvousStore, host: str) -> None:
         self._costs, self._members = costs, members
-        self._numbers, self._looked_s = itertools.count(), 0.0
+        self._numbers, self._checked_s = itertools.count(), 0.0
         self._selector = selectors.DefaultSelector()
-        most_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        max_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._peers: dict[int, Connection] = {}
         for rank, sock in _connected(members, board, host).items():
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setblocking(False)
-            self._peers[rank] = Connection(sock, most_bytes)
+            self._peers[rank] = Connection(sock, max_bytes)
             self._selector.register(sock, selectors.EVENT_READ, self._peers[rank])
         self._own: deque[tuple[int, Any, int]] = deque()  # values for this member itself
 
@@ -161,7 +161,7 @@ class Connections:
                     if not done():
                         raise
                     return
-                self._exchange(LOOK_FOR_DEATHS_S)
+                self._exchange(DEATH_CHECK_INTERVAL_S)
         finally:
             self._costs.waited_s += time.monotonic() - began_s
 
@@ -191,11 +191,11 @@ class Connections:
     def _look(self) -> None:
         """Raise `ActorLost` if a member is dead. If a connection has ended, Ray soon knows of the death."""
         ended = next((peer.ended for peer in self._peers.values() if peer.ended), "")
-        deadline_s = time.monotonic() + _KNOWN_WITHIN_S
-        while ended or time.monotonic() - self._looked_s > LOOK_FOR_DEATHS_S:
-            self._members.look_for_deaths()
-            self._looked_s = time.monotonic()
-            if ended and self._looked_s > deadline_s:
+        deadline_s = time.monotonic() + _DEATH_REPORT_LIMIT_S
+        while ended or time.monotonic() - self._checked_s > DEATH_CHECK_INTERVAL_S:
+            self._members.check_for_deaths()
+            self._checked_s = time.monotonic()
+            if ended and self._checked_s > deadline_s:
                 raise self._members.lose(f"a group of {self._members.size} actors broke apart: {ended}")
             if ended:
                 time.sleep(_PAUSE_S)
@@ -211,12 +211,12 @@ def _connected(members: Members, board: RendezvousStore, host: str) -> dict[int,
             where, port, other_secret = board.get(f"messages/{rank}").decode().split()
             found[rank] = socket.create_connection((where, int(port)), _CONNECT_S)
             found[rank].sendall(_HELLO.pack(other_secret.encode(), members.rank))
-        listener.settimeout(LOOK_FOR_DEATHS_S)
+        listener.settimeout(DEATH_CHECK_INTERVAL_S)
         while len(found) < members.size - 1:
             try:
                 sock, _ = listener.accept()
             except TimeoutError:
-                members.look_for_deaths()
+                members.check_for_deaths()
                 continue
             other = _rank_of(sock, secret)
             if other is None or other in found or not members.rank < other < members.size:
@@ -235,5 +235,5 @@ def _rank_of(sock: socket.socket, secret: str) -> int | None:
         return None
     if len(hello) < _HELLO.size:
         return None
-    said, rank = _HELLO.unpack(hello)
-    return rank if hmac.compare_digest(said, secret.encode()) else None
+    received, rank = _HELLO.unpack(hello)
+    return rank if hmac.compare_digest(received, secret.encode()) else None

@@ -34,11 +34,11 @@ class Incoming:
 
     Parameters
     ----------
-    most_bytes : limit of its size.
+    max_bytes : limit of its size.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._restart()
 
     def _restart(self) -> None:
@@ -67,7 +67,7 @@ class Incoming:
     def _next_part(self) -> tuple[Any, int] | None:
         if self._arrays is None:
             described, self._nbytes = _HEAD.unpack(self._block)
-            if described <= 0 or self._nbytes < 0 or described + self._nbytes > self._most_bytes:
+            if described <= 0 or self._nbytes < 0 or described + self._nbytes > self._max_bytes:
                 raise ConnectionAbortedError(f"a message announces {described} and {self._nbytes} bytes")
             self._arrays = memoryview(b"")
             self._expect(described)

@@ -16,14 +16,14 @@ from chimera.engines.collectives import Op
 from chimera.engines.ray.actor.host import RayContext
 from chimera.engines.ray.groups.connections import Connections
 from chimera.engines.ray.groups.link import connect, has_gpus_of_their_own, own_gpu
-from chimera.engines.ray.groups.rendezvous import LOOK_FOR_DEATHS_S, Members, RendezvousStore
+from chimera.engines.ray.groups.rendezvous import DEATH_CHECK_INTERVAL_S, Members, RendezvousStore
 from chimera.engines.ray.groups.torch_group import TorchGroup
 from chimera.engines.ray.shared import Meeting
 from chimera.engines.shared_memory.memory import PID, STARTED, Memory
 from chimera.engines.shared_memory.shared_group import SharedGroup
 from chimera.engines.signals import is_gone
 
-_LOOK_FOR_PROCESSES_S = 0.1
+_PROCESS_CHECK_INTERVAL_S = 0.1
 
 
 class GroupHandle:
@@ -68,9 +68,9 @@ class RayGroup:
     ) -> None:
         self._actor_context, self._meeting = actor_context, meeting
         self._members = Members(actor_context, actor_context.me, members)
-        self._board = RendezvousStore(key, self._members.look_for_deaths)
-        self._way: SharedGroup | TorchGroup | None = None
-        self._looked_s = self._next_look_s = 0.0
+        self._board = RendezvousStore(key, self._members.check_for_deaths)
+        self._transport: SharedGroup | TorchGroup | None = None
+        self._checked_s = self._next_check_s = 0.0
 
     @property
     def size(self) -> int:
@@ -99,22 +99,22 @@ class RayGroup:
 
     def end_if_lost(self) -> None:
         """End the connections if a member is dead. The survivors then use another group."""
-        if self._members.lost is not None and self._way is not None:
-            if isinstance(self._way, TorchGroup):
-                self._way.close()
-            self._way = None
+        if self._members.lost is not None and self._transport is not None:
+            if isinstance(self._transport, TorchGroup):
+                self._transport.close()
+            self._transport = None
 
     def _chosen(self, *, after_loss: bool = False) -> SharedGroup | TorchGroup:
         """Return the transport; with ``after_loss`` also if a member is dead, because it may have sent values before."""
-        if self._members.lost is not None and (self._way is None or not after_loss):
+        if self._members.lost is not None and (self._transport is None or not after_loss):
             raise ActorLost(self._members.lost)
-        if self._way is None:
+        if self._transport is None:
             began_s = time.monotonic()
             try:
-                self._way = self._choose()
+                self._transport = self._choose()
             finally:
                 self._actor_context.waited_s += time.monotonic() - began_s
-        return self._way
+        return self._transport
 
     def _choose(self) -> SharedGroup | TorchGroup:
         """Choose the transport. Each member reports its GPU and whether it maps the memory, so all members choose alike."""
@@ -123,9 +123,9 @@ class RayGroup:
         memory, meeting, members, board = self._actor_context.memory, self._meeting, self._members, self._board
         maps = memory is not None and meeting is not None
         board.set(f"here/{members.rank}", b"%d %s" % (maps, own_gpu()))
-        said = [board.get(f"here/{rank}").split() for rank in range(members.size)]
-        on_gpus = has_gpus_of_their_own([gpu for _, gpu in said])
-        if memory is None or meeting is None or on_gpus or any(maps == b"0" for maps, _ in said):
+        entries = [board.get(f"here/{rank}").split() for rank in range(members.size)]
+        on_gpus = has_gpus_of_their_own([gpu for _, gpu in entries])
+        if memory is None or meeting is None or on_gpus or any(maps == b"0" for maps, _ in entries):
             link = functools.partial(connect, board, members.rank, members.size, on_gpus=on_gpus)
             messages = functools.partial(Connections, self._actor_context, members, board, host=get_node_ip_address())
             return TorchGroup(self._actor_context, members, link, messages)
@@ -140,13 +140,13 @@ class RayGroup:
         """
         self._actor_context.alive()
         now_s = time.monotonic()
-        if now_s < self._next_look_s:
+        if now_s < self._next_check_s:
             return
-        self._next_look_s = now_s + _LOOK_FOR_PROCESSES_S
+        self._next_check_s = now_s + _PROCESS_CHECK_INTERVAL_S
         for region, name in zip(regions, self._members.names, strict=True):
             pid, started = memory.region(region).words[PID : STARTED + 1]
             if is_gone((pid, started)):
                 raise self._members.lose_to_death(name)
-        if now_s - self._looked_s > LOOK_FOR_DEATHS_S:
-            self._members.look_for_deaths()
-            self._looked_s = now_s
+        if now_s - self._checked_s > DEATH_CHECK_INTERVAL_S:
+            self._members.check_for_deaths()
+            self._checked_s = now_s

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from chimera.engines.ray.groups.rendezvous import RendezvousStore
 
-FOR_EVER = timedelta(days=365)  # a slow member is not an error; deaths are checked separately
+NO_TIMEOUT = timedelta(days=365)  # a slow member is not an error; deaths are checked separately
 _CONNECT_S = 10.0
-_LOOK_EVERY_S = 0.0001
+_POLL_INTERVAL_S = 0.0001
 _CPU = b"cpu"
 
 
@@ -93,7 +93,7 @@ class NcclLink:
         os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
         nccl = c10d().ProcessGroupNCCL
         options = nccl.Options()
-        options._timeout = FOR_EVER
+        options._timeout = NO_TIMEOUT
         self._device = torch.device("cuda", torch.cuda.current_device())
         self.group = nccl(_tcp_store(store, rank), rank, size, options)
 
@@ -113,7 +113,7 @@ class NcclLink:
         while not work.is_completed():
             if time.monotonic() > deadline_s:
                 return False
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_INTERVAL_S)
         work.wait()
         return True
 

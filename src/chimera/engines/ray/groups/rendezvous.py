@@ -9,7 +9,7 @@ from chimera.core.errors import ActorLost, ConfigurationError
 from chimera.engines.collectives import Costs
 from chimera.engines.ray.heartbeat import NAMESPACE
 
-LOOK_FOR_DEATHS_S = 0.5
+DEATH_CHECK_INTERVAL_S = 0.5
 
 
 class Members:
@@ -36,7 +36,7 @@ class Members:
         self.names = [name for _, name in members]
         self.lost: str | None = None
 
-    def look_for_deaths(self) -> None:
+    def check_for_deaths(self) -> None:
         """Raise `ActorLost` if Ray reports a member as dead. This check also records a heartbeat."""
         self._costs.alive()
         living = living_actors()
@@ -48,10 +48,10 @@ class Members:
         """Return the error to raise from now on, because a member is dead."""
         return self.lose(f"{name} died, and its group with it")
 
-    def lose(self, why: str) -> ActorLost:
+    def lose(self, reason: str) -> ActorLost:
         """Return the error to raise from now on, because the group is lost."""
-        self.lost = why
-        return ActorLost(why)
+        self.lost = reason
+        return ActorLost(reason)
 
 
 class RendezvousStore:
@@ -60,11 +60,11 @@ class RendezvousStore:
     Parameters
     ----------
     group : key of the group.
-    look_for_deaths : called repeatedly while a member waits for an entry; raises if no member will write it.
+    check_for_deaths : called repeatedly while a member waits for an entry; raises if no member will write it.
     """
 
-    def __init__(self, group: str, look_for_deaths: Callable[[], None]) -> None:
-        self._group, self._look_for_deaths = group, look_for_deaths
+    def __init__(self, group: str, check_for_deaths: Callable[[], None]) -> None:
+        self._group, self._check_for_deaths = group, check_for_deaths
 
     def set(self, key: str, value: bytes | str) -> None:
         """Write an entry."""
@@ -76,11 +76,11 @@ class RendezvousStore:
         """Return an entry once it exists."""
         from ray.experimental import internal_kv
 
-        pause_s, looked_s = 0.001, time.monotonic()
+        pause_s, checked_s = 0.001, time.monotonic()
         while (value := internal_kv._internal_kv_get(f"{self._group}/{key}", namespace=NAMESPACE)) is None:
-            if time.monotonic() - looked_s > LOOK_FOR_DEATHS_S:
-                self._look_for_deaths()
-                looked_s = time.monotonic()
+            if time.monotonic() - checked_s > DEATH_CHECK_INTERVAL_S:
+                self._check_for_deaths()
+                checked_s = time.monotonic()
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.02)
         return bytes(value)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from chimera.engines.collectives import Costs, Op, check_root, check_sizes, flat_of, scale_of
 from chimera.engines.ray.groups.connections import Connections
-from chimera.engines.ray.groups.link import FOR_EVER, Link, c10d
-from chimera.engines.ray.groups.rendezvous import LOOK_FOR_DEATHS_S, Members
+from chimera.engines.ray.groups.link import NO_TIMEOUT, Link, c10d
+from chimera.engines.ray.groups.rendezvous import DEATH_CHECK_INTERVAL_S, Members
 
-_KNOWN_WITHIN_S = 3.0
+_DEATH_REPORT_LIMIT_S = 3.0
 
 
 class TorchGroup:
@@ -45,7 +45,7 @@ class TorchGroup:
             return
         with self._meeting() as link:
             options = c10d().BarrierOptions()
-            options.timeout = FOR_EVER
+            options.timeout = NO_TIMEOUT
             self._await(link, link.group.barrier(options))
 
     def all_reduce(self, array: NDArray[np.float32], op: Op = "mean") -> NDArray[np.float32]:
@@ -73,7 +73,7 @@ class TorchGroup:
             return array
         with self._meeting() as link:
             options = c10d().BroadcastOptions()
-            options.rootRank, options.timeout = root, FOR_EVER
+            options.rootRank, options.timeout = root, NO_TIMEOUT
             tensor = link.tensor(flat)
             self._await(link, link.group.broadcast([tensor], options))
             link.bring(tensor, flat)
@@ -110,7 +110,7 @@ class TorchGroup:
             own = link.tensor(np.array([size], np.int64))
             sizes = own.new_empty(self.size)
             options = c10d().AllgatherOptions()
-            options.timeout = FOR_EVER
+            options.timeout = NO_TIMEOUT
             self._await(link, link.group._allgather_base(sizes, own, options))
             found = sizes.tolist()
         check_sizes(found)
@@ -120,7 +120,7 @@ class TorchGroup:
         """Add with torch's own all-reduce: with two members, either order gives the same bits."""
         with self._meeting() as link:
             options = c10d().AllreduceOptions()
-            options.timeout = FOR_EVER
+            options.timeout = NO_TIMEOUT
             tensor = link.tensor(flat)
             self._await(link, link.group.allreduce([tensor], options))
             link.bring(tensor, flat)
@@ -137,13 +137,13 @@ class TorchGroup:
             mine[: flat.size] = own
             slices = own.new_empty(self.size, width)
             exchange = c10d().AllToAllOptions()
-            exchange.timeout = FOR_EVER
+            exchange.timeout = NO_TIMEOUT
             self._await(link, link.group.alltoall_base(slices.view(-1), mine, [], [], exchange))
             total = slices[0]
             for other in slices[1:]:
                 total += other
             share = c10d().AllgatherOptions()
-            share.timeout = FOR_EVER
+            share.timeout = NO_TIMEOUT
             self._await(link, link.group._allgather_base(mine, total, share))
             link.bring(mine[: flat.size], flat)
 
@@ -158,9 +158,9 @@ class TorchGroup:
                 self._link = self._connect()
             yield self._link
         except RuntimeError as error:  # errors of torch and of the store
-            deadline = time.monotonic() + _KNOWN_WITHIN_S
+            deadline = time.monotonic() + _DEATH_REPORT_LIMIT_S
             while time.monotonic() < deadline:
-                members.look_for_deaths()
+                members.check_for_deaths()
                 time.sleep(0.05)
             raise members.lose(f"a group of {self.size} actors broke apart: {error}") from error
         finally:
@@ -171,5 +171,5 @@ class TorchGroup:
 
     def _await(self, link: Link, work: Any) -> None:
         """Wait for all members, and check repeatedly whether they are alive."""
-        while not link.done(work, LOOK_FOR_DEATHS_S):
-            self._members.look_for_deaths()
+        while not link.done(work, DEATH_CHECK_INTERVAL_S):
+            self._members.check_for_deaths()

@@ -11,7 +11,7 @@ from chimera.core.errors import ConfigurationError
 from chimera.engines.simulated.models.draws import normal_share, standard_normal, uniform_index
 from chimera.engines.simulated.options import check_range
 
-_MOST_FACTORS = 4096
+_MAX_FACTORS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +85,9 @@ class Compute:
             raise ConfigurationError(f"straggler_correlation must be below 1, not {self.straggler_correlation}")
         if self.straggler_correlation and list(self.straggler_factors) != sorted(self.straggler_factors):
             raise ConfigurationError("straggler_factors must be in ascending order if straggler_correlation is set")
-        if len(self.straggler_factors) > _MOST_FACTORS:
+        if len(self.straggler_factors) > _MAX_FACTORS:
             raise ConfigurationError(
-                f"straggler_factors has {len(self.straggler_factors)} values; give at most {_MOST_FACTORS}"
+                f"straggler_factors has {len(self.straggler_factors)} values; give at most {_MAX_FACTORS}"
             )
         for factor in self.straggler_factors:
             check_range("straggler_factors", factor, above_zero=True)

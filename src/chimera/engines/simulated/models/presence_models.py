@@ -101,9 +101,9 @@ class Diurnal(AvailabilityModel):
     def intervals(self, seed: int, name: str) -> Iterator[tuple[float, float]]:
         """Yield one interval for each period, beginning with that before the start of the run."""
         middle_s = (self.peak_s + self.spread_s * standard_normal(seed, "middle", name)) % self.period_s
-        most_s = (self.period_s - self.on_s) / 4
+        limit_s = (self.period_s - self.on_s) / 4
         for number in itertools.count(-1):
             moved_s = self.jitter_s * standard_normal(seed, "day", name, number) if self.jitter_s else 0.0
-            begin_s = middle_s + number * self.period_s + min(max(moved_s, -most_s), most_s) - self.on_s / 2
+            begin_s = middle_s + number * self.period_s + min(max(moved_s, -limit_s), limit_s) - self.on_s / 2
             if begin_s + self.on_s > 0:
                 yield max(begin_s, 0.0), begin_s + self.on_s

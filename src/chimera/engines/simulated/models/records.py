@@ -50,9 +50,9 @@ class Record:
         """Return a number as `number` does; None if the file lacks the column or the row its value."""
         return self.number(column, **limits) if self._values.get(column) else None
 
-    def refuse(self, column: str, why: str) -> NoReturn:
+    def refuse(self, column: str, reason: str) -> NoReturn:
         """Raise ConfigurationError about the value in a column."""
-        raise ConfigurationError(f"{self._where}, column {column!r}: the value {why}")
+        raise ConfigurationError(f"{self._where}, column {column!r}: the value {reason}")
 
 
 def read_records(path: str, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[Record]:

@@ -9,7 +9,7 @@ from chimera.engines.federation.wire.frames import Budget
 from chimera.federation.hub.sightings import DAY_S, KnownRun
 from chimera.federation.hub.state import HERE_S, Member, State
 
-_MOST_NODES, _MOST_RUNS = 1000, 100
+_MAX_NODES, _MAX_RUNS = 1000, 100
 _LEFT_S = 600.0  # a driver that was away for longer has left
 
 
@@ -26,10 +26,10 @@ def page(state: State, now_s: float | None = None) -> dict[str, Any]:
     return {
         "now_s": now_s,
         "nodes": [
-            _node(each, stays.get(each.name, []), budgets.get(each.name), now_s) for each in members[:_MOST_NODES]
+            _node(each, stays.get(each.name, []), budgets.get(each.name), now_s) for each in members[:_MAX_NODES]
         ],
-        "more_nodes": max(len(members) - _MOST_NODES, 0),
-        "runs": [_run(run, now_s) for run in state.runs(_MOST_RUNS)],
+        "more_nodes": max(len(members) - _MAX_NODES, 0),
+        "runs": [_run(run, now_s) for run in state.runs(_MAX_RUNS)],
     }
 
 

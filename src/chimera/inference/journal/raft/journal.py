@@ -24,7 +24,7 @@ from chimera.inference.journal.raft.voter import PIECE_BYTES, REGULAR, Voter, se
 from chimera.inference.journal.records import Record
 
 _TRY_S = 0.5
-_AGAIN_S = 0.01
+_RETRY_DELAY_S = 0.01
 _ASK_S = 1.0
 _LEASE_S = 1.0
 """Time limit of acquiring or reading the lease, which candidates repeat; they must stop soon after SIGTERM."""
@@ -172,15 +172,15 @@ class RaftJournal(Journal):
         body = msgspec.msgpack.encode(command)
         cuts = range(0, len(body), PIECE_BYTES)
         pieces = [body[cut : cut + PIECE_BYTES] for cut in cuts]
-        why: Reply = ""
+        reason: Reply = ""
         if len(pieces) == 1:
-            why = self._submit(command, _WRITE_S)
+            reason = self._submit(command, _WRITE_S)
         for number, piece in enumerate(pieces if len(pieces) > 1 else ()):
-            why = self._submit(Piece(_new_id(), command.id, number, len(pieces), piece), _WRITE_S)
-            if why:
+            reason = self._submit(Piece(_new_id(), command.id, number, len(pieces), piece), _WRITE_S)
+            if reason:
                 break
-        if why:
-            raise Fenced(str(why))
+        if reason:
+            raise Fenced(str(reason))
 
     def _submit(self, command: Command, patience_s: float) -> Reply:
         """Return the reply to a command. The command is retried until there is one; the state executes it once."""
@@ -193,9 +193,9 @@ class RaftJournal(Journal):
             if answer.event.wait(min(_TRY_S, max(left_s, 0.0))) and answer.error == FAIL_REASON.SUCCESS:
                 reply: Reply = answer.result
                 return reply
-            if time.monotonic() + _AGAIN_S > deadline_s:
+            if time.monotonic() + _RETRY_DELAY_S > deadline_s:
                 raise NoMajority(f"the voters have not agreed within {patience_s:g} s: two of the three must be up")
-            time.sleep(_AGAIN_S)
+            time.sleep(_RETRY_DELAY_S)
 
     def _catch_up(self, patience_s: float = _READ_S) -> None:
         """Wait until this process has applied the entries that the leader has committed.
@@ -214,7 +214,7 @@ class RaftJournal(Journal):
                 raise NoMajority(
                     f"the voters' journal cannot be read: no leader's entries arrived within {patience_s:g} s"
                 )
-            time.sleep(_AGAIN_S if index is None else 0.001)
+            time.sleep(_RETRY_DELAY_S if index is None else 0.001)
             if index is None:
                 index = self._committed(deadline_s)
 

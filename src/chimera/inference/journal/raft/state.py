@@ -253,15 +253,15 @@ class RaftState:
         self._lease, self._since_s = lease, time.monotonic()
 
     def _assemble(self, piece: Piece) -> Reply:
-        held = self._pieces.setdefault(piece.whole, [])
-        if piece.number != len(held):
+        pieces = self._pieces.setdefault(piece.whole, [])
+        if piece.number != len(pieces):
             return REFUSED
-        held.append(piece.body)
-        if len(held) < piece.count:
+        pieces.append(piece.body)
+        if len(pieces) < piece.count:
             return ""
         del self._pieces[piece.whole]
         try:
-            whole = _COMMAND.decode(b"".join(held))
+            whole = _COMMAND.decode(b"".join(pieces))
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return REFUSED
         return REFUSED if isinstance(whole, Piece) else self._execute(whole)

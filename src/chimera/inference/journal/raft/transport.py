@@ -23,7 +23,7 @@ from chimera.inference.journal.raft.connection import HANDSHAKE_S, Connection, p
 from chimera.inference.journal.raft.library import POLL_EVENT_TYPE, Node, Transport
 
 _RETRY_S = 0.1
-_MAX_STRANGERS = 64
+_MAX_UNAUTHENTICATED = 64
 _MAX_NAME_BYTES = 300
 _MAX_AHEAD_BYTES = 4 << 20
 
@@ -70,7 +70,7 @@ class _Unauthenticated:
         """Add a connection, and close the oldest if there are too many."""
         with self._lock:
             self._open[raw] = None
-            oldest = next(iter(self._open)) if len(self._open) > _MAX_STRANGERS else None
+            oldest = next(iter(self._open)) if len(self._open) > _MAX_UNAUTHENTICATED else None
             if oldest is not None:
                 del self._open[oldest]
         if oldest is not None:

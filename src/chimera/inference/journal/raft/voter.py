@@ -23,7 +23,7 @@ _LOG_BYTES = 64 << 20
 """Minimum size at which a log is replaced by a snapshot; pysyncobj counts entries only, and fails at 4 GiB."""
 
 _REPEAT_S = 0.5
-_STAND_S = 0.1  # longer than it takes to be elected
+_ELECTION_SPACING_S = 0.1  # longer than it takes to be elected
 _TIMES = {
     "appendEntriesPeriod": 0.06,  # the leader's heartbeat
     "raftMinTimeout": 0.25,
@@ -135,7 +135,7 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         self._reset_peer(node)
         super()._SyncObj__onNodeDisconnected(node)
         if self.selfNode is not None and node == self._getLeader():
-            self._stand_soon(node)
+            self._hasten_election(node)
 
     def _SyncObj__onReadonlyNodeDisconnected(self, node: Node) -> None:  # noqa: N802
         self._reset_peer(node)
@@ -161,10 +161,10 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
         if message["type"] == "next_node_idx" and lacks_more:
             self._SyncObj__newAppendEntriesTime = 0.0  # send the next entries without waiting for a heartbeat
 
-    def _stand_soon(self, lost: Node) -> None:
+    def _hasten_election(self, lost: Node) -> None:
         """Bring the election forward. The other voters stand one after the other, so that no vote is split."""
         others = sorted(each.id for each in (self.selfNode, *self.otherNodes) if each != lost)
-        at_s = time.monotonic() + _STAND_S * others.index(self.selfNode.id)
+        at_s = time.monotonic() + _ELECTION_SPACING_S * others.index(self.selfNode.id)
         deadline_s: float = self._SyncObj__raftElectionDeadline  # type: ignore[has-type]
         self._SyncObj__raftElectionDeadline = min(deadline_s, at_s)
 

@@ -73,8 +73,8 @@ class ChunkedSum(WorkerExtension):
         held = self._summing
         count = min(held.gradients)
         if count:
-            if why := fault(held.gradient, "the sum of all gradients"):
-                raise NonFiniteError(f"step {self.worker.step}: {why}: {ADVICE}")
+            if reason := fault(held.gradient, "the sum of all gradients"):
+                raise NonFiniteError(f"step {self.worker.step}: {reason}: {ADVICE}")
             held.gradient *= np.float32(1 / count)
             self.worker.optimizer.step(held.gradient, self.worker.step)
         self.worker.step += 1

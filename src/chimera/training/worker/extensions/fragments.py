@@ -48,20 +48,20 @@ class Fragments(WorkerExtension):
         self.worker.step = self._next_step
         work(elements=len(self._reference) * steps)
 
-    def stream(self, *news: Encoded, of: int, sends: int, steps: int, alpha: float = 0.0) -> Encoded | Rejected:
+    def stream(self, *new_weights: Encoded, of: int, sends: int, steps: int, alpha: float = 0.0) -> Encoded | Rejected:
         """Mix in new values of a fragment, take ``steps`` local steps, and return the change of another fragment, encoded.
 
         A replica that is not finite is replaced by the reference; its optimizer continues.
 
         Parameters
         ----------
-        news : the weights of server ``of``, or none.
+        new_weights : the weights of server ``of``, or none.
         sends : the fragment whose change is returned: the reference minus the replica.
         alpha : weight of the replica where new values are mixed in, 0 to 1.
         """
         exchange, flat = self._parted(), self.worker.device_model.parameters()
-        for message in news:
-            self.worker.tally.got(news)
+        for message in new_weights:
+            self.worker.tally.got(new_weights)
             replica, reference = exchange.pieces(flat)[of], exchange.pieces(self._reference)[of]
             exchange.unpack(of, message, reference)
             _mix(replica, reference, alpha)
@@ -71,8 +71,8 @@ class Fragments(WorkerExtension):
             change -= exchange.pieces(flat)[sends]
         self.worker.falsify(change, self._next_step)
         rejected, self._rejected = self._rejected, None
-        if rejected is None and (why := fault(change, "the change of the weights")):
-            rejected = Rejected(self.worker.rank, self._next_step, why)
+        if rejected is None and (reason := fault(change, "the change of the weights")):
+            rejected = Rejected(self.worker.rank, self._next_step, reason)
         if rejected is not None:
             flat[:] = self._reference
             return rejected

@@ -217,7 +217,7 @@ class Gossip(WorkerExtension):
     def _stepped(self, rejected: Rejected | None) -> Applied:
         """Count a step, and return its result with the rejections."""
         left_out = [] if rejected is None else [rejected]
-        left_out += [Rejected(self.worker.rank, self.worker.step, why) for why in self._unread]
+        left_out += [Rejected(self.worker.rank, self.worker.step, reason) for reason in self._unread]
         self.worker.step, self._unread = self.worker.step + 1, ()
         return Applied(self.worker.step, int(rejected is None), tuple(left_out))
 
@@ -239,16 +239,16 @@ class Gossip(WorkerExtension):
         return [self._vector_of(message, f"message {i} of {len(messages)}") for i, message in enumerate(messages, 1)]
 
     def _vector_of(self, message: Encoded, name: str) -> Flat | None:
-        why = ""
+        reason = ""
         try:
             vector = decode(message, self.worker.model.layout.size)
             self.worker.tally.got([message])
-            why = fault(vector, "it")
+            reason = fault(vector, "it")
         except CodecError as error:
-            why = str(error)
-        if why:
-            self._unread += (f"{name} from its neighbours is left out: {why}",)
-        return None if why else vector
+            reason = str(error)
+        if reason:
+            self._unread += (f"{name} from its neighbours is left out: {reason}",)
+        return None if reason else vector
 
     def _pack(self, stream: str, vector: Flat) -> Encoded:
         codecs = self._memory.codecs

@@ -11,7 +11,7 @@ from chimera.training.nodes_data.description import GivenMetrics
 
 
 @dataclass(frozen=True)
-class Gives:
+class Disclosure:
     """The figures that a node gives to drivers, and its models.
 
     Attributes
