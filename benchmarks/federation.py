@@ -39,7 +39,7 @@ secure_aggregation = "refused"
 requesters = { names = ["driver"] }
 strategies.fed-avg = { local_steps = "any" }
 models.mlp = { hidden = "any" }
-privacy = { least_noise = 0, epsilon_per_requester = inf, epsilon_in_all = inf }
+privacy = { min_noise = 0, epsilon_per_requester = inf, epsilon_in_all = inf }
 """
 
 

@@ -124,7 +124,7 @@ secure_aggregation = "optional"
 requesters = { names = ["driver"] }
 strategies.fed-avg = { local_steps = { most = 20 } }
 models.mlp = { hidden = "any" }
-privacy = { least_noise = 0, epsilon_per_requester = inf, epsilon_in_all = inf }
+privacy = { min_noise = 0, epsilon_per_requester = inf, epsilon_in_all = inf }
 """
 
 

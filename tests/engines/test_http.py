@@ -454,7 +454,7 @@ def test_answers_of_any_lawful_form_are_understood(answer: bytes) -> None:
     ],
 )
 def test_garbage_loses_the_actor_and_says_what_came(answer: bytes, said: str) -> None:
-    options: dict[str, Any] = {"timeout_s": 0.5, "most_bytes": 1000}
+    options: dict[str, Any] = {"timeout_s": 0.5, "max_bytes": 1000}
     with answering(answer) as (url, _), HttpEngine(nodes=[url], **options) as engine:
         doubler = engine.spawn(Doubler, name="doubler")
         kind = TimeLimitError if said == "took longer" else ActorLost

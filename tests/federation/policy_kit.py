@@ -37,13 +37,13 @@ local_steps = { most = 20 }
 hidden = { one_of = [16, 32] }
 
 [privacy]
-least_noise = 2.0
-most_clip = 1.5
+min_noise = 2.0
+max_clip = 1.5
 epsilon_per_requester = 20.0
 epsilon_in_all = 30.0
 
 [limits]
-least_rows = 50
+min_rows = 50
 
 [release]
 metrics = ["loss", "accuracy"]
@@ -58,7 +58,7 @@ names = ["alice"]
 [strategies.parameter-server]
 [models.mlp]
 [privacy]
-least_noise = 0
+min_noise = 0
 epsilon_per_requester = inf
 epsilon_in_all = inf
 """

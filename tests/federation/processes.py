@@ -113,9 +113,9 @@ class Cutter:
     cuts : connections cut so far.
     """
 
-    def __init__(self, url: str, seed: int, most_cuts: int, most_bytes: int) -> None:
+    def __init__(self, url: str, seed: int, max_cuts: int, max_bytes: int) -> None:
         self._to = int(url.rpartition(":")[2])
-        self._random, self._most_cuts, self._most_bytes = Random(seed), most_cuts, most_bytes
+        self._random, self._max_cuts, self._max_bytes = Random(seed), max_cuts, max_bytes
         self.cuts = 0
         self._listening = threading.Event()
         self._running = Running(self._serve)
@@ -129,7 +129,7 @@ class Cutter:
             await server.serve_forever()
 
     async def _connection(self, reader: Any, writer: Any) -> None:
-        left = [self._random.randrange(self._most_bytes)]
+        left = [self._random.randrange(self._max_bytes)]
         try:
             to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._to)
         except OSError:
@@ -148,7 +148,7 @@ class Cutter:
     async def _copy(self, reader: Any, writer: Any, left: list[int]) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK):
-                if self.cuts < self._most_cuts and len(data) > left[0]:
+                if self.cuts < self._max_cuts and len(data) > left[0]:
                     self.cuts += 1
                     writer.write(data[: left[0]])
                     return

@@ -130,7 +130,7 @@ def test_nodes_that_give_no_metrics_are_not_asked_for_them(tmp_path: Path, monke
     )
     data, disclosure = (
         written(tmp_path, thirds(table())),
-        [Disclosure("none"), Disclosure(), Disclosure(least_rows=1000)],
+        [Disclosure("none"), Disclosure(), Disclosure(min_rows=1000)],
     )
     with nodes(tmp_path, data, disclosure) as urls:
         run = fit(urls, rounds=2, data={"name": "nodes", "rows_per_node": 100})

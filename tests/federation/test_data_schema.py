@@ -112,7 +112,7 @@ def test_owners_may_declare_what_their_rows_lack(tmp_path: Path) -> None:
     """A driver then sees neither which labels nor which texts a node has."""
     frames = [people(seed=0), people(seed=1).assign(sex="f", ill="no")]
     data = written(tmp_path, frames, classes=["no", "yes"], categories={"sex": ["f", "m"]})
-    one, other = (NodeDescriber(own, Disclosure(rows=False, least_rows=1)).describe() for own in data)
+    one, other = (NodeDescriber(own, Disclosure(rows=False, min_rows=1)).describe() for own in data)
     assert replace(one, node="") == replace(other, node="")
     with nodes(tmp_path, data) as urls:
         run = fit(urls, MLP, strategy={"name": "fed-avg", "local_steps": 2}, rounds=3)
@@ -169,9 +169,9 @@ def test_data_json_says_by_what_columns_were_scaled(
 def test_statistics_that_a_node_does_not_give_are_not_in_its_description(tmp_path: Path) -> None:
     (own,) = written(tmp_path, [people()])
     assert NodeDescriber(own, Disclosure()).describe().statistics is None
-    assert NodeDescriber(own, Disclosure(statistics=True, least_rows=100)).describe().statistics is None
+    assert NodeDescriber(own, Disclosure(statistics=True, min_rows=100)).describe().statistics is None
     assert NodeDescriber(own, Disclosure(rows=False)).describe().rows is None
-    assert NodeDescriber(own, Disclosure(least_rows=100)).describe().metrics == "none"
+    assert NodeDescriber(own, Disclosure(min_rows=100)).describe().metrics == "none"
     with pytest.raises(ConfigurationError, match="node 'north' does not give the statistics of its columns"):
         agreed(tmp_path, [people(), people(seed=1)], standardize="statistics")
 

@@ -59,7 +59,7 @@ metrics = ["loss", "accuracy"]
 BARE = """
 approval = "automatic"
 secure_aggregation = "refused"
-privacy = { least_noise = 0, epsilon_per_requester = inf, epsilon_in_all = inf }
+privacy = { min_noise = 0, epsilon_per_requester = inf, epsilon_in_all = inf }
 """
 NOISE = 20.0
 PRIVACY = f"[train.privacy]\nclip = 0.5\nnoise = {NOISE}\nsecure_aggregation = true\n"
@@ -283,8 +283,8 @@ def approving(folders: Sequence[Path]) -> threading.Thread:
 def test_a_private_run_waits_for_approval_and_spends_epsilon_until_the_budget_is_used_up(tmp_path: Path) -> None:
     budget = (spent(3) + spent(4)) / 2
     policy = f"""
-        least_nodes = 2
-        privacy = {{ least_noise = {NOISE}, epsilon_per_requester = {budget}, epsilon_in_all = {budget} }}
+        min_nodes_in_sum = 2
+        privacy = {{ min_noise = {NOISE}, epsilon_per_requester = {budget}, epsilon_in_all = {budget} }}
     """
     made = Hospitals(tmp_path, policy)
     folders = [tmp_path / name for name in NODES]

@@ -62,7 +62,7 @@ def expected(count: int, last: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    ("size", "most_bytes", "cuts", "last"),
+    ("size", "max_bytes", "cuts", "last"),
     [
         pytest.param(1_000, 20_000, 12, 15, id="small calls"),
         pytest.param(400_000, 6_000_000, 8, 4, id="bodies of several chunks"),
@@ -71,12 +71,12 @@ def expected(count: int, last: int) -> Counter[str]:
     ],
 )
 def test_cuts_at_random_bytes_change_no_bit_and_repeat_no_call(
-    tmp_path: Path, size: int, most_bytes: int, cuts: int, last: int
+    tmp_path: Path, size: int, max_bytes: int, cuts: int, last: int
 ) -> None:
     vector = np.random.default_rng(1).normal(size=size)
     truth = rounds(Direct(tmp_path / "truth", 2).round, 0, last, vector)
     with federation(tmp_path) as place:
-        cutter = Cutter(place.url, 7, cuts, most_bytes)
+        cutter = Cutter(place.url, 7, cuts, max_bytes)
         try:
             place.join("requester", "alice")
             logs = [tmp_path / f"log{i}" for i in range(2)]
@@ -207,7 +207,7 @@ def test_a_run_belongs_to_the_driver_that_began_it(place: Federation, tmp_path: 
         Driver(engine, 1)
         key = engine.key
     place.join("requester", "bob")
-    tunnel = Tunnel(Credentials.read(tmp_path / "bob", "requester"), key, most_bytes=1 << 20, away_s=LIMIT_S)
+    tunnel = Tunnel(Credentials.read(tmp_path / "bob", "requester"), key, max_bytes=1 << 20, away_s=LIMIT_S)
     try:
         tunnel.wait_for(bool, LIMIT_S)
         connection = TunnelConnection(tunnel, "node-0")
@@ -215,7 +215,7 @@ def test_a_run_belongs_to_the_driver_that_began_it(place: Federation, tmp_path: 
         assert answer.status == 403
     finally:
         tunnel.close()
-    other = Tunnel(Credentials.read(tmp_path / "bob", "requester"), "0" * 32, most_bytes=1 << 20, away_s=LIMIT_S)
+    other = Tunnel(Credentials.read(tmp_path / "bob", "requester"), "0" * 32, max_bytes=1 << 20, away_s=LIMIT_S)
     try:
         other.wait_for(bool, LIMIT_S)
         connection = TunnelConnection(other, "node-0")
@@ -262,7 +262,7 @@ def test_a_run_does_not_belong_to_a_later_requester_of_the_same_name(place: Fede
     from chimera.engines.federation.tunnel import Tunnel
 
     place.node(place.join("node", "node-0"), kinds=summer(tmp_path / "log"))
-    first = Tunnel(place.join("requester", "alice"), key := "a" * 32, most_bytes=1 << 20, away_s=LIMIT_S)
+    first = Tunnel(place.join("requester", "alice"), key := "a" * 32, max_bytes=1 << 20, away_s=LIMIT_S)
     with contextlib.closing(first):
         first.wait_for(bool, LIMIT_S)
         way = TunnelConnection(first, "node-0")
@@ -270,7 +270,7 @@ def test_a_run_does_not_belong_to_a_later_requester_of_the_same_name(place: Fede
         assert way.request("GET", path, timeout_s=LIMIT_S, idempotent=True).status == 200
     place.hub.state.revoke("alice")
     (tmp_path / "alice").rename(tmp_path / "former")
-    later = Tunnel(place.join("requester", "alice"), key, most_bytes=1 << 20, away_s=LIMIT_S)
+    later = Tunnel(place.join("requester", "alice"), key, max_bytes=1 << 20, away_s=LIMIT_S)
     with contextlib.closing(later):
         later.wait_for(bool, LIMIT_S)
         way = TunnelConnection(later, "node-0")

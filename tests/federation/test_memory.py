@@ -70,7 +70,7 @@ def driver(folder: Path, size: int) -> None:
     from chimera.engines.federation.connection import TunnelConnection
     from chimera.engines.federation.tunnel import Tunnel
 
-    tunnel = Tunnel(Credentials.read(folder, "requester"), os.urandom(16).hex(), most_bytes=1 << 30, away_s=60.0)
+    tunnel = Tunnel(Credentials.read(folder, "requester"), os.urandom(16).hex(), max_bytes=1 << 30, away_s=60.0)
     tunnel.wait_for(bool, 60.0)
     at_rest = psutil.Process().memory_info().rss
     connection = TunnelConnection(tunnel, "node-0")

@@ -28,14 +28,14 @@ def test_a_policy_is_read(tmp_path: Path) -> None:
     assert [policy.requesters.include(one) for one in (ALICE, BOB, MALLORY)] == [True, True, False]
     assert policy.models["tumour"].folder == tmp_path / "models" / "tumour"
     assert policy.strategies["fed-avg"].bounds["local_steps"] == Bound(most=20)
-    assert (policy.privacy.least_noise, policy.privacy.protects, policy.least_nodes) == (2.0, "rows", 1)
+    assert (policy.privacy.min_noise, policy.privacy.protects, policy.min_nodes_in_sum) == (2.0, "rows", 1)
 
 
 def test_the_default_refuses_every_request() -> None:
     policy = policy_of("")
     assert not policy.requesters.include(ALICE)
     assert (policy.privacy.epsilon_per_requester, policy.privacy.epsilon_in_all) == (0.0, 0.0)
-    assert (policy.secure_aggregation, policy.least_nodes, policy.approval) == ("required", 3, "ask")
+    assert (policy.secure_aggregation, policy.min_nodes_in_sum, policy.approval) == ("required", 3, "ask")
     assert (policy.release.sample_rows, policy.release.statistics, policy.release.metrics) == (False, False, ())
     assert run_refusal(policy, Declared.of(SETTINGS)) == "the strategy is not allowed here"
 
@@ -46,18 +46,18 @@ def test_the_default_refuses_every_request() -> None:
         ("aproval = 'ask'", "no key 'aproval'; did you mean 'approval'?"),
         ("approval = 'maybe'", "it may be 'ask', 'automatic'"),
         ("[privacy]\nnoise = 1", "[privacy] has no key 'noise'"),
-        ("[privacy]\nleast_noise = -1", "least_noise must be"),
-        ("[privacy]\nleast_noise = nan", "least_noise must be"),
+        ("[privacy]\nleast_noise = -1", "min_noise must be"),
+        ("[privacy]\nleast_noise = nan", "min_noise must be"),
         ("[privacy]\nepsilon_in_all = nan", "epsilon_in_all must be at least 0"),
         ("[privacy]\nleast_noise = 0\nepsilon_in_all = 3", "an update without noise has no epsilon"),
         ("[privacy]\ndelta = 1", "delta must be"),
         ("[privacy]\nleast_noise = true", "Expected `float`, got `bool`".replace("`", "")),
         ("[limits]\nhours = '8-18'", "hours must be an interval"),
-        ("[limits]\nleast_rows = 0", "least_rows must be at least 1"),
+        ("[limits]\nleast_rows = 0", "min_rows must be at least 1"),
         ("[limits]\nrounds_per_day = -1", "rounds_per_day must be at least 0"),
         ("[release]\nsample_rows = 'no'", "[release]"),
-        ("least_nodes = 3\nsecure_aggregation = 'optional'", "each update is read alone"),
-        ("least_nodes = 1", "least_nodes must be"),
+        ("min_nodes_in_sum = 3\nsecure_aggregation = 'optional'", "each update is read alone"),
+        ("min_nodes_in_sum = 1", "min_nodes_in_sum must be"),
         ("known_nodes = ['ab']", "no SHA-256 of a certificate"),
         ("[requesters]\nfingerprints = ['alice']", "no SHA-256 of a certificate"),
         ("requesters = 3", "[requesters] is a table"),

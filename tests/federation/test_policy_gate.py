@@ -294,7 +294,7 @@ def test_masked_updates_need_an_accepted_list_of_enough_nodes(tmp_path: Path) ->
     assert gate.request(ALICE, run.call("advertise_keys")) == Allowed()
     assert gate.request(ALICE, run.call("take_part", 1)) == Refused(reasons.NOT_ALLOWED)
     assert update(gate, run) == Refused(reasons.NOT_ALLOWED)
-    for keys in ([1], [1, 2], [1, 2, 0, 4], [1, 2, 3, 4, 5], []):  # 2 of 2 are fewer than least_nodes
+    for keys in ([1], [1, 2], [1, 2, 0, 4], [1, 2, 3, 4, 5], []):  # 2 of 2 are fewer than min_nodes_in_sum
         assert gate.request(ALICE, run.call("share_secrets", keys)) == Refused(reasons.PARTICIPANTS)
     assert update(gate, run) == Refused(reasons.NOT_ALLOWED)
     assert gate.request(ALICE, run.call("share_secrets", [1, 2, 3, 4])) == Allowed()
@@ -328,7 +328,7 @@ def test_updates_without_noise_need_a_policy_without_a_budget(tmp_path: Path) ->
 def test_limits_of_a_day(tmp_path: Path) -> None:
     time_s = [NOON_S]
     text = POLICY.replace(
-        "least_rows = 50", 'least_rows = 50\nrounds_per_day = 2\nbytes_per_day = 40000\nhours = "00:01-23:59"'
+        "min_rows = 50", 'min_rows = 50\nrounds_per_day = 2\nbytes_per_day = 40000\nhours = "00:01-23:59"'
     )
     gate, run = gate_of(tmp_path, text, clock=lambda: time_s[0]), Requests()
     begin(gate, run)
@@ -351,12 +351,12 @@ def test_hours_in_local_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     gate, run = (
-        gate_of(tmp_path, POLICY.replace("least_rows = 50", 'least_rows = 50\nhours = "13:00-14:00"')),
+        gate_of(tmp_path, POLICY.replace("min_rows = 50", 'min_rows = 50\nhours = "13:00-14:00"')),
         Requests(),
     )
     assert gate.request(ALICE, run.start()) == Later("hours", 3600)  # it is 12:00
     gate.close()
-    asking = POLICY.replace("automatic", "ask").replace("least_rows = 50", 'least_rows = 50\nhours = "22:00-06:00"')
+    asking = POLICY.replace("automatic", "ask").replace("min_rows = 50", 'min_rows = 50\nhours = "22:00-06:00"')
     gate = gate_of(tmp_path / "asking", asking)
     assert gate.request(ALICE, run.start()) == Held(1)  # an administrator decides at any hour
     decide(tmp_path / "asking", 1, approve=True, by="ada")
@@ -454,7 +454,7 @@ def test_a_run_has_two_more_evaluations_than_rounds(tmp_path: Path) -> None:
     assert decisions == [Allowed()] * 3 + [Refused(reasons.RUN_OVER)]
     gate.close()
     gate, run = (
-        gate_of(tmp_path, POLICY.replace("least_rows = 50", "least_rows = 50\nrounds_per_day = 2")),
+        gate_of(tmp_path, POLICY.replace("min_rows = 50", "min_rows = 50\nrounds_per_day = 2")),
         Requests("r2"),
     )
     begin(gate, run)

@@ -106,7 +106,7 @@ def test_settings_do_not_change_between_calls(tmp_path: Path) -> None:
 def test_hours_follow_the_clock_that_was_in_the_future(tmp_path: Path) -> None:
     time_s = [NOON_S + 3 * 86_400]
     local = Later("hours", 12 * 3600)
-    text = POLICY.replace("least_rows = 50", f'least_rows = 50\nhours = "{_around(NOON_S)}"')
+    text = POLICY.replace("min_rows = 50", f'min_rows = 50\nhours = "{_around(NOON_S)}"')
     gate, run = gate_of(tmp_path, text, clock=lambda: time_s[0]), Requests()
     assert gate.request(ALICE, run.start()) == Allowed()
     time_s[0] = NOON_S + 13 * 3600

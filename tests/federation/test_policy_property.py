@@ -132,23 +132,23 @@ class Node(RuleBasedStateMachine):
     """A node, its requesters, and an own account of what left."""
 
     @initialize(
-        names=st.sampled_from([("alice", "bob"), ("alice", "bob"), ("alice",)]), least_noise=st.sampled_from([0.5, 2.0]),
+        names=st.sampled_from([("alice", "bob"), ("alice", "bob"), ("alice",)]), min_noise=st.sampled_from([0.5, 2.0]),
         budgets=st.sampled_from([(0.0, 9.0), (4.0, 5.0), (8.0, 6.0), (math.inf, 8.0), (9.0, 9.0)]), bare=st.booleans(),
         masks=st.sampled_from(["required", "optional", "refused"]), asks=st.booleans(),
         rounds_per_day=st.sampled_from([None, None, None, 3]), bytes_per_day=st.sampled_from([None, None, None, 10_000]),
         metrics=st.sampled_from([(), ("loss",)]), hours=st.sampled_from(["00:00-00:00", "00:00-00:00", "09:00-15:00"]),
     )  # fmt: skip
     def begin(
-        self, names: Any, least_noise: float, budgets: Any, bare: bool, masks: Any, asks: bool, **more: Any
+        self, names: Any, min_noise: float, budgets: Any, bare: bool, masks: Any, asks: bool, **more: Any
     ) -> None:
         """Start a node with a random policy."""
         if bare and masks != "required":
-            least_noise, budgets = 0.0, (math.inf, math.inf)
+            min_noise, budgets = 0.0, (math.inf, math.inf)
         kit = policy_of(POLICY.replace("hidden = { one_of = [16, 32] }", ""))
         self.policy = Policy(
             Requesters(names), {name: kit.strategies[name] for name in ("fed-avg",)}, kit.models,
-            PrivacyBounds(least_noise, 1.5, DELTA, *budgets),
-            Limits(more["rounds_per_day"], more["bytes_per_day"], more["hours"], least_rows=50),
+            PrivacyBounds(min_noise, 1.5, DELTA, *budgets),
+            Limits(more["rounds_per_day"], more["bytes_per_day"], more["hours"], min_rows=50),
             Release(metrics=more["metrics"]), masks, approval="ask" if asks else "automatic",
         )  # fmt: skip
         self.scratch = tempfile.TemporaryDirectory(dir=MEMORY)
@@ -370,7 +370,7 @@ class Node(RuleBasedStateMachine):
             {"take_part", "share_secrets", "advertise_keys"} if privacy else {"local_state"}
         )
         if privacy:
-            assert privacy["noise"] >= policy.privacy.least_noise
+            assert privacy["noise"] >= policy.privacy.min_noise
             assert privacy["clip"] <= 1.5
             assert (privacy.get("on", "clients"), privacy.get("noise_seed", "system")) == ("clients", "system")
             assert policy.secure_aggregation in (

@@ -44,8 +44,8 @@ approval = "automatic"
 requesters = {{ names = ["alice"] }}
 models.mlp = {{}}
 secure_aggregation = "{masks}"
-privacy = {{ least_noise = {noise}, epsilon_per_requester = {budget}, epsilon_in_all = {budget} }}
-limits = {{ least_rows = 10 }}
+privacy = {{ min_noise = {noise}, epsilon_per_requester = {budget}, epsilon_in_all = {budget} }}
+limits = {{ min_rows = 10 }}
 release = {{ metrics = ["loss", "accuracy"] }}
 [strategies.{strategy}]
 local_steps = "any"
@@ -179,7 +179,7 @@ def test_a_private_run_within_the_policy(serve: Callable[..., Federation], priva
     strategy = {"name": "fed-avg", "local_steps": 2}
     masks = "required" if privacy is MASKED else "refused"
     text = POLICY.format(masks=masks, noise=4.0, budget=50, strategy="fed-avg")
-    made = serve("least_nodes = 2\n" * (privacy is MASKED) + text, declared_of(strategy, privacy))
+    made = serve("min_nodes_in_sum = 2\n" * (privacy is MASKED) + text, declared_of(strategy, privacy))
     train(made, strategy, privacy=privacy)
     for node in range(3):
         entries = made.entries(node)

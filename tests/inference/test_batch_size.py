@@ -86,12 +86,12 @@ def test_before_the_first_result_batches_are_small_and_automatic_ones_grow_slowl
 
 
 def test_a_limit_of_seconds_counts_the_fixed_part_and_permits_a_single_query():
-    assert BatchCost().most_in(0.01) >= UNMEASURED
+    assert BatchCost().max_queries_in(0.01) >= UNMEASURED
     cost = measured(0.0, 0.004, [1, 8, 64])
-    assert [cost.most_in(seconds) for seconds in (0.0165, 0.002)] == [4, 1]
+    assert [cost.max_queries_in(seconds) for seconds in (0.0165, 0.002)] == [4, 1]
     cost = measured(0.1, 0.004, [1, 8, 64])
-    assert cost.most_in(cost.fixed_s + 5.5 * cost.query_s) == 5
-    assert cost.most_in(0.01) == 1
+    assert cost.max_queries_in(cost.fixed_s + 5.5 * cost.query_s) == 5
+    assert cost.max_queries_in(0.01) == 1
 
 
 def test_batches_without_computation_after_others_have_a_size():
@@ -99,4 +99,4 @@ def test_batches_without_computation_after_others_have_a_size():
     cost.observe(16, 0.0)  # the model was removed from the memory, and can no longer be loaded
     assert size(cost) >= 1
     assert size(cost, wanted=5) == 5
-    assert cost.most_in(1.0) >= 1
+    assert cost.max_queries_in(1.0) >= 1

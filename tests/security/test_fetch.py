@@ -186,11 +186,11 @@ def test_files_are_their_owners_alone_and_run_nothing(tmp_path: Path) -> None:
 
 
 def test_the_bytes_are_limited_before_any_is_written(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="most-gib"):
-        unpack(archive(member("a", bytes(600)), member("b", bytes(600))), tmp_path / "there", most_bytes=1000)
+    with pytest.raises(RunError, match="max-gib"):
+        unpack(archive(member("a", bytes(600)), member("b", bytes(600))), tmp_path / "there", max_bytes=1000)
     assert not (tmp_path / "there" / "b").exists()
     with pytest.raises(ConfigurationError, match="the disk of"):
-        unpack(archive(member("a", size=1 << 60)), tmp_path / "too", most_bytes=1 << 62)
+        unpack(archive(member("a", size=1 << 60)), tmp_path / "too", max_bytes=1 << 62)
 
 
 def test_the_files_and_folders_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import chimera
 from chimera.core.errors import ConfigurationError, TooFewWorkersError
 from chimera.core.message import Encoded
 from chimera.core.parameters import Layout
-from chimera.strategies.codes import CODES, blocks_of, code_of, decoding, most_missed
+from chimera.strategies.codes import CODES, blocks_of, code_of, decoding, max_missed
 from chimera.training.messages.message_key import Key, keyed, merged
 from chimera.training.optimizers.optimizer import OptimizerSettings
 from chimera.training.server.parameter_shard import ParameterShard
@@ -97,7 +97,7 @@ def test_single_blocks_replace_missing_workers(drawn: tuple[np.ndarray, int, lis
     there = data.draw(st.sets(st.integers(0, len(code) - 1), min_size=1))
     rows, asked = list(code[sorted(there)]), []
     while decoding(rows)[1]:
-        asked.append(most_missed(rows))
+        asked.append(max_missed(rows))
         rows.append(np.eye(len(code))[asked[-1]])
     assert len(set(asked)) == len(asked)
     held = {block for place in there for block in blocks_of(code, place)}

@@ -94,8 +94,8 @@ def fetch(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="DIR", help="Write to this folder; default: runs/job-JOB.")
     ] = None,
-    most_gib: Annotated[
-        int, typer.Option("--most-gib", metavar="N", min=0, help="Refuse a run of more than N GiB in all.")
+    max_gib: Annotated[
+        int, typer.Option("--max-gib", metavar="N", min=0, help="Refuse a run of more than N GiB in all.")
     ] = 64,
     as_json: Json = False,
     folder: Where = HERE,
@@ -105,7 +105,7 @@ def fetch(
 
     reader = _reader(folder)
     row = reader.job(job)
-    place = fetch_run(reader, job, out, most_gib << 30)
+    place = fetch_run(reader, job, out, max_gib << 30)
     typer.echo(line({"job": job, "folder": str(place), "state": row["state"]}) if as_json else str(place))
 
 

@@ -20,7 +20,7 @@ _POLICY = """
 # What runs at this node, and what leaves it. All keys: docs/how-to/federation-policy.md
 approval = "ask"                     # each run waits for: chimera node approve N
 secure_aggregation = "required"      # only sums of at least three nodes can be read
-least_nodes = 3
+min_nodes_in_sum = 3
 
 [requesters]
 names = ["alice"]                    # names in certificates
@@ -32,13 +32,13 @@ local_steps = { most = 50 }
 hidden = "any"
 
 [privacy]
-least_noise = 1.0
-most_clip = 1.0
+min_noise = 1.0
+max_clip = 1.0
 epsilon_per_requester = 4.0          # how much all updates together may reveal
 epsilon_in_all = 8.0
 
 [limits]
-least_rows = 20
+min_rows = 20
 
 [release]
 metrics = []                         # such as ["loss", "accuracy"], over this node's test rows

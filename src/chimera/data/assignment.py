@@ -46,7 +46,7 @@ def orders(
     rng = np.random.default_rng([seed, *b"partition"])
     grouping = dataset.grouping
     parts = checked_parts(partitioner(_seen_by(partitioner, dataset), world_size, rng), world_size, samples)
-    if getattr(partitioner, "dealt", False) and test_share is None:
+    if getattr(partitioner, "global_order", False) and test_share is None:
         return [
             GlobalOrder(
                 samples,

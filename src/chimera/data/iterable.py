@@ -142,7 +142,7 @@ class IterableSamples(FirstBatch):
         ------
         ConfigurationError : the partition is not ``iid``.
         """
-        if not getattr(partition, "dealt", False):
+        if not getattr(partition, "global_order", False):
             raise ConfigurationError(
                 f"{self.name!r} is read in sequence, so its samples cannot be partitioned: use partition 'iid'"
             )

@@ -24,7 +24,7 @@ class Partitioner(Protocol):
 
     Attributes
     ----------
-    dealt : whether all workers read from one global stream instead (see `chimera.data.order.GlobalOrder`). Runs with any
+    global_order : whether all workers read from one global stream instead (see `chimera.data.order.GlobalOrder`). Runs with any
         number of workers then read the same samples in the same step. Optional; default False.
     uses : the property of each sample that it gets: ``"labels"`` (the default), ``"groups"``, or None if only their
     number matters.
@@ -54,7 +54,7 @@ PARTITIONERS: Registry[Partitioner] = Registry("partition", "chimera.data", fami
 class Iid:
     """All workers read from one shuffled stream: the parts have equal distributions, and sizes that differ by at most 1."""
 
-    dealt: ClassVar[bool] = True
+    global_order: ClassVar[bool] = True
     uses: ClassVar[Uses | None] = None
 
     def __call__(self, labels: NDArray[Any], world_size: int, rng: np.random.Generator) -> list[Indices]:

@@ -16,7 +16,7 @@ class ClusterOptions:
     Attributes
     ----------
     workers : number of workers.
-    most_workers : upper bound of their number; the coordinator changes it between ``workers`` and this. Default: it is fixed.
+    max_workers : upper bound of their number; the coordinator changes it between ``workers`` and this. Default: it is fixed.
     standbys : number of standby coordinators; has no effect with voters.
     policy : name of the policy by which jobs share the workers.
     fair_by : unit of their shares, ``queries`` or ``tokens``.
@@ -46,6 +46,6 @@ class ClusterOptions:
     code: bool = True
     host: str = "127.0.0.1"
     port: int | None = None
-    most_workers: int | None = None
+    max_workers: int | None = None
     devices: Sequence[str] = ()
     fetch_models: bool = False

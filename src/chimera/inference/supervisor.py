@@ -84,7 +84,7 @@ def supervise(folder: ClusterFolder, options: ClusterOptions, notify: Callable[[
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: ended.append(number))
     with folder.locked(), fixed_address(options.host, options.port, folder.leader) as address:
-        voters, most = options.voters, options.most_workers or options.workers
+        voters, most = options.voters, options.max_workers or options.workers
         folder.set_bounds(options.workers, most, FIRST_VERSION if voters and most > options.workers else 0)
         many = f"{len(voters)} voters" if voters else f"a coordinator, its standbys ({options.standbys})"
         notify(f"{many} and workers ({options.workers}) run from {folder.path}; Ctrl-C ends them")
@@ -163,7 +163,7 @@ def _workers(folder: ClusterFolder, options: ClusterOptions) -> list[Supervised]
 
     def wanted() -> int:
         scale = folder.scale()
-        if options.voters and not (options.workers or options.most_workers):  # the workers are those of another machine
+        if options.voters and not (options.workers or options.max_workers):  # the workers are those of another machine
             return 0
         return options.workers if scale is None else scale.count
 

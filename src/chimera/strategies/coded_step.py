@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from chimera.core.errors import TooFewWorkersError
 from chimera.strategies.cluster import Cluster
-from chimera.strategies.codes import Code, blocks_of, decoding, first_like, most_missed
+from chimera.strategies.codes import Code, blocks_of, decoding, first_like, max_missed
 
 
 class CodedStep:
@@ -83,7 +83,7 @@ class CodedStep:
         TooFewWorkersError : no worker that holds a block has answered in time.
         """
         while self.off:
-            block = most_missed([*self._rows.values()])
+            block = max_missed([*self._rows.values()])
             row, number = np.eye(len(self._code))[block], len(self._code) + block
             holders = [worker for worker in self._cluster.workers if self._code[self._places[worker.name], block]]
             missing = f"step {self._step}: block {block} is missing, and"

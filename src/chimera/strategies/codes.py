@@ -88,7 +88,7 @@ def decoding(rows: Sequence[NDArray[np.float64]] | Code) -> tuple[NDArray[np.flo
     return shares, off if off > _EXACT else 0.0
 
 
-def most_missed(rows: Sequence[NDArray[np.float64]] | Code) -> int:
+def max_missed(rows: Sequence[NDArray[np.float64]] | Code) -> int:
     """Return the block whose separate computation reduces the error most; a block that was computed already is preferred."""
     missed = np.abs(_nearest(rows)[1])
     had = np.where(np.any(rows, axis=0), missed, 0)

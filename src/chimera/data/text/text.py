@@ -217,7 +217,7 @@ class Text:
         from chimera.data.text.pipeline.pipelines import Pipelines
         from chimera.data.text.pipeline.provider import DirectReading, PipelinedReading
 
-        if not getattr(partition, "dealt", False):
+        if not getattr(partition, "global_order", False):
             raise ConfigurationError(
                 "a text is divided into contiguous parts, one per learner or pipeline: leave the partition at 'iid'"
             )

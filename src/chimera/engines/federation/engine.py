@@ -40,7 +40,7 @@ class FederationEngine(HttpEngine):
         time again.
     policy_wait_s : seconds for which a call of a worker waits for the hours or the daily limits of a node's policy. After that
         the worker is lost, and starts again when the policy allows it. Default: the run waits.
-    timeout_s, health_every_s, most_bytes, keeps_rows, on_answer : see `HttpEngine`.
+    timeout_s, health_every_s, max_bytes, keeps_rows, on_answer : see `HttpEngine`.
 
     Attributes
     ----------
@@ -59,11 +59,11 @@ class FederationEngine(HttpEngine):
         policy_wait_s: float = math.inf,
         timeout_s: float = 600.0,
         health_every_s: float = 1.0,
-        most_bytes: int = 1 << 30,
+        max_bytes: int = 1 << 30,
         keeps_rows: bool = True,
         on_answer: Callable[[str, float], None] | None = None,
     ) -> None:
-        positive = {"timeout_s": timeout_s, "health_every_s": health_every_s, "most_bytes": most_bytes}
+        positive = {"timeout_s": timeout_s, "health_every_s": health_every_s, "max_bytes": max_bytes}
         for name, value in (positive | {"wait_s": wait_s, "away_s": away_s, "policy_wait_s": policy_wait_s}).items():
             if not value > 0:
                 raise ConfigurationError(f"engine 'federation', option {name!r}: must be above 0, not {value!r}")
@@ -80,7 +80,7 @@ class FederationEngine(HttpEngine):
 
         credentials = Credentials.read(Path(identity).expanduser(), "requester", hub)
         key = secrets.token_hex(16)
-        self._tunnel = tunnel = Tunnel(credentials, key, most_bytes=most_bytes, away_s=away_s)
+        self._tunnel = tunnel = Tunnel(credentials, key, max_bytes=max_bytes, away_s=away_s)
         self._names, self.min_nodes, self.patience_s = names, min_nodes, away_s
 
         def node(name: str) -> Node:

@@ -43,7 +43,7 @@ class Tunnel:
     Parameters
     ----------
     run : key of the run.
-    most_bytes : maximum size of an answer, in bytes.
+    max_bytes : maximum size of an answer, in bytes.
     away_s : seconds after which a node that is not connected counts as lost.
 
     Attributes
@@ -51,7 +51,7 @@ class Tunnel:
     on_wait : None, or called with a text about the reason of a wait, in the thread of the tunnel.
     """
 
-    def __init__(self, credentials: Credentials, run: str, *, most_bytes: int, away_s: float) -> None:
+    def __init__(self, credentials: Credentials, run: str, *, max_bytes: int, away_s: float) -> None:
         self._away_s = away_s
         self._hub = credentials.hub
         self.on_wait: Callable[[str], None] | None = None
@@ -65,7 +65,7 @@ class Tunnel:
         self._refused: Exception | None = None
         self._changed = threading.Condition()  # with a re-entrant lock
         self._loop = asyncio.new_event_loop()
-        self._calls = Calls(run, most_bytes, self._loop)
+        self._calls = Calls(run, max_bytes, self._loop)
         self._link = Link(credentials, Hello(PROTOCOL, run, __version__, run, REVISION), self)
         self._task: asyncio.Task[Exception | None] | None = None
         self._thread = threading.Thread(target=self._live, name="chimera-federation", daemon=True)

@@ -60,7 +60,7 @@ class HttpEngine(RealTime):
     tls_ca : file with the certificates that verify https nodes, for instance the nodes' own; default: those of the system.
     tls_client : files with a certificate and its key, for nodes that require client certificates.
     tls_check_host : whether a certificate must name the host of its node; not needed if ``tls_ca`` has the nodes' own.
-    most_bytes : size of the largest accepted answer, in bytes.
+    max_bytes : size of the largest accepted answer, in bytes.
     keeps_rows : whether the trace is recorded; it grows until it is fetched.
     on_answer : called with the URL of every answered request of an actor, and its duration in seconds.
     """
@@ -79,11 +79,11 @@ class HttpEngine(RealTime):
         tls_ca: str | None = None,
         tls_client: Sequence[str] | None = None,
         tls_check_host: bool = True,
-        most_bytes: int = 1 << 30,
+        max_bytes: int = 1 << 30,
         keeps_rows: bool = True,
         on_answer: Callable[[str, float], None] | None = None,
     ) -> None:
-        for name, value in (("timeout_s", timeout_s), ("health_every_s", health_every_s), ("most_bytes", most_bytes)):
+        for name, value in (("timeout_s", timeout_s), ("health_every_s", health_every_s), ("max_bytes", max_bytes)):
             if not value > 0:
                 raise ConfigurationError(f"engine 'http', option {name!r}: must be above 0, not {value!r}")
         if retries < 0:
@@ -103,7 +103,7 @@ class HttpEngine(RealTime):
         tls = tls_context(tls_ca, tls_check_host, tls_client)
         options: dict[str, Any] = {"engine_key": key, "health_every_s": health_every_s}
         made = [
-            Node(address.url, partial(Connection, address, its, tls, most_bytes), **options)
+            Node(address.url, partial(Connection, address, its, tls, max_bytes), **options)
             for address, its in zip(addresses, own, strict=True)
         ]
         self._set_up(made, key, remote, addresses=addresses, keeps_rows=keeps_rows)

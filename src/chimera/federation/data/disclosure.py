@@ -21,9 +21,9 @@ class Disclosure:
     named : names of the metrics that it gives, such as ``loss``; default: all.
     rows : whether it gives the number of its training rows.
     statistics : whether it gives mean and deviation of its columns.
-    least_rows : it gives no figure of fewer rows than this.
+    min_rows : it gives no figure of fewer rows than this.
     models : folders with models by the name that drivers use.
-    most_parameters : number of parameters of the largest model that it makes.
+    max_parameters : number of parameters of the largest model that it makes.
 
     Raises
     ------
@@ -34,15 +34,15 @@ class Disclosure:
     named: tuple[str, ...] | None = None
     rows: bool = True
     statistics: bool = False
-    least_rows: int = 10
+    min_rows: int = 10
     models: dict[str, Path] = field(default_factory=dict)
-    most_parameters: int = 1 << 30
+    max_parameters: int = 1 << 30
 
     def __post_init__(self) -> None:
         if self.metrics not in get_args(GivenMetrics):
             raise ConfigurationError(
                 f"metrics must be one of {', '.join(get_args(GivenMetrics))}, not {self.metrics!r}"
             )
-        for name in ("least_rows", "most_parameters"):
+        for name in ("min_rows", "max_parameters"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be at least 1, not {getattr(self, name)}")

@@ -51,7 +51,7 @@ class NodeDescriber(DataDescriber):
         """Return the description."""
         data, disclosure = self._data, self._disclosure
         training = int((~data.test).sum())
-        enough = training >= disclosure.least_rows
+        enough = training >= disclosure.min_rows
         return DataDescription(
             data.node,
             data.task,
@@ -61,7 +61,7 @@ class NodeDescriber(DataDescriber):
             classes=data.shown,
             rows=training if disclosure.rows and enough else None,
             statistics=data.statistics if disclosure.statistics and enough else None,
-            metrics=disclosure.metrics if int(data.test.sum()) >= disclosure.least_rows else "none",
+            metrics=disclosure.metrics if int(data.test.sum()) >= disclosure.min_rows else "none",
         )
 
 
@@ -106,7 +106,7 @@ class OwnDataLearner(Learner):
     def measure(self, *weights: Encoded) -> Measured:
         """Return the sums of loss and metrics of these weights over the node's test rows, if its owner gives them."""
         metrics, test = self._disclosure.metrics, self._test
-        if metrics == "none" or test is None or len(test) < self._disclosure.least_rows:
+        if metrics == "none" or test is None or len(test) < self._disclosure.min_rows:
             return Measured(self._node, 0, {})
         model: Any = self._model  # `check_metrics` has checked that it has sums
         with self._evaluated(weights):
@@ -122,7 +122,7 @@ class OwnDataLearner(Learner):
 
     def samples(self) -> int:
         """Return the number of training rows, or the number that the driver assumes if the node does not give its own."""
-        disclosure = self._disclosure.rows and len(self._dataset) >= self._disclosure.least_rows
+        disclosure = self._disclosure.rows and len(self._dataset) >= self._disclosure.min_rows
         return super().samples() if disclosure or self._nominal is None else self._nominal
 
     def share(self) -> float:
@@ -159,9 +159,9 @@ def _model(request: NodeRequest, schema: DriverSchema, disclosure: Disclosure, s
         with registered_names_only(None):  # the owner of the node has put it there
             return build_model(name, {**options, "path": str(path)}, **about)
     size = sum(map(math.prod, schema.shapes))
-    if size > disclosure.most_parameters:
+    if size > disclosure.max_parameters:
         raise ConfigurationError(
-            f"the model has {size} parameters, this node makes models of up to {disclosure.most_parameters}"
+            f"the model has {size} parameters, this node makes models of up to {disclosure.max_parameters}"
         )
     if (library := MODELS.find(name).requires) is not None:
         importlib.import_module(library)  # parameters are counted only once it is imported

@@ -60,7 +60,7 @@ local_steps = {{ most = 20 }}
 hidden = "any"
 
 [privacy]
-least_noise = 0
+min_noise = 0
 epsilon_per_requester = inf
 epsilon_in_all = inf
 

@@ -71,7 +71,7 @@ def disclosure_of(policy: Policy) -> Disclosure:
         metrics="merged" if release.metrics else "none",
         named=release.metrics,
         statistics=release.statistics,
-        least_rows=policy.limits.least_rows,
+        min_rows=policy.limits.min_rows,
         models={name: model.folder for name, model in policy.models.items() if model.folder is not None},
     )
 

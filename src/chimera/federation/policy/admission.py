@@ -50,19 +50,19 @@ def run_refusal(policy: Policy, declared: Declared) -> str | None:
 def _protection_refusal(policy: Policy, declared: Declared, *, private: bool) -> str | None:
     bounds, masks, protection = policy.privacy, policy.secure_aggregation, declared.protection
     if protection is None:
-        bare = bounds.unlimited and bounds.least_noise == 0 and masks != "required"
+        bare = bounds.unlimited and bounds.min_noise == 0 and masks != "required"
         return None if bare else "updates leave this node with noise or masks only: set [train.privacy]"
     for wrong, reason in (
         (not private, "updates of this strategy cannot leave with noise or masks"),
-        (protection.noise < bounds.least_noise, f"noise must be at least {bounds.least_noise:g}"),
-        (protection.clip > bounds.most_clip, f"clip must be at most {bounds.most_clip:g}"),
+        (protection.noise < bounds.min_noise, f"noise must be at least {bounds.min_noise:g}"),
+        (protection.clip > bounds.max_clip, f"clip must be at most {bounds.max_clip:g}"),
         (protection.on != "clients", "noise of the server is not credited: set on = 'clients'"),
         (protection.noise_seed != "system", "noise of a seed is not credited: set noise_seed = 'system'"),
         (masks == "required" and not protection.secure_aggregation, "secure_aggregation must be true"),
         (masks == "refused" and protection.secure_aggregation, "secure_aggregation must be false"),
         (
-            protection.secure_aggregation and protection.needed(declared.nodes) < (policy.least_nodes or 1),
-            f"threshold must be higher, or the run have more nodes: sums have at least {policy.least_nodes} nodes",
+            protection.secure_aggregation and protection.needed(declared.nodes) < (policy.min_nodes_in_sum or 1),
+            f"threshold must be higher, or the run have more nodes: sums have at least {policy.min_nodes_in_sum} nodes",
         ),
     ):
         if wrong:

@@ -157,7 +157,7 @@ class Gate:
         rows = self._rows()
         permitted = kind not in _RELEASE or bool(getattr(self._policy.release, _RELEASE[kind]))
         agree = (
-            permitted and rows >= self._policy.limits.least_rows and arguments_agree(call, declared, self._policy, rows)
+            permitted and rows >= self._policy.limits.min_rows and arguments_agree(call, declared, self._policy, rows)
         )
         if not agree or len(self._open) >= _MAX_OPEN:
             return Refused(NOT_ALLOWED)
@@ -211,7 +211,7 @@ class Gate:
             except PrivacyError:
                 nodes = 0
             enough = protection is not None and 2 <= nodes <= request.declared.nodes
-            if not enough or protection is None or protection.needed(nodes) < (self._policy.least_nodes or 1):
+            if not enough or protection is None or protection.needed(nodes) < (self._policy.min_nodes_in_sum or 1):
                 return Refused(PARTICIPANTS)
             share = protection.needed(nodes) / nodes
         else:
@@ -243,7 +243,7 @@ class Gate:
         now_s, call, limits = self._ledger.now_s(db), request.call, self._policy.limits
         day, most, total = day_of(now_s), limits.bytes_per_day, request.call.size + size
         figures = not spent.failed and (request.leaves == "update" or bool(spent.metrics) or spent.statistics)
-        too_few = figures and self._rows_behind(request, spent) < limits.least_rows
+        too_few = figures and self._rows_behind(request, spent) < limits.min_rows
         release = self._policy.release
         foreign = not set(spent.metrics) <= set(release.metrics) or (spent.statistics and not release.statistics)
         reason = NOT_ALLOWED if too_few or foreign else ""

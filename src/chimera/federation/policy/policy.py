@@ -52,8 +52,8 @@ class PrivacyBounds:
 
     Attributes
     ----------
-    least_noise : smallest noise multiplier of a run.
-    most_clip : largest bound of the L2 norm of an update.
+    min_noise : smallest noise multiplier of a run.
+    max_clip : largest bound of the L2 norm of an update.
     delta : delta at which the node computes epsilon.
     epsilon_per_requester, epsilon_in_all : budgets; the defaults of 0 let no update leave. With ``inf`` for both, updates
         without noise may leave.
@@ -62,22 +62,22 @@ class PrivacyBounds:
         counts half of the noise.
     """
 
-    least_noise: float = 1.0
-    most_clip: float = math.inf
+    min_noise: float = 1.0
+    max_clip: float = math.inf
     delta: float = 1e-5
     epsilon_per_requester: float = 0.0
     epsilon_in_all: float = 0.0
     protects: Literal["rows", "node"] = "rows"
 
     def __post_init__(self) -> None:
-        _check("[privacy]", "least_noise", 0 <= self.least_noise < math.inf, "a noise multiplier, at least 0")
-        _check("[privacy]", "most_clip", self.most_clip > 0, "a norm, above 0")
+        _check("[privacy]", "min_noise", 0 <= self.min_noise < math.inf, "a noise multiplier, at least 0")
+        _check("[privacy]", "max_clip", self.max_clip > 0, "a norm, above 0")
         _check("[privacy]", "delta", 0 < self.delta < 1, "a probability, above 0 and below 1")
         for key in ("epsilon_per_requester", "epsilon_in_all"):
             _check("[privacy]", key, getattr(self, key) >= 0, "at least 0")
-        if self.least_noise == 0 and not self.unlimited:
+        if self.min_noise == 0 and not self.unlimited:
             raise ConfigurationError(
-                "[privacy]: an update without noise has no epsilon: set least_noise above 0, or both budgets to inf"
+                "[privacy]: an update without noise has no epsilon: set min_noise above 0, or both budgets to inf"
             )
 
     @property
@@ -96,18 +96,18 @@ class Limits:
         evaluations is larger by two. Further calls wait until the next day.
     bytes_per_day : maximum number of bytes of requests and answers in a day.
     hours : when calls run, ``HH:MM-HH:MM`` in local time; an interval over midnight is allowed. Other calls wait.
-    least_rows : smallest number of rows of the node, and of rows that an update or a metric is computed from.
+    min_rows : smallest number of rows of the node, and of rows that an update or a metric is computed from.
     """
 
     rounds_per_day: int | None = None
     bytes_per_day: int | None = None
     hours: str = "00:00-00:00"
-    least_rows: int = 20
+    min_rows: int = 20
 
     def __post_init__(self) -> None:
         for key in ("rounds_per_day", "bytes_per_day"):
             _check("[limits]", key, getattr(self, key) is None or getattr(self, key) >= 0, "at least 0")
-        _check("[limits]", "least_rows", self.least_rows >= 1, "at least 1")
+        _check("[limits]", "min_rows", self.min_rows >= 1, "at least 1")
         _check("[limits]", "hours", _HOURS.fullmatch(self.hours) is not None, 'an interval such as "08:00-18:00"')
 
     def open_at(self, minute: int) -> bool:
@@ -151,7 +151,7 @@ class Policy:
     requesters, privacy, limits, release : see their classes.
     strategies, models : those that a run may use, by name.
     secure_aggregation : whether updates leave with masks, of which only the sum can be read.
-    least_nodes : smallest number of updates in a sum; default 3 if masks are required, else 1.
+    min_nodes_in_sum : smallest number of updates in a sum; default 3 if masks are required, else 1.
     known_nodes : fingerprints of the certificates of other nodes that count in a sum; default: all of the federation.
     approval : ``ask``: a run waits for ``chimera node approve``. ``automatic``: it begins at once.
     """
@@ -163,20 +163,20 @@ class Policy:
     limits: Limits = field(default_factory=Limits)
     release: Release = field(default_factory=Release)
     secure_aggregation: Masks = "required"
-    least_nodes: int | None = None
+    min_nodes_in_sum: int | None = None
     known_nodes: tuple[str, ...] = ()
     approval: Literal["ask", "automatic"] = "ask"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "known_nodes", tuple(fingerprint(each, "known_nodes") for each in self.known_nodes))
-        least = self.least_nodes
+        least = self.min_nodes_in_sum
         if least is None:
-            object.__setattr__(self, "least_nodes", 3 if self.secure_aggregation == "required" else 1)
+            object.__setattr__(self, "min_nodes_in_sum", 3 if self.secure_aggregation == "required" else 1)
         elif least < (2 if self.secure_aggregation == "required" else 1):
-            raise ConfigurationError("least_nodes must be at least 1, and 2 with secure_aggregation = 'required'")
+            raise ConfigurationError("min_nodes_in_sum must be at least 1, and 2 with secure_aggregation = 'required'")
         elif least > 1 and self.secure_aggregation != "required":
             raise ConfigurationError(
-                "least_nodes above 1 needs secure_aggregation = 'required': without masks each update is read alone"
+                "min_nodes_in_sum above 1 needs secure_aggregation = 'required': without masks each update is read alone"
             )
 
     @classmethod
@@ -222,7 +222,7 @@ class _Plain:
     """The keys of a policy outside its tables."""
 
     secure_aggregation: Masks = "required"
-    least_nodes: int | None = None
+    min_nodes_in_sum: int | None = None
     known_nodes: tuple[str, ...] = ()
     approval: Literal["ask", "automatic"] = "ask"
 

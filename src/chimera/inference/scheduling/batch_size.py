@@ -75,7 +75,7 @@ class BatchCost:
         self._means = {size: each for size, each in self._means.items() if self._seen - each.seen < _MEMORY}
         self._estimate(max(self.mean_s, _MIN_QUERY_S))
 
-    def most_in(self, seconds: float) -> int:
+    def max_queries_in(self, seconds: float) -> int:
         """Return the number of queries that a batch finishes in this time, at least 1; without limit if unknown."""
         if self.mean_s is None or math.isinf(seconds):
             return sys.maxsize

@@ -140,7 +140,7 @@ class Job:
         per_s = None if pace.fair_rate is None else pace.fair_rate * self.weight / self.units(1)
         target_s = OPEN_BATCH_S if self.accepted.open else pace.batch_s
         size = batch_size(self.cost, self.batch_size, target_s=target_s, per_s=per_s)
-        size = min(size, self.cost.most_in(limit_s), self.queries - self.cursor)
+        size = min(size, self.cost.max_queries_in(limit_s), self.queries - self.cursor)
         return Batch(self.batches, self.cursor, size)
 
     def whole_batch(self, limit_s: float = math.inf) -> float:

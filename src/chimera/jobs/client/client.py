@@ -151,12 +151,12 @@ class Client(WebClient):
                 if time.monotonic() > deadline_s:
                     raise UnavailableError(f"job {job}: no daemon reports on it now: {error}") from error
 
-    def fetch(self, job: str, folder: Path, most_bytes: int = MAX_BYTES) -> list[str]:
+    def fetch(self, job: str, folder: Path, max_bytes: int = MAX_BYTES) -> list[str]:
         """Download the current folder of a job's run to ``folder``; return the names of its files."""
         answer = self.with_retries(partial(self.attempt, "GET", f"/{quoted(job)}/run", None, _JSON, _SEND_S))
         with answer:
             try:
-                return unpack(answer, folder, most_bytes)
+                return unpack(answer, folder, max_bytes)
             except http.client.HTTPException as error:
                 raise request.NoAnswerError(f"the answer is incomplete: {error}") from error
 

@@ -86,19 +86,19 @@ class JobHandle:
         with tempfile.TemporaryDirectory(prefix="chimera-job-") as folder:
             return read_results(self.fetch(folder if out is None else out))
 
-    def fetch(self, out: str | os.PathLike[str] | None = None, most_bytes: int = MAX_BYTES) -> Path:
+    def fetch(self, out: str | os.PathLike[str] | None = None, max_bytes: int = MAX_BYTES) -> Path:
         """Download the current folder of the run, and return its path.
 
         Parameters
         ----------
         out : target folder: new, empty, or of an earlier fetch; default ``runs/job-<number>``.
-        most_bytes : limit of the bytes of all files, so that a cluster cannot fill the disk.
+        max_bytes : limit of the bytes of all files, so that a cluster cannot fill the disk.
 
         Raises
         ------
         RunError : the files exceed the limit, or their archive is not valid.
         """
-        return fetch_run(self._client, self.id, out, most_bytes)
+        return fetch_run(self._client, self.id, out, max_bytes)
 
     def cancel(self) -> None:
         """Cancel the job; its files are kept."""
@@ -169,13 +169,13 @@ def submit(
 
 
 def fetch_run(
-    reader: JobReader, job: str, out: str | os.PathLike[str] | None = None, most_bytes: int = MAX_BYTES
+    reader: JobReader, job: str, out: str | os.PathLike[str] | None = None, max_bytes: int = MAX_BYTES
 ) -> Path:
     """Download the folder of a job's run and return its path, as `JobHandle.fetch` does."""
     if out is None and not _NUMBER.fullmatch(job):
         raise RunError(f"the cluster names the job {job!a}, which is not a number: give the folder for its files")
     folder = Path(out) if out is not None else Path("runs") / f"job-{job}"
-    reader.fetch(job, folder, most_bytes)
+    reader.fetch(job, folder, max_bytes)
     return folder
 
 

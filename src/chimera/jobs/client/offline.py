@@ -48,18 +48,18 @@ class OfflineJobs:
         with closing(Store(self._folder.store)) as store:
             return self._row(store.job(job))
 
-    def fetch(self, job: str, folder: Path, most_bytes: int = MAX_BYTES) -> list[str]:
+    def fetch(self, job: str, folder: Path, max_bytes: int = MAX_BYTES) -> list[str]:
         """Copy the current folder of a job's run to ``folder``; return the names of its files."""
-        return copy_run(self._folder.job(self.job(job)["job"]), folder, most_bytes)
+        return copy_run(self._folder.job(self.job(job)["job"]), folder, max_bytes)
 
     def _row(self, job: Job) -> dict[str, Any]:
         waits = "" if job.state in TERMINAL else f"the cluster is down: {self._folder.up!r} resumes the job"
         return row_of(job, waits)
 
 
-def copy_run(job: JobFolder, folder: Path, most_bytes: int) -> list[str]:
+def copy_run(job: JobFolder, folder: Path, max_bytes: int) -> list[str]:
     """Copy the log and the current run from the folder of a job to ``folder``; return the names of the files."""
-    return unpack(io.BufferedReader(_Stream(pack(job.run, {"log": job.log}))), folder, most_bytes)
+    return unpack(io.BufferedReader(_Stream(pack(job.run, {"log": job.log}))), folder, max_bytes)
 
 
 class _Stream(io.RawIOBase):

@@ -22,7 +22,7 @@ class JobReader(Protocol):
     def job(self, job: str) -> dict[str, Any]:
         """Return the row of a job."""
 
-    def fetch(self, job: str, folder: Path, most_bytes: int = MAX_BYTES) -> list[str]:
+    def fetch(self, job: str, folder: Path, max_bytes: int = MAX_BYTES) -> list[str]:
         """Copy the current folder of a job's run to ``folder``; return the names of its files."""
 
 

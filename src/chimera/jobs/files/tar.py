@@ -67,13 +67,13 @@ def _size(file: IO[bytes], *, by_lines: bool) -> int:
     return size
 
 
-def unpack(archive: IO[bytes], folder: Path, most_bytes: int = MAX_BYTES) -> list[str]:
+def unpack(archive: IO[bytes], folder: Path, max_bytes: int = MAX_BYTES) -> list[str]:
     """Unpack an archive while it is received, and return the names of its files. Files of an earlier fetch are replaced.
 
     Parameters
     ----------
     folder : target folder, created if it does not exist; it must be empty or written by an earlier call.
-    most_bytes : limit of the bytes of all files.
+    max_bytes : limit of the bytes of all files.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def unpack(archive: IO[bytes], folder: Path, most_bytes: int = MAX_BYTES) -> lis
     """
     names: set[str] = set()
     with Destination(folder, MAX_FILES) as destination:
-        left = most_bytes
+        left = max_bytes
         for info in _members(archive):
             try:
                 check_path(info.name)
@@ -95,8 +95,8 @@ def unpack(archive: IO[bytes], folder: Path, most_bytes: int = MAX_BYTES) -> lis
                 raise RunError(f"the files from the cluster are refused: {info.name!r} occurs twice")
             if info.size > left:
                 raise RunError(
-                    f"the files from the cluster have more than {most_bytes} bytes; if you expect that, raise the limit "
-                    "('chimera fetch --most-gib', or 'most_bytes' of 'fetch')"
+                    f"the files from the cluster have more than {max_bytes} bytes; if you expect that, raise the limit "
+                    "('chimera fetch --max-gib', or 'max_bytes' of 'fetch')"
                 )
             if info.size > (free := shutil.disk_usage(folder).free):
                 raise ConfigurationError(

@@ -176,9 +176,9 @@ class SlurmClient:
                 raise UnavailableError(f"job {job}: {queue}")
             time.sleep(POLL_S)
 
-    def fetch(self, job: str, folder: Path, most_bytes: int = MAX_BYTES) -> list[str]:
+    def fetch(self, job: str, folder: Path, max_bytes: int = MAX_BYTES) -> list[str]:
         """Copy the current folder of a job's run to ``folder``; return the names of its files."""
-        return copy_run(self._folder.job(job), folder, most_bytes)
+        return copy_run(self._folder.job(job), folder, max_bytes)
 
     def wait(self, job: str, timeout_s: float | None = None) -> dict[str, Any]:
         """Wait until a job has ended, and return its row.

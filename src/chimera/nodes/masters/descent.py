@@ -76,7 +76,7 @@ class Descent:
     rate : learning rate for gradients.
     epsilon : stop when all elements of the mean are at most this in absolute value.
     max_iter : maximum number of rounds.
-    most_bytes : maximum size of the parameters, in bytes.
+    max_bytes : maximum size of the parameters, in bytes.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class Descent:
         rate: LearningRate,
         epsilon: float,
         max_iter: int,
-        most_bytes: int,
+        max_bytes: int,
     ) -> None:
         self._engine, self._classifies, self._exact = engine, classifies, exact_gradient
-        self._rate, self._epsilon, self._max_iter, self._most_bytes = rate, epsilon, max_iter, most_bytes
+        self._rate, self._epsilon, self._max_iter, self._max_bytes = rate, epsilon, max_iter, max_bytes
         self._failures: dict[str, str] = {}
         self._left_out = Counter[str]()
         self._all = [engine.spawn(GradientActor, rank, name=name) for rank, name in enumerate(names)]
@@ -193,10 +193,10 @@ class Descent:
 
     def _check_size(self, size: int, columns: int, outputs: int) -> None:
         """Check that the parameters fit into a request before memory for them is allocated."""
-        if size * (4 if self._exact else 8) > self._most_bytes:
+        if size * (4 if self._exact else 8) > self._max_bytes:
             raise DataError(
                 f"the model of {columns} columns and {outputs} outputs has {size} parameters: a request with them is longer "
-                f"than the {self._most_bytes} bytes that CHIMERA_MAX_BODY_BYTES allows"
+                f"than the {self._max_bytes} bytes that CHIMERA_MAX_BODY_BYTES allows"
             )
 
     def _drop(self, worker: Any, reason: str) -> None:

@@ -116,7 +116,7 @@ class ParameterServerMaster(Master):
                 rate=self._rate,
                 epsilon=self._epsilon,
                 max_iter=self._max_iter,
-                most_bytes=self.settings.max_body_bytes,
+                max_bytes=self.settings.max_body_bytes,
             ).run()
         self._fit = trained, None if trained.network else self._predictor(trained)
         status().info("fitted in %d steps", trained.steps)

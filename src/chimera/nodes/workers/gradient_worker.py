@@ -225,7 +225,7 @@ class GradientWorker(Worker):
             cut = gradient.size - problem.biases
             return {"weights_gradients": gradient[:cut].reshape(shape).copy(), "bias_gradient": gradient[cut:].copy()}
 
-    def most_classes(self, weights: int, width: int) -> int:  # noqa: ARG002 - subclasses use it
+    def max_classes(self, weights: int, width: int) -> int:  # noqa: ARG002 - subclasses use it
         """Return the largest number of classes of a model with this many weights and inputs of this width."""
         return weights
 
@@ -243,7 +243,7 @@ class GradientWorker(Worker):
         labels = None
         if key is not None and weights is not None:
             size = numeric_array(weights, "weights").size
-            if len(key) > max(2, self.most_classes(size, data.X.shape[1])):
+            if len(key) > max(2, self.max_classes(size, data.X.shape[1])):
                 raise DataError(f"weights has {counted(size, 'number')}: too few for {len(key)} classes")
         if self.task == "classification":
             own = np.unique(data.y)

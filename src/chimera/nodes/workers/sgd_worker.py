@@ -67,8 +67,8 @@ class SGDWorker(GradientWorker):
         """See `GradientWorker.exact_gradient`."""
         return self._exact
 
-    def most_classes(self, weights: int, width: int) -> int:
-        """See `GradientWorker.most_classes`."""
+    def max_classes(self, weights: int, width: int) -> int:
+        """See `GradientWorker.max_classes`."""
         return weights // width
 
     def _check_exact(self, estimator: Any) -> None:
