@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,11 +62,11 @@ def test_what_cannot_be_read_is_named(source: Any, message: str | None) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_mapping_of_arrays_trains() -> None:
+def test_a_mapping_of_arrays_trains(tmp_path: Path) -> None:
     torch.manual_seed(0)
     options: dict[str, Any] = {"engine": "simulated", "workers": 2, "batch_size": 8, "epochs": 20, "progress": False}
     data = {"input": INPUTS, "labels": LABELS}
-    run = chimera.train(nn.Linear(2, 2), data, optimizer={"name": "adam", "lr": 0.1}, **options)
+    run = chimera.train(nn.Linear(2, 2), data, optimizer={"name": "adam", "lr": 0.1}, out=tmp_path / "run", **options)
     assert run.metrics["accuracy"] > 0.9
     with pytest.raises(chimera.core.errors.ConfigurationError, match="a table with the keys 'input' needs a 'name'"):
         chimera.train(nn.Linear(2, 2), {"input": "x"}, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,11 @@ def train(model: Any, data: Any) -> dict[str, float]:
 def linear() -> nn.Module:
     torch.manual_seed(0)
     return nn.Linear(4, 3)
+
+
+@pytest.fixture(autouse=True)
+def folder_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.bool_, np.float64])

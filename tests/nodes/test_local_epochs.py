@@ -244,7 +244,7 @@ def test_a_worker_that_returns_gradients_in_a_fit_of_steps_is_dropped(tmp_path: 
     parts = cut(SCALED, VALUES, 2)
     with served(tmp_path, "regressor", parts, [{}, {"exact_gradient": True}]) as own:
         ParameterServerMaster("regressor", max_iter=3, settings=own).fit()
-    assert "w1 is dropped" in caplog.text
+    assert "w1: fit failed: its data or model do not match those of w0" in caplog.text
     assert "it returns the exact gradient (exact_gradient=True)" in caplog.text
 
 

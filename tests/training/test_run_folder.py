@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, RunError
+from chimera.training.artifacts import folder_lock
 from chimera.training.artifacts.folder import RunFolder
 from training.conftest import Fit
 
@@ -34,6 +35,21 @@ def test_runs_of_one_name_are_numbered_and_resumed_from_the_newest(
         finish(folder)
     assert RunFolder.choose(None, "digits", resume=True) == RunFolder(Path("runs/digits-3"), True)
     assert RunFolder.choose(None, "dig", resume=False).path == Path("runs/dig")
+
+
+def test_two_runs_do_not_write_to_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, late = (RunFolder.choose(None, "digits", resume=False) for _ in range(2))  # before either has begun
+    with first.opened():
+        first.begin("", 0, None)
+        assert RunFolder.choose(None, "digits", resume=False).path == Path("runs/digits-2")
+        with pytest.raises(ConfigurationError, match="runs/digits already contains a run"):
+            RunFolder.choose("runs/digits", "digits", resume=False)
+        monkeypatch.setattr(folder_lock, "_WAIT_S", 0.0)
+        with pytest.raises(RunError, match="another run writes to runs/digits: wait for its end"):
+            late.begin("", 0, None)
+    with late.opened():
+        late.begin("", 0, None)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ class Descent:
             try:
                 format_ = self._format(sample, columns, classes, shape, biases)
             except DataError as error:
-                self._drop(worker, f"its data do not match those of {next(iter(samples)).name}: {error}")
+                self._drop(worker, f"its data or model do not match those of {next(iter(samples)).name}: {error}")
             else:
                 worker.set_format(format_)
                 workers.append(worker)

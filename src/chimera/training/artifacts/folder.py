@@ -7,9 +7,9 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from chimera.core.private import make_folder
 from chimera.core.safe_path import safe_path
 from chimera.core.worker_counts import WorkerCounts
 from chimera.training.artifacts.changed_settings import changed_settings
+from chimera.training.artifacts.folder_lock import FolderLock, is_locked
 from chimera.training.artifacts.location import folder_of
 from chimera.training.artifacts.result import Run
 from chimera.training.artifacts.signature import Signature
@@ -52,6 +53,7 @@ class RunFolder:
     path: Path
     resumes: bool
     stored: StoredRun | None = None
+    _lock: FolderLock = field(default_factory=FolderLock, repr=False, compare=False)
 
     @property
     def location(self) -> Path | str:
@@ -86,9 +88,14 @@ class RunFolder:
             return cls(taken[-1], True)
         return cls(first.with_name(f"{first.name}-{max(_number(taken[-1]), 1) + 1}"), False)
 
-    def opened(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def opened(self) -> Iterator[None]:
         """Return a context around the whole run. Files in an object store are on this machine meanwhile."""
-        return nullcontext() if self.stored is None else self.stored.opened()
+        with nullcontext() if self.stored is None else self.stored.opened():
+            try:
+                yield
+            finally:
+                self._lock.release()
 
     def changes(self, experiment: str) -> str:
         """Return the changes of the settings since the run in this folder began; see `changed_settings`."""
@@ -101,16 +108,17 @@ class RunFolder:
         return changed_settings(before, experiment)
 
     def begin(self, experiment: str, seed: int, signature: Signature | None) -> None:
-        """Create the folder, and write experiment, model signature and environment.
+        """Create the folder, and write experiment, model signature and environment. No other run can begin in it meanwhile.
 
         Raises
         ------
-        RunError : the folder cannot be created or written.
+        RunError : the folder cannot be created or written, or another run writes to it.
         """
         try:
             make_folder(self.path)
         except OSError as error:
             raise RunError(f"the folder {self.path} cannot be created: {error.strerror}") from error
+        self._lock.acquire(self.path)
         write_atomically(self.path / "experiment.toml", experiment.encode())
         if signature is not None:
             signature.write(self.path)
@@ -163,7 +171,7 @@ class RunFolder:
 
 
 def _holds_run(path: Path) -> bool:
-    return any((path / name).exists() for name in _RESULTS)
+    return any((path / name).exists() for name in _RESULTS) or is_locked(path)
 
 
 def _number(path: Path) -> int:

@@ -74,7 +74,9 @@ class Gather:
         TooFewWorkersError : fewer than ``min_workers`` answered within ``timeout_s``.
         """
         if quorum == 1 and timeout_s is None:
-            return [*self.soonest(self.workers, ask).values()]
+            if self.continues:
+                return [*self.soonest(self.workers, ask).values()]
+            return [ask(worker) for worker in self.workers]
         answers = self._asked(self.workers, ask, max(math.ceil(quorum * len(self.workers)), 1), timeout_s)
         if len(answers) < self._min_workers:
             received = f"{len(answers)} of {len(self.workers)} workers answered in {timeout_s} s"

@@ -182,7 +182,8 @@ class TrainingLoop(RunState):
             max_seconds = self._budget.max_seconds
             time_is_over = max_seconds is not None and self._meter.seconds() >= max_seconds
             asked = self._interrupt.requested or self._stop_requested() or self._recovery.arrived
-            if asked or self._cluster.departed or time_is_over or self._overdue() or (by_time and self._snapshot_due()):
+            departed = self._cluster.continues and self._cluster.departed
+            if asked or departed or time_is_over or self._overdue() or (by_time and self._snapshot_due()):
                 horizon = in_flight.issued
 
     def _end(self, in_flight: InFlight, count: int) -> None:
