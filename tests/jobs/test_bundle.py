@@ -295,18 +295,29 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_function_is_loaded_with_its_arguments(home: Path, tmp_path: Path) -> None:
     _write(
         home,
-        **{"mine/tools/greet.py": "from .words import hello\ndef greet(name, *, loud=False): return hello, name, loud"},
+        **{
+            "kit_of_mine/tools/greet.py": "from .words import hello\ndef greet(name, *, loud=False): return hello, name, loud"
+        },
     )
-    _write(home, **{"mine/__init__.py": "", "mine/tools/__init__.py": "", "mine/tools/words.py": "hello = 'hi'"})
+    _write(
+        home,
+        **{
+            "kit_of_mine/__init__.py": "",
+            "kit_of_mine/tools/__init__.py": "",
+            "kit_of_mine/tools/words.py": "hello = 'hi'",
+        },
+    )
     sys.path.insert(0, str(home))
-    greet = importlib.import_module("mine.tools.greet").greet
+    greet = importlib.import_module("kit_of_mine.tools.greet").greet
     function, bundle = bundle_function(greet, "ada", loud=True)
-    assert function == Function("mine/tools/greet.py", "greet", msgspec.msgpack.encode([["ada"], {"loud": True}]))
+    assert function == Function(
+        "kit_of_mine/tools/greet.py", "greet", msgspec.msgpack.encode([["ada"], {"loud": True}])
+    )
     assert sorted(bundle.manifest) == [
-        f"mine/{name}.py" for name in ("__init__", "tools/__init__", "tools/greet", "tools/words")
+        f"kit_of_mine/{name}.py" for name in ("__init__", "tools/__init__", "tools/greet", "tools/words")
     ]
     code = _delivered(bundle, tmp_path / "there")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "kit_of_mine"]:
         del sys.modules[name]
     sys.path.remove(str(home))
     found, args, kwargs = load_function(function, code)
