@@ -62,6 +62,7 @@ def test_the_extras_that_errors_name_exist():
     assert named | named_extras(code) <= EXTRAS.keys()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("extra", sorted(EXTRAS.keys() - {"dev", "all"}))
 def test_an_extra_is_documented_and_its_packages_are_imported(extra):
     assert extra in named_extras(ALL_TEXT), f"no document names chimera-dml[{extra}]"

@@ -56,6 +56,7 @@ def process(folder: Path) -> subprocess.Popen[str]:
     return started
 
 
+@pytest.mark.long
 def test_one_of_several_processes_compiles_a_function(folder: Path) -> None:
     three = [process(folder) for _ in range(3)]
     for each in three:

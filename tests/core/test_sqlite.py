@@ -4,10 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _FILES = 500
 _CREATE = f"""
 import sys
 from pathlib import Path
+
+import pytest
 from chimera.core.sqlite import SQLiteConnection, SQLiteFormat
 journal = SQLiteFormat("journal", application=7, format=1, schema="CREATE TABLE notes (text TEXT)")
 sys.stdin.readline()
@@ -19,6 +23,7 @@ for number in range({_FILES}):
 """
 
 
+@pytest.mark.long
 def test_several_processes_create_a_file_at_the_same_time(tmp_path: Path) -> None:
     """SQLite refuses at once to change the journal mode beside another connection that does the same."""
     command = [sys.executable, "-c", _CREATE, str(tmp_path)]

@@ -87,7 +87,7 @@ def test_the_page_names_the_endings_of_files_of_word_vectors():
     assert re.findall(r"`(\.\w+)`", exported) == [*FORMATS]
 
 
-@pytest.mark.takes("each cell of a comparison is a process of its own")
+@pytest.mark.long
 def test_the_files_of_a_comparison_are_those_of_the_page(tmp_path):
     tables = {name: {"name": EXPERIMENT[name]} for name in ("data", "model", "engine")}
     experiment = chimera.Experiment({**tables, "train": {"workers": 1, "rounds": 1}})

@@ -140,7 +140,7 @@ def test_models_with_a_fixed_time_per_batch_get_batches_that_are_worth_it():
     assert fairness_of(outcome, 10.0, settle_s=SETTLE_S).max() <= 1.10
 
 
-@pytest.mark.parametrize("weights", [(1, 1, 1), (1, 2, 1)])
+@pytest.mark.parametrize("weights", [pytest.param((1, 1, 1), marks=pytest.mark.long), (1, 2, 1)])
 def test_by_tokens_the_token_rates_meet_the_same_goals_as_query_rates(weights):
     """Answers of 40, 160 and 400 tokens take 1 ms a token. By queries, the token rates would differ by a factor of 10."""
     jobs = [

@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 
 def loaded(code):
     """Return the heavy packages that a new interpreter has imported after ``code``."""
@@ -15,6 +17,7 @@ def test_listing_models_imports_nothing_heavy():
     assert loaded("from chimera.models.model import MODELS; [entry.summary for entry in MODELS.entries()]") == "[]"
 
 
+@pytest.mark.long
 def test_training_a_torch_model_does_not_import_the_compiler():
     code = """
 import numpy as np, pickle

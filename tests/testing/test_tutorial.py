@@ -35,7 +35,7 @@ def test_it_has_one_strategy_in_under_40_lines() -> None:
     assert len(COMMANDS) == 5
 
 
-@pytest.mark.takes("it starts a process")
+@pytest.mark.long
 def test_the_strategy_trains(tmp_path: Path) -> None:
     shown = run(COMMANDS[0], tmp_path)
     accuracy = re.search(r"accuracy\s+([\d.]+)( ?%)?", shown)

@@ -60,6 +60,7 @@ def test_all_engines_give_the_same_weights(file: Path, engine: str, strategy: st
     np.testing.assert_array_equal(trained(file, strategy, engine), trained(file))
 
 
+@pytest.mark.long
 def test_workers_find_a_class_of_a_file_whose_name_another_file_has(file: Path, tmp_path: Path) -> None:
     again = tmp_path / file.name
     again.write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
