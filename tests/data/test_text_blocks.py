@@ -128,7 +128,7 @@ def test_a_text_that_a_tokenizer_cannot_encode_is_one_line(text: Path, tmp_path:
 
 
 def test_a_truncated_gguf_file_has_no_tokenizer(text: Path, tmp_path: Path) -> None:
-    pytest.importorskip("gguf")
+    pytest.importorskip("gguf", reason="needs: pip install gguf")
     pytest.importorskip("transformers")
     file = tmp_path / "a.gguf"
     file.write_bytes(b"GGUF" + bytes([3, 0, 0, 0]) + bytes([1] + [0] * 7) * 2 + bytes([5] + [0] * 7))

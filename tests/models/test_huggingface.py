@@ -177,7 +177,7 @@ def test_a_folder_that_does_not_fit_is_one_line(
 
 
 def test_a_truncated_gguf_file_is_one_line(base: str, tmp_path: Path) -> None:
-    pytest.importorskip("gguf")
+    pytest.importorskip("gguf", reason="needs: pip install gguf")
     folder = Path(shutil.copytree(base, tmp_path / "base"))
     (folder / "a.gguf").write_bytes(b"GGUF" + bytes([3, 0, 0, 0]) + bytes([1] + [0] * 7) * 2 + bytes([5] + [0] * 7))
     with pytest.raises(ConfigurationError, match=r"cannot be read: .*; if the file is incomplete") as caught:
