@@ -30,7 +30,7 @@ from chimera.calibration.calibration import Calibration, calibrate
 from chimera.calibration.measured_run import MeasuredRun, read_measured
 from chimera.calibration.prediction import Interval, Predicted, predict
 from chimera.training.experiment.experiment import Experiment
-from slow_links import LONGEST_S, QUIET, ray_cluster
+from slow_links import MAX_RUN_S, QUIET, ray_cluster
 from slow_links_network import Inside, Link, Machines, permitted
 
 TARGET = 0.85
@@ -115,7 +115,7 @@ def run(one: Setting, experiments: dict[str, Experiment], trains: dict[str, Trai
 def train_here(arguments: Sequence[str], folder: Path) -> None:
     command = [sys.executable, "-m", "chimera", "train", *arguments]
     subprocess.run(
-        command, check=True, cwd=folder, env={**os.environ, **QUIET}, stdout=subprocess.DEVNULL, timeout=LONGEST_S
+        command, check=True, cwd=folder, env={**os.environ, **QUIET}, stdout=subprocess.DEVNULL, timeout=MAX_RUN_S
     )
 
 
@@ -133,7 +133,7 @@ def slow_links(machines_in_all: int) -> Iterator[Train]:
                 own = ("--set", f'engine={{name="ray", address="{address}", placement="spread"}}', "--json")
                 process = Inside(machines, "m0", "chimera", "train", *arguments, *own, CHIMERA_MACHINE="m0", **QUIET)
                 try:
-                    process.wait(1, LONGEST_S)
+                    process.wait(1, MAX_RUN_S)
                 finally:
                     process.kill()
 
