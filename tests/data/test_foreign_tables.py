@@ -48,7 +48,7 @@ def test_decimals_are_real_numbers() -> None:
         ((np.ma.masked_greater(INPUTS, INPUTS.max() - 1e-9), LABELS), r"the inputs have 1 masked values: fill them"),
         (pd.concat([FRAME[["a"]], FRAME], axis=1), "the table has several columns 'a': rename or drop all but one"),
         (FRAME.assign(b=pd.date_range("2020", periods=N)), "holds datetime64 values: .*: convert it, or leave it out"),
-        ((FRAME[["a", "b"]].iloc[::-1], FRAME["y"]), r"the same index in another order: align them by targets.loc"),
+        ((FRAME[["a", "b"]].iloc[::-1], FRAME["y"]), r"the same index in different orders: align them by targets.loc"),
         ((FRAME[["a", "b"]], FRAME["y"].reset_index(drop=True)), None),
         ((FRAME[["a", "b"]].iloc[::-1], FRAME["y"].to_numpy()), None),
     ],

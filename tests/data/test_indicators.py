@@ -72,7 +72,7 @@ def test_a_named_loss_trains_on_real_labels_and_refuses_those_outside_its_range(
     labels = (LABELS > 0).astype(np.float64)
     assert train(MLP | {"loss": "bce-with-logits"}, (INPUTS, labels))["accuracy"] > 0.9
     for model in (MLP | {"loss": "bce-with-logits"}, chimera.TorchModel(nn.Linear(4, 1), loss="bce-with-logits")):
-        with pytest.raises(DataError, match="needs targets from 0 to 1, these go from -1 to 1"):
+        with pytest.raises(DataError, match="needs targets from 0 to 1, but these range from -1 to 1"):
             train(model, (INPUTS, 2 * labels - 1))
 
 

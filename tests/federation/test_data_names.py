@@ -218,7 +218,7 @@ def test_a_model_larger_than_the_driver_says_is_refused(tmp_path: Path) -> None:
     told = answer(tmp_path, {"name": "mlp", "hidden": [1 << 20, 1 << 20]})
     assert "more parameters than the driver's" in told["failure"]["summary"]
     told = answer(tmp_path, {"name": "logistic-regression"}, Disclosure(max_parameters=7))
-    assert "the model has 8 parameters, this node makes models of up to 7" in told["failure"]["summary"]
+    assert "the model has 8 parameters, but this node builds models of up to 7" in told["failure"]["summary"]
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_the_default_refuses_every_request() -> None:
         ("[limits]\nmin_rows = 0", "min_rows must be at least 1"),
         ("[limits]\nrounds_per_day = -1", "rounds_per_day must be at least 0"),
         ("[release]\nsample_rows = 'no'", "[release]"),
-        ("min_nodes_in_sum = 3\nsecure_aggregation = 'optional'", "each update is read alone"),
+        ("min_nodes_in_sum = 3\nsecure_aggregation = 'optional'", "updates can be read alone"),
         ("min_nodes_in_sum = 1", "min_nodes_in_sum must be"),
         ("known_nodes = ['ab']", "no SHA-256 of a certificate"),
         ("[requesters]\nfingerprints = ['alice']", "no SHA-256 of a certificate"),
@@ -148,7 +148,7 @@ def test_masks_that_a_policy_requires_or_refuses() -> None:
     required, refused = (policy_of(POLICY.replace('"optional"', word)) for word in ('"required"', '"refused"'))
     assert run_refusal(required, masked) is None
     few = Declared.of({**SETTINGS, "nodes": 3, "privacy": {"clip": 1.0, "noise": 4.0, "secure_aggregation": True}})
-    assert "sums have at least 3 nodes" in str(run_refusal(required, few))  # two of three survivors would suffice
+    assert "sums must have at least 3 nodes" in str(run_refusal(required, few))  # two of three survivors would suffice
     assert "must be true" in str(run_refusal(required, Declared.of(SETTINGS)))
     assert "must be false" in str(run_refusal(refused, masked))
 

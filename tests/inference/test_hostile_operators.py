@@ -1,4 +1,4 @@
-"""Mistakes and accidents of operators: each has one clear line, and nothing waits for ever."""
+"""Mistakes and accidents of operators: each has one clear line, and no command waits forever."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_cluster_whose_folder_was_moved_ends_with_an_error(tmp_path: Path) -> 
     assert process.returncode == 1
     assert errors == (
         f"error: the folder {place} was moved or deleted while its cluster ran: the cluster has ended; start it again with "
-        "the present place of the folder\n"
+        "the new path of the folder\n"
     )
 
 

@@ -129,7 +129,7 @@ def test_the_number_of_workers_stops_where_the_memory_ends_and_the_console_shows
     for _ in range(3):
         workers.check(said.append)
     assert made == ["w0", "w1", "w2", "w3", "w4"]
-    warning = "the memory holds no more than 5 workers, of the 9 that are wanted"
+    warning = "the memory holds at most 5 of the 9 requested workers"
     assert said == ["the cluster has 5 workers now, instead of 2", warning]
     left[0] += WORKER_BYTES  # another program ends
     workers.check(said.append)

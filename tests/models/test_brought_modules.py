@@ -121,7 +121,7 @@ class Complex(nn.Module):
         (Late, {}, (X, Y), "the parameter 'last.weight' was made in forward, so the run does not train it"),
         (Complex, {}, (X, Y), "torch.complex64; .* make it of torch.view_as_real"),
         (lambda: torch.jit.script(nn.Linear(4, 3)), {}, (X, Y), "give the module before it"),
-        (nn.Flatten, {}, (X, Y), "nothing to train; if forward makes its layers, run it on a batch before"),
+        (nn.Flatten, {}, (X, Y), "nothing to train; if forward creates its layers, first run it on a batch"),
         (TwoOutputs, {}, (X, Y), "'cross-entropy' needs one tensor of outputs, not a tuple: give a loss function"),
         (network, {}, (t(X), [t(Y), t(Y)]), "needs one tensor of targets, not a list"),
         (network, {}, (t(X), ["a"] * 12), "targets must be numbers, not texts such as 'a'"),
@@ -132,8 +132,8 @@ class Complex(nn.Module):
         (partial(network, 1), {}, (X, TWO), "for one output use 'bce-with-logits'"),
         (network, {"loss": nn.CrossEntropyLoss(reduction="sum")}, (X, Y), "has reduction='sum': a run needs the mean"),
         (network, {"loss": partial(F.cross_entropy, reduction="none")}, (X, Y), "has reduction='none'"),
-        (network, {"loss": lambda o, y: F.cross_entropy(o, y).item()}, (X, Y), "scalar tensor, it returned float"),
-        (network, {"loss": lambda o, y: (F.cross_entropy(o, y), 1)}, (X, Y), "scalar tensor, it returned tuple"),
+        (network, {"loss": lambda o, y: F.cross_entropy(o, y).item()}, (X, Y), "scalar tensor, but returned float"),
+        (network, {"loss": lambda o, y: (F.cross_entropy(o, y), 1)}, (X, Y), "scalar tensor, but returned tuple"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:`torch.jit")

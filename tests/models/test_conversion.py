@@ -204,7 +204,7 @@ def test_as_model_takes(thing, kind):
         ),
         (
             lambda: build_model("mlp", {"loss": "mse"}, **DIGITS),
-            "the loss 'mse' is for regression, the task is classification",
+            "the loss 'mse' is for regression, but the task is classification",
         ),
         (lambda: build_model("sklearn-sgd-classifier", {"buffers": "first"}, **DIGITS), "'buffers' cannot be set here"),
         (lambda: build_model("sklearn-sgd-regressor", {}, **DIABETES | {"outputs": 2}), "one target, the data have 2"),

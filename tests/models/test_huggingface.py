@@ -155,7 +155,7 @@ def test_mistakes_are_one_line(options: dict[str, Any], words: str) -> None:
         (
             {},
             {"config": {"n_embd": 64}},
-            "of shape .*, and its configuration needs .*: remove the options in the table 'config'",
+            "of shape .*, but its configuration needs .*: remove the options in the table 'config'",
         ),
         ({}, {"task": "sequence-classification", "config": {"vocab_size": 9}}, "'transformer.wte.weight' of shape"),
         ({}, {"gguf_file": "a.gguf"}, "has no file 'a.gguf'; its GGUF files: none"),

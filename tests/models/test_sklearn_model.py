@@ -172,7 +172,7 @@ def test_fitted_estimator_continues_from_its_weights_and_labels():
     model = SklearnModel(estimator)
     assert np.array_equal(model.predict(inputs), expected)
     model.gradient((inputs, labels))
-    with pytest.raises(DataError, match=r"the targets contain .*dog.*, the classes are ant, bee, cat"):
+    with pytest.raises(DataError, match=r"the targets contain .*dog.*, but the classes are ant, bee, cat"):
         model.gradient((inputs[:2], np.array(["ant", "dog"])))
 
 
@@ -229,8 +229,8 @@ def test_errors_have_one_line(make, message):
     ("inputs", "targets", "message"),
     [
         (np.zeros((3, 4), np.float32), [0, 1, 0], "the model has 5 features, the inputs have 4"),
-        (np.zeros((3, 5), np.float32), [0, 1, 2], "the targets contain .*2.*, the classes are 0, 1"),
-        (np.zeros((3, 5), np.float32), [0, 1, -1], "the targets contain .*-1.*, the classes are 0, 1"),
+        (np.zeros((3, 5), np.float32), [0, 1, 2], "the targets contain .*2.*, but the classes are 0, 1"),
+        (np.zeros((3, 5), np.float32), [0, 1, -1], "the targets contain .*-1.*, but the classes are 0, 1"),
         (np.zeros((3, 5), np.float32), [0, 1], r"3 rows of inputs need as many targets, these have shape \(2,\)"),
         (np.zeros((0, 5), np.float32), [], "a batch without rows has no loss"),
     ],

@@ -454,7 +454,7 @@ def test_factory_that_raises_is_named():
         ("cross-entropy", [0.5, 1, 1, 1], "needs class indices as targets, not type float64"),
         ("cross-entropy", [[0.5], [1], [1], [1]], "needs class indices as targets, not type float64"),
         ("cross-entropy", ["a", "b", "a", "b"], "targets must be numbers, not of type <U1"),
-        ("mse", [0.5, 1, 1, 1], r"needs targets of the outputs' shape \(4, 3\), these have shape \(4,\)"),
+        ("mse", [0.5, 1, 1, 1], r"needs targets of the outputs' shape \(4, 3\), but these have shape \(4,\)"),
         ("cross-entropy", [], "a batch without rows has no loss"),
     ],
 )

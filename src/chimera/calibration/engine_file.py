@@ -124,7 +124,7 @@ def read_engine(path: str | os.PathLike[str]) -> Calibration:
     except ValueError as error:
         raise ConfigurationError(f"{str(path)!r} is not a TOML file: {error}") from None
     if len(content) > _MAX_BYTES:
-        raise ConfigurationError(f"{str(path)!r} is larger than {_MAX_BYTES >> 20} MiB: it is not of a calibration")
+        raise ConfigurationError(f"{str(path)!r} is larger than {_MAX_BYTES >> 20} MiB: it is no file of a calibration")
     if "calibration" not in tables:
         raise ConfigurationError(
             f"{str(path)!r} has no table [calibration]: give the file that 'chimera calibrate' has written"

@@ -13,15 +13,15 @@ from chimera.data.dataset import Dataset, TrainingData
 from chimera.data.samples import SampleDataset
 
 _WHERE = "(for a module: chimera.TorchModel(module, loss=...))"
-_EXAMINED = 32  # samples of a data set that is read one by one
+_EXAMINED = 32  # maximum number of samples that are read from a data set outside of memory
 
 
 def check_default_loss(train: TrainingData) -> None:
-    """Check that a loss for values is meant, if the user named no loss.
+    """Check that the targets are values, not classes, for a run whose loss the user did not name.
 
     Raises
     ------
-    DataError : all targets are 0 or 1 in two or more columns: they are classes.
+    DataError : the targets have two or more columns that contain only 0 and 1: they are classes.
     """
     targets = _targets(train)
     if targets is None or targets.ndim != 2 or targets.shape[1] < 2 or not _are_indicators(targets):
@@ -49,11 +49,11 @@ def check_probabilities(train: TrainingData, loss: str) -> None:
         return
     low, high = float(train.targets.min()), float(train.targets.max())
     if low < 0 or high > 1:
-        raise DataError(f"the loss {loss!r} needs targets from 0 to 1, these go from {low:g} to {high:g}")
+        raise DataError(f"the loss {loss!r} needs targets from 0 to 1, but these range from {low:g} to {high:g}")
 
 
 def _targets(train: TrainingData) -> Any:
-    """Return the targets in memory, or those of a few samples; None if there are none of real numbers."""
+    """Return the targets in memory, or those of a few samples; None if they are not numbers to predict."""
     if train.task != "regression":
         return None
     if isinstance(train, Dataset):

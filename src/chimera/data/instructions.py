@@ -22,7 +22,7 @@ from chimera.data.tokenization import one_line
 IGNORED = -100
 """The label of tokens that do not count in the loss, as in torch."""
 
-_EMPTY = "an answer is empty, so the model would only learn to end: write the answer, or remove the line"
+_EMPTY = "an answer is empty, so the model would learn only to end its answer: write the answer, or remove the line"
 
 Labels = str | Callable[[Mapping[str, Any]], Any] | None
 

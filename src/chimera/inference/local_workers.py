@@ -66,7 +66,7 @@ class LocalWorkers:
             return
         is_adjusted = self._adjust()
         if self._short and not self._short_reported:
-            notify(f"the memory holds no more than {len(self._there)} workers, of the {self._wanted()} that are wanted")
+            notify(f"the memory holds at most {len(self._there)} of the {self._wanted()} requested workers")
         self._short_reported = self._short
         if is_adjusted:
             before, self._reported = self._reported, len(self._there)
@@ -96,7 +96,7 @@ class LocalWorkers:
         return [*self._there.values(), *self._leaving.values()]
 
     def _adjust(self) -> bool:
-        """Start and dismiss workers. Return whether all that are wanted have started; else the next check starts more."""
+        """Start and dismiss workers. Return whether all have started; if not, the next check starts more."""
         for name in [name for name, each in self._leaving.items() if each.has_ended()]:
             self._leaving.pop(name).end(0.0)
         names = {f"{self._prefix}w{i}": None for i in range(self._wanted())}
@@ -116,7 +116,7 @@ class LocalWorkers:
         return len(missing) <= AT_ONCE and missing == startable
 
     def _fit(self, count: int) -> int:
-        """Return how many of ``count`` more workers fit in the memory, besides those that have not taken theirs yet."""
+        """Return how many of ``count`` more workers fit in the memory, beside workers that have not taken theirs yet."""
         now_s = time.monotonic()
         self._started_s = [started_s for started_s in self._started_s if now_s < started_s + self._settle_s]
         available = self._available() if count else None

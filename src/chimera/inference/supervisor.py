@@ -106,7 +106,7 @@ def supervise(folder: ClusterFolder, options: ClusterOptions, notify: Callable[[
         if disk.gone:
             raise UnavailableError(
                 f"the folder {folder.path} was moved or deleted while its cluster ran: the cluster has ended; start it again "
-                "with the present place of the folder"
+                "with the new path of the folder"
             )
 
 

@@ -99,7 +99,7 @@ class BackwardPass:
         loss = self._forward(batch).loss
         if not hasattr(loss, "numel"):
             raise ConfigurationError(
-                f"the loss {self._forward.loss.name!r} must return a scalar tensor, it returned {type(loss).__name__}"
+                f"the loss {self._forward.loss.name!r} must return a scalar tensor, but returned {type(loss).__name__}"
             )
         if not self._complete:
             self._flat.check_complete()

@@ -157,7 +157,7 @@ class FlatModule:
             self._bind_parameters()
 
     def check_complete(self) -> None:
-        """Raise ConfigurationError if a trainable parameter was made since, such as in the first forward pass."""
+        """Raise ConfigurationError if the module has a new trainable parameter, as after a first forward pass."""
         known = set(self.layout.names)
         for name, parameter in self.module.named_parameters():
             if parameter.requires_grad and name not in known:
@@ -268,7 +268,7 @@ def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     none = True
     if isinstance(module, torch.jit.ScriptModule):
         raise ConfigurationError(
-            "a module that torch.jit made cannot be trained: give the module before it, and compile=True if needed"
+            "a module of torch.jit cannot be trained: give the original module, with compile=True if needed"
         )
     for name, parameter in module.named_parameters():
         if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
@@ -278,8 +278,8 @@ def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
         none = False
         if parameter.dtype.is_complex:
             raise ConfigurationError(
-                f"the parameter {name!r} is {parameter.dtype}; parameters must be torch.float32: make it of "
-                "torch.view_as_real, and call torch.view_as_complex in forward"
+                f"the parameter {name!r} is {parameter.dtype}; parameters must be torch.float32: store "
+                "torch.view_as_real of it, and call torch.view_as_complex in forward"
             )
         if parameter.dtype != torch.float32:
             raise ConfigurationError(
@@ -296,4 +296,4 @@ def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
         yield name, parameter
     if none:
         what = f"{type(module).__name__} has no parameter that requires a gradient"
-        raise ConfigurationError(f"{what}: nothing to train; if forward makes its layers, run it on a batch before")
+        raise ConfigurationError(f"{what}: nothing to train; if forward creates its layers, first run it on a batch")

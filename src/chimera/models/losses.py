@@ -86,12 +86,12 @@ class Loss:
         return targets if targets.is_floating_point() else targets.long()
 
     def __call__(self, outputs: Any, targets: Any) -> Tensor:
-        """Return the loss. A function of the user also gets outputs or targets that are a nesting of tensors.
+        """Return the loss. A function of the user also receives nested outputs and targets.
 
         Raises
         ------
         DataError : targets that do not fit the outputs.
-        ConfigurationError : several outputs, for a loss of one.
+        ConfigurationError : there are several outputs, but the loss takes one.
         """
         if not (hasattr(outputs, "shape") and hasattr(targets, "shape")):
             return self._of_nesting(outputs, targets)
@@ -122,7 +122,7 @@ class Loss:
             return targets
         advice = "; if they are class labels, give integers" if len(given) == 1 and shape[:1] == given else ""
         raise DataError(
-            f"the loss {self.name!r} needs targets of the outputs' shape {shape}, these have shape {given}{advice}"
+            f"the loss {self.name!r} needs targets of the outputs' shape {shape}, but these have shape {given}{advice}"
         )
 
     def _of_nesting(self, outputs: Any, targets: Any) -> Tensor:
@@ -267,7 +267,7 @@ def make_loss(loss: str | LossFunction, task: Task | None = None) -> Loss:
         fitting = ", ".join(name for name, known in _NAMED.items() if known[2] == task)
         advice = "; class labels must be integers or texts" if task == "regression" else ""
         raise ConfigurationError(
-            f"the loss {name!r} is for {meant}, the task is {task}; losses for it: {fitting}{advice}"
+            f"the loss {name!r} is for {meant}, but the task is {task}; losses for it: {fitting}{advice}"
         )
     if isinstance(loss, str):
         import torch.nn.functional

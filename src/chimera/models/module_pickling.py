@@ -19,7 +19,7 @@ class ModulePickler(ByValuePickler):  # type: ignore[misc]
         self._places = {id(parameter): index for index, parameter in enumerate(parameters)}
 
     def persistent_id(self, thing: Any) -> int | None:
-        """Return the index of a parameter that is not written; None for other things."""
+        """Return the index of a parameter that is not written; None for other objects."""
         return self._places.get(id(thing))
 
     def reducer_override(self, thing: Any) -> Any:

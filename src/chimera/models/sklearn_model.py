@@ -202,7 +202,7 @@ class SklearnModel(MergedEvaluation):
             if np.array_equal(classes[indices], targets):
                 return indices
         unknown = np.setdiff1d(targets, classes)[0]
-        raise DataError(f"the targets contain {unknown!r}, the classes are {', '.join(map(str, classes))}")
+        raise DataError(f"the targets contain {unknown!r}, but the classes are {', '.join(map(str, classes))}")
 
     def evaluate(self, batch: Batch) -> dict[str, float]:
         """Return the objective as ``loss``, and the metrics, over a whole data set.

@@ -149,12 +149,12 @@ def _of_pair(pair: Pair, options: table.TableOptions) -> Raw:
 
 
 def _check_index(frame: Any, targets: Any) -> None:
-    """Raise DataError if targets are a series or frame with the rows of a frame in another order."""
+    """Raise DataError if the targets have the index of the inputs in a different order."""
     if not hasattr(targets, "isna") or len(targets) != len(frame) or frame.index.equals(targets.index):
         return
     if frame.index.is_unique and targets.index.is_unique and not len(frame.index.difference(targets.index)):
         raise DataError(
-            "the inputs and targets have the same index in another order: align them by targets.loc[inputs.index]"
+            "the inputs and targets have the same index in different orders: align them by targets.loc[inputs.index]"
         )
 
 

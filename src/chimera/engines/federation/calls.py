@@ -150,7 +150,7 @@ class Calls:
         if call is None:
             self._settle(header.node, header.number)
         elif header.size > self._max_bytes:
-            text = f"an answer of {header.size} bytes, and {self._max_bytes} are allowed"
+            text = f"an answer of {header.size} bytes, but only {self._max_bytes} are allowed"
             self.end(call, None, http.InvalidAnswer(text))
         elif (got := self._receiving(call, header)) is None:
             self._ask(call)

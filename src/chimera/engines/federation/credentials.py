@@ -68,7 +68,7 @@ class Credentials:
                 f"{folder} has no identity ({type(error).__name__}): join a hub by 'chimera node join URL --code CODE'"
             ) from error
         if membership.role != role:
-            raise ConfigurationError(f"{folder} has the identity of a {membership.role}, and a {role} is needed here")
+            raise ConfigurationError(f"{folder} has the identity of a {membership.role}, but a {role} is needed here")
         address = Address.of(hub or membership.hub, "the address of the hub")
         if not address.secure:
             raise ConfigurationError(f"the hub {address.url} must have an address that begins with https://")

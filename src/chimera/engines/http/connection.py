@@ -241,7 +241,7 @@ class _Reading:
 
     def _check(self, size: int) -> None:
         if size > self._max_bytes:
-            self._failed = f"an answer of {size} bytes, and {self._max_bytes} are allowed"
+            self._failed = f"an answer of {size} bytes, but only {self._max_bytes} are allowed"
             raise ValueError(self._failed)
 
 

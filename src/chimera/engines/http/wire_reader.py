@@ -65,7 +65,7 @@ class Budget:
         self._left_in_sets -= values
         if values > _MAX_SET_SIZE or self._left_in_sets < 0:
             raise DataError(
-                f"a set of {values} values: a set may have {_MAX_SET_SIZE}, all sets of a body {_MAX_TOTAL_SET_SIZE}"
+                f"a set of {values} values: at most {_MAX_SET_SIZE} are allowed, and {_MAX_TOTAL_SET_SIZE} in all sets"
             )
 
 
@@ -74,10 +74,9 @@ def read_tensors(view: memoryview, budget: Budget) -> tuple[Any, dict[int, NDArr
     if view.nbytes < 8:
         raise DataError(f"a body of {view.nbytes} bytes is no safetensors file")
     length = int.from_bytes(view[:8], "little")
-    if length > min(view.nbytes - 8, _MAX_HEADER_BYTES):
-        raise DataError(
-            f"the header of a body of {view.nbytes} bytes has {length} bytes: it may have {_MAX_HEADER_BYTES}, within the body"
-        )
+    limit = min(view.nbytes - 8, _MAX_HEADER_BYTES)
+    if length > limit:
+        raise DataError(f"the header of a body of {view.nbytes} bytes has {length} bytes: at most {limit} are allowed")
     text = bytes(view[8 : 8 + length])
     budget.spend(text.count(b"{"))  # before they are created
     header = _read_header(text)

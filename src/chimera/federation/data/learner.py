@@ -161,7 +161,7 @@ def _model(request: NodeRequest, schema: DriverSchema, disclosure: Disclosure, s
     size = sum(map(math.prod, schema.shapes))
     if size > disclosure.max_parameters:
         raise ConfigurationError(
-            f"the model has {size} parameters, this node makes models of up to {disclosure.max_parameters}"
+            f"the model has {size} parameters, but this node builds models of up to {disclosure.max_parameters}"
         )
     if (library := MODELS.find(name).requires) is not None:
         importlib.import_module(library)  # parameters are counted only once it is imported

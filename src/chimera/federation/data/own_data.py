@@ -115,7 +115,7 @@ class OwnData(ABC):
         if outputs != request.outputs:
             raise DataError(f"{differs}they need {outputs} outputs, the run has {request.outputs}")
         if unknown := [label for label in self.held or () if label not in (classes or ())]:
-            raise DataError(f"{differs}they have the class {unknown[0]!r}, the run has not")
+            raise DataError(f"{differs}they have the class {unknown[0]!r}, which the run has not")
 
     def targets_of(self, classes: tuple[str, ...] | None) -> NDArray[Any]:
         """Return the targets, with indices in these classes."""

@@ -56,7 +56,7 @@ class ConnectedMember:
     serial, fingerprint : serial number and SHA-256 of its certificate.
     port : sends frames to the member.
     hello : its first frame.
-    progress, budget : the last report of a driver, of a node.
+    progress, budget : the last report of a driver, and of a node.
     full : the port of its last frame, if too many bytes wait there; its next frame waits then.
     renewed_s : time of its last request for a new certificate, by a monotonic clock.
     """
@@ -201,7 +201,7 @@ class Relay:
             driver.port.post(frame)
 
     def _take(self, member: ConnectedMember, frame: bytes) -> bool:
-        """Handle a frame of a member; return False if a frame before it has no room at its receiver."""
+        """Handle a frame of a member; return False if the queue of its receiver is full."""
         if member.full is not None:
             return False
         member.last_received_s = time.monotonic()
@@ -209,7 +209,7 @@ class Relay:
         return True
 
     def _forward(self, member: ConnectedMember, frame: bytes) -> None:
-        """Check a frame, and pass it on. Frames to a side that is away are dropped: the driver asks again."""
+        """Check a frame, and forward it. Frames to a side that is away are dropped: the driver repeats its request."""
         header, payload = unpack(frame)
         if isinstance(header, Heartbeat):
             member.port.beat()
@@ -239,7 +239,7 @@ class Relay:
     def _answer_renewal(self, member: ConnectedMember, request: bytes) -> None:
         now_s = time.monotonic()
         if now_s - member.renewed_s < _RENEW_S:
-            member.port.post(pack(Renewed("a certificate was asked for a moment ago")))
+            member.port.post(pack(Renewed("a certificate was requested a moment ago")))
             return
         member.renewed_s = now_s
         try:

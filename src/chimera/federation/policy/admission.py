@@ -62,7 +62,7 @@ def _protection_refusal(policy: Policy, declared: Declared, *, private: bool) ->
         (masks == "refused" and protection.secure_aggregation, "secure_aggregation must be false"),
         (
             protection.secure_aggregation and protection.needed(declared.nodes) < (policy.min_nodes_in_sum or 1),
-            f"threshold must be higher, or the run have more nodes: sums have at least {policy.min_nodes_in_sum} nodes",
+            f"raise threshold, or use more nodes: sums must have at least {policy.min_nodes_in_sum} nodes",
         ),
     ):
         if wrong:

@@ -84,7 +84,7 @@ class Source:
             )  # fmt: skip
         _check_sizes(module)
         self._check_found(found, task, f"{module.base_model_prefix}.")
-        module.name_or_path = module.config._name_or_path = self.path  # not the place of the cache: peft writes it
+        module.name_or_path = module.config._name_or_path = self.path  # not the path of the cache: peft stores it
         return module
 
     def _check_found(self, found: Mapping[str, Any], task: LibraryTask, base: str) -> None:
@@ -99,8 +99,8 @@ class Source:
             name, *shapes = min(other)
             stored, made = (tuple(shape) for shape in shapes)
             raise ConfigurationError(
-                f"the model {self.path!r} holds {name!r} of shape {stored}, and its configuration needs {made}: remove the "
-                "options in the table 'config' that change it, or set from = \"config\" for new weights"
+                f"the model {self.path!r} holds {name!r} of shape {stored}, but its configuration needs {made}: remove "
+                "the options in the table 'config' that change it, or set from = \"config\" for new weights"
             )
         if found["missing_keys"] and not task.classes:
             raise ConfigurationError(
