@@ -46,7 +46,7 @@ def node() -> Iterator[NodeProcess]:
 
 
 @pytest.fixture
-def ending_nodes() -> Iterator[NodeProcess]:
+def killed_node() -> Iterator[NodeProcess]:
     """Start a node for one test, which kills it."""
     started = start_node()
     started.url()
@@ -64,27 +64,27 @@ def actors_on(url: str, engine: str) -> dict[str, Any]:
     return dict(msgspec.json.decode(answer.body)["actors"])
 
 
-def test_actors_go_to_the_node_that_has_fewest(node: NodeProcess, ending_nodes: NodeProcess) -> None:
-    with HttpEngine(nodes=[node.url(), ending_nodes.url()]) as engine:
+def test_actors_go_to_the_node_that_has_fewest(node: NodeProcess, killed_node: NodeProcess) -> None:
+    with HttpEngine(nodes=[node.url(), killed_node.url()]) as engine:
         pids = engine.get([engine.spawn(Relay).pid() for _ in range(4)], LIMIT_S)
-        assert pids == [node.process.pid, ending_nodes.process.pid] * 2
+        assert pids == [node.process.pid, killed_node.process.pid] * 2
 
 
-def test_the_death_of_a_node_is_known_soon_also_to_the_idle(ending_nodes: NodeProcess, node: NodeProcess) -> None:
-    with HttpEngine(nodes=[ending_nodes.url(), node.url()]) as engine:
+def test_the_death_of_a_node_is_known_soon_also_to_the_idle(killed_node: NodeProcess, node: NodeProcess) -> None:
+    with HttpEngine(nodes=[killed_node.url(), node.url()]) as engine:
         busy, other, idle = (engine.spawn(Relay, name=name) for name in ("busy", "other", "idle"))
         engine.get([busy.echo(1), other.echo(1), idle.echo(1)], LIMIT_S)
         hung = busy.wait_for_ever(0)
         dependent = other.echo(hung)
-        ending_nodes.process.kill()
+        killed_node.process.kill()
         for ref in (hung, dependent):
-            with pytest.raises(ActorLost, match=f"busy at {ending_nodes.url()}"):
+            with pytest.raises(ActorLost, match=f"busy at {killed_node.url()}"):
                 engine.get(ref, KNOWN_WITHIN_S)
         until_s = time.monotonic() + KNOWN_WITHIN_S
         while len(engine.lost()) < 2 and time.monotonic() < until_s:
             engine.wait([other.wait_for_ever(0)] if not engine.lost() else [hung], timeout_s=0.05)
         assert sorted(actor.name for actor in engine.lost()) == ["busy", "idle"]
-        assert ending_nodes.url() in engine.death_cause(idle)
+        assert killed_node.url() in engine.death_cause(idle)
         assert engine.get(engine.spawn(Counter).add(2), LIMIT_S) == 2  # on the living node
 
 
@@ -525,16 +525,16 @@ def test_a_call_that_takes_too_long_is_its_own_error(node: NodeProcess) -> None:
         assert engine.lost() == []
 
 
-def test_a_node_that_is_stopped_is_silent_and_not_lost(ending_nodes: NodeProcess) -> None:
-    with HttpEngine(nodes=[ending_nodes.url()], health_every_s=0.2) as engine:
+def test_a_node_that_is_stopped_is_silent_and_not_lost(killed_node: NodeProcess) -> None:
+    with HttpEngine(nodes=[killed_node.url()], health_every_s=0.2) as engine:
         relay = engine.spawn(Relay)
         engine.get(relay.echo(1), LIMIT_S)
-        ending_nodes.process.send_signal(signal.SIGSTOP)
+        killed_node.process.send_signal(signal.SIGSTOP)
         until_s = time.monotonic() + LIMIT_S
         while not engine.silent(1.0) and time.monotonic() < until_s:
             threading.Event().wait(0.02)
         assert (engine.silent(1.0), engine.lost()) == ([relay], [])
-        ending_nodes.process.send_signal(signal.SIGCONT)
+        killed_node.process.send_signal(signal.SIGCONT)
         assert engine.get(relay.echo(2), LIMIT_S) == 2
 
 

@@ -1,4 +1,4 @@
-"""Answers of nodes to routed actors that cannot be read: the loss of the actor, with what came."""
+"""Answers of nodes to routed actors that cannot be read: the actor is lost, and the error shows the answer."""
 
 from __future__ import annotations
 
