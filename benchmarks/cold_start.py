@@ -35,7 +35,7 @@ from chimera.inference.cluster_folder import ClusterFolder
 from chimera.inference.models import read
 
 LIBRARIES = ("torch", "transformers", "safetensors")
-LOOK_S = 0.02  # between two questions whether there is a result
+LOOK_S = 0.02  # seconds between two checks for a result
 
 
 @contextmanager

@@ -5,7 +5,7 @@ server (engine ``http``, in clear), behind a hub (engine ``federation``, mutual 
 node: a policy, its ledger and its audit log, on the disk of ``--folder``. The three variants alternate; the table shows medians
 of rounds per second, and the processor time of a round in driver, hub and nodes. It also has the ratios of the time and of the
 processor time of a round to those of engine ``http`` in the same turn. ``idle``: nodes that are connected to a hub and have no
-calls; the table shows memory and processor of the hub.
+calls; the table shows memory and processor time of the hub.
 Run it on an idle machine::
 
     python benchmarks/federation.py rounds [--turns 5] [--rounds 200] [--hidden 64] [--noise 2] [--checkpoint-every 10]
@@ -236,7 +236,7 @@ def rounds(given: argparse.Namespace) -> None:
                 shown = f"{statistics.median(rates):8.1f} rounds/s, a round takes {ratio:.2f} times as long"
                 parts = zip(("driver", "hub", "nodes"), spent, strict=True)
                 own = ", ".join(f"{part} {value:.2f}" for part, value in parts)
-                shown += f", {sum(spent):.2f} ms of processor ({own}), {times:.2f} times as much"
+                shown += f", {sum(spent):.2f} ms of processor time ({own}), {times:.2f} times as much"
                 print(f"{name:12} {shown}  {[round(rate, 1) for rate in rates]}")
             print(f"medians of {turns} turns; load {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores")
         finally:

@@ -148,7 +148,7 @@ class LiveGrid(GridDisplay):
         """Count the event."""
         self._cells[cell.name].events += 1
 
-    def on_end(self, cell: Cell, state: State, reason: str) -> None:  # noqa: ARG002 - the table in the end says why
+    def on_end(self, cell: Cell, state: State, reason: str) -> None:  # noqa: ARG002 - the final table shows it
         """Set the final state of the cell."""
         self._cells[cell.name].state = state
 

@@ -1,4 +1,4 @@
-"""Lists of numbers in samples, and the part of samples that do not fit together."""
+"""Conversion of lists of numbers in samples, and the first difference between samples."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from chimera.data.readers.sources import existing_file
 
 _PIECE = 1 << 20  # characters that are tokenized at a time
 _BYTES = 256
-_MAX_TEXT_CHARACTERS = 300  # characters
+_MAX_TEXT_CHARACTERS = 300
 
 
 class Tokenization(Protocol):

@@ -108,7 +108,7 @@ def _serve(options: argparse.Namespace) -> str | None:
     host = options.voter.rpartition(":")[0].strip("[]") if options.voter else "127.0.0.1"
 
     def free_memory() -> int | None:
-        return None if options.ray or options.voters else available_bytes()  # else workers of other machines, too
+        return None if options.ray or options.voters else available_bytes()  # None: workers may run on other machines
 
     app = create_app(
         title=f"Chimera inference {options.name}",

@@ -15,7 +15,7 @@ WARN_BYTES, WARN_SHARE = 1 << 30, 0.1
 RESERVED_BYTES, RESERVED_SHARE = 256 << 20, 0.05
 """New submissions are refused below this free space, so that results of accepted jobs can still be stored."""
 _CHECK_S = 1.0
-_MISSING = 3  # checks without the folder after which it is gone; a shared file system may lack it for a moment
+_MISSING = 3  # consecutive checks without the folder until it counts as gone; shared file systems can hide it briefly
 
 
 class DiskGuard:
@@ -59,7 +59,7 @@ class DiskGuard:
 
 
 class DiskWatch:
-    """The disk and the folder of a cluster. The supervisor checks them; no process is started, and a check may print a warning.
+    """Checks of the disk and the folder of a cluster, for the supervisor. They need no process, and may print a warning.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class DiskWatch:
         """Do nothing."""
 
     def check(self, notify: Callable[[str], None]) -> None:
-        """Pass a warning to ``notify`` when the space becomes short, once each time."""
+        """Set `gone`, and pass a warning to ``notify`` when the space becomes short, once each time."""
         if time.monotonic() < self._checked_s + _CHECK_S:
             return
         self._checked_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""The memory that workers take, and how many of them fit in this machine."""
+"""The memory that workers use, and how many of them fit in this machine."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ from chimera.core.safe_path import safe_path
 Floats: TypeAlias = NDArray[np.float64]
 
 MAX_WORDS = 120
-_MAX_WORDS_READ = 1000  # words that are read at most to find `MAX_WORDS` that are not stop words
-_MAX_LINE_BYTES = 1 << 20  # bytes
-_MAX_STOP_LIST_BYTES = 1 << 20  # bytes
+_MAX_WORDS_READ = 1000  # to find `MAX_WORDS` words that are not stop words
+_MAX_LINE_BYTES = 1 << 20
+_MAX_STOP_LIST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,7 +73,7 @@ class StreamingDiLoCo(DiLoCo):
             yield Round([done, *ahead])
 
     def _stream(self, cluster: Cluster, worker: Any, new_weights: Sequence[Any], round_: int) -> Any:
-        """Let a worker merge the last round's fragment and train; return the ref of its change of this round's fragment."""
+        """Make a worker merge the last fragment and train; return the ref of its change of this round's fragment."""
         last, sends = (round_ - 1) % self._shards, round_ % self._shards
         due = cluster.addressed(worker, new_weights, shard=last) if new_weights else []
         steps = self._local_steps - self._overlap

@@ -161,14 +161,14 @@ class WebClient:
 
 
 class _Document(dict[str, Any]):
-    """An answer, in which a missing key is the error of ``missing``."""
+    """An answer of a server. Access to a missing key raises the exception that ``missing`` returns."""
 
     def __init__(self, document: dict[str, Any], missing: Callable[[str], ChimeraError]) -> None:
         super().__init__(document)
         self._missing = missing
 
     def __missing__(self, key: str) -> Any:
-        """Raise the error."""
+        """Raise the exception for a missing key."""
         raise self._missing(key)
 
 

@@ -191,7 +191,7 @@ def _methods_at(routes: Iterable[BaseRoute], path: str) -> list[str]:
 
 
 def install_error_handlers(app: FastAPI, routers: Sequence[APIRouter]) -> None:
-    """Let the app answer every exception with an error in the common form.
+    """Make the app answer every exception with an error in the common form.
 
     Parameters
     ----------

@@ -89,7 +89,7 @@ class _Log(RotatingFileHandler):
             super().close()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
-        """Report the first error of a row of errors."""
+        """Report the first of several consecutive errors."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)

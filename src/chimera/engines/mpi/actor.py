@@ -57,7 +57,7 @@ class HostedActor:
         self._thread.start()
 
     def add(self, call: Call, slots: list[StoredValue]) -> None:
-        """Run a call after the earlier ones; ``slots`` are the slots of its refs."""
+        """Run a call after the earlier ones; ``slots`` are the values of its refs."""
         self.calls[call.outs[0]] = call
         self._queue.put((call, slots))
 
@@ -143,7 +143,7 @@ class HostedActor:
         self._rank.finish(self, call, values, bool(error), rows)
 
     def _await(self, slots: list[StoredValue]) -> float:
-        """Wait until all values are here; return when the last of them was ready, on the driver's clock."""
+        """Wait until all values are present; return when the last of them was ready, on the driver's clock."""
         changed = self._rank.changed
         with changed:
             while any(slot.value is None for slot in slots):

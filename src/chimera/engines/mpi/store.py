@@ -92,7 +92,7 @@ class Store:
             self._changed.notify_all()
 
     def borrow(self, place: Place) -> StoredValue:
-        """Return the slot of a value for one user; ask its rank for a copy unless this rank has the value or a copy."""
+        """Return a value for one user. Request a copy from its rank unless this rank has the value or a copy."""
         owner, number = place
         if owner == self._messenger.rank:
             return self._own.setdefault(number, StoredValue())

@@ -125,7 +125,7 @@ def last_runs(db: sqlite3.Connection, most: int) -> list[KnownRun]:
 
 
 def _note_budgets(db: sqlite3.Connection, nodes: list[Seen]) -> None:
-    """Replace the reports of the nodes. A node whose policy releases no epsilon any more has none."""
+    """Replace the reports of the nodes. Drop the budgets of nodes whose policies no longer release epsilon."""
     db.executemany("DELETE FROM budgets WHERE name = ?", [(node.name,) for node in nodes if node.budget is None])
     told = [(each.name, each.budget) for each in nodes if each.budget is not None]
     rows = [(name, each.spent, each.limit, each.delta, each.protects) for name, each in told]

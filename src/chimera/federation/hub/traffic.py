@@ -10,7 +10,7 @@ from chimera.engines.federation.wire.frames import Answer, BodyChunk, CallReques
 from chimera.engines.http.hosting.dispatch import actor_of
 
 _MAX_OPEN = 1000  # calls of a run without an answer; a requester must not fill the memory of the hub
-_MAX_METHOD_CHARACTERS = 100  # characters
+_MAX_METHOD_CHARACTERS = 100
 _AWAY_S, _MAX_DISCONNECTED_RUNS = 600.0, 200  # runs whose drivers are away
 
 

@@ -13,7 +13,7 @@ from chimera.engines.federation.wire.port import Port
 from chimera.federation.policy.policy import Policy
 
 _REPORT_S = 5.0
-_REVISION = 2  # of a hub that reads the reports
+_REVISION = 2  # hubs of earlier revisions do not read the reports
 
 
 def budget_of(policy: Policy, spent: Callable[[], float]) -> Callable[[], Budget] | None:
@@ -49,7 +49,7 @@ class BudgetReports:
         self._frame = b""
 
     def joined(self, port: Port, present: ConnectedNodes) -> None:
-        """Use a new connection."""
+        """Send the reports over a new connection."""
         self._port = port if present.revision >= _REVISION else None
         self._send()
 

@@ -103,8 +103,8 @@ class Calls:
             self._port.post(pack(CallPending(request.run, request.number, request.node, asked, reason, wait_s)))
         return True
 
-    def joined(self, port: Port, present: ConnectedNodes) -> None:  # noqa: ARG002 - a node learns of no others
-        """Note that the connection is open: drivers will ask again."""
+    def joined(self, port: Port, present: ConnectedNodes) -> None:  # noqa: ARG002 - a node gets no list of others
+        """Note that the connection is open: drivers will repeat their requests."""
         self._port = port
 
     def parted(self) -> None:
@@ -143,7 +143,7 @@ class Calls:
             self._refuse(request, error_reply(403, ConfigurationError("this run belongs to another driver")))
             return
         if key in self._running:
-            self._running[key] = request  # it says which part of the answer the driver has
+            self._running[key] = request  # it states which part of the answer the driver has
         elif key in self._open:
             self._open[key].request = request
             self._confirm(self._open[key])

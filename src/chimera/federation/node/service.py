@@ -26,9 +26,9 @@ from chimera.version import __version__
 
 _FORGET_S = 3600.0  # seconds after which the actors of a driver that is away are dropped
 _WAIT_REPORT_INTERVAL_S = (
-    1.0  # a waiting call is reported to its driver; one that waits for the administrator asks the gate again
+    1.0  # seconds between reports of a waiting call to its driver, and between decisions about a call that is held
 )
-_MAX_WAIT_S = 30.0  # a call that waits for the policy asks the gate again: clocks are set, and machines sleep
+_MAX_WAIT_S = 30.0  # maximum seconds until the gate decides again: clocks are set, and machines sleep
 _MAX_WAITING, _MAX_WAITING_BYTES = 10_000, 1 << 30  # of all waiting calls together
 
 
@@ -127,7 +127,7 @@ class Service:
         self._dispatch(request, body, answered)
 
     def _hold(self, request: CallRequest, body: bytes | bytearray, decision: Held | Later, finished: Finished) -> None:
-        """Let a call wait for the administrator, or for the policy; decide about it again while the driver waits."""
+        """Hold a call for the administrator or the policy; decide about it again while the driver waits."""
         key = request.run, request.number
         if len(self._waiting) >= _MAX_WAITING or sum(self._waiting.values()) + len(body) > _MAX_WAITING_BYTES:
             self._waiting.pop(key, None)
@@ -146,7 +146,7 @@ class Service:
     def _report_wait(
         self, request: CallRequest, body: bytes | bytearray, decision: Held | Later, until_s: float
     ) -> None:
-        """Say that a call waits, each second, and decide about it again at a time of the loop."""
+        """Report once a second that a call waits; decide about it again at ``until_s``, a time of the loop."""
         left_s = until_s - self._loop.time()
         report = (decision.number,) if isinstance(decision, Held) else (0, decision.reason, decision.wait_s)
         waited_for = self._calls.hold(request, *report)
@@ -168,7 +168,7 @@ def _refused(decision: Refused) -> Reply:
 
 
 class _HubCalls(Calls):
-    """Calls, and messages between node and hub: the connection is open, certificates are revoked, and the budget."""
+    """Calls, and the messages between node and hub about the connection, revoked certificates and the budget."""
 
     def __init__(
         self, store: Store, run: Any, report: Callable[[], None], revocations: Revocations, budget: BudgetReports

@@ -111,7 +111,7 @@ class Gate:
             db.execute("INSERT OR REPLACE INTO bounds VALUES (1, ?)", (text,))
 
     def spent(self) -> float:
-        """Return epsilon of the updates of all requesters; infinite if no noise bounds it."""
+        """Return the epsilon of the updates of all requesters; infinite if no noise bounds it."""
         return self._ledger.read(lambda db: accounts.epsilon(db, self._policy.privacy.delta))
 
     def request(self, requester: Requester, call: Call) -> Decision:

@@ -40,7 +40,7 @@ def cluster_router(
     ----------
     leader : returns the coordinator; raises `NotCoordinator` if this process is not the coordinator.
     folder : folder of the cluster, with the number of workers. `chimera infer up` follows it.
-    available : returns the bytes of memory for new workers; None: unknown, as if they run on other machines.
+    available : returns the bytes of memory for new workers; None: unknown, because they may run on other machines.
     """
     router = plain_router(prefix=PREFIX, tags=["inference"])
 

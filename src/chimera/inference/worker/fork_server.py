@@ -75,7 +75,7 @@ class ForkServer:
         self._wake: tuple[socket.socket, socket.socket] = socket.socketpair()
 
     def run(self) -> NoReturn:
-        """Serve until the request socket is closed and no process of this one computes."""
+        """Serve until the request socket is closed and no child process computes."""
         gc.freeze()  # the collector must not write to pages that the forked processes share; a collection would take 0.3 s
         for each in self._wake:
             each.setblocking(False)

@@ -52,7 +52,7 @@ class AggregationMaster(Master):
         engine, refs = self._call_all("fit")
         reason: dict[str, str] = {}
         pending = list(refs.values())
-        while pending:  # a failure is reported at once: other workers may take long to fit
+        while pending:  # a failure is reported at once: other workers may need a long time
             done, pending = engine.wait(pending)
             _, failed = self._answers(engine, {name: ref for name, ref in refs.items() if ref in done})
             for name, error in failed.items():

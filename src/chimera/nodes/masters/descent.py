@@ -204,7 +204,7 @@ class Descent:
         self._engine.kill(worker)
 
     def _note_failure(self, name: str, reason: str) -> None:
-        """Record and report the failure of a worker at once: other workers may take long to answer."""
+        """Record and report the failure of a worker at once: other workers may need a long time to answer."""
         self._failures[name] = reason
         report(f"{name}: fit failed: {reason}", ok=False)
 

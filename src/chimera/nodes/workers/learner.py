@@ -49,7 +49,7 @@ class NodeLearner(Learner):
             except DataError as error:
                 if str(error).startswith(f"{node.name} "):
                     raise
-                raise DataError(f"{node.name}: {error}") from error  # the driver has several nodes
+                raise DataError(f"{node.name}: {error}") from error  # names the node, because the driver has several
         schema.check(problem.model, node.name)
         dataset = Dataset(problem.inputs, problem.targets, schema.classes, name=node.name)
         super().__init__(rank, problem.model, dataset, bound_order(order, dataset, rank), **options)

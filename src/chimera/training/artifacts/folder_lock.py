@@ -9,12 +9,12 @@ from pathlib import Path
 
 from chimera.core.errors import RunError
 
-_WAIT_S = 6.0  # until processes of a killed run, which still have the folder open, have ended
+_WAIT_S = 6.0  # seconds; processes of a killed run may keep the folder open for a short time
 _POLL_S = 0.05
 
 
 class FolderLock:
-    """An exclusive lock on a folder. The system releases it when the process ends, in whatever way."""
+    """An exclusive lock on a folder. The system releases it when the process and the processes that it forked have ended."""
 
     def __init__(self) -> None:
         self._descriptor: int | None = None

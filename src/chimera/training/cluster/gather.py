@@ -29,7 +29,7 @@ class Gather:
     workers : living workers in rank order. A change replaces the list.
     unreported : events since the last report, as `Notifier.events` takes them. The caller that reports the events empties the
         list.
-    continues : whether a round ends without the workers that die during it: on an engine whose runs do not need all nodes.
+    continues : whether a round ends without the workers that die during it: on engine `federation` with ``min_nodes``.
     """
 
     unreported: list[tuple[str, str, str]]
@@ -115,7 +115,7 @@ class Gather:
 
     @property
     def departed(self) -> set[str]:
-        """The names of the workers without which a round of a run that `continues` has ended, or will end."""
+        """The names of the dead workers, without which a round of a run that `continues` ends; empty for other runs."""
         return self._dead() & {worker.name for worker in self.workers} if self.continues else set()
 
     def raise_departed(self) -> None:

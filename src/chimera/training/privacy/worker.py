@@ -152,7 +152,7 @@ def _closed(ask: Callable[..., Any], call: str, *given: Any, **named: Any) -> An
     """Return the result of a call; of an error, which may quote data, release its class only.
 
     The texts of errors of the protocol, of lost actors, of limits and of the settings contain no data. They are released
-    without causes and notes, which may.
+    without causes and notes, which may contain data.
     """
     try:
         return ask(*given, **named)

@@ -17,7 +17,7 @@ from chimera.core.errors import DataError
 
 PROTOCOL = 1
 REVISION = 2
-"""Frames that both sides may send beyond the first version: 1 adds `Revoked`, `Progress`, `Renew` and `Renewed`, and 2 adds
+"""The newest set of frames that this side knows: 1 adds `Revoked`, `Progress`, `Renew` and `Renewed`, and 2 adds
 `Budget`."""
 CHUNK = 1 << 20
 """Maximum size of a payload, in bytes."""
@@ -68,7 +68,7 @@ class Hello(_Frame, frozen=True, tag=1):
 
 
 class ConnectedNodes(_Frame, frozen=True, tag=2):
-    """The hub's answer to `Hello`, and its message to drivers when a node comes, goes or is revoked.
+    """The hub's answer to `Hello`, and its message to drivers when a node connects, disconnects or is revoked.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Heartbeat(_Frame, frozen=True, tag=3):
 
 
 class CallRequest(_Frame, frozen=True, tag=4):
-    """A driver asks for the answer to a call. The payload of the first request is the first chunk of the body.
+    """A request of a driver for the answer to a call. The payload of the first request is the first chunk of the body.
 
     Attributes
     ----------

@@ -224,7 +224,7 @@ class Link:
         return _BUSY_HEARTBEAT_S if quiet_s < _BUSY_S or self._peer.busy else _HEARTBEAT_S
 
     async def _beat(self, port: Port, present: ConnectedNodes) -> None:
-        """Send heartbeats, more often while calls are under way, and renew the certificate; raise without an answer."""
+        """Send heartbeats, more often during calls, and renew the certificate; raise if no answer arrives."""
         asked_s: float | None = None
         last_s = time.monotonic()
         while True:

@@ -165,4 +165,4 @@ def opened(place: Place, machine: str, region: int) -> Memory | None:
 
 
 def _no_name(_: str) -> None:
-    """Return no actor: a task is none."""
+    """Return no name: a task is no actor."""

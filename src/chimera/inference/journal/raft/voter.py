@@ -162,7 +162,7 @@ class Voter(SyncObj):  # type: ignore[misc] # of a library without types
             self._SyncObj__newAppendEntriesTime = 0.0  # send the next entries without waiting for a heartbeat
 
     def _hasten_election(self, lost: Node) -> None:
-        """Bring the election forward. The other voters stand one after the other, so that no vote is split."""
+        """Start the election earlier. The other voters become candidates in turn, so that no vote is split."""
         others = sorted(each.id for each in (self.selfNode, *self.otherNodes) if each != lost)
         at_s = time.monotonic() + _ELECTION_SPACING_S * others.index(self.selfNode.id)
         deadline_s: float = self._SyncObj__raftElectionDeadline  # type: ignore[has-type]
