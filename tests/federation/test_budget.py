@@ -1,4 +1,4 @@
-"""The budget of epsilon that a node reports to the hub: only if its policy releases it, and with the epsilon of the ledger."""
+"""The budget of epsilon that a node reports to the hub if its policy releases it, with the epsilon of the ledger."""
 
 from __future__ import annotations
 

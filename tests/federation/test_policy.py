@@ -56,7 +56,7 @@ def test_the_default_refuses_every_request() -> None:
         ("[limits]\nmin_rows = 0", "min_rows must be at least 1"),
         ("[limits]\nrounds_per_day = -1", "rounds_per_day must be at least 0"),
         ("[release]\nsample_rows = 'no'", "[release]"),
-        ("min_nodes_in_sum = 3\nsecure_aggregation = 'optional'", "updates can be read alone"),
+        ("min_nodes_in_sum = 3\nsecure_aggregation = 'optional'", "single updates are read"),
         ("min_nodes_in_sum = 1", "min_nodes_in_sum must be"),
         ("known_nodes = ['ab']", "no SHA-256 of a certificate"),
         ("[requesters]\nfingerprints = ['alice']", "no SHA-256 of a certificate"),

@@ -59,7 +59,7 @@ class DiskGuard:
 
 
 class DiskWatch:
-    """Checks of the disk and the folder of a cluster, for the supervisor. They need no process, and may print a warning.
+    """Checks of the disk and the folder of a cluster, for the supervisor. They start no process, and may warn.
 
     Attributes
     ----------

@@ -116,7 +116,7 @@ class LocalWorkers:
         return len(missing) <= AT_ONCE and missing == startable
 
     def _fit(self, count: int) -> int:
-        """Return how many of ``count`` more workers fit in the memory, beside workers that have not taken theirs yet."""
+        """Return how many of ``count`` more workers fit in the memory, beside those that have not taken theirs."""
         now_s = time.monotonic()
         self._started_s = [started_s for started_s in self._started_s if now_s < started_s + self._settle_s]
         available = self._available() if count else None

@@ -31,8 +31,8 @@ class FederationEngine(HttpEngine):
     hub : address of the hub, ``https://host:port``; default: the one that the driver has joined.
     nodes : names of the nodes, or ``"all"``: those that are connected at the start.
     min_nodes : number of connected nodes with which a run starts and continues. With fewer, the run waits. A node that connects
-        later, or again, joins. A round ends without the nodes that leave during it if it has this many answers. Default:
-        all ``nodes`` must be connected at the start, and the run never waits.
+        later, or again, joins. A round ends without the nodes that leave during it if it has this many answers.
+        Default: all ``nodes`` must be connected at the start, and the run never waits.
     identity : folder of the driver's identity, which ``chimera node join`` has written for the role requester.
     wait_s : seconds for which the start waits for the nodes, or with ``"all"`` for the first node. With ``min_nodes``, for the
         hub only.

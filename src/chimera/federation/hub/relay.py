@@ -115,7 +115,7 @@ class Relay:
             if not isinstance(hello, Hello):
                 raise DataError("the first frame is no greeting")
             if hello.protocol != PROTOCOL:
-                raise DataError(f"the hub speaks version {PROTOCOL} of the protocol, not {hello.protocol}")
+                raise DataError(f"the hub uses version {PROTOCOL} of the protocol, not {hello.protocol}")
             if bool(hello.run) != (role == "requester"):
                 raise DataError("a driver names its run, and a node none")
         except DataError as error:
@@ -201,7 +201,7 @@ class Relay:
             driver.port.post(frame)
 
     def _take(self, member: ConnectedMember, frame: bytes) -> bool:
-        """Handle a frame of a member; return False if the queue of its receiver is full."""
+        """Handle a frame of a member; return False if the queue of an earlier frame's receiver is full."""
         if member.full is not None:
             return False
         member.last_received_s = time.monotonic()

@@ -176,7 +176,7 @@ class Policy:
             raise ConfigurationError("min_nodes_in_sum must be at least 1, and 2 with secure_aggregation = 'required'")
         elif least > 1 and self.secure_aggregation != "required":
             raise ConfigurationError(
-                "min_nodes_in_sum above 1 needs secure_aggregation = 'required': without masks, updates can be read alone"
+                "min_nodes_in_sum above 1 needs secure_aggregation = 'required': without masks, single updates are read"
             )
 
     @classmethod

@@ -14,7 +14,7 @@ _POLL_S = 0.05
 
 
 class FolderLock:
-    """An exclusive lock on a folder. The system releases it when the process and the processes that it forked have ended."""
+    """An exclusive lock on a folder. The system releases it when the process and its forks have ended."""
 
     def __init__(self) -> None:
         self._descriptor: int | None = None
