@@ -233,7 +233,7 @@ def sgd(self: Any, parameters: Any = None) -> Any:
             "has interval 'batch' and frequency 1",
         ),
         (lambda self: {"lr": 3}, "returns dict: return an optimizer"),
-        (lambda self: sgd(self, self.net[0].parameters()), r"not the parameter 'net.2.weight' \(2 are missing\)"),
+        (lambda self: sgd(self, self.net[0].parameters()), r"not have the parameter 'net.2.weight' \(2 are missing\)"),
         (lambda self: sgd(self, self.trainer.model.parameters()), "reads self.trainer.model"),
     ],
 )

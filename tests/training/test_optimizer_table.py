@@ -47,6 +47,20 @@ def test_an_instance_keeps_its_learning_rate_if_that_is_the_default_of_torch() -
     assert optimizer_table(made, {}) == {"name": "SGD", "lr": 1e-3}
 
 
+@pytest.mark.parametrize("wrap", [lambda module: module, chimera.TorchModel], ids=["module", "model"])
+def test_an_instance_for_a_part_of_the_parameters_is_refused(wrap: Any, tmp_path: Any) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
+    data = (np.zeros((8, 2), np.float32), np.arange(8) % 2)
+    options: dict[str, Any] = {"engine": "simulated", "workers": 1, "rounds": 1, "progress": False}
+    head = torch.optim.SGD(net[1].parameters(), lr=0.1)
+    with pytest.raises(
+        ConfigurationError, match=r"the optimizer SGD does not have the parameter '0.weight' \(2 are missing"
+    ):
+        chimera.train(wrap(net), data, optimizer=head, out=tmp_path / "head", **options)
+    net[0].requires_grad_(False)
+    assert chimera.train(wrap(net), data, optimizer=head, out=tmp_path / "frozen", **options).summary()["rounds"] == 1
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["simulated", "local"])
 def test_a_custom_optimizer_class_works_on_workers_and_servers(fit: Fit, engine: str) -> None:

@@ -1,8 +1,10 @@
-"""Values that a run and a model exchange: the position of a step, the length of the run, and the model's own optimizer."""
+"""Values that a run and a model exchange: the position of a step, the length of the run, and an optimizer of the model."""
 
 from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
+
+from chimera.core.errors import ConfigurationError
 
 
 class Position(NamedTuple):
@@ -44,3 +46,40 @@ class OwnOptimizer(NamedTuple):
     interval: Literal["epoch", "step"] = "epoch"
     frequency: int = 1
     monitor: str | None = None
+
+
+def check_complete(optimizer: Any, module: Any, name: str) -> None:
+    """Check that an optimizer has all parameters of a module that require a gradient: a run steps all of them.
+
+    Raises
+    ------
+    ConfigurationError : parameters are missing; the error names the optimizer ``name``.
+    """
+    missing = _missing(optimizer, module)
+    if missing:
+        raise ConfigurationError(
+            f"{name} does not have the parameter {missing[0]!r} ({len(missing)} are missing): a run steps all parameters that "
+            "require a gradient; set requires_grad = False for the others"
+        )
+
+
+def check_not_partial(optimizer: Any, module: Any) -> None:
+    """Check an instance of an optimizer, of which a run uses only class and options: it must not leave out parameters.
+
+    An optimizer without any parameter of the module is accepted, such as one that was made for a copy of it.
+
+    Raises
+    ------
+    ConfigurationError : the optimizer has some parameters of the module, but not all that require a gradient.
+    """
+    if hasattr(optimizer, "param_groups") and hasattr(module, "named_parameters"):
+        trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        if len(_missing(optimizer, module)) < len(trainable):
+            check_complete(optimizer, module, f"the optimizer {type(optimizer).__name__}")
+
+
+def _missing(optimizer: Any, module: Any) -> list[str]:
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return [
+        name for name, parameter in module.named_parameters() if parameter.requires_grad and id(parameter) not in held
+    ]

@@ -10,6 +10,7 @@ from chimera.core.engine import Engine
 from chimera.data.partition import Partitioner
 from chimera.engines.mpi_launch import enter
 from chimera.models.compute import Precision
+from chimera.models.own_optimizer import check_not_partial
 from chimera.strategies.strategy import Strategy
 from chimera.training.artifacts.folder import RunFolder
 from chimera.training.artifacts.result import Run
@@ -198,6 +199,7 @@ class Trainer:
                 "track": list(track),
             }
         )
+        check_not_partial(optimizer, getattr(model, "module", model))
         data = arrays_by_name(data)
         folder = RunFolder.choose(out, name or f"{label(model)}-{label(data)}", resume=resume)
         self._execution = Execution(settings, folder, model=model, data=data, engine=engine)

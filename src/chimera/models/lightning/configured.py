@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chimera.core.errors import ConfigurationError
-from chimera.models.own_optimizer import OwnOptimizer
+from chimera.models.own_optimizer import OwnOptimizer, check_complete
 
 
 def own_optimizer(returned: Any, module: Any) -> OwnOptimizer | None:
@@ -36,7 +36,7 @@ def own_optimizer(returned: Any, module: Any) -> OwnOptimizer | None:
             f"configure_optimizers of {name} returns {type(returned).__name__}: return an optimizer, or a mapping with "
             "'optimizer' and 'lr_scheduler'"
         )
-    _check_parameters(optimizers[0], module)
+    check_complete(optimizers[0], module, f"the optimizer of {name}")
     return _with_scheduler(optimizers[0], schedulers[0] if schedulers else None, monitor, name)
 
 
@@ -77,15 +77,3 @@ def _with_scheduler(optimizer: Any, given: Any, monitor: str | None, name: str) 
             "optimizer that configure_optimizers returns"
         )
     return OwnOptimizer(optimizer, scheduler, interval, frequency, table.get("monitor", monitor))
-
-
-def _check_parameters(optimizer: Any, module: Any) -> None:
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    missing = [
-        key for key, parameter in module.named_parameters() if parameter.requires_grad and id(parameter) not in held
-    ]
-    if missing:
-        raise ConfigurationError(
-            f"the optimizer of {type(module).__name__} has not the parameter {missing[0]!r} ({len(missing)} are missing): a "
-            "run steps all parameters that require a gradient; set requires_grad = False for the others"
-        )
