@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from chimera.engines.ray import Ray
 from conformance.actors import Relay
 
 LIMIT_S = 60.0
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.toml"
 
 
 def own_variables() -> dict[str, str]:
@@ -96,6 +99,17 @@ def test_a_cluster_that_ray_remembers_and_that_is_gone_is_told_at_once(
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(ConfigurationError, match=r"address 'auto', which is .*:1: .*refused"):
         Ray(address="auto", working_dir=str(tmp_path))
+
+
+@pytest.mark.long
+def test_a_ray_that_does_not_start_is_one_line(tmp_path: Path) -> None:
+    command = ["-m", "chimera", "train", EXAMPLE, "--engine", "ray", "--set", "engine.object_store_bytes=1000"]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=LIMIT_S
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Ray could not be started: Attempting to cap object store memory" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_options_are_checked_before_anything_starts() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from chimera.core.errors import ConfigurationError
+from chimera.core.errors import ConfigurationError, RunError
 from chimera.core.user_code import CHIMERA, stage
 
 HEALTH_CHECKS = {
@@ -99,7 +99,7 @@ def _start(stack: contextlib.ExitStack, cpus: int | None, object_store_bytes: in
     stack.enter_context(_environment({**_ENVIRONMENT, **_LOOPBACK}))
     stack.enter_context(_switches(show_output, only_this_machine=True))
     stack.callback(ray.shutdown)
-    with _sigterm_handler_kept():
+    with _sigterm_handler_kept(), _start_errors():
         ray.init(
             num_cpus=cpus or max(os.cpu_count() or 1, 64),
             object_store_memory=object_store_bytes or _default_store_bytes(),
@@ -109,6 +109,19 @@ def _start(stack: contextlib.ExitStack, cpus: int | None, object_store_bytes: in
             _temp_dir=folder,
             _system_config={**HEALTH_CHECKS, **_NORMAL_PRIORITY, "prestart_worker_first_driver": False},
         )
+
+
+@contextlib.contextmanager
+def _start_errors() -> Iterator[None]:
+    """Raise RunError, with the reason in one line, in place of the plain exceptions with which Ray fails to start."""
+    try:
+        yield
+    except Exception as error:
+        reason = next(filter(None, str(error).splitlines()), type(error).__name__)
+        raise RunError(
+            f"Ray could not be started: {reason}; if other programs keep the machine busy, start the run again when they have "
+            "ended"
+        ) from error
 
 
 def _join(stack: contextlib.ExitStack, address: str, working_dir: str | None, show_output: bool) -> None:
