@@ -119,7 +119,7 @@ def _factors(own: OwnOptimizer, rate: float, count: int) -> list[float]:
                 option = next(key for key, value in changed.items() if value != options[key])
                 raise ConfigurationError(
                     f"the scheduler {type(own.scheduler).__name__} also changes {option!r}: a run changes the learning rate "
-                    "only; set cycle_momentum=False, or the like"
+                    "only; turn this off, for example by cycle_momentum=False"
                 )
     return factors
 
