@@ -14,7 +14,7 @@ Bytes = NDArray[np.uint8]
 _PREFIX = 8  # the length of a message precedes it
 _MIN_MESSAGE_BYTES = 64
 _SMALL = 1 << 16  # bytes
-_ALIGNED = 8  # bytes; messages are stored one after another
+_ALIGNED = 8  # bytes; each message begins at a multiple of this
 
 
 class Collectives:

@@ -89,7 +89,8 @@ def read_tensors(view: memoryview, budget: Budget) -> tuple[Any, dict[int, NDArr
     for name, tensor in sorted(described, key=lambda entry: entry[1].data_offsets):
         begin, last = tensor.data_offsets
         if begin != end or not begin <= last <= data.nbytes:
-            raise DataError(f"tensor {name!r} lies at bytes {begin} to {last}, but it must begin at {end} and end before {data.nbytes}")
+            where = f"it must begin at {end} and end within {data.nbytes}"
+            raise DataError(f"tensor {name!r} lies at bytes {begin} to {last}, but {where}")
         end = last
         dtype = np.dtype(TYPES[tensor.dtype])
         if len(tensor.shape) > _MAX_DIMENSIONS:

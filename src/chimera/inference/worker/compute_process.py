@@ -1,7 +1,7 @@
 """A worker's interface to one computing process.
 
-Importing libraries, loading models and computing may hold the GIL for seconds, and may crash the process. In a separate process
-that delays no heartbeat, and a crash is noticed at once. Values are sent as `wire`, without pickle.
+Importing libraries, loading models and computing may hold the GIL for seconds, and may crash the process. A separate process
+does not delay heartbeats, and a crash is noticed at once. Values are sent as `wire`, without pickle.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def not_called(module: Any) -> list[str]:
 
 
 def call(method: Callable[..., Any], batch: Any, number: int) -> Any:
-    """Call ``training_step``, ``validation_step`` or another step; ``number`` is the number of the batch, if it has a parameter."""
+    """Call a step, such as ``training_step``, with a batch, and with its number if the step has a parameter for it."""
     parameters = _parameters(method)
     if "batch_idx" in parameters:
         return method(batch, batch_idx=number)

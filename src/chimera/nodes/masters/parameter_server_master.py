@@ -49,8 +49,7 @@ class ParameterServerMaster(Master):
     ----------
     model_type : ``"regressor"`` or ``"classifier"``.
     epsilon : see above; default 1e-11.
-    exact_gradient : assume that workers that do not state what they return return gradients, and drop workers that return
-        steps.
+    exact_gradient : assume gradients from workers that do not state what they return, and drop workers that return steps.
     settings : settings of the node; default: from the environment and `chimera.toml`.
     sgd_options : options of scikit-learn's `SGDRegressor` or `SGDClassifier`. This master uses ``max_iter``, and ``loss`` for a
         classifier's predictions; with exact gradients also ``learning_rate`` with ``eta0``, ``power_t``, ``alpha``, ``tol`` and
