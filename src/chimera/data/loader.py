@@ -87,7 +87,7 @@ class Reader:
         DataError : see `SampleDataset.take`; or a reading process ended.
         """
         if not self.reads_ahead:
-            return self.read(order, rank, step)
+            return self._dataset.take(order.batch(step), (self._seed, rank, step))
         if order is not self._order or step != self._next:
             self._order, self._next = order, step
             self._batches = self._started(order, rank, step)

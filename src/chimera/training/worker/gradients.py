@@ -151,7 +151,8 @@ class Gradients:
         self._begin(self._rank, self.order, step)
         if not again:
             work(samples=samples_in(batch))
-            self._count_work(batch)
+            if self._work_of is not None:
+                self._count_work(batch)
         return batch
 
     def report_work(self, tally: Tally) -> None:
@@ -166,7 +167,8 @@ class Gradients:
             self._flops += done.flops
 
     def _taken(self, order: Any, step: int) -> Batch:
-        return self._with_flips(self._reader.batch(order, self._rank, step))
+        batch = self._reader.batch(order, self._rank, step)
+        return self._with_flips(batch) if self.flips_labels else batch
 
     def _with_flips(self, batch: Batch) -> Batch:
         return with_targets(batch, self._dataset.outputs - 1 - targets_of(batch)) if self.flips_labels else batch

@@ -99,7 +99,7 @@ class LocalRounds:
         local, messages = self._local.follow(rule), len(weights)
         shards = messages // 2 if local is not None and local.encloses else messages
         flat, begin = self._load(weights[:shards])
-        factors = self._factors_of(shares, flat)
+        factors = None if shares is None else self._factors_of(shares, flat)
         if factors is not None:
             flat *= factors != 0
         if begin is None or factors is not None:
@@ -114,7 +114,7 @@ class LocalRounds:
         rejected: Rejected | None = None
         beside_it: list[Encoded] = []
         with np.errstate(over="ignore", invalid="ignore"):  # checked below
-            if not self._stepped_beside(first, steps, clock, begin, flat):
+            if self._side_by_side is None or not self._stepped_beside(first, steps, clock, begin, flat):
                 for self._step in range(first, first + steps):
                     rejected = self._local_step(self._step if clock is None else clock)
                     if rejected is not None:
@@ -259,9 +259,9 @@ class LocalRounds:
         self._gradients.count(reached.losses)
         return True
 
-    def _factors_of(self, shares: Sequence[float] | None, flat: Any) -> Any:
-        """Return the factors of these shares of ranks, on the device of ``flat``; None without shares."""
-        return None if shares is None else to_device_of(rank_factors(self._model.layout, shares), flat)
+    def _factors_of(self, shares: Sequence[float], flat: Any) -> Any:
+        """Return the factors of these shares of ranks, on the device of ``flat``."""
+        return to_device_of(rank_factors(self._model.layout, shares), flat)
 
     def _enclosed(self, messages: Sequence[Encoded], flat: Any) -> Any:
         """Return the vector that followed the weights, on their device; None if there is none."""

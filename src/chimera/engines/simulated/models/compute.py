@@ -101,11 +101,11 @@ class Compute:
 
     def call_factor(self, seed: int, actor: str, number: int) -> float:
         """Return the factor by which call ``number`` (from 0) of ``actor`` takes longer than the median call."""
+        if not self.straggler_spread and not self.straggler_factors:
+            return 1.0
         count, shared = len(self.straggler_factors), self.straggler_correlation
         if count and not shared:
             return self.straggler_factors[uniform_index(count, seed, "call", actor, number)]
-        if not count and not self.straggler_spread:
-            return 1.0
         drawn = standard_normal(seed, "call", actor, number)
         if shared:
             drawn = math.sqrt(1 - shared) * drawn + math.sqrt(shared) * standard_normal(seed, "calls", number)
