@@ -42,9 +42,10 @@ def watch(
 
     with contextlib.ExitStack() as stack:
         page = LivePage([stack.enter_context(followed(run, folder)) for run in runs], port)
+        ended = stack.enter_context(_stop_signals())  # before the address is printed: a signal may follow at once
         stack.enter_context(served(page))
         typer.echo("Ctrl-C ends it", err=True)
-        _await_signal()
+        ended.wait()
 
 
 @contextlib.contextmanager
@@ -63,11 +64,13 @@ def served(page: LivePage) -> Iterator[None]:
         yield
 
 
-def _await_signal() -> None:
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """Yield an event that SIGINT and SIGTERM set within the context."""
     ended = threading.Event()
     before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        ended.wait()
+        yield ended
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
