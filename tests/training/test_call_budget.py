@@ -17,10 +17,10 @@ import pytest
 
 FED_AVG = {"name": "fed-avg", "local_steps": 5}
 BUDGETS: list[Any] = [
-    pytest.param("parameter-server", "local", {"worker": 171, "server": 155, "driver": 46}, marks=pytest.mark.long),
-    pytest.param("all-reduce", "local", {"worker": 211, "driver": 33}, marks=pytest.mark.long),
+    pytest.param("parameter-server", "local", {"worker": 171, "server": 155, "driver": 40}, marks=pytest.mark.long),
+    pytest.param("all-reduce", "local", {"worker": 211, "driver": 29}, marks=pytest.mark.long),
     pytest.param(
-        "async-parameter-server", "local", {"worker": 181, "server": 147, "driver": 43}, marks=pytest.mark.long
+        "async-parameter-server", "local", {"worker": 181, "server": 147, "driver": 37}, marks=pytest.mark.long
     ),
     pytest.param(FED_AVG, "local", {"worker": 179, "driver": 213}, marks=pytest.mark.long),
     pytest.param("parameter-server", "simulated", {"driver": 595}),
