@@ -93,7 +93,9 @@ def test_an_error_names_the_number_of_workers_that_fit() -> None:
 def test_up_refuses_workers_that_do_not_fit_and_starts_nothing(workers: str, tmp_path: Path) -> None:
     available = available_bytes()
     if available is None or fitting(available) >= 1000:
-        pytest.skip("the memory of this machine holds 1000 workers")
+        pytest.skip(
+            f"needs less than {1000 * WORKER_BYTES >> 30} GiB of available memory: run it in a container with a limit"
+        )
     done = CliRunner().invoke(app, ["infer", "up", "--workers", workers, "--cluster", str(tmp_path / "cluster")])
     assert done.exit_code != 0
     assert "1,000 workers do not fit in the memory" in str(done.exception) + done.output
@@ -143,7 +145,9 @@ def test_the_number_of_workers_stops_where_the_memory_ends_and_the_console_shows
 def test_scale_refuses_workers_that_do_not_fit(tmp_path: Path) -> None:
     available = available_bytes()
     if available is None or fitting(available) >= 900:
-        pytest.skip("the memory of this machine holds 900 workers")
+        pytest.skip(
+            f"needs less than {900 * WORKER_BYTES >> 30} GiB of available memory: run it in a container with a limit"
+        )
     with cluster(tmp_path, workers=1, standbys=0) as running:
         with pytest.raises(ConfigurationError, match="do not fit in the memory"):
             running.client.scale(1000)
