@@ -93,11 +93,14 @@ def work(*, samples: int = 0, elements: int = 0, effort: float | None = None) ->
     The simulated engine charges virtual time for it. Every engine counts the samples in the trace, and records a sign of life.
     ``effort`` is the equivalent number of samples, for a call that does only a part of the work of its samples.
     """
-    _actor_context.alive()
-    _actor_context.work.samples += samples
-    _actor_context.work.elements += elements
-    _actor_context.work.effort += samples if effort is None else effort
-    _actor_context.work.batches += samples > 0
+    actor_context = _actor_context
+    actor_context.alive()
+    done = actor_context.work
+    done.elements += elements
+    if samples:
+        done.samples += samples
+        done.batches += 1
+    done.effort += samples if effort is None else effort
 
 
 def coded(codec: str, action: str, elements: int) -> None:

@@ -261,7 +261,7 @@ class Simulated:
         self._scheduler.events.catch_up()
         self._forget_transfers()  # a resumed run does not know them either
         now_s, timeline = self.now(), self._scheduler.timeline
-        timeline.settle(now_s, at_once=True)
+        timeline.settle(now_s)
         return {
             "now_s": now_s,
             "calls": {node.name: node.calls for node in self._nodes},

@@ -94,7 +94,7 @@ class Scheduler:
                 continue
             while node.queue and not node.blocked and node.queue[0].ready:
                 self.begin_next(node)
-        if (settled := self.timeline.settle(self.now_s)) and not self._deferred and not self.events.waits:
+        if (settled := self.timeline.settle_if_many(self.now_s)) and not self._deferred and not self.events.waits:
             for node in settled:
                 node.port.uplink.forget(self.now_s)
                 node.port.downlink.forget(self.now_s)

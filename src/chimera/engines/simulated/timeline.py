@@ -32,27 +32,31 @@ class Timeline:
         ] = []  # rows of calls that were in flight at the checkpoint from which a run resumed
         self._settle_at = _MANY
 
-    def settle(self, now_s: float, *, at_once: bool = False) -> Set[Node]:
-        """Move the ended calls to the trace if there are many calls, or ``at_once``; return the nodes of these calls."""
-        if len(self._ahead) < self._settle_at and not at_once:
+    def settle_if_many(self, now_s: float) -> Set[Node]:
+        """Move the ended calls to the trace if there are many calls; return the nodes of these calls."""
+        if len(self._ahead) < self._settle_at:
             return _NONE
-        ahead, nodes = [], set()
+        ended = [call for call in self._ahead if call.end_s <= now_s]
+        nodes = {call.node for call in ended} | {call.sender for call in ended}
+        self.settle(now_s)
+        return nodes
+
+    def settle(self, now_s: float) -> None:
+        """Move the ended calls to the trace."""
+        ahead, rows = [], self._ended
         for call in self._ahead:
             if call.end_s > now_s:
                 ahead.append(call)
                 continue
-            nodes.add(call.node)
-            nodes.add(call.sender)
             call.inputs, call.meetings = (), NOTHING  # otherwise each call would hold all earlier calls in memory
             if call.start_s < math.inf:
-                self._ended += call.rows()
+                rows += call.rows()
         self._ahead[:] = ahead
         self._settle_at = 2 * len(ahead) + _MANY
-        return nodes
 
     def take_rows(self, now_s: float) -> list[TraceRow]:
         """Return the rows of the calls that ended since the last `take_rows`, ordered by end time."""
-        self.settle(now_s, at_once=True)
+        self.settle(now_s)
         ended, self._ended = self._ended, []
         if self._announced:
             ended += [row for row in self._announced if row.end_s <= now_s]

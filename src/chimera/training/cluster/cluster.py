@@ -56,6 +56,7 @@ class TrainingCluster(Membership, Groups):
     ) -> None:
         self.replicas = replicas
         self._actors, self._sharding = actors, sharding
+        self._knows_connected = None if actors.private else getattr(engine, "connected", None)
         self.start_gathering(engine, monitor or HeartbeatMonitor(engine), min_workers)
         orders = list(enumerate(sharding.orders))
         started = {rank: actors.worker(rank, order) for rank, order in orders if rank not in absent}
@@ -163,8 +164,7 @@ class TrainingCluster(Membership, Groups):
         In a private run all workers count as connected: the guarantee does not cover a choice by the times at which workers are
         connected.
         """
-        known = getattr(self._engine, "connected", None)
-        return known is None or self._actors.private or bool(known(worker))
+        return self._knows_connected is None or bool(self._knows_connected(worker))
 
     @property
     def feeders(self) -> list[Any]:

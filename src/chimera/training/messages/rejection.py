@@ -84,10 +84,10 @@ def fault(vector: Flat, what: str) -> str:
     return f"{bad} of {len(vector)} values of {what} are NaN or infinite"
 
 
-def fault_of_gradient(gradient: Flat, loss: float) -> str:
-    """Return in one line why a gradient or its loss is rejected; an empty string if both are finite."""
+def fault_of_gradient(gradient: Flat | None, loss: float) -> str:
+    """Return in one line why a gradient or its loss is rejected; an empty string if both are finite. None: only the loss."""
     if math.isfinite(loss):
-        return "" if all_finite(gradient) else fault(gradient, "the gradient")
+        return "" if gradient is None else fault(gradient, "the gradient")
     return f"the loss is {loss}"
 
 

@@ -47,13 +47,14 @@ class Exchange:
         during this call only. Otherwise return None.
         """
         self.cut(len(weights))
+        if self._part is None and len(weights) == 1:
+            at_hand = self.unpack(0, weights[0], flat)
+            return at_hand if on_host(flat) else None
         target = flat if self._part is None else empty(self._layout.size, "float32", flat)
-        at_hand = None
         for shard, piece in enumerate(shard_views(target, self._bounds)):
-            at_hand = self.unpack(shard, weights[shard], piece)
-        if self._part is None:
-            return at_hand if len(weights) == 1 and on_host(flat) else None
-        self._part.put(target, flat)
+            self.unpack(shard, weights[shard], piece)
+        if self._part is not None:
+            self._part.put(target, flat)
         return None
 
     def unpack(self, shard: int, message: Encoded, piece: Flat) -> Flat | None:

@@ -21,8 +21,6 @@ from chimera.models.own_optimizer import Position
 from chimera.training.messages.rejection import Rejected, fault_of_gradient
 from chimera.training.messages.tally import Tally
 
-_NONE = np.empty(0, np.float32)
-
 
 class Gradients:
     """Computes gradients of batches. A gradient that is not finite is rejected, and its batch changes no state.
@@ -91,7 +89,7 @@ class Gradients:
     def descend(self, take: Callable[[Batch], float], step: int) -> Rejected | None:
         """Call ``take`` with the step's batch. Return the rejection if its loss is not finite: the weights are then invalid."""
         buffers = self.buffers()
-        return self.verdict(_NONE, take(self._batch(step)), step, buffers)
+        return self.verdict(None, take(self._batch(step)), step, buffers)
 
     def count(self, losses: Sequence[float]) -> None:
         """Count the batches of steps that were taken together with those of other workers."""
@@ -104,7 +102,7 @@ class Gradients:
         gradient, loss = model.gradient(self._batch(step, again))
         return gradient, loss
 
-    def verdict(self, gradient: Flat, loss: float, step: int, buffers: Flat | None) -> Rejected | None:
+    def verdict(self, gradient: Flat | None, loss: float, step: int, buffers: Flat | None) -> Rejected | None:
         """Count the loss; or restore the buffers and return the rejection if gradient or loss are not finite."""
         if reason := fault_of_gradient(gradient, loss):
             self.restore(buffers)
@@ -145,7 +143,7 @@ class Gradients:
         self._reader.go_to(self._rank, place)
 
     def _batch(self, step: int, again: bool = False) -> Batch:
-        batch = self._ahead.pop(step, None)
+        batch = self._ahead.pop(step, None) if self._ahead else None
         if batch is None:
             batch = self._taken(self.order, step)
         self._begin(self._rank, self.order, step)

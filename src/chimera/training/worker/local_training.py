@@ -34,7 +34,7 @@ class LocalTraining:
 
     def __init__(self, settings: OptimizerSettings, model: Any) -> None:
         self._settings, self._model, self._plain = settings, model, settings.plain
-        self._rate = np.float32(settings.learning_rate(0)) if self._plain and not settings.schedule.changes else None
+        self._rate = settings.learning_rate(0) if self._plain and not settings.schedule.changes else None
         self._descend = getattr(model, "descend", None) if self._plain else None
         self._optimizer: Stepper | None = None  # created at the first step: other strategies do not need its memory
         self._kept: Mapping[str, NDArray[Any]] = {}
@@ -58,7 +58,7 @@ class LocalTraining:
     def descend(self, batch: Batch, number: int) -> float:
         """Let the model take step ``number`` (from 0); return the mean loss of the batch."""
         assert self._descend is not None
-        return float(self._descend(batch, self._settings.learning_rate(number)))
+        return float(self._descend(batch, self._settings.learning_rate(number) if self._rate is None else self._rate))
 
     def rates(self, numbers: Sequence[int]) -> list[float]:
         """Return the learning rates of these steps; empty unless they are steps of plain SGD, which needs gradients only."""
@@ -72,7 +72,7 @@ class LocalTraining:
         if self._rule is not None:
             self._rule.correct(gradient, flat)
         if self._plain:
-            gradient *= np.float32(self._settings.learning_rate(number)) if self._rate is None else self._rate
+            gradient *= np.float32(self._settings.learning_rate(number) if self._rate is None else self._rate)
             flat -= gradient
             return
         if self._optimizer is None:
