@@ -5,7 +5,7 @@ The variants alternate. In ``lockstep``, the independent processes wait for each
 cost of synchronous training on this machine. The table shows medians over the repetitions, as samples per second of both
 workers together, and ratios to two independent processes (the upper limit) and to DDP over gloo. Run it on an idle machine::
 
-    python benchmarks/data_parallel.py [--turns 5] [--network small|large|both]
+    python benchmarks/data_parallel.py [--turns 5] [--network small|large|both] [--variants NAME ...]
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ VARIANTS = {
     "all-reduce": "Chimera AllReduce",
     "parameter-server": "Chimera ParameterServer",
     "parameter-server-2": "Chimera ParameterServer, 2 shards",
+    "with-workers": "the same, 1 shard with a worker",
+    "with-workers-2": "the same, 2 shards with workers",
 }
 
 
@@ -120,7 +122,11 @@ def measure_chimera(variant: str, network: str, engine: str = "local", rounds: t
     from chimera.training.trainer import Trainer
 
     warm_up, steps = rounds or STEPS[network]
-    strategy = {"name": "parameter-server", "shards": 2} if variant.endswith("-2") else variant
+    if variant != "all-reduce":
+        placement = "with-workers" if variant.startswith("with-workers") else "own"
+        strategy = {"name": "parameter-server", "shards": 2 if variant.endswith("-2") else 1, "placement": placement}
+    else:
+        strategy = variant
     data = arrays()
     with tempfile.TemporaryDirectory() as folder:
         run = Trainer(
@@ -144,6 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--network", choices=[*NETWORKS, "both"], default="both")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="default: all")
     parser.add_argument("--worker")
     parser.add_argument("--rank", type=int)
     parser.add_argument("--port", type=int)
@@ -162,19 +169,18 @@ def main() -> None:
         f"Python {platform.python_version()}, {versions}, {os.cpu_count()} processors, medians of {args.turns} repetitions"
     )
     for network in NETWORKS if args.network == "both" else [args.network]:
-        found = {variant: [] for variant in VARIANTS}
+        found = {variant: [] for variant in args.variants}
         for _ in range(args.turns):
-            for variant in VARIANTS:
+            for variant in args.variants:
                 measure = measure_plain if variant in PLAIN else measure_chimera
                 found[variant].append(measure(variant, network))
         medians = {variant: statistics.median(values) for variant, values in found.items()}
         print(f"\n{network}: {'-'.join(map(str, NETWORKS[network]))}, batch {BATCH}, {WORKERS} workers of one thread")
         print(f"{'':36}{'samples/s':>12}{'of independent':>16}{'of DDP':>9}{'spread':>9}")
-        for variant, title in VARIANTS.items():
-            value, values = medians[variant], found[variant]
-            spread = (max(values) - min(values)) / value
-            ratios = f"{value / medians['independent']:16.2f}{value / medians['ddp']:9.2f}"
-            print(f"{title:36}{value:12,.0f}{ratios}{spread:9.0%}")
+        for variant, value in medians.items():
+            spread = (max(found[variant]) - min(found[variant])) / value
+            ratios = [f"{value / medians[other]:.2f}" if other in medians else "-" for other in ("independent", "ddp")]
+            print(f"{VARIANTS[variant]:36}{value:12,.0f}{ratios[0]:>16}{ratios[1]:>9}{spread:9.0%}")
 
 
 if __name__ == "__main__":

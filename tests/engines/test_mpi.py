@@ -40,8 +40,9 @@ def run(name: str, ranks: int, *arguments: str, folder: Path | None = None) -> s
 @pytest.mark.takes("three processes import the trainer")
 @LIBRARIES
 def test_runs_on_ranks_give_the_bits_of_virtual_time(name: str, tmp_path: Path) -> None:
-    job = run(name, 3, "-m", "engines.mpi_training", str(tmp_path), "parameter-server", "all-reduce")
-    assert (job.returncode, job.stdout.split()) == (0, ["parameter-server", "all-reduce"]), job.stderr
+    strategies = ["parameter-server", "parameter-server:with-workers", "all-reduce"]
+    job = run(name, 3, "-m", "engines.mpi_training", str(tmp_path), *strategies)
+    assert (job.returncode, job.stdout.split()) == (0, strategies), job.stderr
 
 
 @pytest.mark.parametrize(

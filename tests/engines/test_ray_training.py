@@ -19,13 +19,20 @@ from chimera.testing.poison import NanOnPoison, digits, round_robin
 pytestmark = pytest.mark.long
 
 
+STRATEGIES: list[dict[str, Any]] = [
+    {"name": "parameter-server", "shards": 2},
+    {"name": "parameter-server", "shards": 2, "placement": "with-workers"},
+    {"name": "all-reduce"},
+]
+
+
 @pytest.fixture(scope="module")
 def ray_engine() -> Iterator[Engine]:
     with ENGINES.create("ray") as engine:
         yield engine
 
 
-@pytest.mark.parametrize("strategy", [{"name": "parameter-server", "shards": 2}, {"name": "all-reduce"}], ids=str)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_a_run_goes_on_from_processes_to_ray_to_virtual_time(
     ray_engine: Engine, strategy: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -54,7 +61,7 @@ def test_a_run_goes_on_from_processes_to_ray_to_virtual_time(
     assert [row["round"] for row in run.rows] == [row["round"] for row in whole.rows]
 
 
-@pytest.mark.parametrize("strategy", [{"name": "parameter-server", "shards": 2}, {"name": "all-reduce"}], ids=str)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_a_gradient_that_is_not_finite_is_left_out_on_ray_too(
     ray_engine: Engine, strategy: dict[str, Any], tmp_path: Path
 ) -> None:

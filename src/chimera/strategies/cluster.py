@@ -131,5 +131,8 @@ class Cluster(Protocol):
     def group_with_servers(self) -> Any:
         """Return a group of all servers and all living workers, in this order; None if rounds need the driver."""
 
+    def groups_with_hosted_servers(self) -> tuple[Any, Any] | None:
+        """Return two groups of all living workers, for gradients and for weights; None if workers cannot hold the servers."""
+
     def get(self, refs: Any) -> Any:
         """Return the values of refs to the driver; for small values."""

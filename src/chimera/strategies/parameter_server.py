@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from chimera.core.errors import ConfigurationError
 from chimera.strategies.cluster import Cluster
@@ -21,12 +21,15 @@ class ParameterServer(Strategy):
     quorum : share of the workers whose gradients suffice for a step; default 1. The other workers are backups, and their late
         gradients are dropped (Chen et al. 2016, "Revisiting Distributed Synchronous SGD").
     timeout_s : seconds that a step waits for its quorum; after that it uses the gradients that have arrived. Default: no limit.
+    placement : ``own`` (default): each server has a process of its own. ``with-workers``: the first ``shards`` workers step the
+        servers' slices between their gradients, for machines with no more cores than workers. This needs an engine with groups
+        of processes, and a round without quorum and time limit; otherwise servers have their own processes.
     aggregation : rule by which servers combine gradients, a name or a table; default ``mean``. Against attackers: for instance
         ``median`` (docs/explanation/robust.md).
     """
 
     family = "synchronous"
-    worker_extensions = ("server-group",)
+    worker_extensions = ("server-group", "hosted-servers")
 
     def __init__(
         self,
@@ -34,6 +37,7 @@ class ParameterServer(Strategy):
         shards: int = 1,
         quorum: float = 1.0,
         timeout_s: float | None = None,
+        placement: Literal["own", "with-workers"] = "own",
         aggregation: str | Mapping[str, Any] = "mean",
     ) -> None:
         if shards < 1:
@@ -42,15 +46,19 @@ class ParameterServer(Strategy):
             raise ConfigurationError(f"quorum is a share of the workers, above 0 and at most 1, not {quorum}")
         if timeout_s is not None and timeout_s <= 0:
             raise ConfigurationError(f"timeout_s must be above 0, not {timeout_s}")
-        self.shards, self.quorum, self.timeout_s = shards, quorum, timeout_s
+        if placement not in ("own", "with-workers"):
+            raise ConfigurationError(f"placement is 'own' or 'with-workers', not {placement!r}")
+        self.shards, self.quorum, self.timeout_s, self.placement = shards, quorum, timeout_s, placement
         self.aggregation = aggregation
 
     def rounds(self, cluster: Cluster) -> Iterator[Round]:
         """Yield one step of the servers a round, or several steps at a time where servers and workers form a group."""
         servers = cluster.servers(self.shards)
-        group = cluster.group_with_servers() if self.quorum == 1 and self.timeout_s is None else None
-        if group is not None:
-            yield from self._in_group(cluster, servers, group)
+        if self.quorum == 1 and self.timeout_s is None:
+            if self.placement == "with-workers" and (groups := cluster.groups_with_hosted_servers()):
+                yield from self._with_workers(cluster, servers, groups)
+            if (group := cluster.group_with_servers()) is not None:
+                yield from self._in_group(cluster, servers, group)
         for worker in cluster.workers:  # a loss interrupted a round: workers compute its gradients again
             worker.go_to(cluster.round)
         weights = [server.weights() for server in servers]
@@ -86,6 +94,24 @@ class ParameterServer(Strategy):
             done += [worker.train_with_servers(count, group, self.shards) for worker in cluster.workers]
             yield Round(done, count)
             first, fresh = first + count, False
+
+    def _with_workers(self, cluster: Cluster, servers: Sequence[Any], groups: tuple[Any, Any]) -> Iterator[Round]:
+        """Yield several steps at a time. Workers step the slices; servers receive them at the end of each call."""
+        for worker, server in zip(cluster.workers, servers, strict=False):
+            worker.host(*server.lend(returns=2))
+        for worker in cluster.workers:
+            worker.go_to(cluster.round)
+        first = cluster.round
+        while True:
+            count = cluster.horizon
+            options = {"shards": self.shards, "first": first, "aggregation": self.aggregation, "returns": 2}
+            trained = [
+                worker.train_and_serve(count, *groups, rank=rank, **options)
+                for rank, worker in enumerate(cluster.workers)
+            ]
+            kept = [server.restore(state) for server, (_, state) in zip(servers, trained, strict=False)]
+            yield Round([*(outcome for outcome, _ in trained), *kept], count)
+            first += count
 
     def aggregated(self, workers: int) -> Aggregated:
         """Return how servers aggregate the gradients of a quorum."""

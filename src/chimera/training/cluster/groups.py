@@ -13,6 +13,7 @@ class Groups:
     _engine: Any
     _actors: Any
     _grouped = False  # whether servers and workers have formed a group
+    _hosted = False  # whether workers hold the slices of the servers
 
     @property
     def workers(self) -> list[Any]:
@@ -33,17 +34,34 @@ class Groups:
         In virtual time each message is modelled on its own. Nodes have no groups. The driver is also needed if messages differ
         from worker to worker, and in private runs, in which it counts the released sums.
         """
-        engine, actors = self._engine, self._actors
-        if engine.one_process or engine.nodes_own_data or actors.addressed or actors.by_rows or actors.private:
+        if self._needs_driver():
             return None
-        self._grouped = True
-        return engine.group([*self.shards, *self.workers])
+        self._grouped, self._hosted = True, False
+        return self._engine.group([*self.shards, *self.workers])
+
+    def groups_with_hosted_servers(self) -> tuple[Any, Any] | None:
+        """Return two groups of all living workers, for gradients and for weights, if workers can hold the servers' slices.
+
+        Otherwise, and if there are fewer workers than servers, return None.
+        """
+        if self._needs_driver() or len(self.workers) < len(self.shards):
+            return None
+        self._grouped = self._hosted = True
+        return self.group(), self.group()
+
+    def _needs_driver(self) -> bool:
+        """Return whether a round needs the driver."""
+        engine, actors = self._engine, self._actors
+        return bool(engine.one_process or engine.nodes_own_data or actors.addressed or actors.by_rows or actors.private)
 
     def servers_differ(self) -> bool:
-        """Return whether servers of a group completed different numbers of rounds when a member died.
+        """Return whether servers and workers of a group may have completed different numbers of rounds when a member died.
 
-        Members that share memory agree on the sent messages. On several machines, a worker can die while it sends.
+        Members that share memory agree on the sent messages. On several machines, a worker can die while it sends. Servers
+        whose slices are with workers have the state before the call in which the member died; workers have progressed.
         """
+        if self._hosted:
+            return True
         if not self._grouped:
             return False
         return len(set(self.get([server.rounds_served() for server in self.shards]))) > 1

@@ -103,6 +103,9 @@ class WorkerExtension:
     def __init__(self, worker: WorkerContext) -> None:
         self.worker = worker
 
+    def reduce_rates(self, *factors: float) -> None:
+        """Set the reductions of plateau schedules: of the first optimizer of the run to that of the servers."""
+
     def state(self) -> Mapping[str, Any]:
         """Return the state for checkpoints and copies of the replica; empty if there is none."""
         return {}
@@ -202,6 +205,11 @@ class Extensions:
                 f"a worker has no method {name!r}, nor has an extension of it that this strategy declares"
             )
         return getattr(self._calls[name], name)
+
+    def reduce_rates(self, *factors: float) -> None:
+        """Pass the reductions of plateau schedules on."""
+        for extension in self._extensions.values():
+            extension.reduce_rates(*factors)
 
     def state(self) -> dict[str, Mapping[str, Any]]:
         """Return the states of the extensions that have one, by name."""

@@ -126,6 +126,7 @@ class Learner(GroupGradient, Attacker, Masking, LocalRounds):
     def reduce_rates(self, *factors: float) -> None:
         """Set the reduction of the learning rate, the first of these factors, if the schedule is a plateau."""
         self._optimizer_settings.schedule.reduce(factors[0])
+        self._extensions.reduce_rates(*factors)
 
     def wanted(self, shards: int, batches: int = 1, first: int | None = None) -> list[NDArray[np.uint32]]:
         """Return the numbers of the rows, in each shard, that the next ``batches`` batches need; the next call must get them.
