@@ -15,6 +15,7 @@ from chimera.core.errors import ConfigurationError, DataError
 from chimera.models.compute import Compute
 from chimera.models.flat_module import FlatModule
 from chimera.models.losses import FLOAT32, INT64, Loss, as_tensor
+from chimera.models.mean_check import check_mean
 from chimera.models.step import DefaultStep, Outcome, Step, outcome_of, outputs_of
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class ForwardPass:
         self.flat, self.loss, self.compute = flat, loss, Compute()
         self.step, self._target_transform, self._integer_inputs = step, target_transform, integer_inputs
         self._compiled: Any = None
+        self._is_mean = loss.targets != "any"  # whether the loss is known not to be a sum over the rows
 
     def __call__(self, batch: Batch) -> Outcome:
         """Return loss and outputs.
@@ -136,13 +138,19 @@ class ForwardPass:
         wanted = self._placed(self.loss.tensor(targets))
         if self._target_transform is not None:
             wanted = self._target_transform(wanted)
-        return self.loss(outputs, wanted)
+        return self._loss_of_wanted(outputs, wanted)
 
     def _loss_of_tensors(self, outputs: Tensor, targets: Tensor) -> Tensor:
         wanted = self.loss.cast(targets)
         if self._target_transform is not None:
             wanted = self._target_transform(wanted)
-        return self.loss(outputs, wanted)
+        return self._loss_of_wanted(outputs, wanted)
+
+    def _loss_of_wanted(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        loss = self.loss(outputs, targets)
+        if not self._is_mean:
+            self._is_mean = check_mean(self.loss, outputs, targets, loss)
+        return loss
 
     def _leaf(self, value: Any) -> Tensor:
         """Return a leaf of a batch as a tensor on the module's device; real numbers of double precision become float32."""
