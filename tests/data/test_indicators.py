@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import default_collate
 
 import chimera
 from chimera.core.errors import DataError
@@ -61,6 +62,27 @@ def test_several_labels_need_a_named_loss(lazy: bool) -> None:
     targets = SEVERAL.astype(np.float32)
     with pytest.raises(DataError, match="0 or 1 in 3 columns: name the loss, 'bce-with-logits'"):
         train(linear(), Samples(targets) if lazy else (INPUTS, targets))
+
+
+@pytest.mark.parametrize("collate", [None, default_collate])
+def test_a_stream_of_one_hot_targets_needs_a_named_loss(collate: Any) -> None:
+    targets = ONE_HOT.astype(np.float32)
+
+    def stream() -> Any:
+        yield from zip(INPUTS, targets, strict=True)
+
+    data = chimera.Split(*(chimera.IterableSamples(stream, samples=N, collate=collate) for _ in range(2)))
+    for model in (linear(), MLP):
+        with pytest.raises(DataError, match="one-hot rows of 3 classes: give class indices"):
+            train(model, data)
+    assert train(MLP | {"loss": "cross-entropy"}, data)["accuracy"] > 0.9
+
+
+def test_a_stream_of_values_trains() -> None:
+    def stream() -> Any:
+        yield from zip(INPUTS, INPUTS[:, :3] * (np.arange(N) > 3)[:, None], strict=True)
+
+    assert "r2" in train(linear(), chimera.Split(*(chimera.IterableSamples(stream, samples=N) for _ in range(2))))
 
 
 @pytest.mark.parametrize("loss", ["cross-entropy", "bce-with-logits"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from chimera.core.batch import targets_of
 from chimera.core.errors import DataError
 from chimera.data.collation import as_host_array
 from chimera.data.dataset import Dataset, TrainingData
+from chimera.data.iterable import IterableSamples
 from chimera.data.samples import SampleDataset
 
 _WHERE = "(for a module: chimera.TorchModel(module, loss=...))"
@@ -58,8 +60,11 @@ def _targets(train: TrainingData) -> Any:
         return None
     if isinstance(train, Dataset):
         return train.targets
-    if not isinstance(train, SampleDataset) or not _are_indicators(targets_of(train.first)):
+    if not isinstance(train, SampleDataset | IterableSamples) or not _are_indicators(targets_of(train.first)):
         return None
+    if isinstance(train, IterableSamples):
+        start = replace(train, samples=min(_EXAMINED, len(train)), _streams={}, _restored={})
+        return np.asarray(as_host_array(targets_of(next(start.pieces(_EXAMINED)))))
     rows = np.unique(np.linspace(0, len(train) - 1, _EXAMINED).astype(np.int64))
     return np.asarray(as_host_array(targets_of(train.take(rows))))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from chimera.core.batch import Batch, targets_of
 from chimera.core.errors import ConfigurationError
-from chimera.data.collation import Collate, FirstBatch, as_host_array, check_finite, classes_of, collated
+from chimera.data.collation import Collate, FirstBatch, as_host_array, check_finite, classes_of, collated, read_only_arrays
 from chimera.data.partition import Partitioner
 from chimera.data.randomness import seeded
 from chimera.data.stream import Stream, StreamBatch, StreamState, decoded, encoded, started
@@ -77,7 +77,7 @@ class IterableSamples(FirstBatch):
         if stream is None or not stream.leads_to(batch):
             stream = self._streams[key[:2]] = self._stream_to(batch, key[:2])
         stream.skip(batch.first - stream.place)
-        with seeded(key):
+        with seeded(key), read_only_arrays():
             samples = stream.read(batch.count)
             made = collated(samples, self.collate, self.name, range(batch.first, batch.first + batch.count))
         check_finite(made, self.name, range(batch.first, batch.first + batch.count))
@@ -121,7 +121,7 @@ class IterableSamples(FirstBatch):
         """Yield the first ``samples`` samples in batches of at most ``rows``; the same random numbers each time."""
         stream = Stream(self.source, 0, 1, self.name)
         for begin in range(0, self.samples, rows):
-            with seeded((begin,)):
+            with seeded((begin,)), read_only_arrays():
                 samples = stream.read(min(rows, self.samples - begin))
                 made = collated(samples, self.collate, self.name, range(begin, begin + len(samples)))
             check_finite(made, self.name, range(begin, begin + len(samples)))
