@@ -60,7 +60,7 @@ def variational(outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
 @pytest.mark.parametrize("loss", [summed, summed_rows, SummedModule(), partial(summed)])
 @pytest.mark.parametrize("rows", [2, 3, 12])
 def test_a_loss_that_adds_over_the_batch_is_refused_at_the_first_batch(loss: Any, rows: int) -> None:
-    with pytest.raises(ConfigurationError, match="adds over the rows of a batch: .*return the mean") as caught:
+    with pytest.raises(ConfigurationError, match=r"adds over the rows of a batch: .*return the mean") as caught:
         TorchModel(network(), loss=loss).gradient((X[:rows], Y[:rows]))
     assert "\n" not in str(caught.value)
 
@@ -115,7 +115,7 @@ def root(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.mse_loss(outputs, F.one_hot(targets.clamp(min=0), 3).float()).sqrt()
 
 
-def nothing(outputs: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG001
+def nothing(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs * 0).mean()
 
 
@@ -148,7 +148,7 @@ class Counting(nn.Module):
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         Counting.calls += 1
         self.mean += 1
-        return ignoring(outputs + torch.rand_like(outputs) + random.random() + np.random.random(), targets)  # noqa: NPY002
+        return ignoring(outputs + torch.rand_like(outputs) + random.random() + np.random.random(), targets)
 
 
 def test_the_check_happens_once_and_changes_neither_the_loss_nor_random_numbers() -> None:
@@ -156,14 +156,14 @@ def test_the_check_happens_once_and_changes_neither_the_loss_nor_random_numbers(
     model = TorchModel(network(), loss=loss)
     torch.manual_seed(1)
     random.seed(1)
-    np.random.seed(1)  # noqa: NPY002
+    np.random.seed(1)
     model.gradient((X, Y))
-    found = torch.rand(()).item(), random.random(), np.random.random()  # noqa: NPY002
+    found = torch.rand(()).item(), random.random(), np.random.random()
     torch.manual_seed(1)
     random.seed(1)
-    np.random.seed(1)  # noqa: NPY002
-    torch.rand(12, 3), random.random(), np.random.random()  # noqa: NPY002
-    assert found == (torch.rand(()).item(), random.random(), np.random.random())  # noqa: NPY002
+    np.random.seed(1)
+    torch.rand(12, 3), random.random(), np.random.random()
+    assert found == (torch.rand(()).item(), random.random(), np.random.random())
     assert loss.mean == 1
     Counting.calls = 0
     model.gradient((X, Y))

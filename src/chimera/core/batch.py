@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from chimera.core.errors import DataError
 
 Batch: TypeAlias = Any
-"""A nesting of tuples, lists, mappings and objects with fields, with arrays or tensors at its leaves, often ``(inputs, targets)``."""
+"""A nesting of tuples, lists, mappings and objects with fields. Leaves are arrays or tensors; often ``(inputs, targets)``."""
 
 TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 """Keys under which a mapping has its targets; the first one that is present is used."""

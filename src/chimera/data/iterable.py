@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from chimera.core.batch import Batch, targets_of
 from chimera.core.errors import ConfigurationError
-from chimera.data.collation import Collate, FirstBatch, as_host_array, check_finite, classes_of, collated, read_only_arrays
+from chimera.data.collation import (
+    Collate,
+    FirstBatch,
+    as_host_array,
+    check_finite,
+    classes_of,
+    collated,
+    read_only_arrays,
+)
 from chimera.data.partition import Partitioner
 from chimera.data.randomness import seeded
 from chimera.data.stream import Stream, StreamBatch, StreamState, decoded, encoded, started

@@ -16,6 +16,7 @@ from chimera.models.compute import Compute
 from chimera.models.flat_module import FlatModule
 from chimera.models.losses import FLOAT32, INT64, Loss, as_tensor
 from chimera.models.mean_check import check_mean
+from chimera.models.module_buffers import check_rows
 from chimera.models.step import DefaultStep, Outcome, Step, outcome_of, outputs_of
 
 if TYPE_CHECKING:
@@ -73,12 +74,18 @@ class ForwardPass:
         placed = mapped(self._leaf, batch)
         if self.step is not None:
             name = getattr(self.step, "__name__", type(self.step).__name__)
-            return outcome_of(self.step(self._module(), placed), f"the step {name!r}")
+            try:
+                result = self.step(self._module(), placed)
+            except ValueError as error:
+                check_rows(self.flat.module, error, samples_in(batch))
+                raise
+            return outcome_of(result, f"the step {name!r}")
         if isinstance(placed, tuple) and hasattr(placed[0], "shape") and not self._integer_inputs:
             placed = (placed[0].float(), *placed[1:])
         try:
             return DefaultStep(self._loss_of_tensors)(self._module(), placed)
         except Exception as error:
+            check_rows(self.flat.module, error, samples_in(batch))
             error.add_note(f"in a step of {type(self.flat.module).__name__} on a batch of type {type(batch).__name__}")
             raise
 
@@ -108,6 +115,7 @@ class ForwardPass:
                     f"an embedding of {name} needs integers, and the inputs were read as {tensor.dtype}: keep them by "
                     "data=chimera.Split.of(data, keep_integers=True)"
                 ) from error
+            check_rows(self.flat.module, error, len(tensor))
             error.add_note(f"in the forward pass of {name} on {tensor.dtype} inputs of shape {shape}")
             raise
         return outputs

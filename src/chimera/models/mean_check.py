@@ -44,13 +44,12 @@ def check_mean(loss: Loss, outputs: Any, targets: Any, value: Tensor) -> bool:
     if len(rows) != 1 or min(rows) < 2 or getattr(value, "numel", int)() != 1:
         return True  # not divisible by rows
     count, whole = rows.pop(), value.item()
-    for cut in {count // 2, max(count // 4, 1)}:
-        parts = _parts(loss, both, cut, count)
-        if parts is None or not _add_up(whole, *parts):
-            return True
+    divided = [_parts(loss, both, cut, count) for cut in {count // 2, max(count // 4, 1)}]
+    if not all(parts and _add_up(whole, *parts) for parts in divided):
+        return True
     raise ConfigurationError(
-        f"the loss {loss.name!r} adds over the rows of a batch: {count} rows have {whole:.4g}, two parts of them {parts[0]:.4g} "
-        f"and {parts[1]:.4g}; a sum depends on the number of workers: return the mean, such as the sum divided by the rows"
+        f"the loss {loss.name!r} adds over the rows of a batch: it is {whole:.4g}, the sum of its values for two parts. A "
+        "run needs the mean, since a sum depends on the number of workers: return the mean, such as the sum / len(targets)"
     )
 
 
@@ -87,12 +86,12 @@ def _kept_generators(device: Any) -> Iterator[None]:
     """Return a context that restores the random generators of torch, NumPy and Python."""
     import torch
 
-    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 - those that the user's code uses
+    numpy_state, python_state = np.random.get_state(), random.getstate()
     try:
         with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=_accelerator(device)):
             yield
     finally:
-        np.random.set_state(numpy_state)  # noqa: NPY002
+        np.random.set_state(numpy_state)
         random.setstate(python_state)
 
 

@@ -139,7 +139,11 @@ class OwnDataLearner(Learner):
 
 
 def _model(
-    request: NodeRequest, schema: DriverSchema, disclosure: Disclosure, seed: Any, check_default_loss: Callable[[], None]
+    request: NodeRequest,
+    schema: DriverSchema,
+    disclosure: Disclosure,
+    seed: Any,
+    check_default_loss: Callable[[], None],
 ) -> Model:
     """Make the model of a request: by its registered name, or from a folder of this node.
 
