@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -88,6 +89,34 @@ def test_a_stream_of_values_trains() -> None:
 @pytest.mark.parametrize("loss", ["cross-entropy", "bce-with-logits"])
 def test_named_losses_train_on_one_hot_rows(loss: str) -> None:
     assert train(MLP | {"loss": loss}, (INPUTS, ONE_HOT))["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("kind", ["array", "column", "samples", "stream", "frame"])
+def test_real_labels_of_two_classes_need_a_named_loss(kind: str) -> None:
+    labels = (LABELS > 0).astype(np.float32)
+
+    def stream() -> Any:
+        yield from zip(INPUTS, labels, strict=True)
+
+    data = {
+        "array": (INPUTS, labels),
+        "column": (INPUTS, labels[:, None]),
+        "samples": Samples(labels),
+        "stream": chimera.Split(*(chimera.IterableSamples(stream, samples=N) for _ in range(2))),
+        "frame": pd.DataFrame(INPUTS).assign(y=labels),
+    }[kind]
+    for model in (nn.Linear(4, 1), MLP):
+        with pytest.raises(DataError, match="real numbers that are all 0 or 1: for classes give integers, or name the"):
+            train(model, data)
+    assert train(MLP | {"loss": "bce-with-logits"}, data)["accuracy"] > 0.9
+    assert "r2" in train(MLP | {"loss": "mse"}, data)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_counts_and_constants_are_values(lazy: bool) -> None:
+    for targets in (np.where(np.arange(N) % 10 == 5, 2.0, LABELS > 0), np.zeros(N)):
+        data = Samples(targets.astype(np.float32)) if lazy else (INPUTS, targets)
+        assert "mse" in train(nn.Linear(4, 1), data)
 
 
 def test_a_named_loss_trains_on_real_labels_and_refuses_those_outside_its_range() -> None:

@@ -15,7 +15,8 @@ from chimera.data.iterable import IterableSamples
 from chimera.data.samples import SampleDataset
 
 _WHERE = "(for a module: chimera.TorchModel(module, loss=...))"
-_EXAMINED = 32  # maximum number of samples that are read from a data set outside of memory
+_EXAMINED = 256  # maximum number of samples that are read from a data set outside of memory
+_AT_ONCE = 32  # of these samples, which may be images
 
 
 def check_default_loss(train: TrainingData) -> None:
@@ -23,12 +24,19 @@ def check_default_loss(train: TrainingData) -> None:
 
     Raises
     ------
-    DataError : the targets have two or more columns that contain only 0 and 1: they are classes.
+    DataError : the targets contain only 0 and 1: they are classes.
     """
     targets = _targets(train)
-    if targets is None or targets.ndim != 2 or targets.shape[1] < 2 or not _are_indicators(targets):
+    if targets is None or targets.ndim not in (1, 2) or not _are_indicators(targets):
         return
-    columns = targets.shape[1]
+    columns = 1 if targets.ndim == 1 else targets.shape[1]
+    if columns == 1:
+        if targets.min() == targets.max():
+            return
+        raise DataError(
+            "the targets are real numbers that are all 0 or 1: for classes give integers, or name the loss, 'bce-with-logits' "
+            f"for a model of one output; to predict the values, name 'mse' {_WHERE}"
+        )
     if (targets.sum(1) == 1).all():
         raise DataError(
             f"the targets are one-hot rows of {columns} classes: give class indices, targets.argmax(1), or name the loss, "
@@ -63,10 +71,15 @@ def _targets(train: TrainingData) -> Any:
     if not isinstance(train, SampleDataset | IterableSamples) or not _are_indicators(targets_of(train.first)):
         return None
     if isinstance(train, IterableSamples):
-        start = replace(train, samples=min(_EXAMINED, len(train)), _streams={}, _restored={})
-        return np.asarray(as_host_array(targets_of(next(start.pieces(_EXAMINED)))))
-    rows = np.unique(np.linspace(0, len(train) - 1, _EXAMINED).astype(np.int64))
-    return np.asarray(as_host_array(targets_of(train.take(rows))))
+        some: Any = replace(train, samples=min(_EXAMINED, len(train)), _streams={}, _restored={})
+    else:
+        some = train.whole(np.unique(np.linspace(0, len(train) - 1, _EXAMINED).astype(np.int64)))
+    found = []
+    for piece in some.pieces(_AT_ONCE):
+        found.append(np.asarray(as_host_array(targets_of(piece))))
+        if not _are_indicators(found[-1]):
+            break
+    return np.concatenate(found)
 
 
 def _are_indicators(targets: Any) -> bool:

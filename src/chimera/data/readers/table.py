@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from chimera.core.counted import counted
 from chimera.core.errors import DataError
 from chimera.data.readers.decompression import GzipStream
+from chimera.data.readers.number_texts import odd_among_numbers
 
 Target: TypeAlias = str | int | Sequence[str | int] | None
 
@@ -90,6 +91,9 @@ def read_csv(path: Path, *, header: bool | None = None) -> Any:
         cells = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
         if header is None:
             header = bool(cells) and not any(map(is_number, cells[0]))
+        named = list(filter(None, map(str.strip, cells[0]))) if header and cells else []
+        if twice := [name for name in named if named.count(name) > 1]:
+            raise DataError(f"{path} has several columns {twice[0]!r}: rename or remove all but one")
         comma = separator == ";" and any(_DECIMAL_COMMA.fullmatch(cell) for row in cells for cell in row)
         with _opened(path) as file:
             frame = pandas.read_csv(
@@ -178,6 +182,7 @@ def split_target(frame: Any, target: Target = None) -> tuple[Any, Any]:
 
     ``target`` is the name or index of a column, or a list of them; default the last column.
     """
+    check_names(frame)
     if frame.shape[1] < 2:
         raise DataError(
             f"the table has {counted(frame.shape[1], 'column')}: at least one feature and a target are needed"
@@ -189,6 +194,13 @@ def split_target(frame: Any, target: Target = None) -> tuple[Any, Any]:
         raise DataError("every column of the table is a target: no feature is left")
     several = not (target is None or isinstance(target, str | int))
     return frame.iloc[:, rest], frame.iloc[:, places] if several else frame.iloc[:, places[0]]
+
+
+def check_names(frame: Any) -> None:
+    """Raise DataError if two columns have the same name."""
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise DataError(f"the table has several columns {str(twice[0])!r}: rename or drop all but one")
 
 
 def _place(frame: Any, column: str | int) -> int:
@@ -207,9 +219,7 @@ def features(frame: Any, like: Sequence[str] | None = None) -> tuple[NDArray[np.
     A text column becomes one-hot columns named ``column=text``. ``like`` are the names of the train part: the test part gets
     the same columns, and a text that the train part does not have is 0 in all of them.
     """
-    twice = frame.columns[frame.columns.duplicated()]
-    if len(twice):
-        raise DataError(f"the table has several columns {str(twice[0])!r}: rename or drop all but one")
+    check_names(frame)
     blocks, names = [], []
     for name in frame.columns:
         block, own = _encoded(str(name), frame[name], like)
@@ -240,8 +250,20 @@ def categories(name: str, series: Any) -> list[Any] | None:
 
 
 def check_categories(name: str, known: Collection[Any], series: Any) -> None:
-    """Raise DataError if a text column has more categories than `MAX_CATEGORIES`, and is not categorical."""
-    if len(known) > MAX_CATEGORIES and not isinstance(series.dtype, _categorical()):
+    """Check the texts of a column that is not categorical.
+
+    Raises
+    ------
+    DataError : there are more than `MAX_CATEGORIES`, or they are numbers in another notation.
+    """
+    if isinstance(series.dtype, _categorical()):
+        return
+    if (odd := odd_among_numbers(known)) is not None:
+        raise DataError(
+            f"the column {name!r} holds numbers, but also {odd!r}: convert it to numbers and fill in or drop missing ones, "
+            "leave it out (drop), or encode it as one column for each text (one_hot; in a frame, make it categorical)"
+        )
+    if len(known) > MAX_CATEGORIES:
         raise DataError(
             f"the column {name!r} holds {len(known)} different texts, more than {MAX_CATEGORIES}: leave it out (drop), "
             "encode it as one column for each text (one_hot; in a frame, make it categorical), or convert it to numbers"
