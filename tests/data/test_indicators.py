@@ -139,3 +139,14 @@ def test_values_to_predict_are_not_classes() -> None:
         model = nn.Linear(4, targets.shape[1])
         assert "r2" in train(model, (INPUTS, targets))
     assert "r2" in train(MLP | {"loss": "mse"}, (INPUTS, ONE_HOT))
+
+
+@pytest.mark.parametrize("lowest", [1, 0, -3])
+def test_a_loss_of_values_refuses_integers_that_became_indices_of_classes(lowest: int) -> None:
+    model = chimera.TorchModel(nn.Linear(4, 1), loss="mse")
+    if lowest == 0:
+        assert "r2" in train(model, (INPUTS, LABELS))
+        return
+    with pytest.raises(DataError, match=r"'mse' predicts values, but the targets are 3 classes, .* give real numbers"):
+        train(model, (INPUTS, LABELS + lowest))
+    assert "r2" in train(model, (INPUTS, (LABELS + lowest).astype(float)))

@@ -130,6 +130,12 @@ class Complex(nn.Module):
         (network, {}, (X, Y.astype(np.float32)), "not type float32: give integers or texts"),
         (partial(network, 1), {"loss": "bce"}, (X, TWO), "'bce' needs outputs from 0 to 1, as after a sigmoid"),
         (partial(network, 1), {}, (X, TWO), "for one output use 'bce-with-logits'"),
+        (
+            partial(network, 1),
+            {},
+            (X, TWO * 7),
+            "the model has one: to predict the integers as values, give them as real",
+        ),
         (network, {"loss": nn.CrossEntropyLoss(reduction="sum")}, (X, Y), "has reduction='sum': a run needs the mean"),
         (network, {"loss": partial(F.cross_entropy, reduction="none")}, (X, Y), "has reduction='none'"),
         (network, {"loss": lambda o, y: F.cross_entropy(o, y).item()}, (X, Y), "scalar tensor, but returned float"),
@@ -174,3 +180,11 @@ def test_batch_normalisation_of_one_row_gets_a_message_with_the_remedy(kind: str
         run()
     assert "\n" not in str(caught.value)
     model.predict(inputs)  # evaluation needs no statistics of the batch
+
+
+def test_class_weights_of_double_precision_are_named() -> None:
+    weights = torch.from_numpy(np.array([1.0, 2.0, 3.0]))
+    with pytest.raises(
+        ConfigurationError, match=r"the tensor 'weight' of the loss 'cross-entropy' is torch.float64, .* call"
+    ):
+        TorchModel(network(), loss=nn.CrossEntropyLoss(weight=weights))

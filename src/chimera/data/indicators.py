@@ -62,6 +62,25 @@ def check_probabilities(train: TrainingData, loss: str) -> None:
         raise DataError(f"the loss {loss!r} needs targets from 0 to 1, but these range from {low:g} to {high:g}")
 
 
+def check_values(train: TrainingData, loss: str) -> None:
+    """Check the targets in memory for a loss of values, such as ``mse``.
+
+    Raises
+    ------
+    DataError : the targets are classes whose indices differ from their labels, such as integers from 1 to 5.
+    """
+    if (
+        not isinstance(train, Dataset)
+        or train.classes is None
+        or train.classes == tuple(map(str, range(train.outputs)))
+    ):
+        return
+    raise DataError(
+        f"the loss {loss!r} predicts values, but the targets are {len(train.classes)} classes, {train.classes[0]!r} to "
+        f"{train.classes[-1]!r}: give real numbers, such as targets.astype(float)"
+    )
+
+
 def _targets(train: TrainingData) -> Any:
     """Return the targets in memory, or those of a few samples; None if they are not numbers to predict."""
     if train.task != "regression":

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from chimera.core.batch import Batch, mapped, samples_in
 from chimera.core.errors import ConfigurationError, DataError
 from chimera.models.compute import Compute
+from chimera.models.first_batch import check_loss
 from chimera.models.flat_module import FlatModule
 from chimera.models.losses import FLOAT32, INT64, Loss, as_tensor
-from chimera.models.mean_check import check_mean
 from chimera.models.module_buffers import check_rows
 from chimera.models.step import DefaultStep, Outcome, Step, outcome_of, outputs_of
 
@@ -51,7 +51,9 @@ class ForwardPass:
         self.flat, self.loss, self.compute = flat, loss, Compute()
         self.step, self._target_transform, self._integer_inputs = step, target_transform, integer_inputs
         self._compiled: Any = None
-        self._is_mean = loss.targets != "any"  # whether the loss is known not to be a sum over the rows
+        self._is_checked = (
+            loss.targets != "any" and loss.name != "nll"
+        )  # whether the loss fits its outputs, see `check_loss`
 
     def __call__(self, batch: Batch) -> Outcome:
         """Return loss and outputs.
@@ -156,8 +158,8 @@ class ForwardPass:
 
     def _loss_of_wanted(self, outputs: Tensor, targets: Tensor) -> Tensor:
         loss = self.loss(outputs, targets)
-        if not self._is_mean:
-            self._is_mean = check_mean(self.loss, outputs, targets, loss)
+        if not self._is_checked:
+            self._is_checked = check_loss(self.loss, outputs, targets, loss)
         return loss
 
     def _leaf(self, value: Any) -> Tensor:

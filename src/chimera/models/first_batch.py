@@ -1,4 +1,4 @@
-"""The check that a loss function of the user averages over the rows of a batch, and does not add them."""
+"""Checks of losses on the first batch: a function of the user averages over its rows, and `nll` gets log-probabilities."""
 
 from __future__ import annotations
 
@@ -20,10 +20,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _TOLERANCE = 1e-4  # relative difference of the loss of a batch from the sum over two parts of it
+_ROUNDING = 0.01  # of a logarithm of a probability, in bfloat16 as well
 _MIN_PART = 1e-3  # least share of each part: a mean equals the sum if no row of one part counts
 
 
-def check_mean(loss: Loss, outputs: Any, targets: Any, value: Tensor) -> bool:
+def check_loss(loss: Loss, outputs: Any, targets: Any, value: Tensor) -> bool:
+    """Check a loss on the outputs and targets of a batch; return whether the batch could decide.
+
+    Raises
+    ------
+    ConfigurationError : see `_check_mean`; or outputs for ``nll`` are no log-probabilities.
+    """
+    if loss.name != "nll":
+        return _check_mean(loss, outputs, targets, value)
+    if outputs.max() > _ROUNDING:
+        raise ConfigurationError(
+            "the loss 'nll' needs logarithms of probabilities, as after a log_softmax: for other outputs use 'cross-entropy'"
+        )
+    return True
+
+
+def _check_mean(loss: Loss, outputs: Any, targets: Any, value: Tensor) -> bool:
     """Check a loss function of the user on the outputs and targets of a batch; return whether the batch could decide.
 
     The loss of the batch is compared with those of its parts, for two ways to divide the batch. A mean is never the sum of two

@@ -1,4 +1,4 @@
-"""Loss functions that add over the batch instead of averaging: their error, and losses that must not cause it."""
+"""Checks of losses on the first batch: sums over its rows, `nll` of other outputs; and losses that must not cause errors."""
 
 from __future__ import annotations
 
@@ -174,3 +174,10 @@ def test_a_run_ends_with_the_error(tmp_path: Path) -> None:
     model = TorchModel(network(), loss=summed)
     with pytest.raises(ConfigurationError, match="the loss 'summed' adds over the rows"):
         chimera.train(model, (X, Y), engine="simulated", workers=2, epochs=1, progress=False, out=str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("loss", ["nll", nn.NLLLoss()])
+def test_nll_needs_logarithms_of_probabilities(loss: Any) -> None:
+    with pytest.raises(ConfigurationError, match="'nll' needs logarithms of probabilities, as after a log_softmax"):
+        TorchModel(network(), loss=loss).gradient((X, Y))
+    TorchModel(nn.Sequential(network(), nn.LogSoftmax(1)), loss=loss).gradient((X, Y))
